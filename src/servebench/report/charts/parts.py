@@ -61,69 +61,61 @@ def _panel(name: str, metric: Metric, found: Sequence[TimeParts]) -> Chart:
     rows = [_row(one, parts) for one in found]
     # wide enough for viewers whose font is wider than the one it is drawn with
     extent = min(150.0, LETTER_WIDTH * max(len(row["bar"]) for row in rows))
-    y = {
-        "field": "bar",
-        "type": "nominal",
-        "title": None,
-        "sort": None,
-        "axis": {"labelLimit": 150, "ticks": False, "minExtent": extent},
-    }
-    tooltip = [{"field": f, "type": "nominal", "title": t} for f, t in (("bar", metric), ("total", "mean"))]
-    tooltip += [{"field": f"t{index}", "type": "nominal", "title": part} for index, part in enumerate(parts)]
-    x = {"field": "share", "type": "quantitative", "stack": "zero", "scale": {"domain": [0, 1]}}
-    axis = {"format": "%", "values": [0, 0.5, 1], "grid": False}
-    colour = {
-        "field": "part",
-        "type": "nominal",
-        "scale": {"domain": parts, "range": [COLOURS[part] for part in parts]},
-        "legend": {
-            "title": None,
-            "orient": "top",
-            "columns": 2,
-            "symbolStrokeColor": "#777777",
-            "symbolType": "square",
-        },
-    }
-    order = {"field": "order", "type": "quantitative"}
-    place = {"y": y, "order": order, "detail": {"field": "part", "type": "nominal"}}
-    text = {
-        **place,
-        "x": {**x, "bandPosition": 0.5},
-        "text": {"field": "label", "type": "nominal"},
-        "color": {
-            "condition": {"test": f"indexof({_listed(DARK)}, datum.part) >= 0", "value": "#ffffff"},
-            "value": "#000000",
-        },
-    }
-    label = (
-        "datum.room >= length(datum.part) + 4 ? datum.part + ' ' + datum.figure : datum.room > 4 ? datum.figure : ''"
-    )
-    bars = {**place, "x": {**x, "title": f"share of {metric}", "axis": axis}, "color": colour, "tooltip": tooltip}
+    axis = {"labelLimit": 150, "ticks": False, "minExtent": extent}
+    y = {"field": "bar", "type": "nominal", "title": None, "sort": None, "axis": axis}
     total = {"y": y, "x": {"value": "width"}, "text": {"field": "total", "type": "nominal"}}
     spec: Spec = {
         "data": {"values": rows},
         "height": {"step": STEP},
         "layer": [
-            {
-                "transform": [
-                    {"fold": parts, "as": ["part", "share"]},
-                    {"calculate": f"indexof({_listed(parts)}, datum.part)", "as": "order"},
-                    {"calculate": "format(datum.share, '.0%')", "as": "figure"},
-                    {"calculate": f"datum.share * width / {LETTER_WIDTH}", "as": "room"},
-                    {"calculate": label, "as": "label"},
-                ],
-                "layer": [
-                    {"mark": {"type": "bar", "stroke": "#555555", "strokeWidth": 0.6}, "encoding": bars},
-                    {"mark": {"type": "text", "fontSize": 10}, "encoding": text},
-                ],
-            },
-            {
-                "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 10.5},
-                "encoding": total,
-            },
+            {"transform": _transform(parts), "layer": _bars(metric, parts, y)},
+            {"mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 10.5}, "encoding": total},
         ],
     }
     return Chart(title=name, spec=spec, words=_in_words(name, metric, found))
+
+
+def _transform(parts: Sequence[str]) -> list[Spec]:
+    """Return the steps from bars to their parts: the order of each, its figure, and what of both fits into it."""
+    label = (
+        "datum.room >= length(datum.part) + 4 ? datum.part + ' ' + datum.figure : datum.room > 4 ? datum.figure : ''"
+    )
+    return [
+        {"fold": parts, "as": ["part", "share"]},
+        {"calculate": f"indexof({_listed(parts)}, datum.part)", "as": "order"},
+        {"calculate": "format(datum.share, '.0%')", "as": "figure"},
+        {"calculate": f"datum.share * width / {LETTER_WIDTH}", "as": "room"},
+        {"calculate": label, "as": "label"},
+    ]
+
+
+def _bars(metric: Metric, parts: Sequence[str], y: Spec) -> list[Spec]:
+    """Return the layers of the stacked parts: the rectangles, and the texts in them."""
+    tooltip = [{"field": f, "type": "nominal", "title": t} for f, t in (("bar", metric), ("total", "mean"))]
+    tooltip += [{"field": f"t{index}", "type": "nominal", "title": part} for index, part in enumerate(parts)]
+    x: Spec = {"field": "share", "type": "quantitative", "stack": "zero", "scale": {"domain": [0, 1]}}
+    axis = {"format": "%", "values": [0, 0.5, 1], "grid": False}
+    legend = {"title": None, "orient": "top", "columns": 2, "symbolStrokeColor": "#777777", "symbolType": "square"}
+    colour = {
+        "field": "part",
+        "type": "nominal",
+        "scale": {"domain": parts, "range": [COLOURS[part] for part in parts]},
+        "legend": legend,
+    }
+    order = {"field": "order", "type": "quantitative"}
+    place: Spec = {"y": y, "order": order, "detail": {"field": "part", "type": "nominal"}}
+    dark = {"test": f"indexof({_listed(DARK)}, datum.part) >= 0", "value": "#ffffff"}
+    text = {
+        **place,
+        "x": {**x, "bandPosition": 0.5},
+        "text": {"field": "label", "type": "nominal"},
+        "color": {"condition": dark, "value": "#000000"},
+    }
+    bars = {**place, "x": {**x, "title": f"share of {metric}", "axis": axis}, "color": colour, "tooltip": tooltip}
+    return [
+        {"mark": {"type": "bar", "stroke": "#555555", "strokeWidth": 0.6}, "encoding": bars},
+        {"mark": {"type": "text", "fontSize": 10}, "encoding": text},
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:

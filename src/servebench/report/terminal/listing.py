@@ -17,7 +17,7 @@ from servebench.util.figures import MISSING, number, with_interval
 from servebench.util.plain_json import to_json as plain_json
 from servebench.util.short_id import short_id
 
-RIGHT_ALIGNED = ("best tok/s", "TTFT p50 ms")
+RIGHT_ALIGNED = ("#", "points", "best tok/s", "TTFT p50 ms")
 
 
 def run_facts(run: RunData) -> dict[str, Any]:
@@ -64,45 +64,21 @@ def list_runs(
         print_json([{"number": numbers[one.run_id], "label": labels[one.run_id], **run_facts(one)} for one in runs])
         return
     models = {run.fact("model") or MISSING for study in studies for run in study.runs}
-    more = {
-        "model": len(models) > 1 and out.width >= WIDE,
-        "TTFT p50 ms": out.width >= WIDE,
-        "folder": out.width >= WIDE,
-    }
+    wide = out.width >= WIDE
+    more = [
+        name
+        for name, shown in {"model": wide and len(models) > 1, "TTFT p50 ms": wide, "folder": wide}.items()
+        if shown
+    ]
     table = new_table(narrow=True)
-    for name in (
-        "#",
-        "study",
-        "run",
-        "when",
-        "status",
-        "points",
-        "best tok/s",
-        "at",
-        *(key for key in more if more[key]),
-    ):
-        right = name in (*RIGHT_ALIGNED, "#", "points")
-        table.add_column(name, overflow="fold", no_wrap=name != "run", justify="right" if right else "left")
+    for name in ("#", "study", "run", "when", "status", "points", "best tok/s", "at", *more):
+        table.add_column(
+            name, overflow="fold", no_wrap=name != "run", justify="right" if name in RIGHT_ALIGNED else "left"
+        )
     for study in studies:
         for run in study.runs:
-            rows = run.point_rows
-            best = best_row(rows) or PointRow()
-            extra = {
-                "model": (run.fact("model") or MISSING).rsplit("/", 1)[-1],
-                "TTFT p50 ms": number(best.ttft_ms_p50),
-                "folder": run.run_id,
-            }
-            table.add_row(
-                str(numbers[run.run_id]),
-                short_id(study.study_id) if run is study.runs[0] else "",
-                labels[run.run_id] + (f" ({run.foreign})" if run.foreign else ""),
-                local_time(run.started_s)[5:] or MISSING,
-                Text(run.standing, style=STATUS_STYLES.get(run.standing, "")),
-                valid_count(rows),
-                with_interval(best, "output_throughput_tok_s"),
-                best.level_label,
-                *(extra[name] for name in more if more[name]),
-            )
+            first = short_id(study.study_id) if run is study.runs[0] else ""
+            table.add_row(str(numbers[run.run_id]), first, *_cells(run, labels[run.run_id], more))
     out.print(table)
     if len(models) == 1:
         out.print(f"model: {models.pop()}", style="dim")
@@ -113,6 +89,25 @@ def list_runs(
             out.print(f"{name}: {fault}")
     if older := before - len(labels):
         out.print(f"{older:,} older runs are not shown: add --all, or a condition such as engine=vllm", style="dim")
+
+
+def _cells(run: RunData, label: str, more: Sequence[str]) -> list[str | Text]:
+    """Return the cells of a run from its label on; `more` are the columns that a wide terminal has besides."""
+    best = best_row(run.point_rows) or PointRow()
+    extra = {
+        "model": (run.fact("model") or MISSING).rsplit("/", 1)[-1],
+        "TTFT p50 ms": number(best.ttft_ms_p50),
+        "folder": run.run_id,
+    }
+    return [
+        label + (f" ({run.foreign})" if run.foreign else ""),
+        local_time(run.started_s)[5:] or MISSING,
+        Text(run.standing, style=STATUS_STYLES.get(run.standing, "")),
+        valid_count(run.point_rows),
+        with_interval(best, "output_throughput_tok_s"),
+        best.level_label,
+        *(extra[name] for name in more),
+    ]
 
 
 def _newest(studies: Sequence[StudyData], most: int) -> list[StudyData]:
