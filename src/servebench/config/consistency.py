@@ -61,9 +61,9 @@ def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, lo
         problems.extend(_parallelism(sections["engine"], sections["gpu"]))
     if not local and hasattr(sections.get("launch"), "base_url"):
         problems.extend(_address(sections["launch"]))
-        if "study" in sections and (asked := _asks_for_starts(sections["study"])):
+        if "study" in sections and (key := _asks_for_starts(sections["study"])):
             problems.append(
-                f"{asked} needs an engine that servebench starts, but "
+                f"{key} needs an engine that servebench starts, but "
                 f"launch={sections['launch'].name} measures a running server: restart it between runs, and leave that out"
             )
     return problems
@@ -281,10 +281,10 @@ def _study_name(study: StudySettings) -> list[str]:
 
 
 def _starts(study: StudySettings, load: LoadSettings) -> list[str]:
-    asked = _asks_for_starts(study)
-    if not asked or load.search is None:
+    key = _asks_for_starts(study)
+    if not key or load.search is None:
         return []
-    return [f"{asked} has no effect in a search, which chooses its own points; leave it out"]
+    return [f"{key} has no effect in a search, which chooses its own points; leave it out"]
 
 
 def _asks_for_starts(study: StudySettings) -> str:

@@ -71,8 +71,8 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
             settings, launcher, more = _settings(source, registry, texts)
             problems.extend(more)
             if settings is not None:
-                asked = tuple(text for text in texts if not text.lstrip("+~").startswith(("hydra.", "hydra/")))
-                jobs.append(Job(asked, settings, to_plain(settings), launcher))
+                own = tuple(text for text in texts if not text.lstrip("+~").startswith(("hydra.", "hydra/")))
+                jobs.append(Job(own, settings, to_plain(settings), launcher))
     if problems:
         raise ConfigError([problem.text for problem in without_duplicates(problems)])
     return jobs

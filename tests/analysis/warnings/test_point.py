@@ -55,14 +55,14 @@ def settings(**workload: Any) -> RunSettings:
 def judge(
     row: dict[str, Any] | None = None,
     of: list[Record] | None = None,
-    told: PhaseReport | None = None,
+    reported: PhaseReport | None = None,
     run: RunSettings | None = None,
     **more: Any,
 ) -> tuple[Doubt, ...]:
     return point_warnings(
         PointRow(**ROW | (row or {})),
         records() if of is None else of,
-        told or report(),
+        reported or report(),
         run or settings(exact_output=True),
         **more,
     )
@@ -100,11 +100,11 @@ def case(
     *,
     void: bool = False,
     of: list[Record] | None = None,
-    told: PhaseReport | None = None,
+    reported: PhaseReport | None = None,
     **row: Any,
 ) -> tuple[dict[str, Any], list[Record] | None, PhaseReport | None, str, bool, Sequence[str]]:
     """Return a point with these columns, records and report, and its one warning with words of the message."""
-    return row, of, told, code, void, words
+    return row, of, reported, code, void, words
 
 
 CASES = {
@@ -124,22 +124,22 @@ CASES = {
     "short": case("too_short", ["4.99 s", "5 s"], window_s=4.99),
     "a queue that grows": case("not_stationary", ["queue grew", "30%"], concurrency=None, rate=10.0, kept_up=0.7),
     "worker died": case("worker_died", ["SIGKILL", "17 of 200"], void=True,
-        told=report(stopped="worker_died", sent=17, error="a load worker died by signal SIGKILL")),
+        reported=report(stopped="worker_died", sent=17, error="a load worker died by signal SIGKILL")),
     "client not exact enough": case("client_bound", ["ITL", "1.2 ms", "10 ms"], client_error_ms_itl=1.2, itl_ms_p50=10.0),
     "one error": case("errors", ["1 of 200", "0.5%", "1 timeout", "no end after 600 s"],
         of=records(1, outcome="timeout", error="no end after 600 s")),
     "half failed": case("errors", ["100 of 200", "50%", "HTTP 503"], void=True,
         of=records(100, outcome="http_error", error="HTTP 503: busy")),
-    "engine died": case("engine_died", ["17 of 200"], void=True, told=report(stopped="engine_died", sent=17)),
+    "engine died": case("engine_died", ["17 of 200"], void=True, reported=report(stopped="engine_died", sent=17)),
     "interrupted": case("interrupted", ["150 of 200", "4"], of=records(4, outcome="cancelled"),
-        told=report(stopped="interrupt", sent=150)),
+        reported=report(stopped="interrupt", sent=150)),
     "late": case("client_bound", ["5.1 ms late", "50 ms"], lateness_ms_p99=5.1),
     "late, no TTFT": case("client_bound", ["5.1 ms late"], lateness_ms_p99=5.1, ttft_ms_p50=None),
     "client busy": case("client_bound", ["91%"], client_cpu_share=0.91),
     "queues": case("client_bound", ["70000 bytes"], receive_queue_bytes_max=70_000),
     "not freed": case("cancelled_not_freed", ["7.25"], cancelled_freed=False, server_excess_requests_mean=7.25),
     "loop late": case("client_bound", ["5.5 ms"], loop_lag_ms_p99=5.5, stamp_source="user"),
-    "clock stepped": case("clock_stepped", ["-2.5 ms"], void=True, told=report(clock_step_ns=-2_500_000)),
+    "clock stepped": case("clock_stepped", ["-2.5 ms"], void=True, reported=report(clock_step_ns=-2_500_000)),
     "no usage": case("tokens_disagree", ["12 of 200", "usage"], of=records(12, counted_by="tokenizer")),
     "no count at all": case("tokens_disagree", ["3 of 200"], of=records(3, counted_by=None, output_tokens=None)),
     "usage and ids differ": case("tokens_disagree", ["3 of 200", "128", "120", "r0"], of=records(3, event_tokens=[60, 60])),
@@ -157,12 +157,12 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "of", "told", "code", "void", "words"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("row", "of", "reported", "code", "void", "words"), CASES.values(), ids=CASES)
 def test_each_warning_alone(
-    row: dict[str, Any], of: list[Record] | None, told: PhaseReport | None, code: str, void: bool, words: list[str]
+    row: dict[str, Any], of: list[Record] | None, reported: PhaseReport | None, code: str, void: bool, words: list[str]
 ) -> None:
     """One thing wrong gives one warning, with its figures, a remedy, and the right weight."""
-    found = judge(row, of, told)
+    found = judge(row, of, reported)
     assert [(doubt.code, doubt.void) for doubt in found] == [(code, void)]
     for word in words:
         assert word in found[0].message
@@ -201,12 +201,12 @@ FINE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "of", "told"), [one[:3] for one in FINE.values()], ids=FINE)
+@pytest.mark.parametrize(("row", "of", "reported"), [one[:3] for one in FINE.values()], ids=FINE)
 def test_values_just_inside_the_limits_give_no_warning(
-    row: dict[str, Any], of: list[Record] | None, told: PhaseReport | None
+    row: dict[str, Any], of: list[Record] | None, reported: PhaseReport | None
 ) -> None:
     """The other side of each limit, and figures that do not exist, give no warning."""
-    assert judge(row, of, told) == ()
+    assert judge(row, of, reported) == ()
 
 
 def test_lengths_are_not_checked_without_exact_output() -> None:
@@ -236,13 +236,15 @@ def test_warnings_come_in_a_fixed_order_then_the_extra_ones() -> None:
     """The order is that of CHECKS."""
     other = Doubt(code="wrong_gpu", message="m", remedy="r", void=True)
     found = judge(
-        {"emulated": True, "window_s": 1.0, "events_merged": 9_000}, told=report(clock_step_ns=7_000_000), extra=[other]
+        {"emulated": True, "window_s": 1.0, "events_merged": 9_000},
+        reported=report(clock_step_ns=7_000_000),
+        extra=[other],
     )
     assert [doubt.code for doubt in found] == ["too_short", "clock_stepped", "merged_events", "emulated", "wrong_gpu"]
 
 
 @pytest.mark.parametrize(
-    ("bad", "changes", "told"),
+    ("bad", "changes", "reported"),
     [
         (200, {"event_ns": [20], "first_event_ns": 20}, "200 of 200 answers of 8 tokens or more (100%)"),
         (3, {"event_ns": [20, 20], "first_event_ns": 20}, "3 of 200 answers of 8 tokens or more (1.5%)"),
@@ -251,10 +253,10 @@ def test_warnings_come_in_a_fixed_order_then_the_extra_ones() -> None:
         (200, {"event_ns": [20], "first_event_ns": 20, "output_tokens": None, "counted_by": None}, None),
     ],
 )
-def test_answers_that_arrive_at_once_were_not_streamed(bad: int, changes: dict[str, Any], told: str | None) -> None:
+def test_answers_that_arrive_at_once_were_not_streamed(bad: int, changes: dict[str, Any], reported: str | None) -> None:
     """A short answer may be one step of the engine; answers without a token count are not judged."""
     found = [doubt.message for doubt in judge(of=records(bad, **changes)) if doubt.code == "not_streamed"]
-    assert found == [] if told is None else found[0].startswith(told)
+    assert found == [] if reported is None else found[0].startswith(reported)
 
 
 def test_one_warning_names_every_cause_in_the_client() -> None:
@@ -267,8 +269,8 @@ def test_one_warning_names_every_cause_in_the_client() -> None:
 
 def test_every_message_is_a_lower_case_line_without_a_full_stop() -> None:
     """Warnings read like the other lines of the output."""
-    for row, of, told, *_ in CASES.values():
-        for doubt in judge(row, of, told):
+    for row, of, reported, *_ in CASES.values():
+        for doubt in judge(row, of, reported):
             for line in (doubt.message, doubt.remedy):
                 assert "\n" not in line
                 assert not line.endswith(".")
@@ -321,10 +323,10 @@ def test_the_configured_gpu_must_be_the_drivers(launch, gpu, count, there, wrong
 )
 def test_prompts_of_an_unplanned_length(api: str, counted: int, doubtful: bool) -> None:
     """Except for the chat template, and only where the plan is exact."""
-    row, told = PointRow(**ROW), settings(api=api)
-    found = point_warnings(row, records(5, prompt_tokens=counted), report(), told)
+    row, reported = PointRow(**ROW), settings(api=api)
+    found = point_warnings(row, records(5, prompt_tokens=counted), report(), reported)
     assert ["planned 10, counted" in d.message for d in found if d.code == "tokens_disagree"] == [True] * doubtful
-    guessed = point_warnings(row, records(5, prompt_tokens=counted), report(), told, tokenizer_exact=False)
+    guessed = point_warnings(row, records(5, prompt_tokens=counted), report(), reported, tokenizer_exact=False)
     assert not [d for d in guessed if d.code == "tokens_disagree"]
 
 

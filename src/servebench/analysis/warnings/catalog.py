@@ -238,7 +238,7 @@ TIMINGS_DO_NOT_ADD_UP = _define(
 )
 TIMINGS_MISSING = _define(
     "timings_missing",
-    "the engine's own times that were asked for did not come for many requests",
+    "the engine's own times are missing for many requests, although the config requests them",
     "check that the server sends its spans to engine.spans_address (OTLP over HTTP, not gRPC) and drops none, or that it keeps "
     "enough requests; the means of queue, prefill and decode are those of the other requests",
     mark=True,  # as above
