@@ -133,6 +133,11 @@ def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_p
         (("-m", "engine=vllm,sglang", "launch=simulated", "study.budget=-1m"), "study.budget must be a duration"),
         (("-m", "engine=vllm,sglang", "launch=simulated", "study.until=done"), "study.until must be"),
         (
+            ("-m", "engine=vllm,sglang", "launch=simulated", "study.margin=1%,5%"),
+            "study.margin=1%,5%: all runs of a study",
+        ),
+        (("-m", "engine=vllm,sglang", "launch=simulated", "study.until=null,decided"), "study.until=null,decided: all"),
+        (
             ("-m", "engine=vllm,sglang", "launch=simulated", "load=search_slo", "slo=interactive"),
             "study.until=decided has no effect in a search",
         ),

@@ -29,8 +29,16 @@ STARTS_LEAST = 2
 
 def check_decided(jobs: Sequence[Job], cluster: ClusterSettings | None) -> None:
     """Check that a study with `study.until=decided` has something to decide. Raises ConfigError with one line."""
-    if jobs[0].settings.study.until is None:
+    if all(job.settings.study.until is None for job in jobs):
         return
+    for key in ("until", "margin", "budget", "starts"):
+        found = dict.fromkeys(getattr(job.settings.study, key) for job in jobs)
+        values = ["null" if value is None else str(value) for value in found]
+        if len(values) > 1:
+            raise ConfigError(
+                f"study.{key}={','.join(values)}: all runs of a study are decided together, so study.until=decided takes one "
+                f"study.{key}; give one value, or start a study for each"
+            )
     if cluster is not None:
         raise ConfigError(
             "study.until=decided does not work on a cluster, where each run does all its starts at once; leave out "
