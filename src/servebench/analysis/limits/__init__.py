@@ -14,6 +14,7 @@ from servebench.contracts.stored import RunData
 from servebench.util.errors import StoreError
 
 __all__ = [
+    "RUNS_MAX",
     "Fact",
     "LevelFacts",
     "LimitFinding",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 RUNS_MAX = 6
-"""Findings need all requests of a run: of more runs a page has those of the first."""
+"""Findings need all requests of a run: of more runs with points a page has those of the first."""
 
 
 def findings(run: RunData) -> list[LimitFinding]:
@@ -40,7 +41,7 @@ def findings(run: RunData) -> list[LimitFinding]:
 def findings_of(runs: Sequence[RunData]) -> list[tuple[str, LimitFinding]]:
     """Return the findings of some runs with the label of each; of a damaged run none."""
     labels, found = run_labels(runs), []
-    for run in runs[:RUNS_MAX]:
+    for run in [one for one in runs if one.point_rows][:RUNS_MAX]:
         with suppress(StoreError):
             found += [(labels[run.run_id].text, one) for one in findings(run)]
     return found

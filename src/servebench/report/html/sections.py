@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
@@ -94,6 +95,9 @@ def limits(data: Page) -> Section:
         ]
         for run, one in data.findings
     ]
+    left = sum(bool(run.rows) for run in data.runs) - RUNS_MAX
+    if rows and left > 0:
+        rows.append([f"{left} more", "", "'servebench show RUN' has those of each run", "", ""])
     head = ("run", "load", "limit", "evidence", "what to try")
     return ("plain_table", Table("Limits", head, rows, left=(0, 1), prose=(2, 3, 4))) if rows else None
 
