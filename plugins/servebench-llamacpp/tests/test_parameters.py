@@ -13,6 +13,8 @@ from servebench_llamacpp.parameters import field_problem, plain_fields, set_fiel
         ("chat_template", "x y=z", "x y=z"),
         ("cpuparams_batch.n_threads", "3", 3),
         ("sampling.seed", "7", 7),
+        ("cache_type_k", "q8_0", 8),
+        ("flash_attn_type", "Enabled", 1),
     ],
 )
 def test_a_plain_field_is_set_from_text(name, text, value):
@@ -33,6 +35,7 @@ def test_a_plain_field_is_set_from_text(name, text, value):
         ("n_batch", "many", "int (got 'many')"),
         ("n_batch", "1.5", "int (got '1.5')"),
         ("cont_batching", "perhaps", "bool (got 'perhaps')"),
+        ("flash_attn_type", "on", "must be one of auto, disabled, enabled (got 'on')"),
         ("hostnames", "x", "no parameter 'hostnames'"),
     ],
 )

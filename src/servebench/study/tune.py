@@ -99,7 +99,9 @@ def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None) -> 
         session = StudySession(folder=folder, state=read_study(folder), display=display, tracker=tracker)
         pool = EnginePool(registry, display, cache_folder())
         tuner = Tuner(session, registry, pool, planned, read_tune(folder))
-        display.plan(Schedule(labels={one.run: one.candidate.name for one in tuner.state.candidates}))
+        labels = {one.run: one.candidate.name for one in tuner.state.candidates}
+        timed = tuner.state.question.trials is None
+        display.plan(Schedule(labels=labels, seconds=tuner.state.budget if timed else None))
         code = FailureKind.INTERRUPTED.exit_code
         try:
             code = tuner.run()

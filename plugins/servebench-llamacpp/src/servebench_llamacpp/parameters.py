@@ -1,7 +1,9 @@
-"""Set fields of `xllamacpp.CommonParams` (`n_batch`, `cpuparams_batch.n_threads`) from text."""
+"""Set fields of `xllamacpp.CommonParams` (`n_batch`, `cpuparams_batch.n_threads`, `cache_type_k`) from text."""
 
 import difflib
 from collections.abc import Callable, Mapping
+from enum import Enum
+from itertools import takewhile
 from typing import Any
 
 CONVERTERS: Mapping[type, Callable[[str], Any]] = {
@@ -10,7 +12,7 @@ CONVERTERS: Mapping[type, Callable[[str], Any]] = {
     float: float,
     str: str,
 }
-"""The types that can be set from text. Lists, enumerations and structures cannot."""
+"""The types that can be set from text, beside enumerations. Lists and structures cannot."""
 
 
 def plain_fields(parameters: Any, prefix: str = "") -> dict[str, type]:
@@ -20,7 +22,7 @@ def plain_fields(parameters: Any, prefix: str = "") -> dict[str, type]:
         if name.startswith("_"):
             continue
         value = getattr(parameters, name)
-        if type(value) in CONVERTERS:
+        if type(value) in CONVERTERS or isinstance(value, Enum):
             found[prefix + name] = type(value)
         elif type(value).__name__.startswith(("CommonParams", "CpuParams")):
             found.update(plain_fields(value, f"{prefix}{name}."))
@@ -35,13 +37,28 @@ def field_problem(fields: Mapping[str, type], name: str, text: str) -> str | Non
             f"did you mean '{near[0]}'?" if near else "its parameters are the plain fields of xllamacpp.CommonParams"
         )
         return f"the embedded llama.cpp has no parameter '{name}'; {advice}"
+    kind = fields[name]
     try:
-        CONVERTERS[fields[name]](text)
+        convert(kind, text)
     except (KeyError, ValueError):
-        return (
-            f"the parameter '{name}' of the embedded llama.cpp must be of type {fields[name].__name__} (got '{text}')"
-        )
+        wanted = f"one of {', '.join(choices(kind))}" if issubclass(kind, Enum) else f"of type {kind.__name__}"
+        return f"the parameter '{name}' of the embedded llama.cpp must be {wanted} (got '{text}')"
     return None
+
+
+def convert(kind: type, text: str) -> Any:
+    """Return a value of this type. Raises KeyError or ValueError for text that is none."""
+    return choices(kind)[text.lower()] if issubclass(kind, Enum) else CONVERTERS[kind](text)
+
+
+def choices(kind: type[Enum]) -> dict[str, Enum]:
+    """Return the members of an enumeration by their names in lower case, without what all names begin with: `q8_0` for
+    `GGML_TYPE_Q8_0`."""
+    names = list(kind.__members__)
+    first, last = min(names).split("_"), max(names).split("_")
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last, strict=False)))
+    begin = len("_".join(first[:shared])) + 1 if shared else 0
+    return {name[begin:].lower(): member for name, member in kind.__members__.items()}
 
 
 def set_field(parameters: Any, name: str, text: str) -> None:
@@ -54,6 +71,6 @@ def set_field(parameters: Any, name: str, text: str) -> None:
     for parent in parents:
         parameters = getattr(parameters, parent)
     try:
-        setattr(parameters, leaf, CONVERTERS[fields[name]](text))
+        setattr(parameters, leaf, convert(fields[name], text))
     except (TypeError, OverflowError, AttributeError) as error:
         raise ValueError(f"'{name}' cannot be set to '{text}': {error}") from error
