@@ -13,12 +13,14 @@ def headline(answer: TuneAnswer) -> str:
     """Return the answer in one sentence."""
     margin = percent(answer.question.margin_share)
     settings = describe_settings(answer.settings)
+    least = number(answer.cost(answer.least_budget))
     gain = answer.gain.text if answer.gain is not None else "an unknown gain"
     return {
         "better": f"{answer.winner_name} is best: {settings}; {gain} over stock",
         "open": f"{answer.winner_name} looks best: {settings}; {gain} over stock, which is not proven",
         "as good": f"stock is as good: the best other settings ({settings}) gain {gain}, less than {margin} and not proven",
         "stock": "stock is as good: no other settings were better",
+        "too little": f"the budget is too small: a comparison of one candidate with stock needs about {least} {answer.unit}",
         "none": "nobody won: no candidate could be measured or met the limits",
     }[answer.verdict]
 
@@ -70,6 +72,16 @@ def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
         )
         for one in answer.tried
     ]
+
+
+def doubt_line(answer: TuneAnswer) -> str:
+    """Return how many points say nothing by themselves; empty if none is so."""
+    if not answer.void:
+        return ""
+    return (
+        f"{answer.void} of {answer.points} points are void: 'servebench show {answer.study} -v' says why; what is wrong with all "
+        "candidates alike may cancel out, but do not rely on it"
+    )
 
 
 FRONT_NOTE = "*: no other has both more throughput and a shorter TTFT (p50, ms)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
@@ -98,7 +99,7 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
     return Figures(
         throughput=fmean(throughput) if throughput else None,
         ttft_ms=fmean(ttft) if ttft else None,
-        doubtful=sum(one.verdict != "valid" for one in own),
+        void=sum(one.verdict == "void" for one in own),
     )
 
 
@@ -119,6 +120,12 @@ def _with_commands(
     with suppress(ServebenchError):
         lines = [describe_command(command) for command in engine_commands(_launched(job), registry)]
         answer = replace(answer, engine_command=lines[-1] if lines else "")
+    if answer.verdict == "too little":
+        unit = f"tune.budget={math.ceil(answer.least_budget / 60)}m"
+        key = unit if state.question.trials is None else f"tune.trials={math.ceil(answer.least_budget)}"
+        return replace(
+            answer, next_steps=((f"servebench tune --continue {short_id(folder.name)} {key}", "enough for one"),)
+        )
     if not winner.settings:
         return replace(answer, next_steps=((more, "more starts, and more candidates"),))
     option = stock.chosen("engine")

@@ -17,9 +17,9 @@ from servebench.util.figures import change, change_interval, percent
 
 LEVEL = 0.05
 GRID_REPEATS = 3
-Verdict = Literal["better", "as good", "open", "stock", "none"]
+Verdict = Literal["better", "as good", "open", "stock", "none", "too little"]
 """What is known of the winner: better than stock; not known to be better, and by less than the margin; by more, but that is not
-proven; stock itself; nobody won."""
+proven; stock itself; nobody won; the budget was too small to compare anything with stock."""
 ALL: tuple[Phase, ...] = ("race", "finals", "contributions")
 
 
@@ -43,7 +43,7 @@ class Figures:
 
     throughput: float | None = None
     ttft_ms: float | None = None
-    doubtful: int = 0
+    void: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +97,9 @@ class TuneAnswer:
     grid: float
     space_size: int
     would_change: tuple[str, ...]
+    least_budget: float = 0.0
+    void: int = 0
+    points: int = 0
     engine_file: str = ""
     engine_command: str = ""
     next_steps: tuple[tuple[str, str], ...] = ()
@@ -141,6 +144,8 @@ def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
     """Return what is known of the winner."""
     if race.winner is None:
         return "none"
+    if all(_untried(race, name) for name in race.entrants if name != race.stock):
+        return "too little"
     if race.winner == race.stock:
         return "stock"
     if gain is None:
@@ -188,6 +193,9 @@ def answer_of(
         budget=race.rules.budget,
         grid=grid_cost(race, per_start=question.trials is not None),
         space_size=space_size,
+        least_budget=race.least_budget,
+        void=sum(one.void for one in figures.values()),
+        points=sum(one.blocks for one in tried),
         would_change=tuple(_would_change(race, candidates, question, levels=levels, spaces=spaces)),
     )
 

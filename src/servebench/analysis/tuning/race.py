@@ -39,6 +39,9 @@ BLOCKS_MAX = 4
 """Blocks of one start at most."""
 ROUNDS = 3
 """Rounds at most: as many starts as a grid with three repeats would give each candidate."""
+FINALS_SHARE = 0.4
+"""Of the budget, that the finals may take; there are fewer finalists, or starts of each, where that does not suffice."""
+FINAL_STARTS_MIN = 2
 CONTRIBUTIONS_SHARE = 0.15
 """Of the budget, that is kept for taking back the winner's settings."""
 FIRST_OF_PHASE: Mapping[Phase, int] = {"race": 0, "finals": 20, "contributions": 40}
@@ -248,12 +251,30 @@ class Race:
     @property
     def reserved(self) -> float:
         """What the finals are predicted to cost, and taking back the settings of the leader, if that is not too much."""
-        arms = min(self.rules.finalists, max(1, len(self.alive) - 1)) + 1
-        finals = arms * self.rules.final_starts * self.cost_of_start(self._blocks_per_start())
+        finalists, starts = self._finals_plan()
+        finals = (finalists + 1) * starts * self.cost_of_start(self._blocks_per_start())
         leader = self.leader
         back = len(self.entrants[leader].take_backs) if leader is not None else 0
         contributions = (back + 1) * self.cost_of_start(1) if back else 0.0
         return finals + (contributions if contributions <= CONTRIBUTIONS_SHARE * self.rules.budget else 0.0)
+
+    def _finals_plan(self) -> tuple[int, int]:
+        """Return how many finalists there are beside stock, and how many starts each has: fewer where the budget is small."""
+        finalists = min(self.rules.finalists, max(1, len(self.alive) - 1))
+        starts, cost = self.rules.final_starts, self.cost_of_start(self._blocks_per_start())
+        while (finalists + 1) * starts * cost > FINALS_SHARE * self.rules.budget and (
+            finalists > 1 or starts > FINAL_STARTS_MIN
+        ):
+            finalists, starts = (
+                (finalists - 1, starts) if finalists > 1 and finalists >= starts - 1 else (finalists, starts - 1)
+            )
+            starts = max(starts, FINAL_STARTS_MIN)
+        return finalists, starts
+
+    @property
+    def least_budget(self) -> float:
+        """The budget with which one candidate could be compared with stock."""
+        return (2 + 2 * FINAL_STARTS_MIN) * self.cost_of_start(1)
 
     def _blocks_per_start(self) -> int:
         """How many blocks of a start are worth their cost."""
@@ -290,16 +311,17 @@ class Race:
     def _another_round(self) -> bool:
         """Whether another round is made; those that it cannot afford leave."""
         alive, leader = self.alive, self.leader
-        if leader is None or self.round >= self.rules.rounds or len(alive) <= self.rules.finalists:
+        finalists, _ = self._finals_plan()
+        if leader is None or self.round >= self.rules.rounds or len(alive) <= finalists:
             return False
         blocks = self._blocks_per_start()
         room = self.rules.budget - self.spent - self.reserved
         affordable = int(room // max(self.cost_of_start(blocks), 1e-9))
-        if affordable <= self.rules.finalists:
-            self._cut(self.rules.finalists)
+        if affordable <= finalists:
+            self._cut(finalists)
             return False
         # half of what is left, so that a round of fewer can follow
-        self._cut(max(self.rules.finalists + 1, affordable // 2 if affordable < 2 * len(alive) else len(alive)))
+        self._cut(max(finalists + 1, affordable // 2 if affordable < 2 * len(alive) else len(alive)))
         return not self._all_equal()
 
     def _later_round(self) -> Iterator[Step]:
@@ -405,17 +427,18 @@ class Race:
         self.phase = "finals"
         yield from self._check_answers(self.rules.finalists)
         ranked, found = self._ranked(), self.estimates()
-        chosen = ranked[: self.rules.finalists]
+        finalists, starts = self._finals_plan()
+        chosen = ranked[:finalists]
         if not chosen or found is None:
             return
         for name in chosen:
             self.left.pop(name, None)
-        for name in ranked[self.rules.finalists :]:
+        for name in ranked[finalists:]:
             self.left.setdefault(name, self._behind(found, name, chosen[0], "budget"))
         arms = list(dict.fromkeys([*chosen, *([self.stock] if self.stock in self.measured else [])]))
         self.finalists = tuple(arms)
         if arms != [self.stock]:
-            yield from self._interleaved(arms, "finals", self.rules.final_starts)
+            yield from self._interleaved(arms, "finals", starts)
         self.winner = self._best(arms)
 
     def _check_answers(self, best: int) -> Iterator[Step]:

@@ -12,6 +12,7 @@ from servebench.report.tuning import (
     HEADINGS,
     asked_line,
     contribution_lines,
+    doubt_line,
     headline,
     rows,
     spent_line,
@@ -19,7 +20,7 @@ from servebench.report.tuning import (
 )
 
 ROWS_MAX = 8
-STYLES = {"better": "bold green", "open": "bold yellow", "none": "bold red"}
+STYLES = {"better": "bold green", "open": "bold yellow", "none": "bold red", "too little": "bold red"}
 
 
 def print_tuning(answer: TuneAnswer, out: Console, *, complete: bool) -> None:
@@ -48,6 +49,8 @@ def print_tuning(answer: TuneAnswer, out: Console, *, complete: bool) -> None:
         out.print(f"may be as good as the winner: {', '.join(answer.as_good)}")
     for name, why in answer.refused:
         out.print(f"refused before a launch: {name}: {why}", style="yellow")
+    if doubt := doubt_line(answer):
+        out.print(doubt, style="yellow")
     out.print(spent_line(answer))
     out.print(f"what would change the answer: {'; '.join(answer.would_change)}")
     if answer.engine_command:
