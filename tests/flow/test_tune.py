@@ -110,6 +110,30 @@ def test_more_budget_continues_it(run_main, space):
 
 
 @pytest.mark.slow
+def test_two_engines_and_the_highest_load(run_main, space):
+    """Engine and settings together: the winner's file inherits its own engine."""
+    words = [word for word in WORDS if not word.startswith(("engine=", "load.concurrency", "tune.budget"))]
+    done = run_main(
+        *(
+            "tune",
+            "engine=llamacpp,vllm",
+            *words,
+            "load.concurrency=[4,16,32]",
+            "slo.ttft_ms=200",
+            "slo.attainment=0.9",
+        ),
+        *("tune.objective=max_load", "tune.trials=16", "tune.count=6", "tune.finalists=2", "tune.final_starts=2"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = answer(space)
+    names = {one["name"] for one in found["tried"]}
+    assert {"llamacpp stock", "vllm stock"} <= names
+    assert found["verdict"] == "better"
+    assert found["value"] >= 16
+    assert list((space / "outputs/t/conf/engine").glob("*_tuned.yaml")) or found["winner_name"] == "vllm stock"
+
+
+@pytest.mark.slow
 def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
     """Here it has no time to become ready. Each is started once, and the answer says why it left."""
     (tmp_path / "space.yaml").write_text(
@@ -146,6 +170,10 @@ def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
         (("launch=simulated", "workload=unique,short"), "only engine= may have several values"),
         (("launch=simulated", "study.starts=3"), "study.starts and study.until have no meaning"),
         (("launch=simulated", "tune.objective=goodput"), "tune.objective=goodput needs limits"),
+        (
+            ("launch=simulated", "tune.objective=max_load", "slo=interactive", "load.concurrency=[8]"),
+            "needs several levels",
+        ),
         (("launch=simulated", "tune.objective=cost_usd_per_mtok"), "needs gpu.price_usd_per_hour"),
         (("launch=simulated", "tune.only=[engine.none]"), "has no parameter engine.none"),
         (("launch=simulated", "tune.space=none.yaml"), "none.yaml cannot be read"),

@@ -13,6 +13,8 @@ Origin = Literal["stock", "rule", "recipe", "limit", "sampled", "taken back"]
 limits the engine, a random draw, or a winner with one of its settings taken back."""
 
 STOCK = "stock"
+MAX_LOAD = "max_load"
+"""The objective that no column holds: the highest load that meets the SLO."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective(name="output_throughput", column="output_throughput_tok_s", unit="tok/s", higher=True),
         Objective(name="request_throughput", column="request_throughput_req_s", unit="req/s", higher=True),
         Objective(name="goodput", column="goodput_req_s", unit="req/s", higher=True),
-        Objective(name="max_load", column="", unit="users", higher=True),
+        Objective(name=MAX_LOAD, column="", unit="users or req/s", higher=True),
         Objective(name="cost_usd_per_mtok", column="cost_usd_per_mtok", unit="USD/Mtok"),
         # failed requests are infinitely slow in these
         Objective(name="ttft_p50", column="ttft_ms_p50_all", unit="ms"),

@@ -17,6 +17,7 @@ from servebench.config import Job, settings_from_dict
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import RunOutcome
+from servebench.contracts.tuning import MAX_LOAD
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display, Schedule
@@ -153,6 +154,7 @@ class Tuner:
             levels=len(self.state.levels),
             rounds=ROUNDS * (1 + self.state.continued),
             attainment=slo.attainment if limited and question.objective != "goodput" else None,
+            ladder=self.state.levels if question.objective == MAX_LOAD else (),
         )
         return Race(rules, entrants_of(self.state.candidates))
 

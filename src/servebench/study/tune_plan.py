@@ -22,7 +22,7 @@ from servebench.analysis.tuning.race import BLOCKS_MAX, STARTS_MAX, Entrant
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.config.arguments import parse_arguments
 from servebench.config.tuning import load_recipes, load_space, parse_question, split_words
-from servebench.contracts.tuning import Candidate, RefusedCandidate, TuneQuestion, TuneSpace
+from servebench.contracts.tuning import MAX_LOAD, Candidate, RefusedCandidate, TuneQuestion, TuneSpace
 from servebench.registry.registry import Registry
 from servebench.run.preflight import check_jobs
 from servebench.store.layout import slug
@@ -61,6 +61,8 @@ def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
     for job, each in zip(jobs, found, strict=True):
         refused += each.list.refused
         for candidate in each.list.candidates:
+            if len(jobs) > 1:
+                candidate = replace(candidate, name=f"{candidate.engine} {candidate.name}")  # noqa: PLW2901
             name = run_name(len(stored), candidate)
             made = candidate_job(job, candidate, registry)
             fault = None if not candidate.settings else _fault(made, registry)
@@ -102,7 +104,7 @@ def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
             faults.append(f"load={settings.load.name}: a tune measures at fixed levels, such as load.concurrency=[32]")
         if not settings.engine.reuse:
             faults.append("engine.reuse=false would start the engine for each block; leave it out")
-    if question.objective == "goodput" and all(getattr(first.slo, key) is None for key in SLO_KEYS):
+    if question.objective in ("goodput", MAX_LOAD) and all(getattr(first.slo, key) is None for key in SLO_KEYS):
         faults.append(
             "tune.objective=goodput needs limits: choose slo=interactive, or set slo.ttft_ms, slo.tpot_ms or slo.e2e_ms"
         )
@@ -116,7 +118,10 @@ def _levels(job: Job, question: TuneQuestion) -> tuple[float, ...]:
     """Return the levels at which the objective counts, busiest first: the busiest of `load` unless the question names some."""
     load = job.settings.load
     of_load = load.concurrency or load.rate or ()
-    chosen = question.levels or (max(of_load),)
+    ladder = question.objective == MAX_LOAD
+    chosen = question.levels or (tuple(of_load) if ladder else (max(of_load),))
+    if ladder and len(set(chosen)) < 2:
+        raise ConfigError("tune.objective=max_load needs several levels, such as load.concurrency=[8,16,32,64]")
     if load.concurrency and any(one != int(one) for one in chosen):
         raise ConfigError(f"tune.levels={list(chosen)}: a concurrency is a whole number")
     return tuple(sorted(set(chosen), reverse=True))
@@ -198,7 +203,7 @@ def _quality_config(job: Job, words: Sequence[str], registry: Registry) -> dict[
 
 def run_name(index: int, candidate: Candidate) -> str:
     """Return the name of a candidate's run."""
-    return f"{index:02d}_{slug(candidate.engine)}_{slug(candidate.name)}"
+    return f"{index:02d}_{slug(candidate.engine)}_{slug(candidate.name.removeprefix(f'{candidate.engine} '))}"
 
 
 def candidate_job(stock: Job, candidate: Candidate, registry: Registry) -> Job | str:

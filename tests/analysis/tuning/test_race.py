@@ -9,7 +9,7 @@ import pytest
 
 from servebench.analysis.tuning.answer import gain_of, verdict_of
 from servebench.analysis.tuning.estimate import Measured, Spread, estimate, spread_of
-from servebench.analysis.tuning.race import Entrant, Race, RaceRules, Result, replay
+from servebench.analysis.tuning.race import Entrant, Race, RaceRules, Result, highest_load, replay
 
 START, BLOCK = 60.0, 20.0
 
@@ -211,3 +211,36 @@ def test_what_all_blocks_share_is_no_spread():
     found = spread_of(rows)
     assert found.start < 0.015
     assert found.block < 0.008
+
+
+@pytest.mark.parametrize(
+    ("shares", "load"),
+    [
+        ({8: 1.0}, 8.0),
+        ({16: 0.5, 8: 1.0}, 8 * 2 ** (0.1 / 0.5)),
+        ({16: 0.9, 8: 1.0}, 16.0),
+        ({16: 0.1, 8: 0.45}, 4.0),
+        ({32: 0.0, 16: 0.9, 8: 0.95}, 16.0),
+    ],
+)
+def test_the_highest_load_that_meets_the_slo(shares, load):
+    assert math.exp(highest_load(list(shares.items()), 0.9)) == pytest.approx(load)
+
+
+def test_the_objective_may_be_the_highest_load():
+    """Levels below one that meets the SLO are not measured."""
+    limits = {"stock": 10, "a": 40, "b": 5}
+
+    def share(step):
+        load = (64, 32, 16, 8)[step.level]
+        value = max(0.0, min(1.0, 0.9 * limits[step.candidate] / load))
+        return Result(value=value, cost=20.0, start_id=f"{step.candidate}{step.start}", sent=100, good=90, tested=100)
+
+    race, steps = run(
+        limits, results=dict.fromkeys(limits, share), levels=4, ladder=(64.0, 32.0, 16.0, 8.0), attainment=0.9
+    )
+    assert race.winner == "a"
+    assert {step.level for step in steps if step.candidate == "a"} == {0, 1}
+    gain = gain_of(race)
+    assert gain is not None
+    assert 2.5 < gain.value < 4

@@ -240,12 +240,9 @@ def _untried(race: Race, name: str) -> bool:
 
 def _values(race: Race, name: str) -> list[float]:
     """The logarithms of a candidate's blocks: those of the finals where there are some."""
+    phases: tuple[Phase, ...]
     for phases in (("finals", "contributions"), ("race",)):
-        found = [
-            result.value
-            for step, result in race.results(name)
-            if step.phase in phases and result.value is not None and math.isfinite(result.value)
-        ]
+        found = [one.value for one in race.blocks(phases) if one.candidate == name]
         if found:
             return found
     return []
@@ -349,6 +346,12 @@ def _would_change(
     gain = gain_of(race)
     at = ", ".join(f"{one:g}" for one in levels)
     yield f"another load: the objective counts at {at} only"
+    if (
+        race.rules.ladder
+        and race.winner is not None
+        and max(_values(race, race.winner), default=0) >= math.log(levels[0])
+    ):
+        yield f"higher levels: the winner meets the SLO at {levels[0]:g}, the highest that was measured"
     untried = sum(_untried(race, name) for name in race.entrants)
     if untried:
         yield f"more budget: {untried} of {len(race.entrants)} candidates were not tried"

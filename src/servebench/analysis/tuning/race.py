@@ -65,6 +65,9 @@ class RaceRules:
     rounds: int = ROUNDS
     attainment: float | None = None
     """The share of requests that must meet the SLO; None for no limit."""
+    ladder: tuple[float, ...] = ()
+    """The levels, busiest first, if the objective is the highest load that meets the SLO. The values of results are then shares
+    of good requests, and levels below the first that meets it are not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,11 +205,25 @@ class Race:
                 if result.value is not None and math.isfinite(result.value) and step.phase in phases:
                     start = f"{name}/{step.start}/{result.start_id}"
                     found.setdefault((name, start, step.repeat), {})[step.level] = result.value
+        if self.rules.ladder:
+            loads = ((key, self._load(values)) for key, values in found.items())
+            return [Measured(*key, load) for key, load in loads if load is not None]
         if level is not None:
             return [Measured(*key, values[level]) for key, values in found.items() if level in values]
         return [
             Measured(*key, fmean(values.values())) for key, values in found.items() if len(values) == self.rules.levels
         ]
+
+    def _load(self, shares: Mapping[int, float]) -> float | None:
+        """Return the logarithm of the highest load that meets the SLO in a block; None if its levels are not all measured."""
+        if self._passes(shares) or len(shares) == len(self.rules.ladder):
+            return highest_load(
+                [(self.rules.ladder[level], share) for level, share in shares.items()], self.rules.attainment or 1.0
+            )
+        return None
+
+    def _passes(self, shares: Mapping[int, float]) -> bool:
+        return any(share >= (self.rules.attainment or 1.0) for share in shares.values())
 
     def estimates(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> Estimates | None:
         """Return the estimates from the blocks of these phases, with the spread of everything; None without blocks."""
@@ -343,13 +360,18 @@ class Race:
                 if block + level and phase == "race" and name != self.stock and self._leaves_now(name, level):
                     return
                 yield Step(candidate=name, phase=phase, start=start, block=block, level=level)
+                last = self._own[name].results[-1][1]
                 # stock is the baseline: it is measured on, as long as it runs
-                if self._disqualified(name) and (name != self.stock or self._own[name].results[-1][1].failure):
+                if self._disqualified(name) and (name != self.stock or last.failure):
                     return
+                if self.rules.ladder and last.value is not None and self._passes({level: last.value}):
+                    break
 
     def _leaves_now(self, name: str, level: int) -> bool:
         """Whether a candidate leaves between the blocks of a start, by the busiest level where others are not measured yet: it
         would then have to be better than the leader by the margin at each of the others."""
+        if self.rules.ladder and level:
+            return False
         found = self.estimates(level=None if level == 0 else 0)
         if found is None or name not in found.names:
             return False
@@ -375,7 +397,7 @@ class Race:
             left = Left(reason="start failed", round=self.round, note=result.failure)
         elif own.sent and wilson(own.failed, own.sent)[0] > FAILED_SHARE:
             left = Left(reason="requests failed", round=self.round, note=f"{own.failed} of {own.sent} requests")
-        elif self.rules.attainment is not None and own.tested:
+        elif self.rules.attainment is not None and own.tested and not self.rules.ladder:
             high = wilson(round(own.good), max(1, round(own.tested)))[1]
             if high < self.rules.attainment:
                 note = f"{own.good / own.tested:.1%} of the requests met it"
@@ -484,6 +506,24 @@ class Race:
         if self._fits(cost):
             self.contributions_of = tuple(arms)
             yield from self._interleaved([self.winner, *arms], "contributions", CONTRIBUTION_STARTS)
+
+
+def highest_load(shares: Sequence[tuple[float, float]], attainment: float) -> float:
+    """Return the logarithm of the highest load at which the share of good requests is at least `attainment`, from pairs of a
+    load and its share: between two measured loads by a straight line over the logarithm, below the lowest in proportion."""
+    ordered = sorted(shares)
+    passing = [load for load, share in ordered if share >= attainment]
+    if not passing:
+        load, share = ordered[0]
+        return math.log(load) + math.log(max(share, 0.01) / attainment)
+    best = max(passing)
+    own = dict(ordered)
+    above = [load for load, _ in ordered if load > best]
+    if not above:
+        return math.log(best)
+    drop = own[best] - own[above[0]]
+    part = (own[best] - attainment) / drop if drop > 0 else 0.0
+    return math.log(best) + min(part, 1.0) * math.log(above[0] / best)
 
 
 def replay(race: Race, result_of: Callable[[Step], Result | None]) -> Step | None:

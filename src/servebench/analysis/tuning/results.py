@@ -22,7 +22,7 @@ def result_of_point(row: PointRow, rows: Sequence[PointRow], objective: Objectiv
     effect = max(1.0, row.slo_design_effect or 1.0)
     failed, answered = row.requests_failed or 0, row.requests_ok or 0
     return Result(
-        value=log_value(row.get(objective.column), objective),
+        value=_share(row) if not objective.column else log_value(row.get(objective.column), objective),
         cost=float(begins) if per_start else seconds,
         good=(row.slo_good or 0) / effect,
         tested=(row.slo_requests or 0) / effect,
@@ -30,6 +30,11 @@ def result_of_point(row: PointRow, rows: Sequence[PointRow], objective: Objectiv
         sent=failed + answered,
         start_id=row.start_id or "",
     )
+
+
+def _share(row: PointRow) -> float:
+    """The share of requests that met the SLO."""
+    return (row.slo_good or 0) / row.slo_requests if row.slo_requests else 0.0
 
 
 def log_value(value: float | None, objective: Objective) -> float:

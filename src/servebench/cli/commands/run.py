@@ -62,6 +62,9 @@ def run_words(words: tuple[str, ...]) -> int:
     trusted = TRUST_WORD in words
     detail = Detail(verbose=any(word in VERBOSE_WORDS for word in words), as_json=JSON_WORD in words)
     words = tuple(word for word in words if word not in (TRUST_WORD, JSON_WORD, *VERBOSE_WORDS))
+    asked = next((word for word in words if word.startswith("tune.")), None)
+    if asked is not None:
+        raise ConfigError(f"{asked}: words with tune. belong to 'servebench tune'")
     if trusted and LOCK_WORD not in words:
         raise ConfigError(f"run: {TRUST_WORD} is for a manifest of {LOCK_WORD} FILE; leave it out")
     place = next((index for index, word in enumerate(words) if word in ("--cfg", "-c")), None)
