@@ -11,7 +11,7 @@ from servebench.analysis.comparison.model import ComparedPoint, Side
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
 from servebench.analysis.repeats import RepeatSummary, summarize_repeats
 from servebench.analysis.slo import SloLimits
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import PointRow, level_label
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
@@ -106,6 +106,7 @@ def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     levels: dict[str, list[tuple[PointRow, ComparedPoint]]] = {}
     for row, point in zip(run.point_rows, side_of(run).samples, strict=True):
         levels.setdefault(point.level, []).append((row, point))
+    ranked = tuple(_ranked_level(label, parts) for label, parts in levels.items())
     start = mapping(run.manifest.get("cold_start"))
     gpu = mapping(run.config.get("gpu"))
     return Entrant(
@@ -115,13 +116,29 @@ def entrant_of(run: RunData, label: str | None = None) -> Entrant:
         model=run.fact("model") or "",
         gpu=run.fact("gpu") or "",
         workload=run.fact("workload") or "",
-        levels=tuple(_ranked_level(label, parts) for label, parts in levels.items()),
+        levels=ranked,
+        unmeasured=_unmeasured(run, ranked),
         cold_start_s=None if start.get("shared") else start.get("seconds"),
         own_limits=own_limits(run),
         price_usd_per_hour=gpu.get("price_usd_per_hour"),
         gpu_count=int(gpu.get("count") or 0),
         manifest=run.manifest,
     )
+
+
+def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[tuple[str, float], ...]:
+    """Return the levels of a run that are void, or that its config lists and that have no point."""
+    load = mapping(run.config.get("load"))
+    found = {one.label: one.load for one in levels}
+    for name in ("concurrency", "rate"):
+        listed = load.get(name)
+        for value in listed if isinstance(listed, list) else ():
+            if isinstance(value, (int, float)):
+                found.setdefault(
+                    level_label(int(value), None) if name == "concurrency" else level_label(None, value), value
+                )
+    usable = {one.label for one in levels if one.verdict != "void"}
+    return tuple(sorted(((name, at) for name, at in found.items() if name not in usable), key=lambda one: one[1]))
 
 
 def _ranked_level(label: str, parts: Sequence[tuple[PointRow, ComparedPoint]]) -> RankedLevel:

@@ -1,6 +1,7 @@
 """Winners, no winner, and what would change the answer, from simulated studies on disk."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -106,6 +107,42 @@ def test_an_engine_that_never_meets_the_limit_has_no_score(answers):
 def test_failed_requests_do_not_meet_the_slo(answers):
     found = answers(({"name": "alpha", "fail_share": 0.05}, {}), ({"name": "beta", "slow": 1.5}, {}))["interactive"]
     assert [score.entrant.engine for score in found.ranking] == ["beta"]
+
+
+@pytest.mark.parametrize("how", ["void", "missing"])
+def test_nobody_wins_over_an_engine_at_a_level_that_it_has_no_point_of(make_study, how):
+    """The throughput of one at 16 users was compared with that of the other at 4, and it had won by 200%."""
+    runs = [
+        (SimulatedEngine(name=name), SimulatedLoad(levels=LEVELS, requests=90, seed=seed))
+        for seed, name in enumerate("ab")
+    ]
+    first, second = (with_columns(run, verdict="valid", doubts=()) for run in read.load_study(make_study(*runs)).runs)
+    rows = [
+        replace(row, verdict="void", doubts=("engine_died",)) if row.concurrency == 16 else row
+        for row in second.point_rows
+    ]
+    kept = rows if how == "void" else [row for row in rows if row.verdict != "void"]
+    found = {
+        one.use_case.name: one for one in recommend_runs([first, replace(second, rows=lambda: kept)], load_rules())
+    }
+    for name in ("batch", "interactive"):
+        assert (found[name].outcome, found[name].lead, found[name].best) == ("no clear difference", None, "")
+        assert "b has no point that counts at 16 users" in found[name].why
+
+
+def test_an_slo_that_is_missed_below_a_void_level_needs_no_point_there(make_study):
+    slow = SimulatedEngine(name="b", ttft_ms=450.0, slow_per_stream=0.03, spread=0.01, drift_sd=0.003)
+    runs = [
+        (engine, SimulatedLoad(levels=LEVELS, requests=90, seed=seed))
+        for seed, engine in enumerate((SimulatedEngine(name="a"), slow))
+    ]
+    first, second = (with_columns(run, verdict="valid", doubts=()) for run in read.load_study(make_study(*runs)).runs)
+    void = [replace(row, verdict="void") if row.concurrency == 16 else row for row in second.point_rows]
+    found = {
+        one.use_case.name: one for one in recommend_runs([first, replace(second, rows=lambda: void)], load_rules())
+    }
+    assert "no point that counts" not in found["interactive"].why
+    assert "no point that counts" in found["batch"].why
 
 
 def test_one_cold_start_each_is_no_verdict(answers):

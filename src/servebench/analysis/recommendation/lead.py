@@ -17,6 +17,7 @@ from servebench.analysis.recommendation.scores import Ranking
 from servebench.analysis.recommendation.values import LogLead, log_lead, metric_value
 from servebench.analysis.statistics import CONFIDENCE
 from servebench.analysis.warnings.weighing import weigh
+from servebench.contracts.point_row import level_words
 from servebench.util.figures import percent
 
 STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
@@ -28,9 +29,9 @@ within an SLO."""
 @dataclass(frozen=True, kw_only=True)
 class Lead:
     """The leader's lead over the second with its 95% interval, why it is no win (empty when it is one), and why it is a
-    provisional one."""
+    provisional one. It has no size where the second may reach more at a level that has no point."""
 
-    size: float
+    size: float | None
     low: float | None
     high: float | None
     why: str
@@ -42,16 +43,39 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     first, rivals = ranking.scores[0], [*ranking.scores[1:], *ranking.possible]
     confidence = 1 - (1 - CONFIDENCE) / len(rivals)
     second = rivals[0]
-    reasons: list[str] = []
+    unknown = {rival.entrant.name: why for rival in rivals if (why := _why_unknown(rival, case))}
+    reasons = list(unknown.values())
     for rival in rivals:
         row = decided(first, rival)
         fixed = _objections(first, rival, case, rules, confidence)
         reasons += fixed if row is None else _objections_to_decision(first, rival, row, rules)
     ours, theirs = first.level, second.level or second.best
     low, high = _interval(first.metric, ours, theirs)
+    if second.entrant.name in unknown:
+        return Lead(size=None, low=None, high=None, why=reasons[0])
     size = first.value / second.value - 1 if second.value else 0.0
     warned = "" if with_doubtful else next(_provisional(first, rivals, case, confidence), "")
     return Lead(size=size, low=low, high=high, why=next(iter(reasons), ""), provisional=warned)
+
+
+def _why_unknown(rival: Score, case: UseCase) -> str:
+    """Return at which heavier loads a rival may reach more, because it has no point there that counts; empty without any."""
+    level = rival.level
+    if level is None or case.measure not in ("best", "within_slo"):
+        return ""
+    reach = level.load
+    if case.measure == "within_slo":
+        # the SLO point is the last of the levels that meet it: what lies beyond a level that misses it does not count
+        met = max((one.load for one in rival.entrant.levels if one.label == rival.slo_at), default=level.load)
+        missed = [one.load for one in rival.entrant.levels if one.verdict != "void" and one.load > met]
+        open_to = min(missed, default=float("inf"))
+    else:
+        open_to = float("inf")
+    found = [name for name, load in rival.entrant.unmeasured if reach < load < open_to]
+    if not found:
+        return ""
+    where = ", ".join(map(level_words, found))
+    return f"{rival.entrant.name} has no point that counts at {where}, where it may reach more: measure it again"
 
 
 def _interval(metric: str, ours: RankedLevel | None, theirs: RankedLevel | None) -> tuple[float | None, float | None]:

@@ -41,8 +41,9 @@ class RankedLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
-    """A run that takes part: `name` is its label, `run_id` identifies it, `own_limits` is the SLO that it was run with, and
-    `manifest` serves only the fairness check."""
+    """A run that takes part: `name` is its label, `run_id` identifies it, `own_limits` is the SLO that it was run with,
+    `unmeasured` are its load levels without a point that counts (void, or planned and missing) with their load, and `manifest`
+    serves only the fairness check."""
 
     name: str
     engine: str
@@ -51,6 +52,7 @@ class Entrant:
     workload: str
     levels: tuple[RankedLevel, ...]
     run_id: str = ""
+    unmeasured: tuple[tuple[str, float], ...] = ()
     cold_start_s: float | None = None
     own_limits: SloLimits | None = None
     price_usd_per_hour: float | None = None

@@ -107,7 +107,7 @@ def _recommend_one(
         return Recommendation(outcome="only one", why=why, **facts)
     lead = lead_of(ranked, case, rules, with_doubtful=with_doubtful, decided=decided)
     unfair = _why_unfair(ranking, case, unequal)
-    fastest = case.measure == "cold_start" and abs(lead.size) >= rules.once_margin / (1 + rules.once_margin)
+    fastest = case.measure == "cold_start" and abs(lead.size or 0.0) >= rules.once_margin / (1 + rules.once_margin)
     no_win: Outcome = "different settings" if unfair else "one start each" if fastest else "no clear difference"
     return Recommendation(
         outcome=no_win if unfair or lead.why else "provisional" if lead.provisional else "winner",
