@@ -43,3 +43,16 @@ def test_a_terminal_names_what_all_uses_share_once(make_study):
     assert text.count("tiny-1b") == 1
     assert " · unique" not in text
     assert [line for line in text.splitlines() if line.startswith("Batch throughput")] == ["Batch throughput  unique"]
+
+
+def test_a_use_without_a_winner_lists_the_first_too(make_study):
+    """The values began with those of the second."""
+    engines = SimulatedEngine(name="aa"), SimulatedEngine(name="bb", slow=1.001)
+    runs = read.load_study(make_study(*((one, SimulatedLoad(requests=90)) for one in engines))).runs
+    found = [one for one in recommend_runs(runs, load_rules()) if one.use_case.name == "batch"]
+    assert found[0].outcome == "no clear difference"
+    brief = StringIO()
+    print_recommendations(found, CleanConsole(brief, width=80, soft_wrap=False), verbose=False)
+    (values,) = [line for line in brief.getvalue().splitlines() if ", then " in line]
+    assert values.split()[0] == "aa"
+    assert "bb" in values

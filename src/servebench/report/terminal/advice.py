@@ -22,6 +22,8 @@ STYLES = {
     "not measured": "dim",
 }
 RUNNERS_UP = 3
+UNNAMED = ("no clear difference", "different settings")
+"""Outcomes whose line names nobody, so that the ranking begins with the first."""
 
 
 def score_text(score: Score, unit: str) -> str:
@@ -47,7 +49,7 @@ def lead_text(found: Recommendation) -> str:
 
 def headline(found: Recommendation) -> str:
     """Return the recommendation in one line."""
-    if not found.ranking or found.outcome in ("no clear difference", "different settings"):
+    if not found.ranking or found.outcome in UNNAMED:
         return f"{found.outcome}: {found.why}"
     first = found.ranking[0]
     text = f"{first.entrant.name}: {score_text(first, found.use_case.unit)}"
@@ -97,7 +99,9 @@ def _print_brief(found: Sequence[Recommendation], out: Console, unmeasured: str)
         out.print(Text(one.use_case.title, style="bold").append(f"  {group}", style="not bold dim"))
         out.print(Text(f"  {_brief(one)}", style=STYLES[one.outcome]))
         rest = ", then ".join(_value(score, one) for score in one.ranking[1 : 1 + RUNNERS_UP])
-        if rest:
+        if rest and one.outcome in UNNAMED:
+            out.print(f"  {_value(one.ranking[0], one)}, then {rest}", style="dim")
+        elif rest:
             lead = lead_text(one) if one.outcome in ("winner", "provisional") else ""
             out.print(f"  {lead} vs {rest}" if lead else f"  then {rest}", style="" if lead else "dim")
         for line in one.quality:
@@ -108,7 +112,7 @@ def _print_brief(found: Sequence[Recommendation], out: Console, unmeasured: str)
 
 def _brief(found: Recommendation) -> str:
     """The headline without what the lines around it say."""
-    if not found.ranking or found.outcome in ("no clear difference", "different settings", "only one"):
+    if not found.ranking or found.outcome in (*UNNAMED, "only one"):
         return headline(found)
     first = found.ranking[0]
     at = f" at {level_words(first.at)}" if first.at else ""
