@@ -86,10 +86,15 @@ def test_an_engine_that_gives_none_is_not_asked_for_ever(hasty):
     assert "request timings of e for 2 of 2 requests" in missing_timings(session.settings.engine, found)[0].message
 
 
-def test_an_engine_that_cannot_is_said():
+@pytest.mark.parametrize(
+    ("error", "said"), [(EngineError("no such list"), "no such list"), (KeyError("timing"), "KeyError: 'timing'")]
+)
+def test_an_engine_that_cannot_is_said(error, said):
+    """A plugin's error costs no point."""
+
     def refuse(*_):
-        raise EngineError("no such list")
+        raise error
 
     session = session_of("after_load", engine=SimpleNamespace(name="e", timings_after_load=refuse))
     with_late_timings(session, "t", [answered(response_id="a")])
-    assert session.display.calls["say"] == ["no request timings after the load: no such list"]
+    assert session.display.calls["say"] == [f"no request timings after the load: {said}"]
