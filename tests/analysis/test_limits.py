@@ -301,3 +301,19 @@ def test_times_of_some_requests_do_not_say_how_many_run(lost, at_most):
     found = _stamps(SimpleNamespace(point="c4-r0", window_ns=(100 * ms, 900 * ms)), requests)
     assert found.at_most == at_most
     assert found.idle == 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "override"),
+    [
+        (["load=rate", "load.rate=[20]"], "load.rate=[40]"),
+        (["load.concurrency=[8]"], "load.concurrency=[16]"),
+        (["load=trace", "workload=trace"], "load.time_scale=0.5"),
+        ([], "load.workers=2"),
+    ],
+)
+def test_what_is_proposed_of_the_load_composes(words, override):
+    base = ["engine=vllm", "launch=simulated", "model=qwen2.5-7b-instruct"]
+    key, _, value = override.partition("=")
+    settings = compose_jobs([*base, *words, override], registry())[0].resolved
+    assert str(settings["load"][key.removeprefix("load.")]).replace(".0", "") == value
