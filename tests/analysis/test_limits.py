@@ -1,6 +1,7 @@
 """What limits an engine: each rule by facts on both sides of its threshold, proposals that commands take, and the roofline."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_nothing_is_guessed_without_times_and_without_a_gpu():
     [("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm-serve"), ("llamacpp", "llama-server")],
 )
 def test_the_knobs_of_an_engine_are_its_own_flags(engine, program):
-    """Each override composes, and brings the flag that its proposal names into the engine's command."""
+    """Each override composes, and brings the flag that its proposal names into the engine's command, which lacks it before."""
     words = [
         f"engine={engine}",
         "launch=simulated",
@@ -151,18 +152,15 @@ def test_the_knobs_of_an_engine_are_its_own_flags(engine, program):
         for knob, proposal in zip(knobs[code], found.proposals, strict=True):
             assert proposal.cost
             assert knob.flag in proposal.action
-            if proposal.override is None:
-                continue
-            settings = compose_jobs([*words, program, proposal.override], registry())[0].settings
-            context = launch_context(settings, settings_folder(), lambda _: 1)
-            argv = registry().engine(engine).command(context).argv
-            assert knob.flag in argv
+            assert knob.key or knob.flag not in command_of(*words, program)
+            assert proposal.override is None or knob.flag in command_of(*words, program, proposal.override)
 
 
-def settings_folder():
-    from pathlib import Path
-
-    return Path("/nonexistent")
+def command_of(*words):
+    """Return the command of the engine in these words."""
+    settings = compose_jobs(words, registry())[0].settings
+    context = launch_context(settings, Path("/nonexistent"), lambda _: 1)
+    return registry().engine(settings.engine.name).command(context).argv
 
 
 def test_values_follow_from_the_config():

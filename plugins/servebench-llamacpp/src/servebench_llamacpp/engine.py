@@ -78,7 +78,6 @@ KNOBS = engine_knobs(
                 cost="streams wait longer while a prompt is computed (ITL p99)",
             ),
         ),
-        Limit.FRONT_END: (Knob(flag="--threads-http", cost="some memory for each thread"),),
         Limit.MEMORY_BANDWIDTH: (
             Knob(
                 key="model.path",
