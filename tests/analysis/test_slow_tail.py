@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from servebench.analysis.slow_tail import block_p_value, preemptions_per_s, where_time_goes
+from servebench.analysis.slow_tail import _extra, block_p_value, preemptions_per_s, where_time_goes
+from servebench.analysis.time_parts import request_parts
 from servebench.contracts.emulation import EmulationSpec, Variation
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
@@ -204,3 +205,19 @@ def test_too_few_requests_and_no_tail_are_said():
 def test_the_finding_says_both_medians():
     (line, *_) = tail_lines([tail_of(simulated(0, "misses"))])
     assert "find 0 tokens in the prefix cache instead of 1,216" in line
+
+
+@pytest.mark.parametrize(("lost_slow", "lost_rest", "found"), [(0, 0, True), (2, 40, True), (4, 0, False)])
+def test_requests_without_times_do_not_change_the_part_that_is_longer(lost_slow, lost_rest, found):
+    """A queue makes five of 100 slow. Lost spans make the whole of a TTFT look like one part."""
+    ms = 1_000_000
+    queue = np.where(np.arange(100) >= 95, 400.0, 0.0)
+    lost = np.zeros(100, dtype=bool)
+    lost[95 : 95 + lost_slow] = lost[:lost_rest] = True
+    columns = {"network_ms": 1.0, "server_queue_ms": queue, "server_prefill_ms": 50.0, "server_kv_transfer_ms": np.nan,
+               "server_decode_ms": 100.0, "delivery_ms": 0.0}  # fmt: skip
+    requests = pd.DataFrame({"scheduled_ns": 0, "sent_ns": 0, **columns}, index=range(100)).astype(float)
+    requests["first_event_ns"], requests["ended_ns"] = (51 + queue) * ms, (151 + queue) * ms
+    requests.loc[lost, list(columns)] = np.nan
+    part = _extra("TTFT", request_parts(requests), queue > 0)
+    assert part == (("queue", pytest.approx(1.0)) if found else None)

@@ -23,6 +23,7 @@ from servebench.analysis.time_parts import (
     COLUMNS,
     FIRST,
     METRICS,
+    REST,
     SLOW_FROM,
     Metric,
     TimeParts,
@@ -239,9 +240,15 @@ def slow_tail(level: str, metric: Metric, requests: pd.DataFrame) -> SlowTail:
 
 def _extra(metric: Metric, parts: pd.DataFrame, slow: NDArray[np.bool_]) -> tuple[str, float] | None:
     """Return the part that is most of what the slow requests take longer, and its share; None where no part is most of it, or
-    the engine does not divide it."""
+    the engine does not divide it. Where it divides some requests only these count, if they are half of the slow ones."""
+    known = np.ones(len(parts), dtype=np.bool_)
+    for unknown in (FIRST, REST):
+        if unknown in METRICS[metric] and parts[unknown].isna().any():
+            known &= parts[unknown].isna().to_numpy()
+    if 2 * (slow & known).sum() < slow.sum() or not (known & ~slow).any():
+        return None
     own = parts[list(METRICS[metric])].fillna(0.0)
-    longer = own[slow].mean() - own[~slow].mean()
+    longer = own[slow & known].mean() - own[~slow & known].mean()
     name, share = str(longer.idxmax()), float(longer.max() / longer.sum())
     return (name, share) if share > MOST and (name, metric) != (FIRST, "TTFT") else None
 
