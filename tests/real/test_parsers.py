@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from servebench.analysis.tuning.candidates import override_words
 from servebench.config import compose_jobs
+from servebench.config.tuning import load_space
 from servebench.engine.pool import launch_context
 
 PROBE = Path(__file__).with_name("parser_probe.py")
@@ -22,7 +24,7 @@ SHARED = [
 
 CASES = {
     "vllm": {
-        "flags": ROOT / "tests/engine/data/vllm_flags.json",
+        "flags": ROOT / "tests/engine/adapters/data/vllm_flags.json",
         "words": [
             *([word] for word in SHARED),
             ["model.path=/models/m", "model.revision=main"],
@@ -35,7 +37,7 @@ CASES = {
         },
     },
     "sglang": {
-        "flags": ROOT / "tests/engine/data/sglang_flags.json",
+        "flags": ROOT / "tests/engine/adapters/data/sglang_flags.json",
         "words": [
             *([word] for word in SHARED),
             ["model.path=/models/m", "model.revision=main"],
@@ -122,3 +124,21 @@ def test_every_command_parses(name, real, installed, tmp_path):
     listed = json.loads(Path(case["flags"]).read_text())
     if found["version"] == listed["version"]:
         assert found["flags"] == listed["flags"], f"{case['flags']} is not what the parser has"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", CASES)
+def test_every_setting_of_the_tune_space_parses(name, real, installed, tmp_path):
+    """Each value of each parameter that `servebench tune` varies, and each rule of thumb, is a command that the engine takes."""
+    place, registry = real(name), installed(name)
+    space = load_space(name, registry)
+    tried = [{one.key: value} for one in space.parameters for value in one.values if value is not None]
+    tried += [dict(rule.settings) for rule in space.rules]
+    lines = []
+    for settings in tried:
+        (job,) = compose_jobs([f"engine={name}", *override_words(settings)], registry)
+        command = registry.engine(name).command(launch_context(job.settings, tmp_path))
+        lines.append(after_the_verb(name, command.argv))
+    results = ask(name, place, lines)["results"]
+    assert [(one, result["error"]) for one, result in zip(tried, results, strict=True) if "error" in result] == []
+    assert len(tried) > 5
