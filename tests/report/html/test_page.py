@@ -9,8 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 from servebench.cli.main import dispatch
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
+from servebench.report.charts.model import Series
 from servebench.report.html.page import BUNDLE
+from servebench.report.html.results import weak_note
 from support.studies import SimulatedEngine, SimulatedLoad
 
 EVIL = f"</script><script>alert(1)</script><img src=x onerror=alert(2)>{BUNDLE}"
@@ -164,3 +167,10 @@ def test_published_numbers_stand_beside_ones_own(make_study):
     words = " ".join(seen.text)
     assert "496 tok/s" in words
     assert "article 1" in words
+
+
+@pytest.mark.parametrize(("values", "weak"), [(100, True), (736, False)])
+def test_charts_say_that_a_p99_is_of_too_few_requests(values, weak):
+    row = PointRow(concurrency=1, ttft_ms_p99=9.0, ttft_ms_n=values)
+    series = Series(name="a", panel="unique", colour=0, rows=[row])
+    assert bool(weak_note([series])) is weak

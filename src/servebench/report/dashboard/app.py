@@ -30,7 +30,7 @@ from servebench.report.charts.timeline import timeline_of
 from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
 from servebench.report.html.page import answer_part
-from servebench.report.html.results import legend_of
+from servebench.report.html.results import legend_of, weak_note
 from servebench.store import studies as read
 from servebench.util.clean import clean_csv, clean_line
 
@@ -236,7 +236,9 @@ def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     legend(series)
     for found in comparing(series, {"ttft_ms": limit} if limit else {}):
         draw_set(found, stat)
-    st.caption("Bands and bars are 95% intervals, or lowest to highest repeat. Hollow marks are doubtful points.")
+    st.caption(
+        f"Bands and bars are 95% intervals, or lowest to highest repeat. Hollow marks are doubtful points. {weak_note(series)}"
+    )
 
 
 def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:

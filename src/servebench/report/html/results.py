@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from servebench.analysis.statistics import is_weak_percentile
+from servebench.analysis.statistics import is_weak_percentile, values_needed
 from servebench.analysis.warnings.catalog import trust_word
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.contracts.stored import mapping
@@ -72,6 +72,7 @@ def load(data: Page) -> Section:
     notes = [
         f"Bands and bars: {spread}. Hollow marks: doubtful points.",
         f"{void} void point{'s are' if void > 1 else ' is'} not drawn." if void else "",
+        weak_note(data.series),
     ]
     return "load", {
         "legend": legend_of(data.series),
@@ -80,6 +81,19 @@ def load(data: Page) -> Section:
         "note": " ".join(filter(None, notes)),
         "stats": STATS,
     }
+
+
+def weak_note(series: Sequence[Series]) -> str:
+    """Return that some of the p99 that charts show are of too few requests; empty where none are."""
+    weak = any(
+        is_weak_percentile(row, f"{name}_ms_p99")
+        for one in series
+        for row in one.rows
+        for name in ("ttft", "tpot", "e2e")
+    )
+    return (
+        f"A p99 of fewer than {values_needed(99)} requests has no interval: it rests on a few of them." if weak else ""
+    )
 
 
 def legend_of(series: Sequence[Series]) -> list[dict[str, str]]:
