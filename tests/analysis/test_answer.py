@@ -264,3 +264,12 @@ def test_pairs_are_within_a_workload_and_all_of_them(make_study):
 )
 def test_leads_in_words(lead, text):
     assert lead_text(lead) == text
+
+
+def test_a_lead_over_several_says_over_whom(make_study):
+    slow = {"a": 1.0, "b": 1.06, "c": 1.07}
+    runs = [(replace(FAST, name=name, slow=slow[name]), load(levels=(8,))) for name in slow]
+    (workload,) = answer(make_study(*runs)).workloads
+    (lead,) = workload.leads
+    assert len(lead.tied) == 2
+    assert f"a is {lead.size:.0%} ahead of {lead.rival}, but chance" in workload.sentence

@@ -173,7 +173,7 @@ def test_a_lead_that_is_not_decided_is_said_with_its_size(make_study):
     (workload,) = answer_of(study.runs, earlier=stored, decision=decide_study(study, stored)).workloads
     assert (workload.leads[0].clear, workload.leads[0].over_starts) == (False, True)
     assert workload.leads[0].low > 0.1
-    assert "a is 20% ahead of b, which may still be chance" in workload.sentence
+    assert "a is 20% ahead, which may still be chance" in workload.sentence
 
 
 def test_a_reason_is_said_once_with_its_places(make_study):

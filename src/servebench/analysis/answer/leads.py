@@ -130,11 +130,10 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
+    of = f" of {most.rival}" if len(most.tied) > 1 else ""
     if most.over_starts:
-        return f" ({most.leader} is {most.size:.0%} ahead of {most.rival}{at}, which may still be chance)"
-    return (
-        f" ({most.leader} is {most.size:.0%} ahead{at}, but chance and another start may account for {most.bound:.0%})"
-    )
+        return f" ({most.leader} is {most.size:.0%} ahead{of}{at}, which may still be chance)"
+    return f" ({most.leader} is {most.size:.0%} ahead{of}{at}, but chance and another start may account for {most.bound:.0%})"
 
 
 NAMED_MAX = 4
