@@ -273,3 +273,13 @@ def test_a_lead_over_several_says_over_whom(make_study):
     (lead,) = workload.leads
     assert len(lead.tied) == 2
     assert f"a is {lead.size:.0%} ahead of {lead.rival}, but chance" in workload.sentence
+
+
+def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):
+    """`recommend` names no winner there, either."""
+    runs = list(read.load_study(make_study((FAST, load()), (SLOW, load()), (replace(SLOW, name="c"), load()))).runs)
+    rows = [replace(row, verdict="void") if row.concurrency == 8 else row for row in runs[2].point_rows]
+    runs[2] = replace(runs[2], rows=lambda: rows)
+    (workload,) = answer_of(runs).workloads
+    assert [lead.clear for lead in workload.leads] == [True, True]
+    assert {level: cell.best for level, cell in workload.columns[0].cells.items()} == {"1": True, "8": False}

@@ -73,8 +73,10 @@ def _workload_answer(
     loads = {level.label: level.load for one in entrants.values() for level in one.levels}
     levels = sorted({level for own in cells.values() for level in own}, key=lambda level: loads[level])
     leads = [lead for level in levels if (lead := find_lead(level, cells, labels, comparisons)) is not None]
-    # where fairness refuses a verdict the sentence says what was measured, and nothing is marked
-    best = {(lead.level, lead.leader) for lead in leads if lead.clear and not lead.unequal}
+    # where fairness refuses a verdict, or a run may be better than its void point, the sentence says what was measured, and
+    # nothing is marked
+    void = {level for own in cells.values() for level, cell in own.items() if cell.verdict == "void"}
+    best = {(lead.level, lead.leader) for lead in leads if lead.clear and not lead.unequal and lead.level not in void}
     columns = [
         AnswerColumn(
             run_id=run.run_id,
