@@ -335,3 +335,7 @@ def test_the_files_of_request_timings_are_new_private_and_removed(bench):
     assert seen[0] == ([], 0o700)
     bench.pool.stop()
     assert not kept.exists()
+    kept.mkdir()
+    bench.run(name="01")
+    bench.pool.stop()
+    assert kept.exists(), "a run without such files leaves those of others alone"

@@ -93,6 +93,11 @@ def same_engine(one: RunSettings, other: RunSettings) -> bool:
     return one.engine.reuse and all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
+def keeps_files(engine: Engine, context: LaunchContext) -> bool:
+    """Return whether the engine writes its request timings to files."""
+    return engine.timings_in_files and context.engine.request_timings == "after_load"
+
+
 def make_kept_folder(context: LaunchContext) -> None:
     """Make the empty folder in which the engine keeps its request timings: with them it may write prompts, which are the user's
     own. What an engine left there that was killed with servebench is removed. Raises EngineError."""
@@ -160,7 +165,7 @@ class EnginePool:
             spans = open_receiver(context)
             if spans is not None:
                 undo.callback(spans.close)
-            if engine.timings_in_files and settings.engine.request_timings == "after_load":
+            if keeps_files(engine, context):
                 undo.callback(remove_kept, context)
                 make_kept_folder(context)
             undo.callback(redact_log, log_path)
@@ -238,6 +243,7 @@ class EnginePool:
         self._current = None
         if lease.spans is not None:
             lease.spans.close()
-        remove_kept(lease.context)
+        if keeps_files(lease.engine, lease.context):
+            remove_kept(lease.context)
         redact_log(lease.owner_log)
         return report
