@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pandas as pd
 import pytest
@@ -21,6 +22,24 @@ WORDS = (
     *("workload.output_tokens=16", "load.concurrency=[32]", "load.requests=100", "tracking=none", "study.name=t"),
     *("launch.wander_sd=0.005", "launch.start_sd=0.005", "tune.space=space.yaml", "tune.budget=20m"),
 )
+
+
+FAKE = """#!{python}
+# a server that behaves like vLLM; --kv-cache-dtype fp8 makes it fast and wrong, --block-size 128 kills it
+import json, os, sys
+words = sys.argv[1:]
+if "--version" in words:
+    sys.exit(print("fake 1.0"))
+given = {{word: words[index + 1] for index, word in enumerate(words[:-1]) if word.startswith("--")}}
+if given.get("--block-size") == "128":
+    sys.exit("torch.OutOfMemoryError: CUDA out of memory")
+wrong = "--kv-cache-dtype" in given
+spec = {{"engine": "vllm", "model_name": given["--served-model-name"], "host": given["--host"], "port": int(given["--port"])}}
+spec |= {{"seed": int(wrong), "time_scale": 0.01, "max_num_seqs": 16 if wrong else int(given.get("--max-num-seqs", 2))}}
+spec |= {{"gpu": {{"name": "h100", "memory_gb": 80, "bandwidth_gb_s": 3350, "bf16_tflops": 990}}, "model": {{"parameters_b": 8.0}}}}
+spec |= {{"tokenize_path": "/tokenize", "version_path": "/version"}}
+os.execv(sys.executable, [sys.executable, "-m", "servebench.emulator", "--spec", json.dumps(spec)])
+"""
 
 
 @pytest.fixture
@@ -157,6 +176,35 @@ def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
     assert state(tmp_path) == "finished"
     assert "mine" in {one["name"] for one in found["tried"]}
     assert "recipe 2: engine.threads: unknown key" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_setting_that_spoils_answers_cannot_win(run_main, tmp_path):
+    """Though it is by far the fastest; and one that kills the engine is started once."""
+    fake = tmp_path / "vllm"
+    fake.write_text(FAKE.format(python=sys.executable))
+    fake.chmod(0o755)
+    (tmp_path / "space.yaml").write_text(
+        "parameters:\n"
+        "  engine.max_num_seqs: {values: [null, 4]}\n"
+        "  engine.extra_args.block-size: {values: [null, 128]}\n"
+        "  engine.extra_args.kv-cache-dtype: {values: [null, fp8], answers: true}\n"
+    )
+    done = run_main(
+        *("tune", "engine=vllm", f"engine.executable={fake}", "model.name=m", "workload=unique", "workload.input_tokens=16"),
+        *("workload.output_tokens=16", "load.concurrency=[8]", "load.requests=30", "tracking=none", "study.name=t"),
+        *("tune.space=space.yaml", "tune.trials=20", "tune.finalists=1", "tune.final_starts=2", "quality=parity"),
+        *("quality.items=16", "quality.max_tokens=16", "load.self_check=never"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = answer(tmp_path)
+    assert found["settings"] == {"engine.max_num_seqs": 4}
+    status = {one["settings"]: one["status"] for one in found["tried"]}
+    assert status["kv-cache-dtype=fp8"].startswith("changes answers")
+    assert status["block-size=128"].startswith("did not start")
+    assert status["max_num_seqs=4"] == "winner"
+    starts = {one["settings"]: one["starts"] for one in found["tried"]}
+    assert starts["block-size=128"] == 0
 
 
 @pytest.mark.parametrize(
