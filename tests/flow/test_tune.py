@@ -36,7 +36,8 @@ if given.get("--block-size") == "128":
 wrong = "--kv-cache-dtype" in given
 spec = {{"engine": "vllm", "model_name": given["--served-model-name"], "host": given["--host"], "port": int(given["--port"])}}
 spec |= {{"seed": int(wrong), "time_scale": 0.01, "max_num_seqs": 16 if wrong else int(given.get("--max-num-seqs", 2))}}
-spec |= {{"gpu": {{"name": "h100", "memory_gb": 80, "bandwidth_gb_s": 3350, "bf16_tflops": 990}}, "model": {{"parameters_b": 8.0}}}}
+spec |= {{"gpu": {{"name": "h100", "memory_gb": 80, "bandwidth_gb_s": 3350, "bf16_tflops": 990}}}}
+spec |= {{"model": {{"parameters_b": 8.0}}}}
 spec |= {{"tokenize_path": "/tokenize", "version_path": "/version"}}
 os.execv(sys.executable, [sys.executable, "-m", "servebench.emulator", "--spec", json.dumps(spec)])
 """
@@ -191,7 +192,14 @@ def test_a_setting_that_spoils_answers_cannot_win(run_main, tmp_path):
         "  engine.extra_args.kv-cache-dtype: {values: [null, fp8], answers: true}\n"
     )
     done = run_main(
-        *("tune", "engine=vllm", f"engine.executable={fake}", "model.name=m", "workload=unique", "workload.input_tokens=16"),
+        *(
+            "tune",
+            "engine=vllm",
+            f"engine.executable={fake}",
+            "model.name=m",
+            "workload=unique",
+            "workload.input_tokens=16",
+        ),
         *("workload.output_tokens=16", "load.concurrency=[8]", "load.requests=30", "tracking=none", "study.name=t"),
         *("tune.space=space.yaml", "tune.trials=20", "tune.finalists=1", "tune.final_starts=2", "quality=parity"),
         *("quality.items=16", "quality.max_tokens=16", "load.self_check=never"),

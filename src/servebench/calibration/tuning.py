@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from servebench.analysis.tuning.race import Entrant, Race, RaceRules, Result, Step
+from servebench.analysis.tuning.race import Race
+from servebench.analysis.tuning.steps import Entrant, RaceRules, Result, Step
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.util.markdown import table
 

@@ -11,8 +11,9 @@ from typing import Any
 from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
-from servebench.analysis.tuning.race import FIRST_OF_PHASE, ROUNDS, Race, RaceRules, Result, Step
+from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.results import result_of_point
+from servebench.analysis.tuning.steps import FIRST_OF_PHASE, ROUNDS, RaceRules, Result, Step
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
@@ -152,7 +153,7 @@ class Tuner:
             finalists=question.finalists,
             final_starts=question.final_starts,
             levels=len(self.state.levels),
-            rounds=ROUNDS * (1 + self.state.continued),
+            rounds=min(ROUNDS * (1 + self.state.continued), FIRST_OF_PHASE["finals"]),
             attainment=slo.attainment if limited and question.objective != "goodput" else None,
             ladder=self.state.levels if question.objective == MAX_LOAD else (),
         )

@@ -18,7 +18,7 @@ from servebench.analysis.tuning.candidates import (
     take_backs,
 )
 from servebench.analysis.tuning.conditions import with_settings
-from servebench.analysis.tuning.race import BLOCKS_MAX, STARTS_MAX, Entrant
+from servebench.analysis.tuning.steps import BLOCKS_MAX, STARTS_MAX, Entrant
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.config.arguments import parse_arguments
 from servebench.config.tuning import load_recipes, load_space, parse_question, split_words

@@ -9,7 +9,9 @@ import pytest
 
 from servebench.analysis.tuning.answer import gain_of, verdict_of
 from servebench.analysis.tuning.estimate import Measured, Spread, estimate, spread_of
-from servebench.analysis.tuning.race import Entrant, Race, RaceRules, Result, highest_load, replay
+from servebench.analysis.tuning.ledger import highest_load
+from servebench.analysis.tuning.race import Race, replay
+from servebench.analysis.tuning.steps import Entrant, RaceRules, Result
 
 START, BLOCK = 60.0, 20.0
 

@@ -10,8 +10,9 @@ from typing import Literal
 
 from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
 from servebench.analysis.tuning.conditions import value_at
-from servebench.analysis.tuning.race import Left, Phase, Race
+from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.results import shown_value
+from servebench.analysis.tuning.steps import Left, Phase
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
 from servebench.util.figures import change, change_interval, percent
 

@@ -21,145 +21,49 @@ settings is taken back, one at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, median
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
 
-from servebench.analysis.tuning.estimate import Estimates, Measured, Spread, estimate, quantile, spread_of
-from servebench.contracts.tuning import STOCK
+from servebench.analysis.tuning.estimate import Estimates, quantile, spread_of
+from servebench.analysis.tuning.ledger import Ledger
+from servebench.analysis.tuning.steps import (
+    BLOCKS_MAX,
+    FIRST_OF_PHASE,
+    Entrant,
+    Left,
+    Phase,
+    RaceRules,
+    Reason,
+    Result,
+    Step,
+)
 from servebench.util.proportions import wilson
-
-Phase = Literal["race", "finals", "contributions"]
-Reason = Literal["start failed", "requests failed", "slo", "slower", "budget", "not tried", "answers"]
 
 EXPLORE = 0.6
 """The share of the budget that the first round may take."""
-BLOCKS_MAX = 4
-"""Blocks of one start at most."""
-ROUNDS = 3
-"""Rounds at most: as many starts as a grid with three repeats would give each candidate."""
 FINALS_SHARE = 0.4
 """Of the budget, that the finals may take; there are fewer finalists, or starts of each, where that does not suffice."""
 FINAL_STARTS_MIN = 2
 CONTRIBUTIONS_SHARE = 0.15
 """Of the budget, that is kept for taking back the winner's settings."""
-FIRST_OF_PHASE: Mapping[Phase, int] = {"race": 0, "finals": 20, "contributions": 40}
-"""The number of the first start of a phase: each start has prompts of its own, so those of the finals are new."""
-STARTS_MAX = 60
 FAILED_SHARE = 0.01
 """The share of failed requests above which a candidate leaves."""
 CONTRIBUTION_STARTS = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class RaceRules:
-    """The budget, in the unit of `Result.cost`, the margin and the error as shares, and the size of the finals."""
-
-    budget: float
-    margin: float = 0.03
-    error: float = 0.05
-    finalists: int = 3
-    final_starts: int = 3
-    levels: int = 1
-    rounds: int = ROUNDS
-    attainment: float | None = None
-    """The share of requests that must meet the SLO; None for no limit."""
-    ladder: tuple[float, ...] = ()
-    """The levels, busiest first, if the objective is the highest load that meets the SLO. The values of results are then shares
-    of good requests, and levels below the first that meets it are not measured."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entrant:
-    """A candidate as the race sees it. `answers`: its answers must be checked before it may win. `take_backs` are the names of
-    the candidates without one of its changes each."""
-
-    name: str
-    answers: bool = False
-    take_backs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """What to measure next: a block of a candidate at a level (0: the busiest), in a start of its engine; or, with `quality`,
-    its answers."""
-
-    candidate: str
-    phase: Phase
-    start: int
-    block: int = 0
-    level: int = 0
-    quality: bool = False
-
-    @property
-    def repeat(self) -> int:
-        """The number of the repeat, which fixes the prompts."""
-        return self.start * BLOCKS_MAX + self.block
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a step gave. `value` is the objective as a logarithm, higher for better; None where nothing was measured.
-
-    `failure` says why the engine did not start or died. `good` of `tested` requests met the SLO, as if so many were independent;
-    `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of a quality step.
-    """
-
-    value: float | None = None
-    cost: float = 0.0
-    failure: str | None = None
-    good: float = 0.0
-    tested: float = 0.0
-    failed: int = 0
-    sent: int = 0
-    start_id: str = ""
-    same_answers: bool | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Left:
-    """Why and when a candidate left: after which round, and, if it was measured, how far behind the leader it was (a
-    logarithm with its interval)."""
-
-    reason: Reason
-    round: int
-    note: str = ""
-    leader: str = ""
-    behind: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass
-class _Own:
-    """What is known of one candidate."""
-
-    results: list[tuple[Step, Result]] = field(default_factory=list)
-    good: float = 0.0
-    tested: float = 0.0
-    failed: int = 0
-    sent: int = 0
-
-
-class Race:
+class Race(Ledger):
     """The race as a script that asks for one step after another. Results are added in the order in which they were asked for;
     the same results lead to the same steps, so a race that was cut off goes on from what is stored."""
 
     def __init__(self, rules: RaceRules, entrants: Sequence[Entrant]) -> None:
         """The first entrant is the stock settings."""
-        self.rules = rules
-        self.entrants = {one.name: one for one in entrants}
+        super().__init__(rules, entrants)
         self.stock = entrants[0].name
-        self.spent = 0.0
         self.round = 0
         self.left: dict[str, Left] = {}
         self.finalists: tuple[str, ...] = ()
         self.winner: str | None = None
         self.contributions_of: tuple[str, ...] = ()
         self.phase: Phase = "race"
-        self._own: dict[str, _Own] = {}
         self._pending: Step | None = None
         self._script = self._run()
         self._checked: dict[str, bool] = {}
@@ -175,61 +79,12 @@ class Race:
         step = self.next_step()
         assert step is not None
         self._pending = None
-        own = self._own.setdefault(step.candidate, _Own())
-        own.results.append((step, result))
-        own.good, own.tested = own.good + result.good, own.tested + result.tested
-        own.failed, own.sent = own.failed + result.failed, own.sent + result.sent
-        self.spent += result.cost
-
-    # --- what is known
-
-    def results(self, name: str) -> Sequence[tuple[Step, Result]]:
-        """Return all steps of a candidate with their results."""
-        return self._own[name].results if name in self._own else ()
+        self.keep(step, result)
 
     @property
     def alive(self) -> list[str]:
         """The candidates that have not left."""
         return [name for name in self.entrants if name not in self.left]
-
-    @property
-    def measured(self) -> list[str]:
-        """The candidates with at least one value."""
-        return [name for name in self._own if any(one.value is not None for _, one in self.results(name))]
-
-    def blocks(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> list[Measured]:
-        """Return the values of the blocks of these phases: those of one level, or the means of blocks with all levels."""
-        found: dict[tuple[str, str, int], dict[int, float]] = {}
-        for name, own in self._own.items():
-            for step, result in own.results:
-                if result.value is not None and math.isfinite(result.value) and step.phase in phases:
-                    start = f"{name}/{step.start}/{result.start_id}"
-                    found.setdefault((name, start, step.repeat), {})[step.level] = result.value
-        if self.rules.ladder:
-            loads = ((key, self._load(values)) for key, values in found.items())
-            return [Measured(*key, load) for key, load in loads if load is not None]
-        if level is not None:
-            return [Measured(*key, values[level]) for key, values in found.items() if level in values]
-        return [
-            Measured(*key, fmean(values.values())) for key, values in found.items() if len(values) == self.rules.levels
-        ]
-
-    def _load(self, shares: Mapping[int, float]) -> float | None:
-        """Return the logarithm of the highest load that meets the SLO in a block; None if its levels are not all measured."""
-        if self._passes(shares) or len(shares) == len(self.rules.ladder):
-            return highest_load(
-                [(self.rules.ladder[level], share) for level, share in shares.items()], self.rules.attainment or 1.0
-            )
-        return None
-
-    def _passes(self, shares: Mapping[int, float]) -> bool:
-        return any(share >= (self.rules.attainment or 1.0) for share in shares.values())
-
-    def estimates(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> Estimates | None:
-        """Return the estimates from the blocks of these phases, with the spread of everything; None without blocks."""
-        blocks = self.blocks(phases, level)
-        everything = self.blocks(("race", "finals", "contributions"), level)
-        return estimate(blocks, spread_of(everything)) if blocks else None
 
     @property
     def leader(self) -> str | None:
@@ -241,26 +96,6 @@ class Race:
         """The best that may win: one that spoils answers must not drive out others."""
         names = (name for name in found.ranking if name not in self.left)
         return next((name for name in names if not self.entrants[name].answers or self._checked.get(name)), None)
-
-    # --- costs
-
-    def cost_of_start(self, blocks: int, name: str | None = None) -> float:
-        """Return what a start with so many blocks is predicted to cost; 0 as long as nothing is known."""
-        first = self._costs(name, begins=True) or self._costs(None, begins=True)
-        more = self._costs(name, begins=False) or self._costs(None, begins=False)
-        steps = blocks * self.rules.levels - 1
-        begun = median(first) if first else 0.0
-        # before a second block is known, a block is taken to be a third of a start with one
-        return begun + steps * (median(more) if more else begun / 3)
-
-    def _costs(self, name: str | None, *, begins: bool) -> list[float]:
-        owners = [self._own[name]] if name in self._own else [] if name is not None else self._own.values()
-        return [
-            result.cost
-            for own in owners
-            for step, result in own.results
-            if not step.quality and result.value is not None and (step.block + step.level == 0) == begins
-        ]
 
     def _fits(self, cost: float, limit: float | None = None) -> bool:
         return self.spent + cost <= (self.rules.budget if limit is None else limit)
@@ -303,8 +138,6 @@ class Race:
             return 1
         best = (spread.block**2 / max(spread.start**2, 1e-9) * start / block) ** 0.5
         return int(max(1, min(BLOCKS_MAX, round(best))))
-
-    # --- the script
 
     def _run(self) -> Iterator[Step]:
         yield from self._first_round()
@@ -364,7 +197,7 @@ class Race:
                 # stock is the baseline: it is measured on, as long as it runs
                 if self._disqualified(name) and (name != self.stock or last.failure):
                     return
-                if self.rules.ladder and last.value is not None and self._passes({level: last.value}):
+                if self.rules.ladder and last.value is not None and self.passes({level: last.value}):
                     break
 
     def _leaves_now(self, name: str, level: int) -> bool:
@@ -508,24 +341,6 @@ class Race:
             yield from self._interleaved([self.winner, *arms], "contributions", CONTRIBUTION_STARTS)
 
 
-def highest_load(shares: Sequence[tuple[float, float]], attainment: float) -> float:
-    """Return the logarithm of the highest load at which the share of good requests is at least `attainment`, from pairs of a
-    load and its share: between two measured loads by a straight line over the logarithm, below the lowest in proportion."""
-    ordered = sorted(shares)
-    passing = [load for load, share in ordered if share >= attainment]
-    if not passing:
-        load, share = ordered[0]
-        return math.log(load) + math.log(max(share, 0.01) / attainment)
-    best = max(passing)
-    own = dict(ordered)
-    above = [load for load, _ in ordered if load > best]
-    if not above:
-        return math.log(best)
-    drop = own[best] - own[above[0]]
-    part = (own[best] - attainment) / drop if drop > 0 else 0.0
-    return math.log(best) + min(part, 1.0) * math.log(above[0] / best)
-
-
 def replay(race: Race, result_of: Callable[[Step], Result | None]) -> Step | None:
     """Feed a race with stored results, and return the first step without one; None if the race is over."""
     while (step := race.next_step()) is not None:
@@ -534,6 +349,3 @@ def replay(race: Race, result_of: Callable[[Step], Result | None]) -> Step | Non
             return step
         race.add(result)
     return None
-
-
-__all__ = ["STOCK", "Entrant", "Left", "Race", "RaceRules", "Result", "Spread", "Step", "replay"]

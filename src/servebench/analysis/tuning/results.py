@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 
-from servebench.analysis.tuning.race import Result
+from servebench.analysis.tuning.steps import Result
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.tuning import Objective
 from servebench.util.units import NS_PER_S

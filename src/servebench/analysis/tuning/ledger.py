@@ -1,0 +1,121 @@
+"""What a race has measured so far, and what follows from it: values, estimates, and predicted costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from servebench.analysis.tuning.estimate import Estimates, Measured, estimate, spread_of
+from servebench.analysis.tuning.steps import Entrant, Phase, RaceRules, Result, Step
+
+
+@dataclass
+class OwnResults:
+    """What is known of one candidate."""
+
+    results: list[tuple[Step, Result]] = field(default_factory=list)
+    good: float = 0.0
+    tested: float = 0.0
+    failed: int = 0
+    sent: int = 0
+
+
+class Ledger:
+    """The results of a race by candidate."""
+
+    def __init__(self, rules: RaceRules, entrants: Sequence[Entrant]) -> None:
+        """Begin without results."""
+        self.rules = rules
+        self.entrants = {one.name: one for one in entrants}
+        self.spent = 0.0
+        self._own: dict[str, OwnResults] = {}
+
+    def keep(self, step: Step, result: Result) -> None:
+        """Add a result."""
+        own = self._own.setdefault(step.candidate, OwnResults())
+        own.results.append((step, result))
+        own.good, own.tested = own.good + result.good, own.tested + result.tested
+        own.failed, own.sent = own.failed + result.failed, own.sent + result.sent
+        self.spent += result.cost
+
+    def results(self, name: str) -> Sequence[tuple[Step, Result]]:
+        """Return all steps of a candidate with their results."""
+        return self._own[name].results if name in self._own else ()
+
+    @property
+    def measured(self) -> list[str]:
+        """The candidates with at least one value."""
+        return [name for name in self._own if any(one.value is not None for _, one in self.results(name))]
+
+    def blocks(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> list[Measured]:
+        """Return the values of the blocks of these phases: those of one level, or the means of blocks with all levels."""
+        found: dict[tuple[str, str, int], dict[int, float]] = {}
+        for name, own in self._own.items():
+            for step, result in own.results:
+                if result.value is not None and math.isfinite(result.value) and step.phase in phases:
+                    start = f"{name}/{step.start}/{result.start_id}"
+                    found.setdefault((name, start, step.repeat), {})[step.level] = result.value
+        if self.rules.ladder:
+            loads = ((key, self._load(values)) for key, values in found.items())
+            return [Measured(*key, load) for key, load in loads if load is not None]
+        if level is not None:
+            return [Measured(*key, values[level]) for key, values in found.items() if level in values]
+        return [
+            Measured(*key, fmean(values.values())) for key, values in found.items() if len(values) == self.rules.levels
+        ]
+
+    def _load(self, shares: Mapping[int, float]) -> float | None:
+        """Return the logarithm of the highest load that meets the SLO in a block; None if its levels are not all measured."""
+        if self.passes(shares) or len(shares) == len(self.rules.ladder):
+            return highest_load(
+                [(self.rules.ladder[level], share) for level, share in shares.items()], self.rules.attainment or 1.0
+            )
+        return None
+
+    def passes(self, shares: Mapping[int, float]) -> bool:
+        """Return whether one of some shares of good requests, by level, meets the SLO."""
+        return any(share >= (self.rules.attainment or 1.0) for share in shares.values())
+
+    def estimates(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> Estimates | None:
+        """Return the estimates from the blocks of these phases, with the spread of everything; None without blocks."""
+        blocks = self.blocks(phases, level)
+        everything = self.blocks(("race", "finals", "contributions"), level)
+        return estimate(blocks, spread_of(everything)) if blocks else None
+
+    def cost_of_start(self, blocks: int, name: str | None = None) -> float:
+        """Return what a start with so many blocks is predicted to cost; 0 as long as nothing is known."""
+        first = self._costs(name, begins=True) or self._costs(None, begins=True)
+        more = self._costs(name, begins=False) or self._costs(None, begins=False)
+        steps = blocks * self.rules.levels - 1
+        begun = median(first) if first else 0.0
+        # before a second block is known, a block is taken to be a third of a start with one
+        return begun + steps * (median(more) if more else begun / 3)
+
+    def _costs(self, name: str | None, *, begins: bool) -> list[float]:
+        owners = [self._own[name]] if name in self._own else [] if name is not None else self._own.values()
+        return [
+            result.cost
+            for own in owners
+            for step, result in own.results
+            if not step.quality and result.value is not None and (step.block + step.level == 0) == begins
+        ]
+
+
+def highest_load(shares: Sequence[tuple[float, float]], attainment: float) -> float:
+    """Return the logarithm of the highest load at which the share of good requests is at least `attainment`, from pairs of a
+    load and its share: between two measured loads by a straight line over the logarithm, below the lowest in proportion."""
+    ordered = sorted(shares)
+    passing = [load for load, share in ordered if share >= attainment]
+    if not passing:
+        load, share = ordered[0]
+        return math.log(load) + math.log(max(share, 0.01) / attainment)
+    best = max(passing)
+    own = dict(ordered)
+    above = [load for load, _ in ordered if load > best]
+    if not above:
+        return math.log(best)
+    drop = own[best] - own[above[0]]
+    part = (own[best] - attainment) / drop if drop > 0 else 0.0
+    return math.log(best) + min(part, 1.0) * math.log(above[0] / best)
