@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from servebench.analysis.tuning.answer import gain_of, recommended
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.steps import Entrant, RaceRules, Result, Step
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise
@@ -168,7 +169,8 @@ def race(study: SimulatedTune, budget_s: float | None = None) -> Chosen:
     found = Race(rules, [Entrant(name=name) for name in study.names])
     while (step := found.next_step()) is not None:
         found.add(_result(study, step))
-    return Chosen(regret=study.regret(found.winner), seconds=study.spent_s, held=_held(found, study))
+    pick = recommended(found, MARGIN)
+    return Chosen(regret=study.regret(pick), seconds=study.spent_s, held=_held(found, study))
 
 
 def _result(study: SimulatedTune, step: Step) -> Result:
@@ -180,8 +182,6 @@ def _result(study: SimulatedTune, step: Step) -> Result:
 
 
 def _held(found: Race, study: SimulatedTune) -> bool | None:
-    from servebench.analysis.tuning.answer import gain_of
-
     gain = gain_of(found)
     stock = study.mean(found.stock)
     true = study.mean(found.winner) if found.winner is not None else None

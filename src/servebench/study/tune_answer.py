@@ -126,7 +126,7 @@ def _with_commands(
         return replace(
             answer, next_steps=((f"servebench tune --continue {short_id(folder.name)} {key}", "enough for one"),)
         )
-    if not winner.settings:
+    if not winner.settings or answer.verdict == "as good":
         return replace(answer, next_steps=((more, "more starts, and more candidates"),))
     option = stock.chosen("engine")
     conf = Path(state.question.out).expanduser() if state.question.out else folder.path / CONF

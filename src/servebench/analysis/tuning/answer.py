@@ -156,6 +156,11 @@ def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
     return "as good" if gain.value < margin else "open"
 
 
+def recommended(race: Race, margin: float) -> str | None:
+    """Return the candidate to use: the winner, or stock where that is as good."""
+    return race.stock if verdict_of(race, gain_of(race), margin) == "as good" else race.winner
+
+
 def answer_of(
     race: Race,
     candidates: Mapping[str, Candidate],
