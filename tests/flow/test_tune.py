@@ -89,6 +89,8 @@ def test_the_best_settings_become_an_engine(run_main, space):
     assert again.returncode == 0, again.stderr
     assert len(points(space)) == len(rows)
     assert "is best: max_num_seqs=32" in again.stdout
+    assert "is best: max_num_seqs=32" in run_main("show", "t").stdout
+    assert json.loads(run_main("show", "t", "--json").stdout)["verdict"] == "better"
     for command in ("show", "report", "ls"):
         assert run_main(command, *(["t"] if command != "ls" else [])).returncode == 0
 

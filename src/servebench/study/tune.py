@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
-from servebench.analysis.tuning.race import Race
-from servebench.analysis.tuning.results import result_of_point
-from servebench.analysis.tuning.steps import FIRST_OF_PHASE, ROUNDS, RaceRules, Result, Step
+from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Result, Step
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.point_id import PointId
-from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import RunOutcome
-from servebench.contracts.tuning import MAX_LOAD
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display, Schedule
 from servebench.run.jobs import planned_job
 from servebench.run.manifest import stop_facts
-from servebench.run.prior import PriorProgress, prior_progress
 from servebench.run.session import Turn
 from servebench.run.task import RunContext, RunTask, run_task
 from servebench.store.graded import read_quality
@@ -33,15 +28,16 @@ from servebench.store.manifest import read_manifest, write_manifest
 from servebench.store.plan import read_plan, write_plan
 from servebench.store.state import read_run, read_study, write_study
 from servebench.store.studies import load_run
-from servebench.store.tune import NotedResult, StoredCandidate, TuneState, read_tune, write_tune
+from servebench.store.tune import NotedResult, read_tune, write_tune
 from servebench.study.recover import recover_study
 from servebench.study.study import StudySession, exclusive, new_state, open_context, resumed_state, study_label
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_study
 from servebench.study.tune_answer import print_tune, write_answer
-from servebench.study.tune_plan import candidate_job, entrants_of, plan_tune, proposed_candidates, take_backs_of
+from servebench.study.tune_plan import plan_tune, proposed_candidates
+from servebench.study.tune_records import StoredTune, step_key
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ConfigError, FailureKind, ServebenchError, StoreError
+from servebench.util.errors import FailureKind, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
 from servebench.util.short_id import short_id
 from servebench.util.signals import interrupts
@@ -51,6 +47,10 @@ NOT_THE_ENGINE = frozenset(
     | {FailureKind.INTERRUPTED, FailureKind.KILLED, FailureKind.LOST}
 )
 """Failures that say nothing of the candidate: they stop the study, which can be resumed."""
+
+
+PATIENCE, PATIENCE_MIN_S = 3.0, 60.0
+"""A start may take so many times as long as the first start and block of stock, and at least so many seconds."""
 
 
 def run_tune(words: Sequence[str], registry: Registry, *, detail: Detail | None = None) -> int:
@@ -100,7 +100,8 @@ def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None) -> 
         tracker = StudyTracker(folder, first.settings.tracking, display)
         session = StudySession(folder=folder, state=read_study(folder), display=display, tracker=tracker)
         pool = EnginePool(registry, display, cache_folder())
-        tuner = Tuner(session, registry, pool, planned, read_tune(folder))
+        state = read_tune(folder)
+        tuner = Tuner(folder=folder, registry=registry, planned=planned, state=state, session=session, pool=pool)
         labels = {one.run: one.candidate.name for one in tuner.state.candidates}
         timed = tuner.state.question.trials is None
         display.plan(Schedule(labels=labels, seconds=tuner.state.budget if timed else None))
@@ -117,49 +118,15 @@ def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None) -> 
         return tuner.finish(code)
 
 
-@dataclass
-class Tuner:
-    """The race of one study, and what this process needs to measure its steps."""
+@dataclass(kw_only=True)
+class Tuner(StoredTune):
+    """A tune that this process measures."""
 
     session: StudySession
-    registry: Registry
     pool: EnginePool
-    planned: dict[str, Job]
-    state: TuneState
-    race: Race = field(init=False)
     _context: RunContext | None = field(default=None, init=False)
-    _progress: dict[str, PriorProgress] = field(default_factory=dict, init=False)
     _running: tuple[str, int] | None = field(default=None, init=False)
     """The candidate and the number of the start whose engine runs."""
-    _said: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        """Make the race."""
-        self.race = self._new_race()
-
-    @property
-    def folder(self) -> StudyFolder:
-        """The study's folder."""
-        return self.session.folder
-
-    def _new_race(self) -> Race:
-        question = self.state.question
-        slo = self._job(self.state.candidates[0]).settings.slo
-        limited = any(one is not None for one in (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms))
-        rules = RaceRules(
-            budget=self.state.budget,
-            margin=question.margin_share,
-            error=question.error_share,
-            finalists=question.finalists,
-            final_starts=question.final_starts,
-            levels=len(self.state.levels),
-            rounds=min(ROUNDS * (1 + self.state.continued), FIRST_OF_PHASE["finals"]),
-            attainment=slo.attainment if limited and question.objective != "goodput" else None,
-            ladder=self.state.levels if question.objective == MAX_LOAD else (),
-        )
-        return Race(rules, entrants_of(self.state.candidates))
-
-    # --- the loop
 
     def run(self) -> int:
         """Measure step after step until the race is over. Returns the exit code. Raises KeyboardInterrupt."""
@@ -192,85 +159,38 @@ class Tuner:
     def _label(self, name: str) -> str:
         return self.candidate(name).candidate.name
 
-    def candidate(self, name: str) -> StoredCandidate:
-        """Return the candidate of a run, or the one without a setting of it."""
-        own = {one.run: one for one in self.state.candidates}
-        if name in own:
-            return own[name]
-        return next(each for one in own.values() for each in take_backs_of(one) if each.run == name)
-
-    # --- what is stored
-
-    def stored_result(self, step: Step) -> Result | None:
-        """Return the result of a step that an earlier process measured; None if it must be measured."""
-        noted = self.state.noted.get(_key(step))
-        if noted is not None:
-            return Result(failure=noted.failure, cost=noted.cost, same_answers=noted.same_answers, note=noted.note)
-        if step.quality:
-            return None
-        row = self._row(step)
-        return None if row is None else self._result(step, row)
-
-    def _known(self, name: str) -> PriorProgress:
-        if name not in self._progress:
-            self._progress[name] = prior_progress(self.folder.run(name))
-        return self._progress[name]
-
-    def _point(self, step: Step) -> PointId:
-        level, load = self.state.levels[step.level], self._job(self.candidate(step.candidate)).settings.load
-        return (
-            PointId.at_concurrency(int(level), step.repeat) if load.concurrency else PointId.at_rate(level, step.repeat)
-        )
-
-    def _row(self, step: Step) -> PointRow | None:
-        point = self._known(step.candidate).points.get(self._point(step))
-        return None if point is None else point.row
-
-    def _result(self, step: Step, row: PointRow) -> Result:
-        rows = [point.row for point in self._known(step.candidate).points.values()]
-        return result_of_point(row, rows, self.state.question.target, per_start=self.state.question.trials is not None)
-
-    def _job(self, candidate: StoredCandidate) -> Job:
-        """Return the job of a candidate: the stock settings of its engine with its own. Raises ConfigError."""
-        if candidate.run in self.planned:
-            return self.planned[candidate.run]
-        stock = next(one for one in self.state.candidates if one.candidate.engine == candidate.candidate.engine)
-        job = candidate_job(self.planned[stock.run], candidate.candidate, self.registry)
-        if isinstance(job, str):
-            raise ConfigError(job)
-        return job
-
-    # --- measuring
-
     def _propose(self, step: Step) -> bool:
         """Once stock is measured, add what the finding of limits proposes; return whether the race is a new one."""
         if self.state.proposed or step.candidate == self.race.stock:
             return False
         stock = self.state.candidates[0]
-        proposals = [
-            (one.override, one.action)
-            for finding in findings(load_run(self.folder.run(stock.run).path))
-            for one in finding.proposals
-            if one.override is not None and self.state.question.only == ()
-        ]
-        found = proposed_candidates(self.state, proposals, self._job(stock), self.registry)
+        proposals: list[tuple[str, str]] = []
+        # without telemetry, or with a damaged table, there is just no proposal
+        with suppress(StoreError):
+            proposals = [
+                (one.override, one.action)
+                for finding in findings(load_run(self.folder.run(stock.run).path))
+                for one in finding.proposals
+                if one.override is not None and not self.state.question.only
+            ]
+        found = proposed_candidates(self.state, proposals, self.job(stock), self.registry)
         self.state = replace(self.state, proposed=True, candidates=(stock, *found, *self.state.candidates[1:]))
         write_tune(self.folder, self.state)
         for one in found:
             self.session.display.say(f"from what limits stock: {one.candidate.note}")
-        self.race = self._new_race()
+        self.race = self.new_race()
         return True
 
     def _measure(self, step: Step) -> tuple[Result | None, int]:
         """Measure a step. Returns its result, or None and the exit code if the study stops. Raises KeyboardInterrupt."""
         candidate = self.candidate(step.candidate)
-        job = self._job(candidate)
+        job = self._with_patience(self.job(candidate), step)
         began = time.monotonic()
         if step.quality:
             job, turn = self._with_quality(job), Turn(range(0), first=False, last=True)
         else:
-            level = self._point(step).level
-            fresh = not self._known(step.candidate).points
+            level = self.point(step).level
+            fresh = not self.known(step.candidate).points
             turn = Turn(
                 range(step.repeat, step.repeat + 1),
                 first=fresh,
@@ -278,19 +198,19 @@ class Tuner:
                 start=step.start,
                 levels=frozenset({level}),
             )
-        task = RunTask(candidate.run, job, self._known(step.candidate), turn)
+        task = RunTask(candidate.run, job, self.known(step.candidate), turn)
         what = "answers" if step.quality else f"{step.phase}, start {step.start % FIRST_OF_PHASE['finals'] + 1}"
         outcome = self._run(task, f"[{what}: {candidate.candidate.name}] ")
         self._running = (step.candidate, step.start)
         if outcome.status == "interrupted":
             return None, outcome.exit_code
-        self._progress[step.candidate] = self._known(step.candidate).after(outcome)
+        self.progress[step.candidate] = self.known(step.candidate).after(outcome)
         seconds = time.monotonic() - began
-        if step.quality and outcome.status == "finished":
+        if step.quality and (outcome.status == "finished" or outcome.failure is FailureKind.QUALITY):
             return self._note(step, self._answers(step, seconds)), 0
-        row = None if step.quality or outcome.status != "finished" else self._row(step)
+        row = None if step.quality or outcome.status != "finished" else self.row(step)
         if row is not None:
-            return self._result(step, row), 0
+            return self.result_of(step, row), 0
         if outcome.failure in NOT_THE_ENGINE:
             self.session.display.problem(f"{candidate.candidate.name}: {outcome.error}")
             return None, outcome.exit_code
@@ -311,11 +231,21 @@ class Tuner:
         return run_task(self._context, task, task.job.settings, label)
 
     def _note(self, step: Step, noted: NotedResult) -> Result:
-        self.state = self.state.with_noted(_key(step), noted)
+        self.state = self.state.with_noted(step_key(step), noted)
         write_tune(self.folder, self.state)
         result = self.stored_result(step)
         assert result is not None
         return result
+
+    def _with_patience(self, job: Job, step: Step) -> Job:
+        """Return the job of a step with less time to become ready, by how long stock takes: settings with which an engine hangs
+        must not use up the budget."""
+        known = [result.cost for one, result in self.race.results(self.race.stock) if result.value is not None]
+        if step.candidate == self.race.stock or not known or self.state.question.trials is not None:
+            return job
+        patience = min(job.settings.engine.ready_timeout_s, max(PATIENCE_MIN_S, PATIENCE * known[0]))
+        engine = replace(job.settings.engine, ready_timeout_s=patience)
+        return replace(job, settings=replace(job.settings, engine=engine))
 
     def _with_quality(self, job: Job) -> Job:
         config = {**job.resolved, "quality": dict(self.state.quality)}
@@ -324,9 +254,10 @@ class Tuner:
     def _answers(self, step: Step, seconds: float) -> NotedResult:
         """Compare the answers of a candidate with those of stock."""
         cost = 1.0 if self.state.question.trials is not None else seconds
-        if step.candidate == self.race.stock:
+        reference = self.race.entrants[step.candidate].reference or self.race.stock
+        if step.candidate == reference:
             return NotedResult(same_answers=True, cost=cost)
-        stock, own = (read_quality(self.folder.run(name)) for name in (self.race.stock, step.candidate))
+        stock, own = (read_quality(self.folder.run(name)) for name in (reference, step.candidate))
         found = parities(stock, own)
         if found:
             bad = [one for one in found if one.finding in ("more than itself", "too small to tell")]
@@ -356,8 +287,6 @@ class Tuner:
             self.session.display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")
         manifest = self.folder.run(name).manifest
         write_manifest(manifest, {**read_manifest(manifest), **stop_facts(stopped)})
-
-    # --- the end
 
     def finish(self, code: int) -> int:
         """Store how the study ended, close its runs, write and print the answer. Returns the exit code."""
@@ -394,11 +323,7 @@ class Tuner:
             if not run.state.exists() or read_run(run).status in ("finished", "failed") or self._context is None:
                 continue
             task = RunTask(
-                name, self._job(self.candidate(name)), self._known(name), Turn(range(0), first=False, last=True)
+                name, self.job(self.candidate(name)), self.known(name), Turn(range(0), first=False, last=True)
             )
             context: Any = replace(self._context, display=silent)
             run_task(context, task, None)
-
-
-def _key(step: Step) -> str:
-    return f"{step.candidate}/{step.start}/{step.block}/{step.level}{'/answers' if step.quality else ''}"

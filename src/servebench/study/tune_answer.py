@@ -30,6 +30,7 @@ from servebench.store.studies import load_run
 from servebench.store.tune import TuneState
 from servebench.study.show_commands import engine_commands
 from servebench.study.tune_plan import candidate_job, take_backs_of
+from servebench.study.tune_records import load_tune
 from servebench.util.errors import ConfigError, ServebenchError
 from servebench.util.short_id import short_id
 
@@ -61,6 +62,13 @@ def write_answer(
         folder.tune_page.write_text(tune_page(answer), encoding="utf-8")
         (folder.path / "tune_answer.json").write_text(to_json(answer) + "\n", encoding="utf-8")
     return answer
+
+
+def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
+    """Return the answer of a stored tune, from what is measured. Raises ConfigError, StoreError, OSError."""
+    found = load_tune(folder, registry)
+    over = found.race.next_step() is None
+    return write_answer(folder, found.race, found.state, found.planned, registry, finished=over)
 
 
 def print_tune(answer: TuneAnswer, display: Display) -> None:
@@ -118,7 +126,7 @@ def _with_commands(
     if isinstance(job, str):
         return answer
     with suppress(ServebenchError):
-        lines = [describe_command(command) for command in engine_commands(_launched(job), registry)]
+        lines = [describe_command(command) for command in engine_commands(job.settings, registry)]
         answer = replace(answer, engine_command=lines[-1] if lines else "")
     if answer.verdict == "too little":
         unit = f"tune.budget={math.ceil(answer.least_budget / 60)}m"
@@ -142,10 +150,6 @@ def _with_commands(
     )
     steps = ((use, "the winner"), (check, "the winner against stock, measured again"), (more, "a longer race"))
     return replace(answer, engine_file=str(file), next_steps=steps)
-
-
-def _launched(job: Job) -> Any:
-    return job.settings
 
 
 def engine_file(answer: TuneAnswer, option: str, winner: Candidate) -> str:

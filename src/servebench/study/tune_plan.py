@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -235,9 +235,16 @@ def _fault(job: Job | str, registry: Registry) -> str | None:
 
 def entrants_of(candidates: Iterable[StoredCandidate]) -> list[Entrant]:
     """Return the entrants of the race, by the names of their runs."""
+    listed = list(candidates)
+    stocks = {one.candidate.engine: one.run for one in reversed(listed) if not one.candidate.settings}
     return [
-        Entrant(name=one.run, answers=one.candidate.answers, take_backs=tuple(each.run for each in take_backs_of(one)))
-        for one in candidates
+        Entrant(
+            name=one.run,
+            answers=one.candidate.answers,
+            reference=stocks.get(one.candidate.engine, ""),
+            take_backs=tuple(each.run for each in take_backs_of(one)),
+        )
+        for one in listed
     ]
 
 
@@ -290,8 +297,3 @@ def _plain(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False, "null": None}.get(text, text)
-
-
-def base_engines(jobs: Sequence[Job]) -> Mapping[str, Job]:
-    """Return the stock jobs by the name of their engine."""
-    return {job.settings.engine.name: job for job in jobs}

@@ -93,6 +93,11 @@ class Ledger:
         # before a second block is known, a block is taken to be a third of a start with one
         return begun + steps * (median(more) if more else begun / 3)
 
+    def cost_of_answers(self) -> float:
+        """Return what a check of answers is predicted to cost."""
+        known = [result.cost for own in self._own.values() for step, result in own.results if step.quality]
+        return max(known, default=2 * self.cost_of_start(1))
+
     def _costs(self, name: str | None, *, begins: bool) -> list[float]:
         owners = [self._own[name]] if name in self._own else [] if name is not None else self._own.values()
         return [

@@ -126,7 +126,12 @@ class Race(Ledger):
     @property
     def least_budget(self) -> float:
         """The budget with which one candidate could be compared with stock."""
-        return (2 + 2 * FINAL_STARTS_MIN) * self.cost_of_start(1)
+        return 2 * self.cost_of_start(1) + self.least_finals
+
+    @property
+    def least_finals(self) -> float:
+        """What finals of one candidate and stock cost."""
+        return 2 * FINAL_STARTS_MIN * self.cost_of_start(1)
 
     def _blocks_per_start(self) -> int:
         """How many blocks of a start are worth their cost."""
@@ -303,13 +308,18 @@ class Race(Ledger):
             name = next((one for one in near if one not in self._checked), None)
             if name is None:
                 return
-            for one in (self.stock, name):
-                if one not in self._checked:
-                    yield Step(candidate=one, phase="finals", start=FIRST_OF_PHASE["finals"], quality=True)
-                    _, result = self._own[one].results[-1]
-                    self._checked[one] = result.same_answers is True
-                    if one != self.stock and result.same_answers is not True:
-                        self.left[one] = Left(reason="answers", round=self.round, note=result.note)
+            reference = self.entrants[name].reference or self.stock
+            asked = [one for one in (reference, name) if one not in self._checked]
+            if not self._fits(len(asked) * self.cost_of_answers() + self.least_finals):
+                self._checked[name] = False
+                self.left[name] = Left(reason="answers", round=self.round, note="not checked: no budget")
+                continue
+            for one in asked:
+                yield Step(candidate=one, phase="finals", start=FIRST_OF_PHASE["finals"], quality=True)
+                _, result = self._own[one].results[-1]
+                self._checked[one] = result.same_answers is True
+                if one == name and not self._checked[one]:
+                    self.left[one] = Left(reason="answers", round=self.round, note=result.note)
 
     def _interleaved(self, arms: Sequence[str], phase: Phase, starts: int) -> Iterator[Step]:
         """Ask for starts of all arms in turns, as long as a whole round fits."""

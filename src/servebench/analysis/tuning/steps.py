@@ -38,11 +38,12 @@ class RaceRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
-    """A candidate as the race sees it. `answers`: its answers must be checked before it may win. `take_backs` are the names of
-    the candidates without one of its changes each."""
+    """A candidate as the race sees it. `answers`: its answers must be checked before it may win, against those of `reference`
+    (empty: stock). `take_backs` are the names of the candidates without one of its changes each."""
 
     name: str
     answers: bool = False
+    reference: str = ""
     take_backs: tuple[str, ...] = ()
 
 

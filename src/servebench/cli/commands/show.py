@@ -13,6 +13,7 @@ from servebench.util.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     from servebench.analysis.limits import LimitFinding
     from servebench.contracts.stored import RunData, StudyData
+    from servebench.store.layout import StudyFolder
 
 
 @define(
@@ -38,7 +39,9 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
     from servebench.report.terminal.stored import show_run, show_study
     from servebench.report.terminal.tables import console
     from servebench.report.terminal.timings import parts_json, show_request, show_time_parts
+    from servebench.store.layout import StudyFolder
     from servebench.store.studies import find, load_study, number_runs
+    from servebench.store.tune import is_tune
     from servebench.study.outlook import study_answer
 
     found = find(name, outputs)
@@ -46,6 +49,8 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
         show_request(one_run(found), request_id)
         return 0
     if isinstance(found, StudyData):
+        if is_tune(StudyFolder(found.path)):
+            return _show_tune(StudyFolder(found.path), as_json=as_json, verbose=verbose)
         if len(found.runs) != 1:
             numbers, answer = number_runs(found.path.parent), None
             try:
@@ -70,6 +75,16 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
         except StoreError as error:
             click.echo(f"where the time goes: {error}", err=True)
         print_findings(limits, console(), verbose=verbose)
+    return 0
+
+
+def _show_tune(folder: StudyFolder, *, as_json: bool, verbose: bool) -> int:
+    """Print the answer of a tune."""
+    from servebench.registry.registry import registry
+    from servebench.report.terminal.display import Detail, Display
+    from servebench.study.tune_answer import print_tune, stored_answer
+
+    print_tune(stored_answer(folder, registry()), Display(detail=Detail(verbose=verbose, as_json=as_json)))
     return 0
 
 

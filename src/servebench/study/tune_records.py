@@ -1,0 +1,118 @@
+"""A tune as its study's folder holds it: the race up to where it was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from servebench.analysis.tuning.race import Race, replay
+from servebench.analysis.tuning.results import result_of_point
+from servebench.analysis.tuning.steps import FIRST_OF_PHASE, ROUNDS, RaceRules, Result, Step
+from servebench.config import Job
+from servebench.contracts.point_id import PointId
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.tuning import MAX_LOAD
+from servebench.registry.registry import Registry
+from servebench.run.jobs import planned_job
+from servebench.run.prior import PriorProgress, prior_progress
+from servebench.store.layout import StudyFolder
+from servebench.store.plan import read_plan
+from servebench.store.tune import StoredCandidate, TuneState, read_tune
+from servebench.study.tune_plan import candidate_job, entrants_of, take_backs_of
+from servebench.util.errors import ConfigError
+
+
+@dataclass(kw_only=True)
+class StoredTune:
+    """The race of a study, with what is stored of it. `planned` are the jobs of its plan by run."""
+
+    folder: StudyFolder
+    registry: Registry
+    planned: dict[str, Job]
+    state: TuneState
+    race: Race = field(init=False)
+    progress: dict[str, PriorProgress] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the race."""
+        self.race = self.new_race()
+
+    def new_race(self) -> Race:
+        """Return the race from its beginning."""
+        question = self.state.question
+        slo = self.job(self.state.candidates[0]).settings.slo
+        limited = any(one is not None for one in (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms))
+        rules = RaceRules(
+            budget=self.state.budget,
+            margin=question.margin_share,
+            error=question.error_share,
+            finalists=question.finalists,
+            final_starts=question.final_starts,
+            levels=len(self.state.levels),
+            rounds=min(ROUNDS * (1 + self.state.continued), FIRST_OF_PHASE["finals"]),
+            attainment=slo.attainment if limited and question.objective != "goodput" else None,
+            ladder=self.state.levels if question.objective == MAX_LOAD else (),
+        )
+        return Race(rules, entrants_of(self.state.candidates))
+
+    def candidate(self, name: str) -> StoredCandidate:
+        """Return the candidate of a run, or the one without a setting of it."""
+        own = {one.run: one for one in self.state.candidates}
+        if name in own:
+            return own[name]
+        return next(each for one in own.values() for each in take_backs_of(one) if each.run == name)
+
+    def stored_result(self, step: Step) -> Result | None:
+        """Return the result of a step that an earlier process measured; None if it must be measured."""
+        noted = self.state.noted.get(step_key(step))
+        if noted is not None:
+            return Result(failure=noted.failure, cost=noted.cost, same_answers=noted.same_answers, note=noted.note)
+        if step.quality:
+            return None
+        row = self.row(step)
+        return None if row is None else self.result_of(step, row)
+
+    def known(self, name: str) -> PriorProgress:
+        """Return what is stored of a run."""
+        if name not in self.progress:
+            self.progress[name] = prior_progress(self.folder.run(name))
+        return self.progress[name]
+
+    def point(self, step: Step) -> PointId:
+        """Return the identity of a step's point."""
+        level, load = self.state.levels[step.level], self.job(self.candidate(step.candidate)).settings.load
+        return (
+            PointId.at_concurrency(int(level), step.repeat) if load.concurrency else PointId.at_rate(level, step.repeat)
+        )
+
+    def row(self, step: Step) -> PointRow | None:
+        """Return the stored point of a step; None without one."""
+        point = self.known(step.candidate).points.get(self.point(step))
+        return None if point is None else point.row
+
+    def result_of(self, step: Step, row: PointRow) -> Result:
+        """Return what a step's point says."""
+        rows = [point.row for point in self.known(step.candidate).points.values()]
+        return result_of_point(row, rows, self.state.question.target, per_start=self.state.question.trials is not None)
+
+    def job(self, candidate: StoredCandidate) -> Job:
+        """Return the job of a candidate: the stock settings of its engine with its own. Raises ConfigError."""
+        if candidate.run in self.planned:
+            return self.planned[candidate.run]
+        stock = next(one for one in self.state.candidates if one.candidate.engine == candidate.candidate.engine)
+        job = candidate_job(self.planned[stock.run], candidate.candidate, self.registry)
+        if isinstance(job, str):
+            raise ConfigError(job)
+        return job
+
+
+def load_tune(folder: StudyFolder, registry: Registry) -> StoredTune:
+    """Return a stored tune with its race as far as it was measured. Raises ConfigError, StoreError."""
+    planned = {run.name: planned_job(run, registry) for run in read_plan(folder)}
+    found = StoredTune(folder=folder, registry=registry, planned=planned, state=read_tune(folder))
+    replay(found.race, found.stored_result)
+    return found
+
+
+def step_key(step: Step) -> str:
+    """Return the name of a step in `tune.json`."""
+    return f"{step.candidate}/{step.start}/{step.block}/{step.level}{'/answers' if step.quality else ''}"
