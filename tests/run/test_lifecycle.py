@@ -140,6 +140,25 @@ def test_an_old_version_without_request_timings_starts_without_them(bench, monke
         assert tried == [True, False, False], "the next start leaves the flag out at once"
 
 
+@pytest.mark.parametrize(("port", "tried", "status"), [(None, [1, 2], "finished"), (8000, [8000], "failed")])
+def test_a_port_that_another_process_took_is_chosen_again(bench, monkeypatch, port, tried, status):
+    """Once, and not one that the config names."""
+    launcher, ports, free = bench.registry.kinds["launch"]["fake"], [], iter((1, 2, 3))
+    bench.pool._port_of = lambda host: next(free)
+    launch = launcher.launch
+
+    def second(self, engine, context, *args, **named):
+        ports.append(context.port)
+        if len(ports) == 1:
+            raise EngineError("taken", kind=FailureKind.PORT_IN_USE)
+        return launch(self, engine, context, *args, **named)
+
+    monkeypatch.setattr(launcher, "launch", second)
+    result = bench.run(fake_job(engine=replace(fake_job().settings.engine, port=port)))
+    assert ports == tried
+    assert result.outcome.status == status
+
+
 def test_a_dead_engine_fails_the_run_and_keeps_its_points(bench):
     def on_phase(name):
         if name == "c2-r0":

@@ -193,22 +193,34 @@ class EnginePool:
     def _launch(
         self, launcher: Launcher, engine: Engine, context: LaunchContext, settings: RunSettings, log_path: Path
     ) -> tuple[LaunchContext, RunningEngine]:
-        """Start an engine, without its flag for request timings if it rejects its flags; return the context of the start too."""
+        """Start an engine, and once more where another start can do better: without its flag for request timings if it
+        rejects its flags, at another port if another process took the one that was chosen. Return the context of the start too.
+        """
+
+        def start(context: LaunchContext) -> RunningEngine:
+            return launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
+
         rejected = (engine.name, context.engine.executable)
+        silent = replace(context, engine=replace(context.engine, request_timings=False))
         if rejected in self._without_timings:
-            context = replace(context, engine=replace(context.engine, request_timings=False))
+            context = silent
         try:
-            return context, launcher.launch(
-                engine, context, settings.launch, log_path=log_path, say=self._display.detail
-            )
+            return context, start(context)
         except EngineError as error:
-            if error.kind != FailureKind.UNKNOWN_FLAG or not (engine.timings_flag and context.engine.request_timings):
+            if error.kind == FailureKind.UNKNOWN_FLAG and engine.timings_flag and context.engine.request_timings:
+                # an older version; if it was another flag, the second start reports that
+                self._display.say(f"{engine.name} rejected its flags: starting it again without {engine.timings_flag}")
+                context = silent
+            elif error.kind == FailureKind.PORT_IN_USE and not settings.engine.port:
+                taken, context = context.port, replace(context, port=self._port_of(settings.engine.host))
+                self._display.say(
+                    f"another process took port {taken}: starting {engine.name} again at port {context.port}"
+                )
+            else:
                 raise
-        # an older version; if it was another flag, the second start reports that
-        self._display.say(f"{engine.name} rejected its flags: starting it again without {engine.timings_flag}")
-        context = replace(context, engine=replace(context.engine, request_timings=False))
-        running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
-        self._without_timings.add(rejected)
+        running = start(context)
+        if context is silent:
+            self._without_timings.add(rejected)
         return context, running
 
     def _report_start(self, engine: Engine, what: str, running: RunningEngine) -> None:
