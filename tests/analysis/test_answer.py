@@ -179,6 +179,22 @@ def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
     assert not any(cell.best for column in found.workloads[0].columns for cell in column.cells.values())
 
 
+def test_other_weights_are_one_difference(make_study):
+    """A format that differs between the same runs implies another file and another digest; one that is unknown does not."""
+    runs = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
+
+    def keys(*values):
+        known = zip(runs, values, strict=True)
+        with_weights = [replace(run, manifest={**run.manifest, "weights": weights}) for run, weights in known]
+        return {one.key for one in answer_of(with_weights).inequalities if one.key.startswith("weights")}
+
+    gguf = {"format": "gguf", "digest": "sha256:1", "quantization": "unknown"}
+    folder = {"format": "safetensors", "digest": "sha256:2", "quantization": "bfloat16"}
+    assert keys(gguf, folder) == {"weights.format", "weights.quantization"}
+    assert keys({**gguf, "quantization": "Q4_1"}, folder) == {"weights.quantization"}
+    assert keys(folder, {**folder, "digest": "sha256:3"}) == {"weights.digest"}
+
+
 def test_a_lead_matters_by_the_margin_of_its_comparison(make_study):
     """`compare --margin 1%` must not say that an engine is faster and below it that there is no clear difference."""
     steady = {"spread": 0.05, "drift_sd": 0.003, "run_sd": 0.001}
