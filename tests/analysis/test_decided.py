@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer import answer_of
-from servebench.analysis.decided import as_studies_decided, decide_study
+from servebench.analysis.answer.next_steps import decide_step
+from servebench.analysis.comparison.decisions import DECIDING as METRICS
+from servebench.analysis.comparison.decisions import Decision, PairDecision
+from servebench.analysis.comparison.model import ComparisonRow, StartValues
+from servebench.analysis.decided import StudyDecision, as_studies_decided, decide_study
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.warnings.catalog import NOT_STATIONARY
+from servebench.contracts.settings import StudySettings
 from servebench.report.decisions import cells_of, levels_line, notes_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
+A, B, C = "study/00_a_unique", "study/01_b_unique", "study/02_c_unique"
+SECONDS = {A: 10.0, B: 20.0, C: 40.0}
+E2E = METRICS[2]
 DECIDING = ("output_throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
 
 
@@ -182,3 +191,75 @@ def test_a_reason_is_said_once_with_its_places(make_study):
     notes = notes_of(decide_study(read.load_study(make_study(*runs, doubts=doubts))))
     (said,) = [one for one in notes if "not_stationary" in one]
     assert said.count(" vs ") == 6
+
+
+def open_pair(baseline, candidate, *levels):
+    """A pair with open levels, as (starts that it has, starts that would decide it)."""
+    rows = []
+    for number, (have, needed) in enumerate(levels):
+        starts = StartValues(baseline=np.zeros(have), candidate=np.zeros(have), paired=False)
+        row = ComparisonRow(level=str(number), metric=E2E, baseline=1.0, candidate=1.0, starts=starts)
+        rows.append(Decision(row=row, starts=have, difference_at=needed))
+    return PairDecision(baseline=baseline, candidate=candidate, margin=0.03, rows=tuple(rows))
+
+
+def decision_of(*pairs, ended=True):
+    return StudyDecision(
+        study_id="study",
+        pairs=pairs,
+        settings=StudySettings(until="decided"),
+        engine_s=100.0,
+        budget_s=100.0,
+        start_seconds=SECONDS,
+        spreads={},
+        labels={},
+        ended=ended,
+    )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "more"),
+    [
+        ([], None),
+        ([open_pair(A, B, (4, 6))], (2, 60.0)),
+        ([open_pair(A, B, (5, 6))], (1, 30.0)),
+        ([open_pair(A, B, (4, 24))], (20, 600.0)),
+        ([open_pair(A, B, (4, 30))], None),
+        ([open_pair(A, B, (4, None))], None),
+        ([open_pair(A, B, (24, 24))], None),
+        ([open_pair(A, B, (4, 6), (4, 8))], (4, 120.0)),
+        # what stays open is measured as long as the rest
+        ([open_pair(A, B, (4, 6), (4, None))], (2, 60.0)),
+        ([open_pair(A, B, (4, 6)), open_pair(A, C, (4, 8))], (4, 40.0 + 40.0 + 160.0)),
+        ([open_pair(A, B, (4, 6)), open_pair(A, C, (4, 30))], (2, 20.0 + 40.0 + 80.0)),
+    ],
+)
+def test_the_starts_that_would_decide_and_their_engine_time(pairs, more):
+    assert decision_of(*pairs).more_starts() == more
+
+
+def test_a_study_that_has_ended_offers_the_command_that_decides():
+    """With a little more than the time that it predicts: a round that does not fit is not begun."""
+    pair = open_pair(A, B, (4, 24))
+    step = decide_step(decision_of(pair), "last")
+    assert (step.command, step.seconds, step.continues) == ("servebench resume last --budget 11m", 600.0, False)
+    assert decide_step(decision_of(pair, ended=False), "last") is None
+    assert decide_step(decision_of(open_pair(A, B, (4, 30))), "last") is None
+
+
+def test_more_budget_lifts_the_most_starts_and_keeps_what_was_decided(make_study):
+    """A look that was the last one stays one."""
+    wild = {"run_sd": 0.05}
+    config = {"study.starts": 5}
+    path = make_study(
+        (engine("a", **wild), load(8, config=config)), (engine("b", 1.01, **wild), load(8, seed=1, config=config))
+    )
+    study = read.load_study(path)
+    planned, going_on = (
+        decide_study(replace(study, state={**study.state, "budget_s": budget})) for budget in (None, 7200.0)
+    )
+    assert (planned.budget_s, going_on.budget_s) == (3600.0, 7200.0)
+    starts = [[one.starts for one in found.pairs[0].rows if one.row.metric is E2E] for found in (planned, going_on)]
+    assert starts == [[5], [8]]
+    for odd in (-1, "x", float("nan"), float("inf")):
+        assert decide_study(replace(study, state={**study.state, "budget_s": odd})).budget_s == 3600.0

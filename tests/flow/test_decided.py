@@ -97,6 +97,58 @@ def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main
 
 
 @pytest.mark.slow
+def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
+    """The last screen says the command. Its budget is beside the plan, and survives a kill; what was measured is kept."""
+    words = ("launch.slowdown=1,1.04", "launch.start_sd=0.012", "study.budget=1m", "study.starts=3")
+    done = run_main(*ENGINE, *LOAD, *STUDY, *words)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "outputs/s"
+    plan, before = (folder / "plan.json").read_bytes(), points(tmp_path, SLOW)
+    assert before["repeat"].nunique() == 2
+    for said in (done.stdout, run_main("compare", "s").stdout):
+        (step,) = [line for line in said.splitlines() if line.startswith("next: servebench resume last --budget ")]
+        assert step.split()[5].removesuffix("m").isdigit()
+        assert "to decide what is open, about" in step
+    with servebench_started(tmp_path, "resume", "s", "--budget", "3h") as process:
+        path = folder / SLOW / "points.parquet"
+        wait_until(lambda: len(pd.read_parquet(path)) > len(before), process=process)
+    budget_s = json.loads((folder / "study.json").read_text())["budget_s"]
+    assert 3 * 3600 < budget_s < 3 * 3600 + 600
+    done = servebench("resume", "s")
+    assert done.returncode == 0, done.stderr
+    after = points(tmp_path, SLOW)
+    assert after["repeat"].nunique() > 3, "the most starts of the plan end it no more"
+    kept = after[after["point"].isin(before["point"])]
+    assert list(kept["window_start_ns"]) == list(before["window_start_ns"])
+    assert after.groupby(["concurrency", "repeat"]).size().max() == 1
+    assert "\ndecided: slower at 1" in done.stdout
+    assert "not decided: 1" not in done.stdout
+    assert "next: servebench resume last --budget" not in done.stdout
+    assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
+    assert json.loads((folder / "study.json").read_text())["budget_s"] == budget_s
+    assert (folder / "plan.json").read_bytes() == plan
+    refused = run_main("resume", "s", "--budget", "30m")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "nothing in s is open" in refused.stderr
+
+
+@pytest.mark.slow
+def test_more_budget_that_has_no_sense_is_refused_in_one_line(run_main, tmp_path):
+    plain = ("engine=vllm", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "workload=unique")
+    assert run_main(*plain, "load.concurrency=[1]", "load.requests=50", "tracking=none", "study.name=p").returncode == 0
+    for words, said in (
+        (("p", "--budget", "30m"), "--budget is for studies with study.until=decided, which p has not"),
+        (("p", "--budget", "30"), "--budget must be a duration such as 90s, 30m or 2h (got 30)"),
+        (("p", "--budget", "-5m"), "--budget must be a duration"),
+        (("p", "--budget", "5m", "--better"), "give one of them"),
+        (("none", "--budget", "5m"), "none"),
+    ):
+        done = run_main("resume", *words)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert said in done.stderr
+
+
+@pytest.mark.slow
 def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_path):
     """Nothing is measured twice, and the decisions come from what is on disk."""
     words = (*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.06", "launch.start_sd=0.01")

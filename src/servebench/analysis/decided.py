@@ -19,6 +19,8 @@ from servebench.analysis.comparison.decisions import (
     PairDecision,
     decide,
     first_starts,
+    looks_beyond,
+    looks_until,
 )
 from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Result
 from servebench.analysis.fairness import mattering_keys, unequal_settings
@@ -26,7 +28,7 @@ from servebench.analysis.setups import start_spreads
 from servebench.analysis.stored_runs import side_of
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.precision import seconds_of, share_of
+from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.util.units import NS_PER_S
@@ -47,21 +49,20 @@ class StudyDecision:
     """What a study has decided so far, and the seconds for which engines ran.
 
     `start_seconds` are those of the latest start of each run, by run id, `spreads` how much its starts differ, `labels` how the
-    runs of the study are called, `unequal` which settings make the comparison of a pair unfair, by its run ids.
+    runs of the study are called, `unequal` which settings make the comparison of a pair unfair, by its run ids. Engines may run
+    for `budget_s`. `ended`: the study is over, and may go on with more budget.
     """
 
+    study_id: str
     pairs: tuple[PairDecision, ...]
     settings: StudySettings
     engine_s: float
+    budget_s: float
     start_seconds: Mapping[str, float]
     spreads: Mapping[str, RunSpread]
     labels: Mapping[str, str]
     unequal: Mapping[tuple[str, str], str] = field(default_factory=dict)
-
-    @property
-    def budget_s(self) -> float:
-        """For how many seconds engines may run."""
-        return seconds_of("study.budget", self.settings.budget)
+    ended: bool = False
 
     def open_levels(self, run: str, others: Iterable[str]) -> set[str]:
         """Return the levels of a run that are still open against one of these others."""
@@ -73,6 +74,33 @@ class StudyDecision:
             for level in pair.open_levels
         }
 
+    def below_last_look(self, runs: Iterable[str]) -> bool:
+        """Return whether some of these runs have an open level with fewer starts than the last look has."""
+        known = set(runs)
+        return any(
+            pair.starts_at(level) < LOOKS[-1]
+            for pair in self.pairs
+            if {pair.baseline, pair.candidate} <= known
+            for level in pair.open_levels
+        )
+
+    def more_starts(self) -> tuple[int, float] | None:
+        """Return how many more starts of a run would decide what starts can decide, and the engine seconds of all of them, if it
+        goes on as so far; None if nothing open would be decided within LOOKS."""
+        wanted: dict[str, list[int | None]] = {}
+        for pair in self.pairs:
+            for level in pair.open_levels:
+                needed, have = pair.starts_needed(level), pair.starts_at(level)
+                more = needed - have if needed is not None and have < needed <= LOOKS[-1] else None
+                for run in (pair.baseline, pair.candidate):
+                    wanted.setdefault(run, []).append(more)
+        most = max((more for own in wanted.values() for more in own if more is not None), default=0)
+        if not most:
+            return None
+        # a run with a level that stays open takes part in all rounds
+        rounds = {run: most if None in own else max(one or 0 for one in own) for run, own in wanted.items()}
+        return most, sum(count * self.start_seconds.get(run, 0.0) for run, count in rounds.items())
+
 
 RESULTS: Mapping[str, tuple[Result, float]] = {
     "faster": ("faster", 0.0),
@@ -82,10 +110,22 @@ RESULTS: Mapping[str, tuple[Result, float]] = {
 """The result of a comparison's row and its corrected p-value, for each verdict that is one."""
 
 
-NOT_DECIDED = "not decided: more starts are needed (study.budget, study.starts)"
+ENDED = ("finished", "failed")
+NOT_DECIDED = "not decided: more starts are needed (servebench resume STUDY --budget 30m)"
 NOT_DECIDING = "study.until=decided ends by other metrics; study.starts=5 gives a verdict on this one"
 METHOD = "for all looks together"
 METHOD_OF_EQUAL = "of 'no difference' 90%, two one-sided tests"
+
+
+def starts_allowed(settings: StudySettings, *, goes_on: bool) -> int:
+    """Return the most starts of each run; `goes_on`: the study has got more budget than it was planned with."""
+    return LOOKS[-1] if goes_on else settings.most_starts
+
+
+def added_budget_s(state: Mapping[str, Any]) -> float | None:
+    """Return for how long engines may run by a stored state of a study; None where that is as it was planned."""
+    stored = state.get("budget_s")
+    return float(stored) if isinstance(stored, (int, float)) and 0 < stored < float("inf") else None
 
 
 def study_settings(run: RunData) -> StudySettings | None:
@@ -120,20 +160,24 @@ def decide_study(
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
     apart = {(a.run_id, b.run_id): unequal_settings(a, b, varying) for a, b in compared}
     seconds = {run.run_id: _engine_seconds(run.point_rows) for run in measured}
+    budget_s = added_budget_s(study.state)
     return StudyDecision(
+        study_id=study.study_id,
         pairs=tuple(
             decide(
                 [(sides[a.run_id], sides[b.run_id]) for a, b in compared],
                 margin=share_of("study.margin", settings.margin) if margin is None else margin,
-                most=settings.most_starts,
+                looks=(looks_until if budget_s is None else looks_beyond)(settings.most_starts),
             )
         ),
         settings=settings,
         engine_s=sum(sum(one) for one in seconds.values()),
+        budget_s=seconds_of("study.budget", settings.budget) if budget_s is None else budget_s,
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
         spreads={run.run_id: _spread(run.point_rows) for run in measured},
         labels={key: one.text for key, one in run_labels(study.runs).items()},
         unequal={ids: mattering_keys(found) for ids, found in apart.items() if any(one.matters for one in found)},
+        ended=study.status in ENDED and all(run.status in ENDED for run in study.runs),
     )
 
 

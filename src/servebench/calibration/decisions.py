@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from servebench.analysis.comparison.decisions import DECIDING, PairDecision, decide
+from servebench.analysis.comparison.decisions import DECIDING, PairDecision, decide, looks_until
 from servebench.analysis.comparison.model import Side
 from servebench.analysis.comparison.starts import spread_of
 from servebench.analysis.stored_runs import side_of
@@ -99,7 +99,7 @@ def _study(seed: int, stored: Stored, spread: float, slowdown: float) -> tuple[P
             sides[index] = Side(name=side.name, samples=samples, spreads=spreads)
             spent += seconds
         rounds.append(spent)
-        (found,) = decide([(sides[0], sides[1])], margin=MARGIN, most=STARTS_MOST)
+        (found,) = decide([(sides[0], sides[1])], margin=MARGIN, looks=looks_until(STARTS_MOST))
         levels = tuple(f"c{level}" for level in found.open_levels)
         if not levels:
             break

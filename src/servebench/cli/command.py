@@ -130,6 +130,12 @@ def _parse_rate(text: str) -> float:
     return rate
 
 
+def _parse_duration(text: str) -> float:
+    from servebench.contracts.precision import seconds_of
+
+    return seconds_of("", text)
+
+
 def _parse_outputs(text: str) -> Path:
     from servebench.store.layout import outputs_folder
 
@@ -139,6 +145,7 @@ def _parse_outputs(text: str) -> Path:
 SHARE = Parsed("share", _parse_share, "a percentage between 0% and 100%, or a number between 0 and 1")
 PORT = Parsed("port", _parse_port, "a port from 1 to 65535")
 RATE = Parsed("rate", _parse_rate, "a number of tokens per second above 0, such as 100000")
+DURATION = Parsed("duration", _parse_duration, "a duration such as 90s, 30m or 2h")
 OUTPUTS = Parsed("outputs", _parse_outputs, "a folder")
 FILE = click.Path(path_type=Path)
 

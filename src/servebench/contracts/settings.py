@@ -328,6 +328,11 @@ class StudySettings(StrictSettings):
         """The starts of each run, or the most if the study ends when it has decided."""
         return self.starts if self.until is None or self.starts > 1 else LOOKS[-1]
 
+    @property
+    def listed_starts(self) -> int:
+        """The starts of each run that may ever be measured: `servebench resume --budget` goes on beyond the planned most."""
+        return self.most_starts if self.until is None else max(self.most_starts, LOOKS[-1])
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(StrictSettings):

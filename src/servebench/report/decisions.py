@@ -86,10 +86,10 @@ def notes_of(found: StudyDecision) -> list[str]:
 def _open_lines(pair: PairDecision, found: StudyDecision) -> list[str]:
     lines = []
     for level in pair.open_levels:
-        starts = max((one.starts for one in pair.rows if one.level == level), default=0)
+        starts = pair.starts_at(level)
         needed = pair.starts_needed(level)
         if needed is None or needed <= starts:
-            more = "it would take very many more starts" if starts else "it has no two starts of each"
+            more = "it would take very many more starts" if starts > 1 else "it has no two starts of each"
         else:
             minutes = (
                 (needed - starts)

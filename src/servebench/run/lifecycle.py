@@ -62,7 +62,7 @@ def execute_run(request: RunRequest) -> RunResult:
     levels: LevelSource | None = None
     ending = Ending()
     try:
-        levels = level_source(settings.load, settings.slo, settings.workload.seed, settings.study.most_starts)
+        levels = level_source(settings.load, settings.slo, settings.workload.seed, settings.study.listed_starts)
         if turn.first:
             started = RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path)
             _notify(request, "servebench_run_started", started)

@@ -34,7 +34,7 @@ class PriorProgress:
 
 def has_unmeasured(settings: RunSettings, turn: Turn, earlier: PriorProgress) -> bool:
     """Return whether the load has levels of this turn that are not measured yet."""
-    listed = plan_levels(settings.load, settings.workload.seed, settings.study.most_starts)
+    listed = plan_levels(settings.load, settings.workload.seed, settings.study.listed_starts)
     return any(turn.includes(level.id) and level.id not in earlier.points for level in listed)
 
 

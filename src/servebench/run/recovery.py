@@ -156,7 +156,7 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
     """Return the levels of a run: those of its load, or those that its search reached."""
     load = job.settings.load
     if load.search is None:
-        listed = plan_levels(load, job.settings.workload.seed, job.settings.study.most_starts)
+        listed = plan_levels(load, job.settings.workload.seed, job.settings.study.listed_starts)
         return [_as_replayed(level, records) for level in listed] if load.trace is not None else list(listed)
     measured = dict.fromkeys(PointId.parse(record.point).first for record in records)
     return [level for point in measured if (level := level_of(load, point)) is not None]

@@ -25,7 +25,8 @@ UNFINISHED = "running"
 @dataclass(frozen=True, kw_only=True)
 class StudyState:
     """`study.json`. `runs` are the names of the run folders in order; `host`, `pid` and `pid_started` name the process at
-    work. `launcher` is where the runs are done (empty: there); `ticket` is what its orders to other machines carry."""
+    work. `launcher` is where the runs are done (empty: there); `ticket` is what its orders to other machines carry.
+    `budget_s` is for how long engines may run where `resume --budget` has said so, instead of the plan's `study.budget`."""
 
     study_id: str
     words: tuple[str, ...]
@@ -34,6 +35,7 @@ class StudyState:
     servebench_version: str = ""
     tracking: dict[str, Any] = field(default_factory=dict)
     launcher: dict[str, Any] = field(default_factory=dict)
+    budget_s: float | None = None
     ticket: str = ""
     host: str = field(default_factory=platform.node)
     started_s: float = field(default_factory=time.time)

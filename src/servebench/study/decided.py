@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from servebench.analysis.decided import StudyDecision, decide_study, same_question, study_settings
+from servebench.analysis.decided import StudyDecision, decide_study, same_question, starts_allowed, study_settings
 from servebench.config import Job
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.point_row import level_label
+from servebench.contracts.precision import LOOKS
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import plan_levels, repeats_of
@@ -22,9 +23,12 @@ from servebench.run.turns import ExecuteRun, turn_label
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
 from servebench.store.studies import load_outputs, load_study
+from servebench.study.resume import Remaining
 from servebench.util.errors import ConfigError
 
 STARTS_LEAST = 2
+ENDED = ("finished", "failed")
+"""The status of a study that was not cut off."""
 
 
 def check_decided(jobs: Sequence[Job], cluster: ClusterSettings | None) -> None:
@@ -64,6 +68,7 @@ class _Rounds:
     execute: ExecuteRun
     on_end: Callable[[str, RunOutcome], None]
     count: int
+    most: int
     open: dict[str, RunTask]
     measured: bool = field(default=False, init=False)
     """Whether the latest round measured anything."""
@@ -123,7 +128,7 @@ class _Rounds:
         """Execute a turn of a run. Returns whether it was interrupted."""
         task = replace(self.open[name], turn=turn)
         index = int(name.partition("_")[0])
-        label = turn_label(index, self.count, turn, task.job.settings.study.most_starts)
+        label = turn_label(index, self.count, turn, self.most)
         outcome = self.execute(task, following, label)
         if outcome.status == "finished" and not turn.last:
             self.open[name] = replace(task, earlier=task.earlier.after(outcome))
@@ -141,25 +146,64 @@ def execute_until_decided(
     display: Display,
 ) -> bool:
     """Execute the runs start by start, in rounds, until every pair is decided at every level, the budget is used up, or each
-    has `study.most_starts`. What is decided is not measured again. A failed run does not stop the others.
+    has its most starts. What is decided is not measured again. A failed run does not stop the others.
 
     All decisions are made from what is on disk, so a study that was killed goes on as if it had not been. Calls `on_end` for
     each run that has ended. Returns whether a run was interrupted, which stops the study.
     """
-    rounds = _Rounds(folder, execute, on_end, len(read_study(folder).runs), {task.name: task for task in tasks})
+    state, settings = read_study(folder), tasks[0].job.settings.study
+    most = starts_allowed(settings, goes_on=state.budget_s is not None)
+    rounds = _Rounds(folder, execute, on_end, len(state.runs), most, {task.name: task for task in tasks})
     earlier = [run for study in load_outputs(folder.path.parent) for run in study.runs]
-    for start in range(tasks[0].job.settings.study.most_starts):
+    for start in range(rounds.most):
         found = decide_study(load_study(folder.path), earlier)
         if found is not None and rounds.measured:
             display.say(round_line(found, start))
         if found is not None and start >= STARTS_LEAST and rounds.too_expensive(found):
-            display.say(f"study.budget={found.settings.budget}: another round would not fit into it")
+            added = f"the budget of {found.budget_s / 60:.3g} engine minutes"
+            budget = f"study.budget={settings.budget}" if state.budget_s is None else added
+            display.say(f"{budget}: another round would not fit into it")
             break
         if rounds.run(start, found):
             return True
         if not rounds.open:
             return False
     return rounds.close(list(rounds.open))
+
+
+def open_again(folder: StudyFolder, remaining: Remaining, more_s: float | None) -> tuple[Remaining, float | None]:
+    """Return what is left of a study with the finished runs in which something is open, and for how long its engines may run:
+    for `more_s` longer than they have. Without `more_s` the budget stays, and finished runs only go on in a study that was cut
+    off. Raises ConfigError with one line where more budget decides nothing.
+    """
+    state = read_study(folder)
+    if all(run.job.settings.study.until is None for run in remaining.runs):
+        if more_s is not None:
+            raise ConfigError(
+                f"--budget is for studies with study.until=decided, which {folder.name} has not; leave it out, or set "
+                "study.starts in a new study"
+            )
+        return remaining, state.budget_s
+    if more_s is None and state.status in ENDED:
+        return remaining, state.budget_s
+    found = decided_of(folder)
+    going = [run.name for run in remaining.runs if run.execute or run.standing == "finished"]
+    ids = {name: f"{folder.name}/{name}" for name in going}
+    still_open = {name for name in going if found is not None and found.open_levels(ids[name], ids.values())}
+    runs = tuple(replace(run, execute=run.execute or run.name in still_open) for run in remaining.runs)
+    if more_s is None:
+        return Remaining(runs=runs), state.budget_s
+    if not any(run.execute for run in remaining.runs):
+        if not still_open:
+            raise ConfigError(
+                f"nothing in {folder.name} is open, so --budget has nothing to decide; see 'servebench compare'"
+            )
+        if found is not None and not found.below_last_look(ids.values()):
+            raise ConfigError(
+                f"what is open in {folder.name} has {LOOKS[-1]} starts of each, and nothing is measured after these; measure "
+                "longer points, such as with load.until=3%, in a new study"
+            )
+    return Remaining(runs=runs), more_s + (0.0 if found is None else found.engine_s)
 
 
 def print_decided(folder: StudyFolder, display: Display) -> None:

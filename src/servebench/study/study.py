@@ -23,7 +23,7 @@ from servebench.store.layout import StudyFolder, check_writable, create_study, o
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_study, write_study
-from servebench.study.decided import check_decided, execute_until_decided, print_decided
+from servebench.study.decided import check_decided, execute_until_decided, open_again, print_decided
 from servebench.study.outlook import schedule_of, study_answer
 from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
@@ -129,17 +129,20 @@ def continue_study(
     here: bool,
     trusted: bool = False,
     better: bool = False,
+    more_s: float | None = None,
     detail: Detail | None = None,
 ) -> int:
     """Execute what is left of a stored study, from its stored plan: on its cluster, or with `here` on this machine.
     Returns the exit code: 0 only if the whole study is finished. `trusted`: the user trusts it without being asked. `better`:
-    doubtful points are measured again, for longer. `detail` is what to print.
+    doubtful points are measured again, for longer. `more_s`: what a study with `study.until=decided` has not decided goes on,
+    for so many engine seconds more. `detail` is what to print.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     with exclusive(folder, "it cannot be resumed before that ends"):
         confirm_study(folder, registry, trusted=trusted, adopt=True, on_cluster=not here)
         remaining = remaining_runs(folder, registry, retry_failed=retry_failed, better=better)
+        remaining, budget_s = open_again(folder, remaining, more_s)
         print_remaining(folder, remaining)
         skipped_code = skipped_exit_code(folder, remaining)
         before = read_study(folder)
@@ -151,7 +154,7 @@ def continue_study(
             check_writable(folder.path.parent)
             check_decided([run.job for run in remaining.runs], cluster)
             check_study([task.job for task in tasks], cluster, registry)
-            state = resumed_state(before)
+            state = replace(resumed_state(before), budget_s=budget_s)
             write_study(folder, state)
             code = _execute(
                 folder, state, tasks, registry=registry, cluster=cluster, skipped_code=skipped_code, detail=detail
@@ -261,7 +264,7 @@ def new_state(study_id: str, words: Sequence[str], jobs: Sequence[Job], plan: Se
 
 def resumed_state(before: StudyState) -> StudyState:
     """Return the state of a stored study that this process continues now."""
-    kept = ("study_id", "words", "runs", "tracking", "launcher", "started_s")
+    kept = ("study_id", "words", "runs", "tracking", "launcher", "started_s", "budget_s")
     return StudyState(
         **{name: getattr(before, name) for name in kept}, servebench_version=__version__, ticket=uuid.uuid4().hex
     )

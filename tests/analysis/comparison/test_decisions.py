@@ -13,6 +13,7 @@ from servebench.analysis.comparison.decisions import (
     SPENT,
     PairDecision,
     decide_rows,
+    looks_beyond,
     looks_until,
     with_prior,
 )
@@ -33,7 +34,7 @@ def row(metric, baseline, candidate, level="1", paired=True):
 
 
 def decided(rows, most=LOOKS[-1]):
-    (found,) = decide_rows([rows], margin=MARGIN, most=most)
+    (found,) = decide_rows([rows], margin=MARGIN, looks=looks_until(most))
     return PairDecision(baseline="a", candidate="b", margin=MARGIN, rows=tuple(found))
 
 
@@ -47,6 +48,16 @@ def test_the_level_of_a_look_makes_five_percent_of_all_looks():
     paths = np.abs(np.cumsum(steps, axis=1)[:, np.array(LOOKS) - 1]) / np.sqrt(LOOKS)
     limits = [NormalDist().inv_cdf(1 - SPENT / look / 2) for look in LOOKS]
     crossed = (paths > limits).any(axis=1).mean()
+    assert crossed == pytest.approx(0.05, abs=0.003)
+
+
+@pytest.mark.parametrize("most", [2, 5, 7, 11, 13, 23, 24])
+def test_going_on_after_the_most_starts_keeps_the_error(most):
+    """One more look, after the number of starts that was the most at first, leaves 5% of all looks."""
+    looks = np.array(looks_beyond(most))
+    steps = np.random.default_rng(1).standard_normal((100_000, LOOKS[-1]), dtype=np.float32)
+    paths = np.abs(np.cumsum(steps, axis=1)[:, looks - 1]) / np.sqrt(looks)
+    crossed = (paths > [NormalDist().inv_cdf(1 - SPENT / look / 2) for look in looks]).any(axis=1).mean()
     assert crossed == pytest.approx(0.05, abs=0.003)
 
 
@@ -136,6 +147,19 @@ def test_looks_end_with_the_most_starts():
     assert looks_until(24) == LOOKS
     assert looks_until(5) == (2, 3, 4, 5)
     assert looks_until(2) == (2,)
+    assert looks_beyond(5) == (2, 3, 4, 5, 6, 8, 12, 16, 24)
+    assert looks_beyond(8) == looks_beyond(24) == LOOKS
+
+
+def test_going_on_keeps_what_was_decided_and_forecasts_do_not_end_with_the_most_starts():
+    a, b = noise(1, 0.01, 12), noise(2, 0.01, 12, 0.05)
+    first = decide_rows([[row(E2E, a[:5], b[:5])]], margin=MARGIN, looks=looks_until(5))[0][0]
+    later = decide_rows([[row(E2E, a, b)]], margin=MARGIN, looks=looks_beyond(5))[0][0]
+    assert (first.verdict, first.starts) == (later.verdict, later.starts)
+    spread = np.array([-0.03, 0.03, -0.03, 0.03, 0.0])
+    found = decided([row(E2E, spread, 0.04 - spread, paired=False)], most=5)
+    assert found.starts_at("1") == 5
+    assert found.starts_needed("1") in LOOKS[4:]
 
 
 def test_levels_that_earlier_looks_decided_support_the_others():

@@ -53,7 +53,7 @@ def answer_of(
         inequalities=inequalities(found, labels),
         remarks=remarks(runs, labels),
         caveats=tuple(caveats(runs, workloads)),
-        next_steps=tuple(next_steps(runs, workloads, name, words)),
+        next_steps=tuple(next_steps(runs, workloads, name, words, decision)),
         comparisons=tuple(found),
     )
 

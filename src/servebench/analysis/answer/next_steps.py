@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 
 from servebench.analysis.answer.model import NextStep, WorkloadAnswer
 from servebench.analysis.comparison.compare import STARTS_ADVISED
+from servebench.analysis.decided import StudyDecision
 from servebench.analysis.run_comparison import seconds_per_start
 from servebench.contracts.stored import RunData, mapping
 
@@ -16,20 +18,41 @@ AGAIN = frozenset(
 )  # fmt: skip
 """Warnings that a second, longer measurement may settle."""
 UNFINISHED = frozenset({"interrupted", "missing", "running"})
+SPARE = 1.1
+"""The budget that is proposed, as a share of the predicted engine time: a round that does not fit is not begun."""
 LONGER = 2.0
 """How many times as long `servebench resume --better` measures."""
 
 
+def decide_step(decision: StudyDecision, name: str) -> NextStep | None:
+    """Return the command with which a study that has ended decides what is open; None where no start is foreseen to do that."""
+    more = decision.more_starts() if decision.ended else None
+    if more is None:
+        return None
+    starts, seconds = more
+    return NextStep(
+        command=f"servebench resume {name} --budget {max(1, math.ceil(seconds * SPARE / 60))}m",
+        why=f"to decide what is open, about {starts} more start{'s' * (starts > 1)} of each",
+        seconds=seconds,
+    )
+
+
 def next_steps(
-    runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], name: str, words: Sequence[str]
+    runs: Sequence[RunData],
+    workloads: Sequence[WorkloadAnswer],
+    name: str,
+    words: Sequence[str],
+    decision: StudyDecision | None = None,
 ) -> Iterable[NextStep]:
-    """Yield what to run next: what is missing, then what would settle doubts, then what shows more."""
+    """Yield what to run next: what is missing, then what would decide and settle doubts, then what shows more."""
     statuses = {run.status for run in runs}
     todo = ["measure what is missing"] if statuses & UNFINISHED else []
     todo += ["try the failed runs again"] if "failed" in statuses else []
     if todo:
         failed = " --failed" if "failed" in statuses else ""
         yield NextStep(command=f"servebench resume {name}{failed}", why=", ".join(todo), continues=True)
+    if decision is not None and (step := decide_step(decision, name)) is not None:
+        yield step
     again = sum(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows)
     # points of a study that is not whole are measured first
     if again and not statuses & UNFINISHED:

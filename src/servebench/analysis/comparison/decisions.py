@@ -10,7 +10,8 @@ approach, Jennison and Turnbull 2000, "Group Sequential Methods", chapter 11). M
 (Pocock 1977, Biometrika 64), because most questions should end after two or three starts, and because an early look, whose
 spread is hardly known, is stricter than its level. Planned looks rather than an interval that is valid at any time, which costs
 about a third more starts for looks that nobody makes. Intervals are repeated confidence intervals: they hold at all looks
-together.
+together. The level of a look depends on nothing but its starts, so a study that ended by its budget may go on
+(`servebench resume --budget`) without a correction.
 
 *Few starts.* Two or three starts say little about how much starts differ. Their variance is therefore moderated (Smyth 2004,
 Stat. Appl. Genet. Mol. Biol. 3): it is pooled with a prior that is worth PRIOR_STARTS degrees of freedom and expects starts to
@@ -114,6 +115,11 @@ class PairDecision:
         """The levels that more starts may decide."""
         return tuple(level for level, verdict in self.levels.items() if verdict == "open")
 
+    def starts_at(self, level: str) -> int:
+        """Return how many starts both runs have at a level."""
+        values = [one.row.starts for one in self._at(level) if one.row.starts is not None]
+        return max((min(one.baseline.size, one.candidate.size) for one in values), default=0)
+
     def starts_needed(self, level: str) -> int | None:
         """Return with how many starts an open level would be decided, if it goes on as so far; None for more than can be said.
 
@@ -138,8 +144,8 @@ def _level_verdict(rows: Sequence[Decision]) -> Verdict:
     return "open" if "open" in found else "equal"
 
 
-def decide(pairs: Iterable[tuple[Side, Side]], *, margin: float, most: int = LOOKS[-1]) -> list[PairDecision]:
-    """Return what is decided between the runs of each pair (baseline, candidate), of `most` starts each. Pure.
+def decide(pairs: Iterable[tuple[Side, Side]], *, margin: float, looks: Sequence[int] = LOOKS) -> list[PairDecision]:
+    """Return what is decided between the runs of each pair (baseline, candidate) after these numbers of starts. Pure.
 
     `margin` is a share. The pairs share one error of 5%, so give all pairs of a study.
     """
@@ -149,7 +155,7 @@ def decide(pairs: Iterable[tuple[Side, Side]], *, margin: float, most: int = LOO
     ]
     return [
         PairDecision(baseline=a.name, candidate=b.name, margin=margin, rows=tuple(own))
-        for (a, b), own in zip(sides, decide_rows(rows, margin=margin, most=most), strict=True)
+        for (a, b), own in zip(sides, decide_rows(rows, margin=margin, looks=looks), strict=True)
     ]
 
 
@@ -166,22 +172,33 @@ def with_prior(row: ComparisonRow, a: Side, b: Side) -> ComparisonRow:
     return replace(row, starts=replace(row.starts, known=(spread, freedom)))
 
 
-def decide_rows(pairs: Sequence[Sequence[ComparisonRow]], *, margin: float, most: int) -> list[list[Decision]]:
+def decide_rows(
+    pairs: Sequence[Sequence[ComparisonRow]], *, margin: float, looks: Sequence[int]
+) -> list[list[Decision]]:
     """Return what is decided of the rows of each pair, whose `starts` are all that there are."""
     rows = [[Decision(row=row) for row in own] for own in pairs]
-    for look in looks_until(most):
+    for look in looks:
         tested = [[_tested(one, look) for one in own] for own in rows]
         judged = corrected([[_in_family(one) for one in own] for own in tested], p_values_of_means, WEIGHT_OF_MEANS)
         rows = [
             [_judged(one, look, family.p_corrected, margin) for one, family in zip(own, families, strict=True)]
             for own, families in zip(tested, judged, strict=True)
         ]
-    return [[_forecast(one, margin, most) for one in own] for own in rows]
+    return [[_forecast(one, margin, looks) for one in own] for own in rows]
 
 
 def looks_until(most: int) -> tuple[int, ...]:
     """Return the numbers of starts after which it is looked, if a run has at most so many."""
     return (*(one for one in LOOKS if one < most), min(most, LOOKS[-1]))
+
+
+def looks_beyond(most: int) -> tuple[int, ...]:
+    """Return the looks of a study that was planned with at most so many starts and goes on: the planned ones, then LOOKS.
+
+    A planned last look that is not in LOOKS is one more than these; with it equal engines are still called different in 5%
+    of studies (tests/analysis/comparison/test_decisions.py).
+    """
+    return tuple(sorted({*looks_until(most), *LOOKS}))
 
 
 def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side]:
@@ -264,7 +281,7 @@ def _estimate(one: Decision) -> tuple[float, float, float]:
     return float(difference), float(error), float(freedom)
 
 
-def _forecast(one: Decision, margin: float, most: int) -> Decision:
+def _forecast(one: Decision, margin: float, looks: Sequence[int]) -> Decision:
     """The open question with the starts that would decide it, if difference and spread stay what they are."""
     from scipy.special import stdtrit
 
@@ -277,13 +294,13 @@ def _forecast(one: Decision, margin: float, most: int) -> Decision:
     room = math.log1p(margin) - abs(difference)
     differs = counts[abs(difference) > errors * stdtrit(freedoms, 1 - SPENT / counts / 2)]
     equal = counts[errors * stdtrit(freedoms, 1 - SPENT / counts) < room]
-    first, within = (_next_look(int(found[0]), most) if found.size else None for found in (differs, equal))
+    first, within = (_next_look(int(found[0]), looks) if found.size else None for found in (differs, equal))
     return replace(one, difference_at=first, equal_at=within)
 
 
-def _next_look(count: int, most: int) -> int:
-    """The first look with at least so many starts; the number itself beyond the last."""
-    return next((look for look in looks_until(most) if look >= count), count)
+def _next_look(count: int, looks: Sequence[int]) -> int:
+    """The first look with at least so many starts, as if the study went on; the number itself beyond the last."""
+    return next((look for look in sorted({*looks, *LOOKS}) if look >= count), count)
 
 
 def moderated(values: StartValues) -> tuple[Floats, Floats, Floats]:

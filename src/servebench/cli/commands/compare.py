@@ -68,6 +68,7 @@ def command(
     more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
     """
     from servebench.analysis.answer import answer_of
+    from servebench.analysis.answer.next_steps import decide_step
     from servebench.analysis.comparison.compare import MARGIN
     from servebench.analysis.decided import as_studies_decided
     from servebench.analysis.gate import evaluate_gate
@@ -75,10 +76,11 @@ def command(
     from servebench.analysis.run_comparison import compare_runs
     from servebench.report.export.comparison import to_json, to_junit, to_markdown
     from servebench.report.files import write_file
+    from servebench.report.terminal.answer import print_step
     from servebench.report.terminal.comparison import print_comparison, print_pairs
     from servebench.report.terminal.decisions import print_decisions
     from servebench.report.terminal.tables import console
-    from servebench.store.studies import find, load_outputs, load_study
+    from servebench.store.studies import command_words, find, load_outputs, load_study
 
     named = [find(name, outputs) for name in names]
     pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
@@ -110,9 +112,12 @@ def command(
         else:
             for each in found:
                 print_comparison(each, out)
+        folders = {path.name: path for path in paths}
         for one in decisions:
             click.echo(LOOKED)
             print_decisions(one, out)
+            if (step := decide_step(one, command_words(folders[one.study_id], last=True))) is not None:
+                print_step(step, out)
     return 0 if gate is None else _gate_code(gate)
 
 

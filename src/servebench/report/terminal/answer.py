@@ -59,7 +59,7 @@ def print_answer(answer: Answer, out: Console, *, complete: bool = False, verbos
         out.print(line)
     _print_hidden(answer, out, complete=complete, verbose=verbose)
     for step in answer.next_steps:
-        _print_step(step, out)
+        print_step(step, out)
 
 
 def footnotes(answer: Answer) -> dict[str, str]:
@@ -121,7 +121,8 @@ def step_reason(step: NextStep) -> str:
     return step.why + (f": about {duration(step.seconds)}" if step.seconds else "")
 
 
-def _print_step(step: NextStep, out: Console) -> None:
+def print_step(step: NextStep, out: Console) -> None:
+    """Print a command to run next, why, and about how long it takes."""
     out.print(Text("next: ").append(step.command, style="bold").append(f"  ({step_reason(step)})", style="dim"))
 
 
