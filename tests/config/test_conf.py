@@ -12,8 +12,9 @@ CONF = Path(__file__).parents[2] / "conf"
 ATTACHED = ["launch=attach", "launch.base_url=http://127.0.0.1:8000/v1"]
 EXPERIMENTS = sorted(CONF.glob("experiment/*.yaml"))
 LAUNCHERS = sorted(CONF.glob("hydra/launcher/*.yaml"))
+SPACES = set((CONF / "tune").glob("*.yaml"))
 FILES = sorted(
-    {path for path in CONF.rglob("*.yaml") if path.stem not in ("base", "config")} - {*EXPERIMENTS, *LAUNCHERS}
+    {path for path in CONF.rglob("*.yaml") if path.stem not in ("base", "config")} - {*EXPERIMENTS, *LAUNCHERS, *SPACES}
 )
 NEEDED = {"search_slo": ["slo=interactive"]}
 """What an option asks for beside itself."""

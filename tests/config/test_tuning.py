@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from servebench.config import compose_jobs
 from servebench.config.tuning import load_recipes, load_space, parse_question, parse_space, split_words
 from servebench.contracts.tuning import TuneQuestion
 from servebench.registry.registry import registry
@@ -120,6 +121,13 @@ def test_an_engine_without_a_space_is_told_how_to_write_one(tmp_path):
     (tmp_path / "tune").mkdir()
     (tmp_path / "tune/openai.yaml").write_text("parameters: {engine.extra_args.x: {values: [1, 2]}}")
     assert load_space("openai", registry(), [str(tmp_path)]).parameters[0].key == "engine.extra_args.x"
+
+
+def test_a_space_of_the_users_own_takes_the_place_of_the_built_in_one(tmp_path):
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune/vllm.yaml").write_text("parameters: {engine.max_num_seqs: {values: [1, 2]}}")
+    assert load_space("vllm", registry(), [str(tmp_path)]).parameters[0].values == (1, 2)
+    assert compose_jobs(["--config-dir", str(tmp_path), "engine=vllm"], registry())
 
 
 def test_recipes_of_a_file(tmp_path):

@@ -15,7 +15,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig
 
 from servebench.config.problems import Problem
-from servebench.registry.conf import ABSTRACT, EXPERIMENT, NO_GROUPS, conf_dir
+from servebench.registry.conf import ABSTRACT, EXPERIMENT, NO_GROUPS, TUNE_FOLDER, conf_dir
 from servebench.registry.registry import Registry
 
 VERSION_BASE = "1.3"
@@ -43,6 +43,9 @@ def folder_problems(config_dirs: Sequence[str], registry: Registry) -> list[Prob
             continue
         for file in sorted(folder.rglob("*.yaml")):
             relative = file.relative_to(folder)
+            if relative.parts[0] == TUNE_FOLDER:
+                # a space of the user's own takes the place of the built-in one
+                continue
             hidden_by = next((other for other in earlier if (other / relative).is_file()), None)
             if hidden_by is not None and hidden_by.resolve() != folder.resolve():
                 line = f"{file} is hidden by {hidden_by / relative}; rename it"

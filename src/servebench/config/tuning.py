@@ -21,12 +21,11 @@ from servebench.contracts.tuning import (
     TuneRule,
     TuneSpace,
 )
-from servebench.registry.conf import config_folders
+from servebench.registry.conf import TUNE_FOLDER, config_folders
 from servebench.registry.registry import Registry
 from servebench.util.bounded_file import STATE_BYTES_MAX, load_yaml, read_bytes
 from servebench.util.errors import ConfigError, reason_of
 
-GROUP = "tune"
 PREFIX = "tune."
 SEARCHED = ("engine.", "model.")
 """Which keys a space may vary: those that shape the engine."""
@@ -128,12 +127,12 @@ def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (),
     found = (
         Path(path)
         if path
-        else next((file for one in places if (file := one / GROUP / f"{engine}.yaml").is_file()), None)
+        else next((file for one in places if (file := one / TUNE_FOLDER / f"{engine}.yaml").is_file()), None)
     )
     if found is None:
-        known = sorted({file.stem for one in places for file in (one / GROUP).glob("*.yaml")})
+        known = sorted({file.stem for one in places for file in (one / TUNE_FOLDER).glob("*.yaml")})
         raise ConfigError(
-            f"there is no space of settings for engine={engine}: write {GROUP}/{engine}.yaml and add its folder with "
+            f"there is no space of settings for engine={engine}: write {TUNE_FOLDER}/{engine}.yaml and add its folder with "
             f"--config-dir, or name a file with tune.space=FILE (there are {', '.join(known)}; see docs/tune.md)"
         )
     return parse_space(engine, str(found), read_mapping(found))

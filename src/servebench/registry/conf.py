@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 ABSTRACT = "base"
 """The file of a group that others inherit; it is not an option itself."""
 EXPERIMENT = "experiment"
-NO_GROUPS = ("hydra", "tune")
-"""Folders of config files that no run is composed of: `tune` holds what `servebench tune` searches."""
+TUNE_FOLDER = "tune"
+"""What `servebench tune` searches: a file for each engine."""
+NO_GROUPS = ("hydra", TUNE_FOLDER)
+"""Folders of config files that no run is composed of."""
 GROUP = "servebench"
 """The entry-point group of plugins, as `contracts.hooks` defines it; importing that would be slow."""
 

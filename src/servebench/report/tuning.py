@@ -11,14 +11,13 @@ HEADINGS = ("candidate", "settings", "starts", "value", "from stock [95%]", "TTF
 
 def headline(answer: TuneAnswer) -> str:
     """Return the answer in one sentence."""
-    margin = percent(answer.question.margin_share)
-    settings = describe_settings(answer.settings)
+    settings = describe_settings(answer.settings) if answer.settings else "its stock settings"
     least = number(answer.cost(answer.least_budget))
     gain = answer.gain.text if answer.gain is not None else "an unknown gain"
     return {
         "better": f"{answer.winner_name} is best: {settings}; {gain} over stock",
         "open": f"{answer.winner_name} looks best: {settings}; {gain} over stock, which is not proven",
-        "as good": f"stock is as good: the best other settings ({settings}) gain {gain}, less than {margin} and not proven",
+        "as good": f"stock is as good: the best other settings ({settings}) gain {gain}, too little to matter and not proven",
         "stock": "stock is as good: no other settings were better",
         "too little": f"the budget is too small: a comparison of one candidate with stock needs about {least} {answer.unit}",
         "none": "nobody won: no candidate could be measured or met the limits",

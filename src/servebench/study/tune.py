@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
+from servebench.analysis.tuning.answer import left_text
 from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Result, Step
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import RunOutcome
@@ -153,8 +152,7 @@ class Tuner(StoredTune):
     def _say_leaving(self, before: int) -> None:
         for name, left in list(self.race.left.items())[before:]:
             if left.reason in ("slower", "slo", "requests failed", "start failed", "answers"):
-                behind = f" by {math.expm1(left.behind):.1%}" if left.behind is not None else f": {left.note}"
-                self.session.display.say(f"{self._label(name)} leaves: {left.reason}{behind}")
+                self.session.display.say(f"{self._label(name)}: {left_text(left)}")
 
     def _label(self, name: str) -> str:
         return self.candidate(name).candidate.name
@@ -224,11 +222,14 @@ class Tuner(StoredTune):
         if task.name not in state.runs:
             self.session.state = replace(state, runs=(*state.runs, task.name))
             write_study(self.folder, self.session.state)
-        if self._context is None:
-            context = open_context(self.session, [task.job], self.registry, self.pool)
-            self._context = replace(context, prompts=self.folder.prompts)
         remember_config(task.job.resolved)
-        return run_task(self._context, task, task.job.settings, label)
+        return run_task(self._open_context(task.job), task, task.job.settings, label)
+
+    def _open_context(self, job: Job) -> RunContext:
+        if self._context is None:
+            context = open_context(self.session, [job], self.registry, self.pool)
+            self._context = replace(context, prompts=self.folder.prompts)
+        return self._context
 
     def _note(self, step: Step, noted: NotedResult) -> Result:
         self.state = self.state.with_noted(step_key(step), noted)
@@ -320,10 +321,8 @@ class Tuner(StoredTune):
         silent = Display(quiet=True, detail=Detail(as_json=True))
         for name in self.session.state.runs:
             run = self.folder.run(name)
-            if not run.state.exists() or read_run(run).status in ("finished", "failed") or self._context is None:
+            if not run.state.exists() or read_run(run).status in ("finished", "failed"):
                 continue
-            task = RunTask(
-                name, self.job(self.candidate(name)), self.known(name), Turn(range(0), first=False, last=True)
-            )
-            context: Any = replace(self._context, display=silent)
-            run_task(context, task, None)
+            job = self.job(self.candidate(name))
+            task = RunTask(name, job, self.known(name), Turn(range(0), first=False, last=True))
+            run_task(replace(self._open_context(job), display=silent), task, None)

@@ -42,8 +42,24 @@ def write_answer(
     folder: StudyFolder, race: Race, state: TuneState, planned: Mapping[str, Job], registry: Registry, *, finished: bool
 ) -> TuneAnswer:
     """Write the winner's engine file and the page, and return the answer. Raises StoreError, OSError."""
+    answer = make_answer(folder, race, state, planned, registry, finished=finished)
+    if answer.engine_file and answer.winner is not None:
+        file, winner = Path(answer.engine_file), _all_candidates(state)[answer.winner]
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(engine_file(answer, winner), encoding="utf-8")
+    with writing(folder.tune_page):
+        folder.tune_page.write_text(tune_page(answer), encoding="utf-8")
+        (folder.path / "tune_answer.json").write_text(to_json(answer) + "\n", encoding="utf-8")
+    return answer
+
+
+def make_answer(
+    folder: StudyFolder, race: Race, state: TuneState, planned: Mapping[str, Job], registry: Registry, *, finished: bool
+) -> TuneAnswer:
+    """Return the answer; writes nothing. Raises StoreError."""
     candidates = _all_candidates(state)
-    stock = planned[state.candidates[0].run]
+    stock = _stock_of(state, planned, race.winner or race.stock)
     answer = answer_of(
         race,
         candidates,
@@ -57,18 +73,20 @@ def write_answer(
         space_size=state.space_size,
         spaces=_spaces(state, registry),
     )
-    answer = _with_commands(answer, folder, state, planned, registry)
-    with writing(folder.tune_page):
-        folder.tune_page.write_text(tune_page(answer), encoding="utf-8")
-        (folder.path / "tune_answer.json").write_text(to_json(answer) + "\n", encoding="utf-8")
-    return answer
+    return _with_commands(answer, folder, state, planned, registry)
+
+
+def _stock_of(state: TuneState, planned: Mapping[str, Job], run: str) -> Job:
+    """Return the stock job of a candidate's engine."""
+    engine = _all_candidates(state)[run].engine
+    return next(planned[one.run] for one in state.candidates if one.candidate.engine == engine)
 
 
 def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
-    """Return the answer of a stored tune, from what is measured. Raises ConfigError, StoreError, OSError."""
+    """Return the answer of a stored tune, from what is measured. Raises ConfigError, StoreError."""
     found = load_tune(folder, registry)
     over = found.race.next_step() is None
-    return write_answer(folder, found.race, found.state, found.planned, registry, finished=over)
+    return make_answer(folder, found.race, found.state, found.planned, registry, finished=over)
 
 
 def print_tune(answer: TuneAnswer, display: Display) -> None:
@@ -114,14 +132,13 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
 def _with_commands(
     answer: TuneAnswer, folder: StudyFolder, state: TuneState, planned: Mapping[str, Job], registry: Registry
 ) -> TuneAnswer:
-    """Write the engine file of a winner that is not stock, and add the commands that use it."""
-    more = f"servebench tune --continue {short_id(folder.name)} tune.budget=30m"
-    if state.question.trials is not None:
-        more = f"servebench tune --continue {short_id(folder.name)} tune.trials={state.question.trials}"
+    """Add the commands that use the winner, and the name of its engine file if it needs one."""
+    study = short_id(folder.name)
+    trials = state.question.trials
+    more = f"servebench tune --continue {study} {'tune.budget=30m' if trials is None else f'tune.trials={trials}'}"
     if answer.winner is None:
         return answer
-    winner = _all_candidates(state)[answer.winner]
-    stock = next(planned[one.run] for one in state.candidates if one.candidate.engine == winner.engine)
+    winner, stock = _all_candidates(state)[answer.winner], _stock_of(state, planned, answer.winner)
     job = candidate_job(stock, winner, registry)
     if isinstance(job, str):
         return answer
@@ -129,30 +146,28 @@ def _with_commands(
         lines = [describe_command(command) for command in engine_commands(job.settings, registry)]
         answer = replace(answer, engine_command=lines[-1] if lines else "")
     if answer.verdict == "too little":
-        unit = f"tune.budget={math.ceil(answer.least_budget / 60)}m"
-        key = unit if state.question.trials is None else f"tune.trials={math.ceil(answer.least_budget)}"
-        return replace(
-            answer, next_steps=((f"servebench tune --continue {short_id(folder.name)} {key}", "enough for one"),)
+        least = math.ceil(answer.least_budget / 60) if trials is None else math.ceil(answer.least_budget)
+        more = f"servebench tune --continue {study} " + (
+            f"tune.budget={least}m" if trials is None else f"tune.trials={least}"
         )
-    if not winner.settings or answer.verdict == "as good":
-        return replace(answer, next_steps=((more, "more starts, and more candidates"),))
+        return replace(answer, next_steps=((more, "enough to compare one candidate with stock"),))
+    if answer.verdict in ("stock", "as good"):
+        return replace(answer, next_steps=((more, "a longer race"),))
     option = stock.chosen("engine")
-    conf = Path(state.question.out).expanduser() if state.question.out else folder.path / CONF
-    file = conf / "engine" / f"{option}_tuned.yaml"
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(engine_file(answer, option, winner), encoding="utf-8")
     words = [word for word in split_words(read_study(folder).words)[1] if word not in ("tune", "-m", "--multirun")]
     rest = [word for word in words if not word.startswith(("engine=", "study.name="))]
-    use = shlex.join(["servebench", "--config-dir", str(conf), f"engine={option}_tuned", *rest])
-    check = shlex.join(
-        ["servebench", "-m", "--config-dir", str(conf), f"engine={option},{option}_tuned", *rest, "study.starts=3"]
-    )
+    conf = Path(state.question.out).expanduser().absolute() if state.question.out else folder.path / CONF
+    tuned = f"{option}_tuned" if winner.settings else option
+    known = ["--config-dir", str(conf)] if winner.settings else []
+    first = state.candidates[0].candidate.engine
+    use = shlex.join(["servebench", *known, f"engine={tuned}", *rest])
+    check = shlex.join(["servebench", "-m", *known, f"engine={first},{tuned}", *rest, "study.starts=3"])
     steps = ((use, "the winner"), (check, "the winner against stock, measured again"), (more, "a longer race"))
-    return replace(answer, engine_file=str(file), next_steps=steps)
+    file = str(conf / "engine" / f"{tuned}.yaml") if winner.settings else ""
+    return replace(answer, engine_file=file, next_steps=steps)
 
 
-def engine_file(answer: TuneAnswer, option: str, winner: Candidate) -> str:
+def engine_file(answer: TuneAnswer, winner: Candidate) -> str:
     """Return the winner as a file of the config group `engine`."""
     own: dict[str, Any] = {}
     for key, value in winner.settings.items():
@@ -166,5 +181,5 @@ def engine_file(answer: TuneAnswer, option: str, winner: Candidate) -> str:
     gain = f" ({answer.gain.text} over stock)" if answer.gain is not None else ""
     head = f"# The settings that 'servebench tune' found best in {answer.study}{gain}:\n"
     head += f"# {answer.objective.name} at {', '.join(f'{one:g}' for one in answer.levels)}.\n"
-    defaults = f"defaults:\n  - {option}\n  - _self_\n\n"
+    defaults = f"defaults:\n  - {winner.engine}\n  - _self_\n\n"
     return head + defaults + str(yaml.safe_dump(own, sort_keys=False, allow_unicode=True))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from servebench.analysis.tuning.candidates import (
@@ -58,19 +59,17 @@ def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
     stored: list[StoredCandidate] = []
     runs: list[PlannedRun] = []
     refused: list[RefusedCandidate] = []
-    for job, each in zip(jobs, found, strict=True):
+    for each in found:
         refused += each.list.refused
-        for candidate in each.list.candidates:
-            if len(jobs) > 1:
-                candidate = replace(candidate, name=f"{candidate.engine} {candidate.name}")  # noqa: PLW2901
-            name = run_name(len(stored), candidate)
-            made = candidate_job(job, candidate, registry)
-            fault = None if not candidate.settings else _fault(made, registry)
-            if fault is not None or isinstance(made, str):
-                refused.append(RefusedCandidate(candidate=candidate, why=fault or str(made)))
-                continue
-            stored.append(StoredCandidate(run=name, candidate=candidate))
-            runs.append(PlannedRun(name=name, overrides=made.overrides, config=made.resolved))
+    for job, candidate in _in_turns(jobs, found):
+        name = run_name(len(stored), candidate)
+        made = candidate_job(job, candidate, registry)
+        fault = None if not candidate.settings else _fault(made, registry)
+        if fault is not None or isinstance(made, str):
+            refused.append(RefusedCandidate(candidate=candidate, why=fault or str(made)))
+            continue
+        stored.append(StoredCandidate(run=name, candidate=candidate))
+        runs.append(PlannedRun(name=name, overrides=made.overrides, config=made.resolved))
     state = TuneState(
         question=question,
         levels=levels,
@@ -81,6 +80,17 @@ def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
         quality=quality,
     )
     return TunePlan(jobs=jobs, runs=tuple(runs), state=state)
+
+
+def _in_turns(jobs: Sequence[Job], found: Sequence[_Found]) -> Iterator[tuple[Job, Candidate]]:
+    """Yield the candidates of all engines in turns, the stock settings first, so that no engine is left without budget. They
+    are named by the engine's option, of which two may be for one engine."""
+    for row in zip_longest(*(each.list.candidates for each in found)):
+        for job, candidate in zip(jobs, row, strict=True):
+            if candidate is not None:
+                option = job.chosen("engine")
+                name = f"{option} {candidate.name}" if len(jobs) > 1 else candidate.name
+                yield job, replace(candidate, engine=option, name=name)
 
 
 def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
@@ -262,9 +272,8 @@ def proposed_candidates(
     state: TuneState, proposals: Sequence[tuple[str, str]], stock: Job, registry: Registry
 ) -> tuple[StoredCandidate, ...]:
     """Return new candidates from what a finding of limits proposes: pairs of an override and why."""
-    known = [
-        dict(one.candidate.settings) for one in state.candidates if one.candidate.engine == stock.settings.engine.name
-    ]
+    option = stock.chosen("engine")
+    known = [dict(one.candidate.settings) for one in state.candidates if one.candidate.engine == option]
     fixed = {word.lstrip("+").partition("=")[0] for word in stock.overrides}
     space = TuneSpace(engine=stock.settings.engine.name, file="")
     found: list[StoredCandidate] = []
@@ -275,7 +284,7 @@ def proposed_candidates(
             continue
         candidate = Candidate(
             name=f"limit {len(found) + 1}",
-            engine=space.engine,
+            engine=option,
             origin="limit",
             settings=settings,
             answers=space.may_change_answers(settings),

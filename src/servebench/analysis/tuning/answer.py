@@ -14,13 +14,13 @@ from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.results import shown_value
 from servebench.analysis.tuning.steps import Left, Phase
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
-from servebench.util.figures import change, change_interval, percent
+from servebench.util.figures import change, change_interval
 
 LEVEL = 0.05
 GRID_REPEATS = 3
 Verdict = Literal["better", "as good", "open", "stock", "none", "too little"]
-"""What is known of the winner: better than stock; not known to be better, and by less than the margin; by more, but that is not
-proven; stock itself; nobody won; the budget was too small to compare anything with stock."""
+"""What is known of the winner: better than stock; not proven to be, and by less than half the margin in all starts together; by
+more, but that is not proven; stock itself; nobody won; the budget was too small to compare anything with stock."""
 ALL: tuple[Phase, ...] = ("race", "finals", "contributions")
 
 
@@ -153,7 +153,8 @@ def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
         return "open"
     if gain.low > 0:
         return "better"
-    return "as good" if gain.value < margin else "open"
+    pooled = change_of(race, race.winner, race.stock, ("race", "finals"))
+    return "as good" if pooled is None or pooled.value < margin / 2 else "open"
 
 
 def recommended(race: Race, margin: float) -> str | None:
@@ -292,8 +293,8 @@ def left_text(left: Left) -> str:
     """Return why a candidate left, as people say it."""
     behind = ""
     if left.behind is not None and left.low is not None and left.high is not None:
-        share = [math.expm1(part) for part in (left.behind, left.low, left.high)]
-        behind = f"{percent(share[0])} behind the leader {change_interval(share[1], share[2])}"
+        share = [math.expm1(-part) for part in (left.behind, left.high, left.low)]
+        behind = f"{change(share[0])} {change_interval(share[1], share[2])} from the leader"
     return {
         "start failed": f"did not start: {left.note}",
         "requests failed": f"requests failed: {left.note}",
@@ -365,7 +366,7 @@ def _would_change(
     near = [name for name in as_good(race, question.margin_share) if name in cut]
     if near:
         names = ", ".join(candidates[name].name for name in near[:4])
-        yield f"more starts: {names} were not in the finals and may be as good"
+        yield f"more starts: {names} may be as good, though not in the finals"
     if gain is not None and gain.low <= 0:
         yield "more starts: the gain over stock is smaller than what starts differ by"
     if race.winner is not None:

@@ -1,0 +1,122 @@
+"""The answer of a tune as text and as a page."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from servebench.analysis.tuning.answer import Change, Contribution, Figures, Tried, TuneAnswer
+from servebench.contracts.tuning import Candidate, TuneQuestion
+from servebench.report.html.tuning import tune_page
+from servebench.report.terminal.tables import console
+from servebench.report.terminal.tuning import print_tuning
+from servebench.report.tuning import headline
+from servebench.study.tune_answer import engine_file
+
+GAIN = Change(value=0.2, low=0.1, high=0.3)
+ANSWER = TuneAnswer(
+    study="s",
+    question=TuneQuestion(),
+    levels=(8.0,),
+    finished=True,
+    verdict="better",
+    winner="01",
+    winner_name="t01",
+    settings={"engine.threads": 2, "engine.extra_args.n_batch": 64},
+    value=120.0,
+    stock_value=100.0,
+    gain=GAIN,
+    contributions=(
+        Contribution(key="engine.threads", before="null", after="2", gain=GAIN),
+        Contribution(key="engine.extra_args.n_batch", before="null", after="64", gain=None),
+    ),
+    as_good=("t02",),
+    tried=(
+        Tried(run="01", name="t01 <b>", origin="sampled", settings="threads=2", status="winner", starts=4, blocks=4, value=120.0,
+              from_stock=GAIN, figures=Figures(throughput=120.0, ttft_ms=5.0), on_front=True),
+        Tried(run="00", name="stock", origin="stock", settings="stock", status="finalist", starts=4, blocks=4, value=100.0,
+              figures=Figures(throughput=100.0, ttft_ms=9.0)),
+        Tried(run="02", name="t02", origin="sampled", settings="threads=9", status="not tried: no budget"),
+    ),
+    refused=(("t03", "too large"),),
+    spent=600.0,
+    budget=1200.0,
+    grid=2400.0,
+    space_size=1000,
+    would_change=("another load",),
+    void=1,
+    points=8,
+    engine_command="llama-server --threads 2",
+    next_steps=(("servebench engine=llamacpp_tuned", "the winner"),),
+)  # fmt: skip
+
+
+def shown(answer, *, complete=True):
+    text = io.StringIO()
+    print_tuning(answer, console(text), complete=complete)
+    return text.getvalue()
+
+
+def test_the_screen_says_all_that_was_promised():
+    text = shown(ANSWER)
+    for part in (
+        "t01 is best: threads=2 n_batch=64; +20.0% [+10.0, +30.0] over stock",
+        "120 tok/s, stock 100 tok/s",
+        "engine.threads: null -> 2: +20.0%",
+        "n_batch: null -> 64: not measured: no budget",
+        "may be as good as the winner: t02",
+        "refused before a launch: t03: too large",
+        "spent 10.0 of 20.0 engine minutes on 2 of 3 candidates",
+        "would have taken 40.0 (25.0%)",
+        "the whole space has 1,000 settings",
+        "1 of 8 points are void",
+        "what would change the answer: another load",
+        "engine: llama-server --threads 2",
+        "next: servebench engine=llamacpp_tuned",
+    ):
+        assert part in text
+    assert "so far" in shown(replace(ANSWER, finished=False))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("open", "which is not proven"),
+        ("as good", "stock is as good"),
+        ("stock", "stock is as good: no other settings were better"),
+        ("too little", "the budget is too small"),
+        ("none", "nobody won"),
+    ],
+)
+def test_what_else_may_be_the_answer(verdict, said):
+    assert said in headline(replace(ANSWER, verdict=verdict))
+    assert "its stock settings" in headline(replace(ANSWER, settings={}))
+
+
+def test_the_page_is_one_file_and_takes_no_markup_from_names():
+    page = tune_page(ANSWER)
+    assert page.startswith("<!doctype html>")
+    assert "t01 &lt;b&gt;" in page
+    assert "t01 <b>" not in page
+    assert page.count("data:image/svg+xml") == 2
+    assert "http" not in page.replace("http-equiv", "")
+    empty = replace(ANSWER, tried=(), contributions=(), as_good=(), refused=(), gain=None, void=0)
+    assert "data:image" not in tune_page(empty)
+
+
+def test_the_engine_file_inherits_the_engine():
+    winner = Candidate(
+        name="t01", engine="llamacpp", origin="sampled", settings={**ANSWER.settings, "engine.env.A": "x: y"}
+    )
+    text = engine_file(ANSWER, winner)
+    assert text.startswith("# The settings that 'servebench tune' found best in s (+20.0% [+10.0, +30.0] over stock):")
+    found = yaml.safe_load(text)
+    assert found == {
+        "defaults": ["llamacpp", "_self_"],
+        "threads": 2,
+        "extra_args": {"n_batch": 64},
+        "env": {"A": "x: y"},
+    }
