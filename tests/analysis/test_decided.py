@@ -263,3 +263,66 @@ def test_more_budget_lifts_the_most_starts_and_keeps_what_was_decided(make_study
     assert starts == [[5], [8]]
     for odd in (-1, "x", float("nan"), float("inf")):
         assert decide_study(replace(study, state={**study.state, "budget_s": odd})).budget_s == 3600.0
+
+
+VOID_NAMES = {"once": "c4-r5", "twice": "c4-r5-a1", "three times": "c4-r5-a2"}
+
+
+def with_void(path, name, *, repeat=5, levels=("4",)):
+    """A stored study in which a point of the second run is void, after so many attempts."""
+    study = read.load_study(path)
+    rows = [
+        replace(row, verdict="void", doubts=("errors",), point=name)
+        if row.repeat == repeat and row.level_label in levels
+        else row
+        for row in study.runs[1].point_rows
+    ]
+    return replace(study, runs=(study.runs[0], replace(study.runs[1], rows=lambda: rows)))
+
+
+@pytest.mark.parametrize(
+    ("tried", "verdict", "said"),
+    [
+        ("once", "open", "another start may replace it"),
+        ("twice", "open", "another"),
+        ("three times", "not compared", "3"),
+    ],
+)
+def test_a_void_point_keeps_a_level_open_until_the_third(make_study, tried, verdict, said):
+    """The starts before it are shown all the same, and other levels are what they are."""
+    wild = {"run_sd": 0.05}
+    path = make_study(
+        (engine("a", **wild), load(6, levels=(2, 4))), (engine("b", 1.02, **wild), load(6, levels=(2, 4), seed=1))
+    )
+    whole, found = decide_study(read.load_study(path)), decide_study(with_void(path, VOID_NAMES[tried]))
+    assert whole.pairs[0].levels == {"2": "open", "4": "open"}
+    assert found.pairs[0].levels == {"2": "open", "4": verdict}
+    assert found.pairs[0].open_levels == (("2", "4") if verdict == "open" else ("2",))
+    (throughput,) = [one for one in found.pairs[0].rows if one.level == "4" and one.row.metric is METRICS[0]]
+    assert (throughput.starts, throughput.row.starts.baseline.size) == (4, 5)
+    assert said in throughput.row.why
+    assert "errors" in throughput.row.why
+    assert any(said in line for line in notes_of(found))
+    # attempts that have no row any more ran, too
+    assert (found.engine_s > whole.engine_s) == (tried != "once")
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("c4-r0", "open"), ("c4-r0-a2", "not compared")])
+def test_a_level_whose_first_start_is_void_has_no_numbers(make_study, name, verdict):
+    path = make_study((engine("a"), load(1)), (engine("b", 1.02), load(1, seed=1)))
+    (pair,) = decide_study(with_void(path, name, repeat=0)).pairs
+    assert pair.levels == {"4": verdict}
+    assert [one.row.effect for one in pair.rows] == [None]
+
+
+def test_what_was_decided_before_a_void_point_stays_decided_on_every_screen(make_study):
+    path = make_study((engine("a"), load(3)), (engine("b", 1.2), load(3, seed=1)))
+    study = with_void(path, "c4-r2-a2", repeat=2)
+    decision = decide_study(study)
+    assert decision.pairs[0].levels == {"4": "slower"}
+    (compared,), _ = as_studies_decided(compare_speed(pairs_within(study.runs)), [study], ())
+    assert compared.result == "slower"
+    assert {row.metric.name for row in compared.rows if row.result == "slower"} == {
+        "output_throughput_tok_s",
+        "e2e_ms_p50",
+    }

@@ -133,6 +133,23 @@ def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
 
 
 @pytest.mark.slow
+def test_another_start_replaces_a_void_point(run_main, tmp_path):
+    """Long bursts of failures make some points void. No level is lost for it, and the requests of all attempts are kept."""
+    words = ("launch.slowdown=1,1.1", "launch.start_sd=0.005", "launch.failure_rate=0.3", "launch.failure_burst=150")
+    done = run_main(*ENGINE, *LOAD, *STUDY, *words)
+    assert done.returncode == 0, done.stderr
+    assert "a point is void; another start replaces it" in done.stderr
+    found = pd.concat([points(tmp_path, run) for run in (FAST, SLOW)])
+    assert "void" not in set(found["verdict"])
+    again = found[found["point"].str.contains("-a")]
+    assert len(again) > 0
+    sent = pd.read_parquet(tmp_path / "outputs/s" / FAST / "requests.parquet")["point"]
+    (first, *_) = [name for name in points(tmp_path, FAST)["point"] if "-a" in name]
+    assert {first, first.partition("-a")[0]} <= set(sent)
+    assert "not compared" not in done.stdout
+
+
+@pytest.mark.slow
 def test_more_budget_that_has_no_sense_is_refused_in_one_line(run_main, tmp_path):
     plain = ("engine=vllm", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "workload=unique")
     assert run_main(*plain, "load.concurrency=[1]", "load.requests=50", "tracking=none", "study.name=p").returncode == 0

@@ -160,6 +160,7 @@ def decide_study(
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
     apart = {(a.run_id, b.run_id): unequal_settings(a, b, varying) for a, b in compared}
     seconds = {run.run_id: _engine_seconds(run.point_rows) for run in measured}
+    replaced_s = sum(map(_replaced_seconds, measured))
     budget_s = added_budget_s(study.state)
     return StudyDecision(
         study_id=study.study_id,
@@ -171,7 +172,7 @@ def decide_study(
             )
         ),
         settings=settings,
-        engine_s=sum(sum(one) for one in seconds.values()),
+        engine_s=sum(sum(one) for one in seconds.values()) + replaced_s,
         budget_s=seconds_of("study.budget", settings.budget) if budget_s is None else budget_s,
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
         spreads={run.run_id: _spread(run.point_rows) for run in measured},
@@ -205,8 +206,13 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
         if set(comparison.ids) == {pair.baseline, pair.candidate}:
             turn = comparison.ids == (pair.candidate, pair.baseline)
             decided = {(one.level, one.row.metric.name): one for one in pair.rows if one.starts}
-            rows = tuple(_as_decided(row, decided.get((row.level, row.metric.name)), turn) for row in comparison.rows)
-            return with_rows(replace(comparison, margin=pair.margin), rows)
+            rows: list[ComparisonRow] = []
+            for row in comparison.rows:
+                # a level with a void point may have been decided by the starts before it
+                before = [one for one in decided.values() if row.level_missing and one.level == row.level]
+                rows += [_decided_row(one.row, one, turn) for one in before]
+                rows += [] if before else [_as_decided(row, decided.get((row.level, row.metric.name)), turn)]
+            return with_rows(replace(comparison, margin=pair.margin), tuple(rows))
     return comparison
 
 
@@ -255,6 +261,16 @@ def _engine_seconds(rows: Sequence[PointRow]) -> list[float]:
                 began = datetime.fromisoformat(row.start_id)
                 ends[began] = max(ends.get(began, 0), int(row.window_end_ns))
     return [max(0.0, ends[began] / NS_PER_S - began.timestamp()) for began in sorted(ends, key=datetime.timestamp)]
+
+
+def _replaced_seconds(run: RunData) -> float:
+    """For about how long engines ran for points that other attempts replaced: their requests, and a start of the engine each."""
+    found = run.requests_with(["point", "scheduled_ns", "ended_ns"])
+    gone = found[~found["point"].isin([row.point for row in run.point_rows])].groupby("point")
+    start_s = mapping(run.manifest.get("cold_start")).get("seconds")
+    cold_s = float(start_s) if isinstance(start_s, (int, float)) else 0.0
+    spans = (gone["ended_ns"].max() - gone["scheduled_ns"].min()) / NS_PER_S
+    return float(sum(cold_s + max(0.0, float(one)) for one in spans))
 
 
 def _spread(rows: Sequence[PointRow]) -> RunSpread:

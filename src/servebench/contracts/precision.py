@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 
+from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 
 CLOSED_LOOP = ("output_throughput_tok_s", "ttft_ms_p50")
@@ -21,7 +22,15 @@ LOOKS = (2, 3, 4, 6, 8, 12, 16, 24)
 """The numbers of starts after which `study.until=decided` looks whether a decision is known. Each is at most half as many
 again as the one before, so that few starts are made for nothing; after the last nothing is measured any more."""
 
+VOID_ATTEMPTS = 3
+"""So often `study.until=decided` measures a point that is void, each time on another start of the engine."""
+
 Until = str | float | Mapping[str, str | float] | None
+
+
+def may_be_replaced(verdict: str | None, point: str) -> bool:
+    """Return whether another start may replace a point of this name: it is void, and was not tried VOID_ATTEMPTS times."""
+    return verdict == "void" and PointId.parse(point).attempt + 1 < VOID_ATTEMPTS
 
 
 def precision_metrics() -> tuple[str, ...]:

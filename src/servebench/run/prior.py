@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from servebench.analysis.answer.next_steps import needs_again
 from servebench.contracts.point_id import PointId
+from servebench.contracts.precision import may_be_replaced
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import plan_levels
@@ -30,6 +31,24 @@ class PriorProgress:
     def after(self, outcome: RunOutcome) -> PriorProgress:
         """Return the progress after a turn of the run with this outcome."""
         return replace(self, points={point.id.first: point for point in outcome.points})
+
+
+def without_void(earlier: PriorProgress, turn: Turn) -> PriorProgress:
+    """Return the progress without the void points of a turn that another start may replace."""
+    void = {
+        first: point
+        for first, point in earlier.points.items()
+        if turn.includes(first) and may_be_replaced(point.verdict, point.row.point)
+    }
+    tried = {first: max(earlier.attempts.get(first, 0), point.id.attempt + 1) for first, point in void.items()}
+    kept = {first: point for first, point in earlier.points.items() if first not in void}
+    return replace(earlier, points=kept, attempts={**earlier.attempts, **tried})
+
+
+def levels_given_up(earlier: PriorProgress) -> frozenset[str]:
+    """Return the levels with a void point that no other start may replace."""
+    points = [one for one in earlier.points.values() if one.verdict == "void"]
+    return frozenset(one.id.level for one in points if not may_be_replaced(one.verdict, one.row.point))
 
 
 def has_unmeasured(settings: RunSettings, turn: Turn, earlier: PriorProgress) -> bool:

@@ -10,13 +10,13 @@ from servebench.analysis.decided import StudyDecision, decide_study, same_questi
 from servebench.config import Job
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.point_row import level_label
-from servebench.contracts.precision import LOOKS
+from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import plan_levels, repeats_of
 from servebench.report.decisions import round_line
 from servebench.report.terminal.display import Display
-from servebench.run.prior import has_unmeasured
+from servebench.run.prior import has_unmeasured, levels_given_up, without_void
 from servebench.run.session import Turn
 from servebench.run.task import RunTask
 from servebench.run.turns import ExecuteRun, turn_label
@@ -69,6 +69,8 @@ class _Rounds:
     on_end: Callable[[str, RunOutcome], None]
     count: int
     most: int
+    decide: Callable[[], StudyDecision | None]
+    display: Display
     open: dict[str, RunTask]
     measured: bool = field(default=False, init=False)
     """Whether the latest round measured anything."""
@@ -80,8 +82,28 @@ class _Rounds:
             decided = [name for name in self.open if not self._open_levels(name, found)]
             if self.close(decided):
                 return True
-        turns = [(name, self._turn(task, start, found)) for name, task in self.open.items()]
-        turns = [(name, turn) for name, turn in turns if self._is_due(name, turn)]
+        for attempt in range(VOID_ATTEMPTS):
+            turns = [(name, self._turn(task, start, found)) for name, task in self.open.items()]
+            turns = [(name, turn) for name, turn in turns if self._is_due(name, turn)]
+            # further attempts replace points that are void
+            if not turns or (attempt and not self._replaces(turns)):
+                return False
+            if self._execute_turns(start, turns):
+                return True
+        return False
+
+    def _replaces(self, turns: Sequence[tuple[str, Turn]]) -> bool:
+        """Say that points are void, and return whether the budget has room for a start of each run that replaces them."""
+        found = self.decide()
+        seconds = sum(found.start_seconds.get(self._id(name), 0.0) for name, _ in turns) if found is not None else 0.0
+        fits = found is None or found.engine_s + seconds <= found.budget_s
+        rest = "another start replaces it" if fits else "the budget has no room for another start"
+        for name, _ in turns:
+            self.display.say(f"{self.open[name].job.title}: a point is void; {rest}")
+        return fits
+
+    def _execute_turns(self, start: int, turns: list[tuple[str, Turn]]) -> bool:
+        """Execute these turns of one round. Returns whether the study was interrupted."""
         settings = [self.open[name].job.settings for name, _ in turns]
         if settings and all(one.load.order == "shuffled" for one in settings):
             random.Random(f"{settings[0].workload.seed}/{start}").shuffle(turns)
@@ -113,20 +135,23 @@ class _Rounds:
     def _turn(self, task: RunTask, start: int, found: StudyDecision | None) -> Turn:
         settings = task.job.settings
         turn = Turn(repeats_of(settings.load, start), first=start == 0, last=False, start=start)
-        if start < STARTS_LEAST or found is None or settings.load.trace is not None:
+        given_up = levels_given_up(task.earlier)
+        all_open = start < STARTS_LEAST or found is None or settings.load.trace is not None
+        if found is None or (all_open and not given_up):
             return turn
         still_open = self._open_levels(task.name, found)
         listed = plan_levels(settings.load, settings.workload.seed)
-        levels = frozenset(one.id.level for one in listed if level_label(one.concurrency, one.rate) in still_open)
-        return replace(turn, levels=levels)
+        levels = {one.id.level for one in listed if all_open or level_label(one.concurrency, one.rate) in still_open}
+        return replace(turn, levels=frozenset(levels - given_up))
 
     def _is_due(self, name: str, turn: Turn) -> bool:
         task = self.open[name]
-        return has_unmeasured(task.job.settings, turn, task.earlier)
+        return has_unmeasured(task.job.settings, turn, without_void(task.earlier, turn))
 
     def _execute(self, name: str, turn: Turn, following: RunSettings | None) -> bool:
         """Execute a turn of a run. Returns whether it was interrupted."""
-        task = replace(self.open[name], turn=turn)
+        task = self.open[name]
+        task = replace(task, turn=turn, earlier=without_void(task.earlier, turn))
         index = int(name.partition("_")[0])
         label = turn_label(index, self.count, turn, self.most)
         outcome = self.execute(task, following, label)
@@ -153,10 +178,15 @@ def execute_until_decided(
     """
     state, settings = read_study(folder), tasks[0].job.settings.study
     most = starts_allowed(settings, goes_on=state.budget_s is not None)
-    rounds = _Rounds(folder, execute, on_end, len(state.runs), most, {task.name: task for task in tasks})
     earlier = [run for study in load_outputs(folder.path.parent) for run in study.runs]
+
+    def decide() -> StudyDecision | None:
+        return decide_study(load_study(folder.path), earlier)
+
+    todo = {task.name: task for task in tasks}
+    rounds = _Rounds(folder, execute, on_end, len(state.runs), most, decide, display, todo)
     for start in range(rounds.most):
-        found = decide_study(load_study(folder.path), earlier)
+        found = decide()
         if found is not None and rounds.measured:
             display.say(round_line(found, start))
         if found is not None and start >= STARTS_LEAST and rounds.too_expensive(found):

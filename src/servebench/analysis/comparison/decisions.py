@@ -21,6 +21,8 @@ docs/calibration.md counts it. From PAIRS_MIN starts on, starts that sent the sa
 closer; before, pairs would say too little, and each side's own spread is taken, which what the requests share can only make
 larger.
 
+*Void points.* They are no evidence: the study measures them on another start. Until it has, the starts before them count.
+
 *Several questions.* P-values are corrected over levels, metrics and pairs by `families`; what one look found to differ stays so.
 A level of a pair is *faster* or *slower* as soon as one metric is, and *equal* only when the interval of each metric lies within
 the margin: two one-sided tests (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15), so these intervals are of 90%.
@@ -29,7 +31,7 @@ the margin: two one-sided tests (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -38,10 +40,11 @@ import numpy as np
 
 from servebench.analysis.comparison.compare import level_rows
 from servebench.analysis.comparison.families import corrected
+from servebench.analysis.comparison.methods import missing_row
 from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartValues
 from servebench.analysis.comparison.starts import as_relative, group_by_start
 from servebench.analysis.statistics import CONFIDENCE, Floats
-from servebench.contracts.precision import LOOKS
+from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
 SPENT = 0.05
 """The level of a look, times its starts; over all LOOKS together it is 5% (tests/analysis/comparison/test_decisions.py)."""
@@ -149,13 +152,14 @@ def decide(pairs: Iterable[tuple[Side, Side]], *, margin: float, looks: Sequence
 
     `margin` is a share. The pairs share one error of 5%, so give all pairs of a study.
     """
-    sides = [_with_common_starts(a, b) for a, b in pairs]
+    cut = [_before_void(*_with_common_starts(a, b)) for a, b in pairs]
     rows = [
-        [with_prior(row, a, b) for row in level_rows(a, b, False, DECIDING) if row.metric in DECIDING] for a, b in sides
+        [with_prior(row, a, b) for row in level_rows(a, b, False, DECIDING) if row.metric in DECIDING]
+        for a, b, _ in cut
     ]
     return [
-        PairDecision(baseline=a.name, candidate=b.name, margin=margin, rows=tuple(own))
-        for (a, b), own in zip(sides, decide_rows(rows, margin=margin, looks=looks), strict=True)
+        PairDecision(baseline=a.name, candidate=b.name, margin=margin, rows=tuple(_with_void(own, void)))
+        for (a, b, void), own in zip(cut, decide_rows(rows, margin=margin, looks=looks), strict=True)
     ]
 
 
@@ -211,6 +215,62 @@ def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side]:
         for found, own in zip(kept, starts, strict=True):
             found += [point for start in own[:count] for point in start]
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Void:
+    """A level with a void point: the codes of its warnings, and whether another start may replace it."""
+
+    codes: str
+    replaced: bool
+
+    @property
+    def why(self) -> str:
+        """What it means for a decision."""
+        how = "(another start may replace it)" if self.replaced else f"in {VOID_ATTEMPTS} starts, not measured again"
+        return f"void point {how}: {self.codes}"
+
+
+def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, _Void]]:
+    """The sides with the starts of each level before the first void one, which is no evidence, and the levels that have one."""
+    voids: dict[str, _Void] = {}
+    kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
+    for level in dict.fromkeys(point.level for side in (a, b) for point in side.samples):
+        starts = [group_by_start([point for point in side.samples if point.level == level]) for side in (a, b)]
+        void = [point for side in starts for start in side for point in start if point.verdict == "void"]
+        whole = [
+            next((n for n, start in enumerate(side) if any(one.verdict == "void" for one in start)), len(side))
+            for side in starts
+        ]
+        if void:
+            codes = ", ".join(dict.fromkeys(code for point in void for code in point.doubts)) or "void"
+            voids[level] = _Void(codes=codes, replaced=all(may_be_replaced(one.verdict, one.row.point) for one in void))
+        for found, side in zip(kept, starts, strict=True):
+            found += [point for start in side[: min(whole) if void else None] for point in start]
+    return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1])), voids
+
+
+def _with_void(rows: Sequence[Decision], voids: Mapping[str, _Void]) -> list[Decision]:
+    """The rows with those of levels that void points keep open, or leave without a decision."""
+    found = list(rows)
+    for level, void in voids.items():
+        verdict: Verdict = "open" if void.replaced else "not compared"
+        own = [one for one in found if one.level == level and one.row.starts is not None]
+        if not own:
+            found = [one for one in found if one.level != level]
+            found.append(Decision(row=missing_row(level, DECIDING[0], void.why), verdict=verdict))
+        elif _level_verdict(own) == "open":
+            found = [
+                replace(
+                    one,
+                    verdict=one.verdict if void.replaced else verdict,
+                    row=replace(one.row, why="; ".join(filter(None, (one.row.why, void.why)))),
+                )
+                if one.level == level
+                else one
+                for one in found
+            ]
+    return found
 
 
 def _known(one: Decision) -> StartValues | None:

@@ -1,0 +1,142 @@
+"""Rounds of a study that ends when it has decided, with runs that only return an outcome and decisions that the test makes."""
+
+import pytest
+
+from servebench.analysis.comparison.decisions import DECIDING, Decision, PairDecision
+from servebench.analysis.comparison.model import ComparisonRow
+from servebench.analysis.decided import StudyDecision
+from servebench.config import Job
+from servebench.contracts.point_id import PointId
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.contracts.settings import LoadSettings, StudySettings
+from servebench.load.plan.levels import plan_levels
+from servebench.run.prior import PriorProgress, levels_given_up, without_void
+from servebench.run.session import Turn
+from servebench.run.task import RunTask
+from servebench.store.layout import StudyFolder
+from servebench.store.state import StudyState, write_study
+from servebench.study import decided
+from support.orchestration import RecordingDisplay
+from support.settings import run_settings
+
+VOID = Doubt(code="errors", message="m", remedy="r", void=True)
+NAMES = ("00_a", "01_b")
+
+
+def point(name, void=False):
+    return Point(row=PointRow(point=name), doubts=(VOID,) if void else ())
+
+
+class Runs:
+    """Executes nothing. The points with the names in `void` are void; all levels stay open until both runs have `starts`."""
+
+    def __init__(self, folder, monkeypatch, *void, starts=2, budget_s=1000.0):
+        self.folder, self.void, self.starts, self.budget_s = folder, void, starts, budget_s
+        self.calls, self.ended, self.display = [], [], RecordingDisplay()
+        self.points = {name: {} for name in NAMES}
+        monkeypatch.setattr(decided, "decide_study", lambda *_: self._decision())
+        monkeypatch.setattr(decided, "load_study", lambda *_: None)
+        monkeypatch.setattr(decided, "load_outputs", lambda *_: [])
+
+    def _decision(self):
+        rows = []
+        for level in ("c1", "c4"):
+            found = [[one for one in own.values() if one.id.level == level] for own in self.points.values()]
+            done = min(map(len, found)) >= self.starts and not any(
+                one.verdict == "void" for own in found for one in own
+            )
+            row = ComparisonRow(level=level[1:], metric=DECIDING[0], baseline=None, candidate=None)
+            rows.append(Decision(row=row, verdict="faster" if done else "open"))
+        ids = [f"s/{name}" for name in NAMES]
+        return StudyDecision(
+            study_id="s", pairs=(PairDecision(baseline=ids[0], candidate=ids[1], margin=0.03, rows=tuple(rows)),),
+            settings=StudySettings(until="decided"), engine_s=10.0 * len(self.calls), budget_s=self.budget_s,
+            start_seconds=dict.fromkeys(ids, 10.0), spreads={}, labels=dict.fromkeys(ids, "x"),
+        )  # fmt: skip
+
+    def _execute(self, task, following, label):
+        assert following is None or not task.turn.last
+        own = dict(task.earlier.points)
+        if not task.turn.last:
+            listed = plan_levels(task.job.settings.load, 0, 24)
+            due = [one.id for one in listed if task.turn.includes(one.id) and one.id not in own]
+            for one in due:
+                name = one.with_attempt(task.earlier.attempts.get(one, 0)).format()
+                own[one] = point(name, f"{task.name[-1]} {name}" in self.void)
+            self.calls.append((task.name[-1], *(str(own[one].id) for one in due)))
+        self.points[task.name] = own
+        return RunOutcome(run_id=f"s/{task.name}", status="finished", points=tuple(own.values()))
+
+    def go(self, earlier=None):
+        settings = run_settings(load=LoadSettings(name="l", concurrency=(1, 4)), study=StudySettings(until="decided"))
+        write_study(self.folder, StudyState(study_id="s", words=(), runs=NAMES))
+        known = earlier or {}
+        tasks = [RunTask(name, Job((), settings, {}), known.get(name, PriorProgress())) for name in NAMES]
+        self.points |= {name: dict(one.points) for name, one in known.items()}
+        stopped = decided.execute_until_decided(
+            self.folder, tasks, self._execute, lambda name, outcome: self.ended.append(name), self.display
+        )
+        assert not stopped
+        assert self.ended == list(NAMES)
+        return self.calls
+
+
+@pytest.fixture
+def folder(tmp_path):
+    study = StudyFolder(tmp_path / "s")
+    study.path.mkdir()
+    return study
+
+
+ROUNDS = [("a", "c1-r0", "c4-r0"), ("b", "c1-r0", "c4-r0"), ("b", "c1-r1", "c4-r1"), ("a", "c1-r1", "c4-r1")]
+
+
+@pytest.mark.parametrize(
+    ("void", "calls"),
+    [
+        ((), ROUNDS),
+        (("b c4-r0",), [*ROUNDS[:2], ("b", "c4-r0-a1"), *ROUNDS[2:]]),
+        (("b c4-r0", "b c4-r0-a1"), [*ROUNDS[:2], ("b", "c4-r0-a1"), ("b", "c4-r0-a2"), *ROUNDS[2:]]),
+        (("a c1-r1", "b c4-r1"), [*ROUNDS, ("b", "c4-r1-a1"), ("a", "c1-r1-a1")]),
+    ],
+)  # fmt: skip
+def test_another_start_replaces_a_void_point_in_the_same_round(folder, monkeypatch, void, calls):
+    assert Runs(folder, monkeypatch, *void).go() == calls
+
+
+def test_a_level_that_is_void_three_times_is_left_as_it_is(folder, monkeypatch):
+    """The run measures its other levels."""
+    void = ("b c4-r0", "b c4-r0-a1", "b c4-r0-a2")
+    runs = Runs(folder, monkeypatch, *void)
+    assert runs.go()[:6] == [
+        *ROUNDS[:2], ("b", "c4-r0-a1"), ("b", "c4-r0-a2"), ("b", "c1-r1"), ("a", "c1-r1", "c4-r1")
+    ]  # fmt: skip
+    assert not any(call[0] == "b" and "c4" in " ".join(call[1:]) for call in runs.calls[5:])
+
+
+def test_a_void_point_is_replaced_within_the_budget(folder, monkeypatch):
+    runs = Runs(folder, monkeypatch, "b c4-r0", budget_s=25.0)
+    assert ("b", "c4-r0-a1") not in runs.go()
+    assert any("no room for another start" in said for said in runs.display.calls["say"])
+
+
+def test_a_void_point_that_an_earlier_process_left_is_replaced(folder, monkeypatch):
+    first = PointId("c4", 0)
+    stored = {PointId("c1", 0): point("c1-r0"), first: point("c4-r0", void=True)}
+    runs = Runs(folder, monkeypatch)
+    assert runs.go({"01_b": PriorProgress(points=stored, attempts={first: 1})})[:2] == [ROUNDS[0], ("b", "c4-r0-a1")]
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded", "kept", "attempts"),
+    [("c4-r0", 1, False, 1), ("c4-r0", 2, False, 2), ("c4-r0-a1", 2, False, 2), ("c4-r0-a2", 3, True, 3)],
+)
+def test_void_points_of_a_turn_are_dropped_until_the_third(name, recorded, kept, attempts):
+    first = PointId("c4", 0)
+    earlier = PriorProgress(points={first: point(name, void=True)}, attempts={first: recorded})
+    turn = Turn(range(0, 1), start=0)
+    found = without_void(earlier, turn)
+    assert (first in found.points, found.attempts[first]) == (kept, attempts)
+    assert levels_given_up(earlier) == ({"c4"} if kept else set())
+    assert first in without_void(earlier, Turn(range(1, 2), start=1)).points
