@@ -1,9 +1,10 @@
 """Rounds of a study that ends when it has decided, with runs that only return an outcome and decisions that the test makes."""
 
+import numpy as np
 import pytest
 
 from servebench.analysis.comparison.decisions import DECIDING, Decision, PairDecision
-from servebench.analysis.comparison.model import ComparisonRow
+from servebench.analysis.comparison.model import ComparisonRow, StartValues
 from servebench.analysis.decided import StudyDecision
 from servebench.config import Job
 from servebench.contracts.point_id import PointId
@@ -17,6 +18,8 @@ from servebench.run.task import RunTask
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState, write_study
 from servebench.study import decided
+from servebench.study.resume import Remaining, StoredRun
+from servebench.util.errors import ConfigError
 from support.orchestration import RecordingDisplay
 from support.settings import run_settings
 
@@ -140,3 +143,70 @@ def test_void_points_of_a_turn_are_dropped_until_the_third(name, recorded, kept,
     assert (first in found.points, found.attempts[first]) == (kept, attempts)
     assert levels_given_up(earlier) == ({"c4"} if kept else set())
     assert first in without_void(earlier, Turn(range(1, 2), start=1)).points
+
+
+def found_open(starts, *names):
+    """What is decided when the level of these two runs is open after so many starts; without names nothing is open."""
+    values = StartValues(baseline=np.zeros(starts), candidate=np.zeros(starts), paired=False)
+    row = ComparisonRow(level="1", metric=DECIDING[0], baseline=1.0, candidate=1.0, starts=values)
+    rows = (Decision(row=row, verdict="open" if names else "equal", starts=starts),)
+    ids = [f"s/{name}" for name in names or NAMES]
+    return StudyDecision(
+        study_id="s", pairs=(PairDecision(baseline=ids[0], candidate=ids[1], margin=0.03, rows=rows),),
+        settings=StudySettings(until="decided"), engine_s=100.0, budget_s=100.0, start_seconds={}, spreads={}, labels={},
+    )  # fmt: skip
+
+
+def left(*standings, until="decided"):
+    job = Job((), run_settings(study=StudySettings(until=until)), {})
+    return Remaining(
+        runs=tuple(
+            StoredRun(name=name, job=job, standing=one, progress=PriorProgress(), execute=one == "unfinished")
+            for name, one in zip(("00_a", "01_b", "02_c"), standings, strict=False)
+        )
+    )
+
+
+@pytest.fixture
+def open_with(folder, monkeypatch):
+    """Call `open_again` for a stored study with this status and these decisions."""
+
+    def call(status, found, remaining, more_s):
+        write_study(folder, StudyState(study_id="s", words=(), runs=NAMES, status=status, budget_s=120.0))
+        monkeypatch.setattr(decided, "decided_of", lambda _: found)
+        runs, budget_s = decided.open_again(folder, remaining, more_s)
+        return [run.execute for run in runs.runs], budget_s
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("status", "standings", "starts", "more_s", "execute", "budget_s"),
+    [
+        ("finished", ["finished"] * 3, 4, None, [False] * 3, 120.0),
+        ("finished", ["finished"] * 3, 4, 60.0, [True, True, False], 160.0),
+        # killed before both runs went on: a plain resume takes both, with the budget that is stored
+        ("interrupted", ["unfinished", "finished", "finished"], 4, None, [True, True, False], 120.0),
+        ("interrupted", ["finished"] * 3, 4, None, [True, True, False], 120.0),
+        ("interrupted", ["unfinished", "finished", "finished"], 24, 60.0, [True, True, False], 160.0),
+        # nothing is measured against a run that failed
+        ("interrupted", ["unfinished", "failed", "finished"], 4, None, [True, False, False], 120.0),
+    ],
+)
+def test_the_runs_in_which_something_is_open_go_on(open_with, status, standings, starts, more_s, execute, budget_s):
+    assert open_with(status, found_open(starts, *NAMES), left(*standings), more_s) == (execute, budget_s)
+
+
+@pytest.mark.parametrize(
+    ("found", "remaining", "said"),
+    [
+        (found_open(4), left("finished", "finished"), "nothing in s is open"),
+        (None, left("failed", "failed"), "nothing in s is open"),
+        (found_open(4, *NAMES), left("finished", "failed"), "nothing in s is open"),
+        (found_open(24, *NAMES), left("finished", "finished"), "has 24 starts of each"),
+        (None, left("finished", "finished", until=None), "study.until=decided, which s has not"),
+    ],
+)
+def test_more_budget_that_decides_nothing_is_refused(open_with, found, remaining, said):
+    with pytest.raises(ConfigError, match=said):
+        open_with("finished", found, remaining, 60.0)
