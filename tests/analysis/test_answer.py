@@ -44,6 +44,21 @@ def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
     assert len(found.comparisons) == 2
 
 
+def test_a_lead_over_a_run_with_equal_settings_is_not_called_one_of_different_settings(make_study):
+    """Another run has other settings; no run is marked as the best then."""
+    runs = [
+        (FAST, load()),
+        (SLOW, load()),
+        (SimulatedEngine(name="third", slow=2.0), load(config={"engine.dtype": "fp8"})),
+    ]
+    found = answer(make_study(*runs)).workloads[0]
+    assert {(lead.leader, lead.rival, lead.unequal, lead.unequal_rival) for lead in found.leads} == {
+        ("fast", "slow", ("engine.dtype",), False)
+    }
+    assert "different settings" not in found.sentence
+    assert not any(cell.best for column in found.columns for cell in column.cells.values())
+
+
 def test_a_lead_says_what_the_comparison_of_the_same_pair_says(make_study):
     path = make_study((FAST, load()), (SLOW, load()))
     found = answer(path)
@@ -59,6 +74,17 @@ def test_equal_engines_have_no_best(make_study):
     assert not any(lead.clear for lead in found.workloads[0].leads)
     assert not any(cell.best for column in found.workloads[0].columns for cell in column.cells.values())
     assert "no clear difference" in found.workloads[0].sentence
+
+
+def test_who_is_clearly_behind_is_named_where_the_first_two_do_not_differ(make_study):
+    third = SimulatedEngine(name="third", slow=2.0)
+    found = answer(make_study((FAST, load()), (replace(FAST, name="twin"), load(seed=7)), (third, load())))
+    for lead in found.workloads[0].leads:
+        assert not lead.clear
+        assert {lead.leader, *lead.tied} == {"fast", "twin"}
+        ((name, share),) = lead.behind
+        assert (name, share) == ("third", pytest.approx(-0.5, abs=0.1))
+    assert f"behind {found.workloads[0].leads[-1].leader}" in found.workloads[0].sentence
 
 
 @pytest.mark.slow

@@ -37,3 +37,21 @@ def test_only_the_newest_runs_of_a_setup_count(run):
 def test_a_run_of_another_engine_does_not_count(run):
     others = [replace(one, manifest={"config": {"engine": {"name": "other"}}}) for one in copies(run, 9, 100.0, 1)]
     assert start_spreads(run, others) == {}
+
+
+def test_what_a_study_sweeps_makes_another_setup(run):
+    """The runs of a sweep are no starts of one engine: taken for such, their differences would hide one another."""
+
+    def swept(one, value):
+        manifest = {
+            **one.manifest,
+            "study_id": "sweep",
+            "overrides": [f"engine.max_num_seqs={value}"],
+            "config": {**one.manifest["config"], "engine": {**one.manifest["config"]["engine"], "max_num_seqs": value}},
+        }
+        return replace(one, manifest=manifest)
+
+    others = [swept(one, 2**number) for number, one in enumerate(copies(run, 5, 100.0, 1))]
+    assert start_spreads(swept(run, 64), others) == {}
+    same = [swept(one, 64) for one in copies(run, 5, 100.0, 1)]
+    assert start_spreads(swept(run, 64), same)["1", "output_throughput_tok_s"].count == 6

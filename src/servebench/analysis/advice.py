@@ -32,8 +32,8 @@ def recommend_runs(
     """Return the recommendations of the rules for these runs.
 
     `varying` are settings that differ on purpose, `labels` those of a larger view. The lead of two runs that `comparisons`
-    compare at the same level is theirs, so that one number has one interval; with a `decision` of their study, so is whether
-    it is a win.
+    compare at the same level is theirs, so that one number has one interval; over several starts, or with a `decision` of
+    their study, so is whether it is a win.
     """
     names = {key: label.text for key, label in (labels or run_labels(runs)).items()}
     by_name = {names[run.run_id]: run for run in runs}
@@ -44,7 +44,12 @@ def recommend_runs(
         return unequal_settings(by_name[a.name], by_name[b.name], on_purpose)
 
     def decided(first: Score, second: Score) -> ComparisonRow | None:
-        return _decided_row(first, second, comparisons, decision) if decision is not None else None
+        row = _compared_row(first, second, comparisons)
+        if decision is None:
+            return row if row is not None and row.p_corrected is not None and row.competes else None
+        ids = {first.entrant.run_id, second.entrant.run_id}
+        paired = any(ids == {one.baseline, one.candidate} for one in decision.pairs)
+        return row if paired and row is not None and row.metric in DECIDING else None
 
     found = recommend(
         [entrant_of(run, names[run.run_id]) for run in runs],
@@ -57,20 +62,15 @@ def recommend_runs(
     return [replace(one, quality=_quality_notes(one, by_name)) for one in found]
 
 
-def _decided_row(
-    first: Score, second: Score, comparisons: Sequence[Comparison], decision: StudyDecision
-) -> ComparisonRow | None:
-    """Return the row of a metric at one level that a study has decided, the first as the candidate. A cost per token of two runs
-    with one price is their throughput."""
+def _compared_row(first: Score, second: Score, comparisons: Sequence[Comparison]) -> ComparisonRow | None:
+    """Return the row of a metric that two runs have at one level, the first as the candidate. A cost per token of two runs with
+    one price is their throughput."""
     a, b = first.entrant, second.entrant
-    if first.at != second.at or not any(
-        {a.run_id, b.run_id} == {one.baseline, one.candidate} for one in decision.pairs
-    ):
+    if first.at != second.at:
         return None
     priced = (a.price_usd_per_hour, a.gpu_count) == (b.price_usd_per_hour, b.gpu_count)
     metric = COSTS.get(first.metric, first.metric) if priced else first.metric
-    row = row_between(a.run_id, b.run_id, first.at, comparisons, metric)
-    return row if row is not None and metric in {one.name for one in DECIDING} else None
+    return row_between(a.run_id, b.run_id, first.at, comparisons, metric)
 
 
 def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Recommendation:

@@ -94,8 +94,9 @@ def unequal_settings(a: RunData, b: RunData, varying: str | None = None) -> tupl
 
 
 def same_settings(a: RunData, b: RunData) -> bool:
-    """Return whether two runs share all that matters; the points are read only where the manifests agree."""
-    found = compare_manifests(a.manifest, b.manifest, varying=varied_keys(a.manifest, b.manifest))
+    """Return whether two runs share all that matters, also of what their study varies on purpose; the points are read only
+    where the manifests agree."""
+    found = compare_manifests(a.manifest, b.manifest)
     return not any(one.matters for one in found) and not any(one.matters for one in unequal_work(a, b))
 
 

@@ -92,7 +92,7 @@ def _workload_answer(
         for run in runs
     ]
     own = [one for one in comparisons if set(one.ids) <= set(cells)]
-    said = "; ".join(filter(None, (leads_in_words(leads), other_metrics(leads, own))))
+    said = "; ".join(filter(None, (leads_in_words(leads), other_metrics(leads, own, labels))))
     return WorkloadAnswer(
         workload=workload,
         title=_title(workload, runs),

@@ -41,7 +41,7 @@ def find_lead(
     rival = open_rivals[0] if open_rivals else second
     row = rows[rival]
     unequal = [
-        one.key
+        (one.key, rival in comparison.ids)
         for comparison in comparisons
         if first in comparison.ids and set(comparison.ids) <= set(order)
         for one in comparison.unequal
@@ -59,9 +59,11 @@ def find_lead(
         tied=tuple(labels[rival].series for rival in open_rivals),
         over_starts=row is not None and row.p_corrected is not None,
         verdict=all(row is not None and row.competes and row.result == "faster" for row in rows.values()),
-        unequal=tuple(dict.fromkeys(unequal)),
+        unequal=tuple(dict.fromkeys(key for key, _ in unequal)),
+        unequal_rival=any(named for _, named in unequal),
         codes=tuple(dict.fromkeys(code for one in rows.values() if one is not None for code in one.doubts)),
         within=_equal_within(row_between(a, b, level, comparisons) for a, b in combinations(order, 2)),
+        behind=tuple((labels[run].series, values[run] / values[first] - 1) for run in rows if run not in open_rivals),
     )
 
 
@@ -142,12 +144,28 @@ PAIRS_MAX = 3
 """More pairs that differ in other metrics are only counted."""
 
 
+def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool]:
+    """What neighbouring levels must share to be one clause: the leader, or those between which there is no clear difference."""
+    who = lead.leader if lead.clear else frozenset((lead.leader, *lead.tied))
+    return who, lead.clear, lead.within is not None
+
+
+def _behind(leads: Sequence[LevelLead]) -> str:
+    """Who is clearly slower than the leader where others are not, with the distance at the heaviest level."""
+    last = leads[-1]
+    if not last.behind:
+        return ""
+    named = [f"{name} ({100 * share:+.0f}%)" for name, share in last.behind[: NAMED_MAX - 1]]
+    more = len(last.behind) - len(named)
+    names = ", ".join([*named, *([f"{more} more"] if more else [])])
+    at = f" at {level_words(last.level)}" if len(leads) > 1 else ""
+    return f"; behind {last.leader}{at}: {names}"
+
+
 def leads_in_words(leads: Sequence[LevelLead]) -> str:
     """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
     clauses = []
-    for (_, clear, same), found in groupby(
-        leads, key=lambda lead: (lead.leader if lead.clear else None, lead.clear, lead.within is not None)
-    ):
+    for (_, clear, same), found in groupby(leads, key=_kind):
         group = list(found)
         last = group[-1]
         begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
@@ -162,23 +180,24 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             between = f"in tok/s between {', '.join(names[:-1])} and {names[-1]}"
             bound = max(lead.within or 0.0 for lead in group)
             text = f"no difference larger than {bound:.1%} {between}" if same else f"no clear difference {between}"
-            text += "" if same else _ahead(group)
+            text += "" if same else _ahead(group) + _behind(group)
         but = ["provisional"] * any(lead.codes for lead in group)
-        but += ["different settings"] * any(lead.clear and lead.unequal for lead in group)
+        but += ["different settings"] * any(lead.clear and lead.unequal_rival for lead in group)
         clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)
 
 
-def other_metrics(leads: Sequence[LevelLead], comparisons: Iterable[Comparison]) -> str:
-    """Return what differs by the comparisons at levels whose throughput does not, such as latency at a rate that all engines
-    complete: of each pair the largest change."""
-    unclear = {lead.level for lead in leads if not lead.clear}
+def other_metrics(leads: Sequence[LevelLead], comparisons: Iterable[Comparison], labels: Mapping[str, RunLabel]) -> str:
+    """Return what differs by the comparisons between runs whose throughput does not at a level, such as latency at a rate that
+    all engines complete: of each pair the largest change."""
+    open_at = {lead.level: {lead.leader, *lead.tied} for lead in leads if not lead.clear}
     found = []
     for one in comparisons:
+        pair = {labels[run].series for run in one.ids}
         rows = [
             row
             for row in one.rows
-            if row.level in unclear
+            if pair <= open_at.get(row.level, set())
             and row.competes
             and row.result in ("faster", "slower")
             and row.metric.name != THROUGHPUT
@@ -186,6 +205,7 @@ def other_metrics(leads: Sequence[LevelLead], comparisons: Iterable[Comparison])
         if rows:
             row = max(rows, key=lambda row: abs(row.effect or 0.0))
             worse = "worse" if row.metric is FAILED else row.result
-            found.append(f"{one.candidate} is {worse} than {one.baseline}: {row.description}")
+            baseline, candidate = (labels[run].series for run in one.ids)
+            found.append(f"{candidate} is {worse} than {baseline}: {row.description}")
     more = [f"{len(found) - PAIRS_MAX} more pairs differ"] if len(found) > PAIRS_MAX else []
     return "; ".join([*found[:PAIRS_MAX], *more])

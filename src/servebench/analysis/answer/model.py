@@ -55,7 +55,9 @@ class LevelLead:
     differ by, as a share. `over_starts`: the interval says by how much starts differ, too.
     `verdict`: it is one on the engines, by several starts, and
     not only a difference of these starts. `tied` are the runs that it is not clear against, `unequal` settings that differ and
-    matter, `codes` warnings of unknown size, which make it provisional. `within`: no two runs differ by more.
+    matter, `unequal_rival`: also between the leader and the rival, `codes` warnings of unknown size, which make it
+    provisional. `within`: no two runs differ by more. `behind` are the runs that the leader clearly leads, each with its
+    distance from the leader as a share, the nearest first.
     """
 
     level: str
@@ -71,7 +73,9 @@ class LevelLead:
     tied: tuple[str, ...] = ()
     unequal: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
+    unequal_rival: bool = False
     within: float | None = None
+    behind: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

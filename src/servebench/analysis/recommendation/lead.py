@@ -134,14 +134,14 @@ def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confide
 
 
 def _objections_to_decision(first: Score, rival: Score, row: ComparisonRow, rules: Rules) -> Iterator[str]:
-    """Why the first does not win against a rival at a level that a study with `study.until=decided` has looked at."""
+    """Why the first does not win against a rival at a level at which a comparison over several starts gives the verdict."""
     if first.worst is not first.level or rival.best is not rival.level:
         undecided = first.undecided if first.worst is not first.level else rival.undecided
         yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
     elif row.result == "no difference":
         yield f"{row.metric.title} does not differ from that of {rival.entrant.name} by more than {percent(row.bound)}"
     elif row.result != "faster":
-        yield f"study.until=decided has not decided {row.metric.title} against {rival.entrant.name}"
+        yield f"{row.metric.title} against {rival.entrant.name} is not decided: more starts are needed"
     elif abs(row.effect or 0.0) < rules.margin:
         yield _below_margin(abs(row.effect or 0.0), rival, rules)
 

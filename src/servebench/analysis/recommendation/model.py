@@ -83,8 +83,8 @@ class Score:
 
 
 DecidedRow = Callable[[Score, Score], ComparisonRow | None]
-"""Returns what a study with `study.until=decided` has found of the first against the second, as the candidate; None where it
-decides nothing of them."""
+"""Returns what a comparison over several starts has found of the first against the second, as the candidate; None where it
+gives no verdict on them."""
 
 
 @dataclass(frozen=True, kw_only=True)
