@@ -65,6 +65,7 @@ CASES = [
     (Limit.BEFORE_ENGINE, {"network": 60.0}),
     (Limit.NONE, {"network": 9.0}),
     (Limit.NETWORK, {"network": 60.0, "front_end_cores": 0.01, **CPU}),
+    (Limit.BEFORE_ENGINE, {"network": 60.0, "front_end_cores": 0.01, "same_machine": True, **CPU}),
     (Limit.FRONT_END, {"network": 60.0, "front_end_cores": 0.9, **CPU}),
     # 40 ms of CPU for each of three requests a second
     (Limit.FRONT_END, {"network": 60.0, "front_end_cores": 0.12, **CPU}),
@@ -294,11 +295,27 @@ def test_times_of_some_requests_do_not_say_how_many_run(lost, at_most):
         "network_ms": 0.0, "server_queue_ms": 0.0, "server_prefill_ms": 20.0, "server_kv_transfer_ms": np.nan,
         "server_decode_ms": 80.0,
     }  # fmt: skip
-    requests = pd.DataFrame({"point": "c4-r0", "outcome": "ok", **times})
+    requests = pd.DataFrame({"point": "c4-r0", "outcome": "ok", "warmup": False, **times})
     requests.loc[requests.index[20 : 20 + lost], ["network_ms", "server_prefill_ms", "server_decode_ms"]] = None
-    found = _stamps(SimpleNamespace(point="c4-r0", window_ns=(100 * ms, 900 * ms)), requests)
+    found = _stamps(SimpleNamespace(point="c4-r0", window_ns=(100 * ms, 900 * ms), left_out=[]), requests)
     assert found.at_most == at_most
     assert found.idle == 0.0
+
+
+def test_what_a_disturbed_stretch_made_late_is_not_the_client():
+    """The stamps are those of the requests of which the point's numbers are."""
+    ms = 1_000_000
+    sent = [25 * ms * index for index in range(40)]
+    late = [500 * ms <= at < 600 * ms for at in sent]
+    times = {
+        "scheduled_ns": [at - 300 * ms * slow for at, slow in zip(sent, late, strict=True)], "sent_ns": sent,
+        "first_event_ns": [at + 20 * ms for at in sent], "ended_ns": [at + 24 * ms for at in sent],
+    }  # fmt: skip
+    requests = pd.DataFrame({"point": "c1-r0", "outcome": "ok", "warmup": False, **times})
+    row = SimpleNamespace(point="c1-r0", window_ns=(0, 1000 * ms), left_out=[])
+    assert _stamps(row, requests).client_ms == pytest.approx(30.0)
+    row.left_out = [(490 * ms, 610 * ms)]
+    assert _stamps(row, requests).client_ms == 0.0
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,10 @@ def _by_cpu(facts: LevelFacts, before_ms: float) -> tuple[Limit, str, tuple[Fact
         work = Fact(name="CPU of the front end for a request", value=each_ms, unit="ms", at_least=OWN_WORK * before_ms)
         return Limit.FRONT_END, f"the front end: {number(each_ms)} ms of CPU for each request", (work,)
     free = Fact(name="CPU of the front end", value=cores, unit="cores", below=BUSY_CORES)
+    if facts.same_machine:
+        # there is no network between them
+        idle = f"its front end, which uses only {number(cores, 2)} cores, or until a step ends"
+        return Limit.BEFORE_ENGINE, f"before {facts.engine}'s scheduler: in {idle}", (free,)
     return Limit.NETWORK, f"the network: the front end uses only {number(cores, 2)} cores", (free,)
 
 

@@ -16,6 +16,7 @@ from servebench.analysis.time_parts import time_parts
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
+from servebench.measure.columns import in_window, measured_rows
 from servebench.measure.in_flight import in_flight_at
 from servebench.util.units import NS_PER_MS
 
@@ -59,11 +60,18 @@ def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[L
         running_limit = default_running_limit(knobs)
     budget = configured(run.config, knobs.get(Limit.TOKEN_BUDGET, ()))
     limits = {"running_limit": running_limit, "token_budget": budget}
-    return [_facts(run, rows, parts.get(level, {}), limits) for level, rows in levels.items()]
+    # an engine that servebench starts is reached without a network; an emulated one may have a planted network
+    local = not attached and not run.emulated
+    return [_facts(run, rows, parts.get(level, {}), limits, same_machine=local) for level, rows in levels.items()]
 
 
 def _facts(
-    run: RunData, rows: Sequence[PointRow], parts: Mapping[str, float], limits: Mapping[str, float | None]
+    run: RunData,
+    rows: Sequence[PointRow],
+    parts: Mapping[str, float],
+    limits: Mapping[str, float | None],
+    *,
+    same_machine: bool,
 ) -> LevelFacts:
     """Return the facts of a level from its points; `limits` are those of the engine's settings."""
     requests = run.requests
@@ -115,6 +123,7 @@ def _facts(
         open_loop=rows[0].rate is not None,
         kept_up=mean("kept_up"),
         in_flight=mean("average_in_flight"),
+        same_machine=same_machine,
         **limits,
         **_cores([row for row in rows if (row.telemetry_samples or 0) >= SAMPLES_MIN]),
     )
@@ -164,7 +173,9 @@ def _stamps(row: PointRow, requests: pd.DataFrame) -> _Stamps | None:
     if requests.empty:
         return None
     own = requests[(requests["point"] == row.point) & requests["sent_ns"].notna()]
-    inside = own[(own["sent_ns"] >= start) & (own["sent_ns"] <= end) & (own["outcome"] == "ok")]
+    # the requests of which the point's own numbers are, without disturbed stretches
+    inside = in_window(measured_rows(own), start, end, row.left_out)
+    inside = inside[inside["outcome"] == "ok"]
     if inside.empty or end <= start:
         return None
     times = own[["sent_ns", "ended_ns"]].to_numpy(dtype=np.int64)

@@ -43,6 +43,7 @@ class LevelFacts:
     waiting: float | None = None
     at_most: float | None = None
     at_limit: float | None = None
+    same_machine: bool = False
     running_limit: float | None = None
     token_budget: float | None = None
     request_rate: float | None = None
