@@ -2,7 +2,10 @@
 
 from io import StringIO
 
+import pytest
+
 from servebench.analysis.advice import recommend_runs
+from servebench.analysis.answer.leads import row_between
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_speed
@@ -56,3 +59,28 @@ def test_a_use_without_a_winner_lists_the_first_too(make_study):
     (values,) = [line for line in brief.getvalue().splitlines() if ", then " in line]
     assert values.split()[0] == "aa"
     assert "bb" in values
+
+
+@pytest.mark.slow
+def test_a_winner_over_several_starts_is_one_by_the_comparison(make_study):
+    """Both were on one page of the report: "best ... clear" and "not enough data", of the same numbers."""
+    outcomes = set()
+    for seed, slow in enumerate([1.0, 1.03, 1.06, 1.06, 1.08, 1.1, 1.3]):
+        pair = [
+            (
+                SimulatedEngine(name=name, slow=factor, run_sd=0.02),
+                SimulatedLoad(requests=60, starts=3, seed=2 * seed + number),
+            )
+            for number, (name, factor) in enumerate((("a", 1.0), ("b", slow)))
+        ]
+        runs = read.load_study(make_study(*pair, name=f"s{seed}")).runs
+        labels = run_labels(runs)
+        compared = compare_speed(pairs_within(runs), earlier=[], labels=labels)
+        found = recommend_runs(runs, load_rules(), labels=labels, comparisons=compared)
+        (batch,) = [one for one in found if one.use_case.name == "batch"]
+        first, second = (one.entrant.run_id for one in batch.ranking[:2])
+        row = row_between(first, second, batch.ranking[0].at, compared)
+        outcomes.add((batch.outcome, row.result))
+    assert ("winner", "faster") in outcomes
+    assert {result for outcome, result in outcomes if outcome == "winner"} == {"faster"}
+    assert any(outcome == "no clear difference" for outcome, _ in outcomes)
