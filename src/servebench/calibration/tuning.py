@@ -17,7 +17,7 @@ from statistics import fmean
 
 from servebench.analysis.tuning.answer import gain_of, recommended
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.tuning.steps import Entrant, RaceRules, Result, Step
+from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result, Step
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.util.markdown import table
 
@@ -166,7 +166,7 @@ class Chosen:
 def race(study: SimulatedTune, budget_s: float | None = None) -> Chosen:
     """Return what the race chooses."""
     rules = RaceRules(budget=BUDGET_SHARE * study.grid_s if budget_s is None else budget_s, margin=MARGIN)
-    found = Race(rules, [Entrant(name=name) for name in study.names])
+    found = Race(rules, [RaceEntrant(name=name) for name in study.names])
     while (step := found.next_step()) is not None:
         found.add(_result(study, step))
     pick = recommended(found, MARGIN)

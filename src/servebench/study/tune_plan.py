@@ -19,7 +19,7 @@ from servebench.analysis.tuning.candidates import (
     take_backs,
 )
 from servebench.analysis.tuning.conditions import with_settings
-from servebench.analysis.tuning.steps import BLOCKS_MAX, STARTS_MAX, Entrant
+from servebench.analysis.tuning.steps import BLOCKS_MAX, STARTS_MAX, RaceEntrant
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.config.arguments import parse_arguments
 from servebench.config.tuning import load_recipes, load_space, parse_question, split_words
@@ -243,12 +243,12 @@ def _fault(job: Job | str, registry: Registry) -> str | None:
     return None
 
 
-def entrants_of(candidates: Iterable[StoredCandidate]) -> list[Entrant]:
+def entrants_of(candidates: Iterable[StoredCandidate]) -> list[RaceEntrant]:
     """Return the entrants of the race, by the names of their runs."""
     listed = list(candidates)
     stocks = {one.candidate.engine: one.run for one in reversed(listed) if not one.candidate.settings}
     return [
-        Entrant(
+        RaceEntrant(
             name=one.run,
             answers=one.candidate.answers,
             reference=stocks.get(one.candidate.engine, ""),

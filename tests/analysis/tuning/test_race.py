@@ -8,17 +8,17 @@ import random
 import pytest
 
 from servebench.analysis.tuning.answer import gain_of, verdict_of
-from servebench.analysis.tuning.estimate import Measured, Spread, estimate, spread_of
+from servebench.analysis.tuning.estimate import MeasuredBlock, Spread, estimate, spread_of
 from servebench.analysis.tuning.ledger import highest_load
 from servebench.analysis.tuning.race import Race, replay
-from servebench.analysis.tuning.steps import Entrant, RaceRules, Result
+from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result
 
 START, BLOCK = 60.0, 20.0
 
 
 def run(means, *, budget=1e6, entrants=None, results=None, levels=1, sd=0.0, seed=0, **rules):
     """Run a race; `means` maps names to values, `results` names to a result or a function of the step."""
-    entrants = entrants or [Entrant(name=name) for name in means]
+    entrants = entrants or [RaceEntrant(name=name) for name in means]
     race = Race(RaceRules(budget=budget, levels=levels, **rules), entrants)
     steps = []
     while (step := race.next_step()) is not None:
@@ -136,10 +136,10 @@ def test_a_budget_that_compares_nothing_says_what_it_would_take():
 
 def test_answers_are_checked_before_a_candidate_may_win():
     entrants = [
-        Entrant(name="stock"),
-        Entrant(name="a", answers=True),
-        Entrant(name="b", answers=True),
-        Entrant(name="c"),
+        RaceEntrant(name="stock"),
+        RaceEntrant(name="a", answers=True),
+        RaceEntrant(name="b", answers=True),
+        RaceEntrant(name="c"),
     ]
     means = {"stock": 0.0, "a": 0.5, "b": 0.4, "c": 0.1}
 
@@ -155,7 +155,7 @@ def test_answers_are_checked_before_a_candidate_may_win():
 
 
 def test_each_setting_of_the_winner_is_taken_back():
-    entrants = [Entrant(name="stock"), Entrant(name="a", take_backs=("a -x", "a -y"))]
+    entrants = [RaceEntrant(name="stock"), RaceEntrant(name="a", take_backs=("a -x", "a -y"))]
     race, steps = run({"stock": 0.0, "a": 0.3, "a -x": 0.1, "a -y": 0.3}, entrants=entrants)
     assert race.contributions_of == ("a -x", "a -y")
     last = [step for step in steps if step.phase == "contributions"]
@@ -188,7 +188,7 @@ def test_starts_that_differ_more_make_wider_intervals():
     rng = random.Random(1)
 
     def blocks(sd):
-        return [Measured(name, f"{name}{start}", start, rng.gauss(0, sd)) for name in "abcd" for start in range(5)]
+        return [MeasuredBlock(name, f"{name}{start}", start, rng.gauss(0, sd)) for name in "abcd" for start in range(5)]
 
     narrow, wide = (estimate(blocks(sd)).interval("a", "b", 0.05) for sd in (0.002, 0.1))
     assert wide[2] - wide[1] > 3 * (narrow[2] - narrow[1])
@@ -196,8 +196,8 @@ def test_starts_that_differ_more_make_wider_intervals():
 
 def test_blocks_of_one_start_are_no_starts():
     """A start that is 10% faster in all its ten blocks says as little as one start does."""
-    rows = [Measured("a", "a0", block, 0.1) for block in range(10)] + [
-        Measured("b", "b0", block, 0.0) for block in range(10)
+    rows = [MeasuredBlock("a", "a0", block, 0.1) for block in range(10)] + [
+        MeasuredBlock("b", "b0", block, 0.0) for block in range(10)
     ]
     _, error = estimate(rows, Spread(start=0.05, block=0.01)).difference("a", "b")
     assert error == pytest.approx(math.sqrt(2 * (0.05**2 + 0.01**2 / 10)), rel=1e-6)
@@ -205,7 +205,7 @@ def test_blocks_of_one_start_are_no_starts():
 
 def test_what_all_blocks_share_is_no_spread():
     rows = [
-        Measured(name, f"{name}{start}", 10 * start + block, 0.5 * start + 0.1 * block)
+        MeasuredBlock(name, f"{name}{start}", 10 * start + block, 0.5 * start + 0.1 * block)
         for name in "abc"
         for start in range(4)
         for block in range(2)

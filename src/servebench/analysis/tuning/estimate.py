@@ -24,7 +24,7 @@ NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredBlock:
     """The value of one block: of which candidate, in which start of its engine, and which block (the same prompts for all)."""
 
     candidate: str
@@ -76,7 +76,7 @@ def quantile(share: float, freedom: float) -> float:
     return float(stdtrit(freedom, share))
 
 
-def estimate(blocks: Sequence[Measured], spread: Spread | None = None) -> Estimates:
+def estimate(blocks: Sequence[MeasuredBlock], spread: Spread | None = None) -> Estimates:
     """Return the estimates of all candidates in these blocks, of which there must be one. The spread is that of the blocks
     themselves unless one is given."""
     spread = spread or spread_of(blocks)
@@ -94,7 +94,7 @@ def estimate(blocks: Sequence[Measured], spread: Spread | None = None) -> Estima
     return Estimates(names=names, means=found[:count], covariance=inverse[:count, :count], spread=spread)
 
 
-def spread_of(blocks: Sequence[Measured]) -> Spread:
+def spread_of(blocks: Sequence[MeasuredBlock]) -> Spread:
     """Return the spread between starts and between blocks, pooled over the candidates and moderated by the prior."""
     within, within_freedom = _residual(blocks, [one.start for one in blocks])
     block = _moderated(within, within_freedom, BLOCK_SD, BLOCK_FREEDOM)
@@ -111,7 +111,7 @@ def _moderated(squares: float, freedom: float, prior: float, prior_freedom: floa
     return float(((squares + prior_freedom * prior**2) / (freedom + prior_freedom)) ** 0.5)
 
 
-def _residual(blocks: Sequence[Measured], groups: Sequence[str]) -> tuple[float, float]:
+def _residual(blocks: Sequence[MeasuredBlock], groups: Sequence[str]) -> tuple[float, float]:
     """Return the sum of squares that groups and blocks leave unexplained, and its degrees of freedom."""
     if len(blocks) < 2:
         return 0.0, 0.0
@@ -122,13 +122,13 @@ def _residual(blocks: Sequence[Measured], groups: Sequence[str]) -> tuple[float,
     return (float(((values - design @ found) ** 2).sum()), float(freedom)) if freedom > 0 else (0.0, 0.0)
 
 
-def _means_of_starts(blocks: Sequence[Measured]) -> list[Measured]:
+def _means_of_starts(blocks: Sequence[MeasuredBlock]) -> list[MeasuredBlock]:
     """One value for each start: its mean. The block of a start is the first that it measured, which others of its round share."""
-    groups: dict[tuple[str, str], list[Measured]] = {}
+    groups: dict[tuple[str, str], list[MeasuredBlock]] = {}
     for one in blocks:
         groups.setdefault((one.candidate, one.start), []).append(one)
     return [
-        Measured(candidate, start, min(one.block for one in own), float(np.mean([one.value for one in own])))
+        MeasuredBlock(candidate, start, min(one.block for one in own), float(np.mean([one.value for one in own])))
         for (candidate, start), own in groups.items()
     ]
 

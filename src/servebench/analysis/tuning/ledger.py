@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from servebench.analysis.tuning.estimate import Estimates, Measured, estimate, spread_of
-from servebench.analysis.tuning.steps import Entrant, Phase, RaceRules, Result, Step
+from servebench.analysis.tuning.estimate import Estimates, MeasuredBlock, estimate, spread_of
+from servebench.analysis.tuning.steps import Phase, RaceEntrant, RaceRules, Result, Step
 
 
 @dataclass
@@ -25,7 +25,7 @@ class OwnResults:
 class Ledger:
     """The results of a race by candidate."""
 
-    def __init__(self, rules: RaceRules, entrants: Sequence[Entrant]) -> None:
+    def __init__(self, rules: RaceRules, entrants: Sequence[RaceEntrant]) -> None:
         """Begin without results."""
         self.rules = rules
         self.entrants = {one.name: one for one in entrants}
@@ -49,7 +49,7 @@ class Ledger:
         """The candidates with at least one value."""
         return [name for name in self._own if any(one.value is not None for _, one in self.results(name))]
 
-    def blocks(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> list[Measured]:
+    def blocks(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> list[MeasuredBlock]:
         """Return the values of the blocks of these phases: those of one level, or the means of blocks with all levels."""
         found: dict[tuple[str, str, int], dict[int, float]] = {}
         for name, own in self._own.items():
@@ -59,11 +59,13 @@ class Ledger:
                     found.setdefault((name, start, step.repeat), {})[step.level] = result.value
         if self.rules.ladder:
             loads = ((key, self._load(values)) for key, values in found.items())
-            return [Measured(*key, load) for key, load in loads if load is not None]
+            return [MeasuredBlock(*key, load) for key, load in loads if load is not None]
         if level is not None:
-            return [Measured(*key, values[level]) for key, values in found.items() if level in values]
+            return [MeasuredBlock(*key, values[level]) for key, values in found.items() if level in values]
         return [
-            Measured(*key, fmean(values.values())) for key, values in found.items() if len(values) == self.rules.levels
+            MeasuredBlock(*key, fmean(values.values()))
+            for key, values in found.items()
+            if len(values) == self.rules.levels
         ]
 
     def _load(self, shares: Mapping[int, float]) -> float | None:

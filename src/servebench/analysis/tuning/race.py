@@ -28,9 +28,9 @@ from servebench.analysis.tuning.ledger import Ledger
 from servebench.analysis.tuning.steps import (
     BLOCKS_MAX,
     FIRST_OF_PHASE,
-    Entrant,
     Left,
     Phase,
+    RaceEntrant,
     RaceRules,
     Reason,
     Result,
@@ -54,7 +54,7 @@ class Race(Ledger):
     """The race as a script that asks for one step after another. Results are added in the order in which they were asked for;
     the same results lead to the same steps, so a race that was cut off goes on from what is stored."""
 
-    def __init__(self, rules: RaceRules, entrants: Sequence[Entrant]) -> None:
+    def __init__(self, rules: RaceRules, entrants: Sequence[RaceEntrant]) -> None:
         """The first entrant is the stock settings."""
         super().__init__(rules, entrants)
         self.stock = entrants[0].name

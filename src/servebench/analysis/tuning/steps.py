@@ -37,7 +37,7 @@ class RaceRules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entrant:
+class RaceEntrant:
     """A candidate as the race sees it. `answers`: its answers must be checked before it may win, against those of `reference`
     (empty: stock). `take_backs` are the names of the candidates without one of its changes each."""
 
