@@ -195,7 +195,7 @@ def test_what_takes_long_to_read_is_refused(receiver, port, monkeypatch, kind, b
 
 
 def test_reading_ends_in_time(receiver, port, monkeypatch):
-    """Whoever sends without end, such as a busy server that others load, too."""
+    """A sender without end, such as a busy server that others load, too."""
     monkeypatch.setattr(module, "WAIT_S", -1.0)
     for _ in range(3):
         post(port, whole())

@@ -13,7 +13,7 @@ that is a result, and costs no second try. Between blocks of one start a candida
 tried. If another round of all does not fit, those with the lowest estimates leave, as `budget` says. Nothing is begun that is
 predicted to end after the budget.
 
-*Finals.* The best few, and stock, start anew on prompts that nobody has seen, interleaved. The winner is the best by all that
+*Finals.* The best few, and stock, start again on prompts that nobody has seen, interleaved. The winner is the best by all that
 was measured; its gain over stock is from the finals alone, so the luck that brought it there is not in it. Then each of its
 settings is taken back, one at a time.
 """

@@ -44,7 +44,7 @@ def command(words: tuple[str, ...], **_: object) -> int:
     """Find the best settings of an engine for a model, a GPU, a workload and a load, within a budget of engine time.
 
     Candidates (stock settings, rules of thumb, your own, random draws) race on the same prompts, and leave when they are
-    clearly worse. The best few start anew on new prompts: the gain over stock is from these starts alone. The words are
+    clearly worse. The best few start again on new prompts: the gain over stock is from these starts alone. The words are
     those of a run, and: tune.objective, tune.levels, tune.budget or tune.trials, tune.margin, tune.error, tune.count,
     tune.finalists, tune.final_starts, tune.only, tune.space=FILE, tune.candidates=FILE, tune.seed and tune.out=DIR
     (docs/tune.md).
