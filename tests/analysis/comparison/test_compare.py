@@ -242,7 +242,7 @@ def test_levels_whose_starts_rest_on_many_requests_weigh_more():
         for level, error in enumerate((0.01, 0.01, 0.1, 0.1)):
             noise = rng.normal(0, error, 5)
             values = StartValues(
-                baseline=np.zeros(5), candidate=0.02 + noise, paired=True, error=error if known else 0.0
+                baseline=np.zeros(5), candidate=0.02 + noise, paired=True, errors=np.array([error if known else 0.0])
             )
             p = compare_starts(values).p
             rows.append(

@@ -12,12 +12,15 @@ from servebench.analysis.comparison.decisions import (
     PRIOR_STARTS,
     SPENT,
     PairDecision,
+    decide,
     decide_rows,
+    first_starts,
     looks_beyond,
     looks_until,
     with_prior,
 )
-from servebench.analysis.comparison.model import ComparisonRow, Side, StartSpread, StartValues
+from servebench.analysis.comparison.model import ComparedPoint, ComparisonRow, Side, StartSpread, StartValues
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS
 
 THROUGHPUT, TTFT, E2E = DECIDING
@@ -129,6 +132,46 @@ def test_more_starts_do_not_change_what_earlier_ones_decided():
     first, later = (decided([row(E2E, a[:count], b[:count])]).rows[0] for count in (3, 12))
     assert first.verdict == later.verdict == "slower"
     assert first.starts == later.starts == 3
+
+
+def side_with_warnings(pace, warned):
+    """A side with one level; each start has `pace`, and a warning that up to half of the work is missing where `warned`."""
+    rng = np.random.default_rng(4)
+    base = rng.lognormal(3, 0.1, 60)
+    points = [
+        ComparedPoint(
+            level="1", repeat=start, verdict="doubtful" if bad else "valid", start_id=f"s{start}",
+            doubts=("errors",) if bad else (),
+            row=PointRow(requests_ok=60, requests_failed=30, start_id=f"s{start}"),
+            request_ids=tuple(map(str, range(60))), sizes=np.ones(60), failed=np.zeros(60, dtype=bool),
+            e2e_ms=base * pace * rng.lognormal(0, 0.001),
+        )
+        for start, bad in enumerate(warned)
+    ]  # fmt: skip
+    return Side(name=f"{pace}", samples=tuple(points))
+
+
+def test_warnings_of_later_starts_do_not_change_what_earlier_ones_decided():
+    """A look widens its intervals for the warnings of its own starts only."""
+
+    def decision(warned):
+        pair = side_with_warnings(1.0, warned), side_with_warnings(1.2, warned)
+        ((found,),) = [one.rows for one in decide([pair], margin=MARGIN)]
+        return found
+
+    early, later = decision([False, False]), decision([False, False, True, True, True, True])
+    assert early.verdict == later.verdict == "slower"
+    assert (early.starts, early.row.low, early.row.high) == (later.starts, later.row.low, later.row.high)
+    assert decision([True] * 2).verdict == "open"
+
+
+def test_requests_of_later_starts_do_not_change_the_weight_of_a_level():
+    """Levels weigh by the requests of the starts that a look sees."""
+    values = StartValues(
+        baseline=np.zeros(4), candidate=np.zeros(4), paired=True, errors=np.array([0.01, 0.01, 0.3, 0.3])
+    )
+    assert first_starts(values, 2).error == pytest.approx(0.01)
+    assert values.error > 0.2
 
 
 def test_an_open_level_says_how_many_starts_would_decide_it():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from servebench.analysis.comparison.model import (
 )
 from servebench.analysis.comparison.starts import group_by_start
 from servebench.analysis.fairness import SettingDifference, how_to_resolve, mattering_keys
-from servebench.analysis.warnings.weighing import weigh
+from servebench.analysis.warnings.weighing import Weight, weigh
 
 SIGNIFICANCE = 0.05
 MARGIN = 0.05
@@ -78,7 +79,7 @@ def _level_rows(
 
 def _weighed(row: ComparisonRow, sides: Sequence[Sequence[ComparedPoint]], with_doubtful: bool) -> ComparisonRow:
     """The row with what the warnings of its points mean for it: a wider interval, or a result that is only provisional."""
-    weights = [weigh([(point.doubts, point.row) for point in points], row.metric.name) for points in sides]
+    weights = [_weight(points, row.metric) for points in sides]
     doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
     factor = (1 + weights[0].bound) * (1 + weights[1].bound)
     if row.low is not None and row.high is not None and row.metric is not FAILED:
@@ -90,7 +91,22 @@ def _weighed(row: ComparisonRow, sides: Sequence[Sequence[ComparedPoint]], with_
         f"provisional: {', '.join(doubts)}" * bool(doubts),
     )
     competes = row.competes and (with_doubtful or not doubts)
-    return replace(row, competes=competes, why="; ".join(filter(None, parts)), doubts=doubts, widened=factor - 1)
+    widened = _widened_by_start(sides, row.metric)
+    return replace(row, competes=competes, why="; ".join(filter(None, parts)), doubts=doubts, widened=widened)
+
+
+def _weight(points: Iterable[ComparedPoint], metric: Metric) -> Weight:
+    return weigh([(point.doubts, point.row) for point in points], metric.name)
+
+
+def _widened_by_start(sides: Sequence[Sequence[ComparedPoint]], metric: Metric) -> tuple[float, ...]:
+    """Return by how much the warnings of the first start of each side widen an interval, of the first two, and so on."""
+    starts = [group_by_start(points) for points in sides]
+    bounds = [
+        [_weight(chain.from_iterable(side[:count]), metric).bound for side in starts]
+        for count in range(1, max(map(len, starts)) + 1)
+    ]
+    return tuple((1 + ours) * (1 + theirs) - 1 for ours, theirs in bounds)
 
 
 def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:

@@ -290,22 +290,25 @@ def _tested(one: Decision, look: int) -> Decision:
     if one.row.metric.source == "ttft_ms" and look < TTFT_STARTS_MIN:
         return one
     difference, error, freedom = moderated(first_starts(values, look))
-    row = _with_interval(one.row, float(difference), float(error), float(freedom), SPENT / look)
+    row = _with_interval(one.row, look, (float(difference), float(error), float(freedom)), SPENT / look)
     row = replace(row, p=float(_two_sided(difference, error, freedom)), why="" if row.competes else row.why)
     return replace(one, row=row, starts=look)
 
 
 def first_starts(values: StartValues, count: int) -> StartValues:
     """Return the values of the first so many starts."""
-    return replace(values, baseline=values.baseline[:count], candidate=values.candidate[:count])
+    baseline, candidate, errors = (one[:count] for one in (values.baseline, values.candidate, values.errors))
+    return replace(values, baseline=baseline, candidate=candidate, errors=errors)
 
 
-def _with_interval(row: ComparisonRow, difference: float, error: float, freedom: float, level: float) -> ComparisonRow:
+def _with_interval(row: ComparisonRow, look: int, estimate: tuple[float, float, float], level: float) -> ComparisonRow:
+    """The row with the interval at a level from an estimate (`_estimate`) and the warnings of the first `look` starts."""
     from scipy.special import stdtrit
 
+    difference, error, freedom = estimate
     half = error * float(stdtrit(freedom, 1 - level / 2))
     low, high = as_relative((difference - half, difference + half))
-    wider = 1 + row.widened
+    wider = 1 + (row.widened[look - 1] if row.widened else 0.0)
     return replace(
         row, effect=math.expm1(difference), low=(1 + low) / wider - 1, high=(1 + high) * wider - 1, method="starts"
     )
@@ -326,7 +329,7 @@ def _judged(one: Decision, look: int, p_corrected: float | None, margin: float) 
     row = one.row
     if one.verdict != "open" or one.starts != look or row.low is None or row.high is None:
         return one
-    narrow = _with_interval(row, *_estimate(one), 2 * SPENT / look)
+    narrow = _with_interval(row, look, _estimate(one), 2 * SPENT / look)
     if narrow.low is not None and narrow.high is not None and -margin < narrow.low and narrow.high < margin:
         return replace(one, verdict="equal", row=replace(row, low=narrow.low, high=narrow.high))
     if p_corrected is not None and p_corrected < SPENT / look and not row.low <= 0 <= row.high:
@@ -336,6 +339,7 @@ def _judged(one: Decision, look: int, p_corrected: float | None, margin: float) 
 
 
 def _estimate(one: Decision) -> tuple[float, float, float]:
+    """The difference at the last look of a question, its standard error and degrees of freedom."""
     assert one.row.starts is not None
     difference, error, freedom = moderated(first_starts(one.row.starts, one.starts))
     return float(difference), float(error), float(freedom)

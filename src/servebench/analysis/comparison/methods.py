@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -79,7 +80,12 @@ def _compare_metric(
         baseline=_start_logs(known[0], metric),
         candidate=_start_logs(known[1], metric),
         paired=paired and complete,
-        error=_request_error([part for side in known for parts in side for part in parts], metric.percent),
+        errors=np.array(
+            [
+                _request_error([part for parts in sides if parts is not None for part in parts], metric.percent)
+                for sides in zip_longest(*known)
+            ]
+        ),
     )
     spreads = known_spreads(level, metric.name, baseline[0], candidate[0])
     return _with_difference(level, metric, starts, spreads, known)
@@ -117,7 +123,7 @@ def _start_logs(starts: Sequence[Sequence[Floats]], metric: Metric) -> Floats:
 
 
 def _request_error(parts: Sequence[Floats], percent: float | None) -> float:
-    """The standard error of the logarithm of the metric in one start, root mean square over them, as of independent values."""
+    """The standard error of the logarithm of the metric in one start, as of independent values (root mean square over points)."""
     errors = []
     for values in parts:
         root = values.size**0.5

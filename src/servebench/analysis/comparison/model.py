@@ -100,16 +100,21 @@ class StartSpread:
 class StartValues:
     """A metric at a level by start of the engine: logarithms (for `failed_share`: shares), in the order of the starts.
 
-    If `paired`, entries at the same place come from starts that sent the same requests. `error` is about how far the few
-    requests of one start move its value, as if they were independent: levels with a small one say more. `known` is by how
+    If `paired`, entries at the same place come from starts that sent the same requests. `errors` are about how far the few
+    requests of each start move its value on either side, as if they were independent (nothing: not at all). `known` is by how
     much starts are known to differ from earlier ones, as (standard deviation, degrees of freedom).
     """
 
     baseline: Floats
     candidate: Floats
     paired: bool
-    error: float = 0.0
+    errors: Floats = field(default_factory=lambda: np.empty(0))
     known: tuple[float, int] = (0.0, 0)
+
+    @property
+    def error(self) -> float:
+        """The root mean square of `errors`: levels with a small one say more."""
+        return float(np.sqrt(np.mean(self.errors**2))) if self.errors.size else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +143,9 @@ class ComparisonRow:
     why: str = ""
     competes: bool = True
     doubts: tuple[str, ...] = ()
-    widened: float = 0.0
-    """By which share warnings of a known size have widened the interval, at each end."""
+    widened: tuple[float, ...] = ()
+    """By which share warnings of a known size widen the interval at each end: those of the first start of each side, of the
+    first two, and so on."""
     level_missing: bool = False
     """Whether the whole level cannot be compared: the candidate lacks it, or a point of it is void."""
 
