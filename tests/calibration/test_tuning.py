@@ -6,7 +6,17 @@ import random
 
 import pytest
 
-from servebench.calibration.tuning import LANDSCAPES, MARGIN, SimulatedTune, grid, race, successive_halving, tune_page
+from servebench.calibration.tuning import (
+    HARDER,
+    LANDSCAPES,
+    MARGIN,
+    SimulatedTune,
+    contributions,
+    grid,
+    race,
+    successive_halving,
+    tune_page,
+)
 
 
 @pytest.mark.parametrize("landscape", LANDSCAPES, ids=lambda one: one.name)
@@ -36,4 +46,11 @@ def test_landscapes_have_an_engine_that_starts_as_stock():
 
 def test_the_table_has_a_line_for_each_landscape_and_method():
     lines = tune_page(2, 0, lambda _: None, {"servebench tune": lambda study, _: race(study)}).splitlines()
-    assert len(lines) == 2 + len(LANDSCAPES)
+    assert len(lines) == 2 + len(LANDSCAPES) + len(HARDER)
+
+
+@pytest.mark.parametrize("landscape", [LANDSCAPES[0], HARDER[-1]], ids=lambda one: one.name)
+def test_what_a_setting_contributes_is_within_its_interval(landscape):
+    held = [one for seed in range(12) for one in contributions(SimulatedTune(landscape, seed))]
+    assert len(held) >= 12
+    assert sum(held) / len(held) >= 0.85

@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from servebench.analysis.tuning.answer import gain_of, recommended
+from servebench.analysis.tuning.answer import Change, change_of, gain_of, recommended
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result, Step
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.util.markdown import table
 
 CANDIDATES = 24
+CHANGES = 2
+"""Settings of each candidate that can be taken back."""
 START_S, BLOCK_S = 60.0, 20.0
 """The cold start of an engine and its warm-up, and a block of load."""
 POINT_BLOCKS = 3
@@ -44,18 +46,26 @@ HELD = Promise(
     bar=0.95,
     at_most=False,
 )
+PARTS = Promise(
+    name="tune_parts",
+    text="the interval of what a setting of the winner contributes holds the truth in 95% of them",
+    bar=0.95,
+    at_most=False,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Landscape:
     """The truth: `means` draws the logarithms of all candidates, the first of which is stock, and None where an engine does not
-    start. `drift` is by how much everything slows down over the race's budget."""
+    start. `drift` is by how much everything slows down over the race's budget. With `rough_sd`, starts of every third candidate
+    differ by that much."""
 
     name: str
     means: Callable[[random.Random], Sequence[float | None]]
     start_sd: float = 0.01
     block_sd: float = 0.01
     drift: float = 0.0
+    rough_sd: float | None = None
 
 
 def _spread_below(rng: random.Random, count: int, nearest: float, farthest: float) -> list[float]:
@@ -102,6 +112,12 @@ LANDSCAPES = (
     Landscape(name="starts differ by 3%", means=_close, start_sd=0.03),
     Landscape(name="drift of 8%", means=_close, drift=0.08),
 )
+HARDER = (
+    Landscape(name="starts differ by 6%", means=_close, start_sd=0.06),
+    Landscape(name="starts and blocks differ by 3%", means=_close, start_sd=0.03, block_sd=0.03),
+    Landscape(name="starts of a third differ by 10%", means=_close, rough_sd=0.10),
+)
+"""Where it is known to err more often: shown, without a promise on the choice."""
 
 
 @dataclass
@@ -129,8 +145,18 @@ class SimulatedTune:
         return sum(REPEATS * whole if mean is not None else FAILED_START_S for mean in self.means)
 
     def mean(self, name: str) -> float | None:
-        """Return the true logarithm of a candidate."""
-        return self.means[int(name[1:])]
+        """Return the true logarithm of a candidate, or of one without a setting: `t03/1` is `t03` without its second one."""
+        number, _, change = name[1:].partition("/")
+        whole = self.means[int(number)]
+        if whole is None or not change:
+            return whole
+        return whole - random.Random(f"{self.seed}/part/{name}").uniform(-0.02, 0.10)
+
+    def start_sd(self, name: str) -> float:
+        """Return by how much starts of a candidate differ."""
+        number = int(name[1:].partition("/")[0])
+        rough = self.landscape.rough_sd
+        return rough if rough is not None and number % 3 == 1 else self.landscape.start_sd
 
     def regret(self, name: str | None) -> float:
         """Return by which share a candidate is worse than the best."""
@@ -147,7 +173,7 @@ class SimulatedTune:
         cost = BLOCK_S + (START_S if block == 0 else 0.0)
         self.spent_s += cost
         own = random.Random(f"{self.seed}/{name}/{start}")
-        speed = own.gauss(0.0, self.landscape.start_sd)
+        speed = own.gauss(0.0, self.start_sd(name))
         noise = [own.gauss(0.0, self.landscape.block_sd) for _ in range(block + 1)][-1]
         shared = random.Random(f"{self.seed}/{start}/{block}").gauss(0.0, 0.01)
         drift = self.landscape.drift * self.spent_s / (BUDGET_SHARE * self.grid_s)
@@ -183,11 +209,35 @@ def _result(study: SimulatedTune, step: Step) -> Result:
 
 def _held(found: Race, study: SimulatedTune) -> bool | None:
     gain = gain_of(found)
-    stock = study.mean(found.stock)
-    true = study.mean(found.winner) if found.winner is not None else None
-    if gain is None or stock is None or true is None:
+    if gain is None or found.winner is None:
         return None
-    return gain.low <= math.expm1(true - stock) <= gain.high
+    return _holds(gain, study, found.winner, found.stock)
+
+
+def _holds(gain: Change, study: SimulatedTune, one: str, other: str) -> bool | None:
+    true, beside = study.mean(one), study.mean(other)
+    return gain.low <= math.expm1(true - beside) <= gain.high if true is not None and beside is not None else None
+
+
+def contributions(study: SimulatedTune) -> list[bool]:
+    """Return for each setting of the winner whether the interval of its contribution holds the truth."""
+    rules = RaceRules(budget=study.grid_s, margin=MARGIN)
+    found = Race(
+        rules,
+        [
+            RaceEntrant(name=name, take_backs=tuple(f"{name}/{index}" for index in range(CHANGES)))
+            for name in study.names
+        ],
+    )
+    while (step := found.next_step()) is not None:
+        found.add(_result(study, step))
+    parts = [
+        (name, change_of(found, found.winner, name, ("finals", "contributions")))
+        for name in found.contributions_of
+        if found.winner is not None
+    ]
+    held = [_holds(gain, study, found.winner or "", name) for name, gain in parts if gain is not None]
+    return [one for one in held if one is not None]
 
 
 def grid(study: SimulatedTune) -> Chosen:
@@ -228,7 +278,11 @@ def _mean_of(study: SimulatedTune, name: str, starts: int, blocks: int, what: st
 
 def cells() -> list[CalibrationCell]:
     """Return a cell for each landscape."""
-    return [CalibrationCell(promises=(WRONG, HELD), name=one.name, trial=_Trial(one)) for one in LANDSCAPES]
+    return [
+        *(CalibrationCell(promises=(WRONG, HELD), name=one.name, trial=_Trial(one)) for one in LANDSCAPES),
+        *(CalibrationCell(promises=(HELD,), name=one.name, trial=_Trial(one)) for one in HARDER),
+        *(CalibrationCell(promises=(PARTS,), name=one.name, trial=_PartsTrial(one)) for one in (*LANDSCAPES, *HARDER)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -239,7 +293,18 @@ class _Trial:
         del truth
         found = race(SimulatedTune(self.landscape, seed))
         held = None if found.held is None else float(found.held)
-        return {(WRONG, ""): float(found.regret > MARGIN), (HELD, ""): held}
+        chosen: Outcome = {(WRONG, ""): float(found.regret > MARGIN)} if self.landscape in LANDSCAPES else {}
+        return {**chosen, (HELD, ""): held}
+
+
+@dataclass(frozen=True)
+class _PartsTrial:
+    landscape: Landscape
+
+    def __call__(self, seed: int, truth: object) -> Outcome:
+        del truth
+        held = contributions(SimulatedTune(self.landscape, seed))
+        return {(PARTS, f"part {index + 1}"): float(one) for index, one in enumerate(held)} or {(PARTS, "part 1"): None}
 
 
 Method = Callable[[SimulatedTune, float], Chosen]
@@ -255,7 +320,7 @@ def tune_page(
 ) -> str:
     """Return the table of all methods side by side as Markdown; `progress` gets each line as it is known."""
     rows = []
-    for landscape in LANDSCAPES:
+    for landscape in (*LANDSCAPES, *HARDER):
         rng = random.Random(f"{seed}/tune/{landscape.name}")
         seeds = [rng.randrange(1 << 31) for _ in range(repetitions)]
         spent: dict[int, float] = {}

@@ -162,7 +162,7 @@ def test_each_setting_of_the_winner_is_taken_back():
     assert {step.candidate for step in last} == {"a", "a -x", "a -y"}
     found = race.estimates(("finals", "contributions"))
     assert found is not None
-    assert found.difference("a", "a -x")[0] == pytest.approx(0.2)
+    assert found.difference("a", "a -x").value == pytest.approx(0.2)
     race, steps = run({"stock": 0.0, "a": 0.3}, entrants=entrants, budget=700.0)
     assert not any(step.phase == "contributions" for step in steps)
 
@@ -199,8 +199,23 @@ def test_blocks_of_one_start_are_no_starts():
     rows = [MeasuredBlock("a", "a0", block, 0.1) for block in range(10)] + [
         MeasuredBlock("b", "b0", block, 0.0) for block in range(10)
     ]
-    _, error = estimate(rows, Spread(start=0.05, block=0.01)).difference("a", "b")
-    assert error == pytest.approx(math.sqrt(2 * (0.05**2 + 0.01**2 / 10)), rel=1e-6)
+    found = estimate(rows, spread=Spread(start=0.05, block=0.01)).difference("a", "b")
+    assert found.error == pytest.approx(math.sqrt(2 * (0.05**2 + 0.01**2 / 10)), rel=1e-6)
+
+
+def test_candidates_whose_starts_differ_much_have_a_spread_of_their_own():
+    """Three starts of one candidate gave 88, 73 and 56, those of all others differ by 1%."""
+    rng = random.Random(3)
+    steady = [
+        MeasuredBlock(name, f"{name}{start}", start, rng.gauss(0, 0.01)) for name in "abcdefgh" for start in range(3)
+    ]
+    rough = [MeasuredBlock("z", f"z{start}", start, math.log(value)) for start, value in enumerate((88, 73, 56))]
+    found = estimate([*steady, *rough])
+    assert found.difference("a", "b").error < 0.06
+    assert found.difference("a", "z").error > 1.7 * found.difference("a", "b").error
+    assert found.difference("a", "z").freedom < found.spread.freedom
+    low, high = found.interval("a", "z", 0.05)[1:]
+    assert high - low > 0.45
 
 
 def test_what_all_blocks_share_is_no_spread():

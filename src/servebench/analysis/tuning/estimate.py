@@ -5,12 +5,15 @@ which all measured them), plus that of the start, plus noise. Starts vary by the
 starts: the variance between starts is a term of its own (generalised least squares; Searle, Casella and McCulloch 1992,
 "Variance Components"). Both variances are pooled over all candidates and moderated by a prior that is worth a few degrees of
 freedom (Smyth 2004), as in `comparison.decisions`.
+
+Settings may also make an engine unsteady, and a machine may be disturbed while one candidate is measured. Where the starts of
+two candidates differ by more than the pooled spread foresees, their own spread, moderated by the pooled one, takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,7 +23,11 @@ START_SD, START_FREEDOM = 0.02, 4.0
 """By how much starts of one setting are expected to differ, known as well as from so many degrees of freedom."""
 BLOCK_SD, BLOCK_FREEDOM = 0.01, 4.0
 """The same for blocks of one start."""
+OWN_FREEDOM = 2.0
+"""As so many degrees of freedom the pooled spread counts beside the starts of two candidates alone."""
 NEGLIGIBLE = 1e-12
+RANK_TOLERANCE = 1e-9
+"""Directions of a design that are smaller than this, relative to its largest, are rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +49,56 @@ class Spread:
     freedom: float = START_FREEDOM
 
 
+@dataclass(frozen=True, slots=True)
+class OwnSpread:
+    """How much starts of one candidate differ, relative to what the pooled spread foresees: the sum of the squares, and its
+    degrees of freedom."""
+
+    squares: float = 0.0
+    freedom: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """By how much the logarithm of one candidate is above that of another, its standard error, and the degrees of freedom of
+    that."""
+
+    value: float
+    error: float
+    freedom: float
+
+    def reach(self, level: float) -> float:
+        """Return how far the true difference may be from `value`, to one side, with probability `level` of being wrong."""
+        return self.error * quantile(1 - level, self.freedom)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Estimates:
-    """The candidates' estimates, up to a constant that they share, and the covariance of these."""
+    """The candidates' estimates, up to a constant that they share, the covariance of these, and their own spreads."""
 
     names: tuple[str, ...]
     means: Floats
     covariance: Floats
     spread: Spread
+    own: Mapping[str, OwnSpread] = field(default_factory=dict)
 
-    def difference(self, a: str, b: str) -> tuple[float, float]:
-        """Return by how much the logarithm of `a` is above that of `b`, and the standard error of that."""
+    def difference(self, a: str, b: str) -> Difference:
+        """Return by how much the logarithm of `a` is above that of `b`."""
         i, j = self.names.index(a), self.names.index(b)
         variance = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]
-        return float(self.means[i] - self.means[j]), float(max(variance, NEGLIGIBLE)) ** 0.5
+        owns = [self.own.get(name, OwnSpread()) for name in (a, b)]
+        squares, freedom = sum(one.squares for one in owns), sum(one.freedom for one in owns)
+        ratio = (squares + OWN_FREEDOM) / (freedom + OWN_FREEDOM)
+        freedom = self.spread.freedom if ratio <= 1 else min(self.spread.freedom, freedom + OWN_FREEDOM)
+        return Difference(
+            float(self.means[i] - self.means[j]), float(max(variance * max(1.0, ratio), NEGLIGIBLE)) ** 0.5, freedom
+        )
 
     def interval(self, a: str, b: str, level: float) -> tuple[float, float, float]:
         """Return that difference with its two-sided interval, which fails with probability `level`."""
-        difference, error = self.difference(a, b)
-        half = error * quantile(1 - level / 2, self.spread.freedom)
-        return difference, difference - half, difference + half
+        found = self.difference(a, b)
+        half = found.reach(level / 2)
+        return found.value, found.value - half, found.value + half
 
     @property
     def ranking(self) -> tuple[str, ...]:
@@ -76,10 +113,13 @@ def quantile(share: float, freedom: float) -> float:
     return float(stdtrit(freedom, share))
 
 
-def estimate(blocks: Sequence[MeasuredBlock], spread: Spread | None = None) -> Estimates:
-    """Return the estimates of all candidates in these blocks, of which there must be one. The spread is that of the blocks
-    themselves unless one is given."""
-    spread = spread or spread_of(blocks)
+def estimate(
+    blocks: Sequence[MeasuredBlock], everything: Sequence[MeasuredBlock] | None = None, spread: Spread | None = None
+) -> Estimates:
+    """Return the estimates of all candidates in these blocks, of which there must be one. The spreads are those of `everything`,
+    the blocks themselves unless it is given; the pooled one may be given, too."""
+    everything = blocks if everything is None else everything
+    spread = spread or spread_of(everything)
     names = tuple(dict.fromkeys(one.candidate for one in blocks))
     design = np.hstack([_dummies([one.candidate for one in blocks], names), _contrasts([one.block for one in blocks])])
     values = np.array([one.value for one in blocks])
@@ -91,15 +131,21 @@ def estimate(blocks: Sequence[MeasuredBlock], spread: Spread | None = None) -> E
     inverse: Floats = np.asarray(np.linalg.pinv(information, hermitian=True), dtype=np.float64)
     found: Floats = inverse @ (design.T @ weighted[:, -1])
     count = len(names)
-    return Estimates(names=names, means=found[:count], covariance=inverse[:count, :count], spread=spread)
+    return Estimates(
+        names=names,
+        means=found[:count],
+        covariance=inverse[:count, :count],
+        spread=spread,
+        own=own_spreads(everything, spread),
+    )
 
 
 def spread_of(blocks: Sequence[MeasuredBlock]) -> Spread:
     """Return the spread between starts and between blocks, pooled over the candidates and moderated by the prior."""
-    within, within_freedom = _residual(blocks, [one.start for one in blocks])
+    within, within_freedom = _pooled(_residuals(blocks, [one.start for one in blocks]))
     block = _moderated(within, within_freedom, BLOCK_SD, BLOCK_FREEDOM)
     first = _means_of_starts(blocks)
-    between, freedom = _residual(first, [one.candidate for one in first])
+    between, freedom = _pooled(_residuals(first, [one.candidate for one in first]))
     # the mean of a start carries the noise of its blocks, too
     each = max(1.0, len(blocks) / max(len(first), 1))
     pure = max(0.0, between - freedom * block**2 / each)
@@ -107,19 +153,42 @@ def spread_of(blocks: Sequence[MeasuredBlock]) -> Spread:
     return Spread(start=start, block=block, freedom=START_FREEDOM + freedom)
 
 
+def own_spreads(blocks: Sequence[MeasuredBlock], spread: Spread) -> dict[str, OwnSpread]:
+    """Return how much the starts of each candidate differ, relative to `spread`."""
+    first = _means_of_starts(blocks)
+    each = max(1.0, len(blocks) / max(len(first), 1))
+    foreseen = max(spread.start**2 + spread.block**2 / each, NEGLIGIBLE)
+    found: dict[str, OwnSpread] = {}
+    for one, (square, freedom) in zip(first, _residuals(first, [one.candidate for one in first]), strict=True):
+        own = found.get(one.candidate, OwnSpread())
+        found[one.candidate] = OwnSpread(own.squares + square / foreseen, own.freedom + freedom)
+    return found
+
+
 def _moderated(squares: float, freedom: float, prior: float, prior_freedom: float) -> float:
     return float(((squares + prior_freedom * prior**2) / (freedom + prior_freedom)) ** 0.5)
 
 
-def _residual(blocks: Sequence[MeasuredBlock], groups: Sequence[str]) -> tuple[float, float]:
-    """Return the sum of squares that groups and blocks leave unexplained, and its degrees of freedom."""
+def _residuals(blocks: Sequence[MeasuredBlock], groups: Sequence[str]) -> list[tuple[float, float]]:
+    """Return for each block the square that groups and blocks leave unexplained, and its share of the degrees of freedom: one
+    less its leverage."""
     if len(blocks) < 2:
-        return 0.0, 0.0
+        return [(0.0, 0.0)] * len(blocks)
     design = np.hstack([_dummies(groups, tuple(dict.fromkeys(groups))), _contrasts([one.block for one in blocks])])
     values = np.array([one.value for one in blocks])
-    found, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
-    freedom = len(blocks) - int(rank)
-    return (float(((values - design @ found) ** 2).sum()), float(freedom)) if freedom > 0 else (0.0, 0.0)
+    explains, sizes, _ = np.linalg.svd(design, full_matrices=False)
+    explains = explains[:, sizes > RANK_TOLERANCE * sizes.max()]
+    left = values - explains @ (explains.T @ values)
+    freedom = 1.0 - (explains**2).sum(axis=1)
+    return [
+        (float(square), float(free)) if free > RANK_TOLERANCE else (0.0, 0.0)
+        for square, free in zip(left**2, freedom, strict=True)
+    ]
+
+
+def _pooled(residuals: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the sum of squares and its degrees of freedom."""
+    return sum(square for square, _ in residuals), sum(freedom for _, freedom in residuals)
 
 
 def _means_of_starts(blocks: Sequence[MeasuredBlock]) -> list[MeasuredBlock]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from servebench.analysis.tuning.estimate import Estimates, MeasuredBlock, estimate, spread_of
+from servebench.analysis.tuning.estimate import Estimates, MeasuredBlock, estimate
 from servebench.analysis.tuning.steps import Phase, RaceEntrant, RaceRules, Result, Step
 
 
@@ -84,7 +84,7 @@ class Ledger:
         """Return the estimates from the blocks of these phases, with the spread of everything; None without blocks."""
         blocks = self.blocks(phases, level)
         everything = self.blocks(("race", "finals", "contributions"), level)
-        return estimate(blocks, spread_of(everything)) if blocks else None
+        return estimate(blocks, everything) if blocks else None
 
     def cost_of_start(self, blocks: int, name: str | None = None) -> float:
         """Return what a start with so many blocks is predicted to cost; 0 as long as nothing is known."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from servebench.analysis.tuning.estimate import Estimates, quantile, spread_of
+from servebench.analysis.tuning.estimate import Estimates, spread_of
 from servebench.analysis.tuning.ledger import Ledger
 from servebench.analysis.tuning.steps import (
     BLOCKS_MAX,
@@ -222,9 +222,8 @@ class Race(Ledger):
 
     def _worse(self, found: Estimates, name: str, leader: str, margin: float) -> bool:
         """Whether a candidate is worse than the leader by more than the margin, at this look's level."""
-        behind, error = found.difference(leader, name)
-        level = self.rules.error / (self.round + 1)
-        return behind - math.log1p(margin) > error * quantile(1 - level, found.spread.freedom)
+        behind = found.difference(leader, name)
+        return behind.value - math.log1p(margin) > behind.reach(self.rules.error / (self.round + 1))
 
     def _disqualified(self, name: str) -> bool:
         """Whether a candidate leaves whatever its speed: its engine failed, its requests failed, or it misses the SLO."""
@@ -273,9 +272,8 @@ class Race(Ledger):
         if found is None or leader is None:
             return True
         margin, level = math.log1p(self.rules.margin), self.rules.error / (self.round + 1)
-        t = quantile(1 - level, found.spread.freedom)
         pairs = [found.difference(leader, name) for name in self.alive if name != leader and name in found.names]
-        return all(abs(behind) + t * error < margin for behind, error in pairs)
+        return all(abs(one.value) + one.reach(level) < margin for one in pairs)
 
     def _ranked(self) -> list[str]:
         """Those that may be in the finals, best first. For whom only the budget did not suffice may replace another."""
