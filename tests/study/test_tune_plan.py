@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from servebench.config.tuning import load_space
 from servebench.contracts.tuning import Candidate
 from servebench.registry.registry import registry
 from servebench.study.tune_plan import plan_tune, proposed_candidates, take_backs_of
@@ -68,10 +69,19 @@ def test_proposals_become_candidates_once(words):
         ("engine.gpu_memory_fraction=7", "not valid"),
         ("engine.extra_args.kv-cache-dtype=fp8", "changes answers, and there are none"),
     ]
-    (found,) = proposed_candidates(plan.state, proposals, job, registry())
+    space = load_space("vllm", registry())
+    (found,) = proposed_candidates(plan.state.candidates, proposals, job, registry(), space=space, guarded=False)
     assert found.run == "02_vllm_limit-1"
     assert found.candidate == Candidate(
         name="limit 1", engine="vllm", origin="limit", settings={"engine.max_num_seqs": 512}, note="raise it"
     )
-    assert proposed_candidates(replace(plan.state, candidates=(found,)), proposals[:1], job, registry()) == ()
+    assert proposed_candidates([found], proposals[:1], job, registry(), space=space, guarded=False) == ()
+    (other,) = proposed_candidates(
+        [replace(found, candidate=replace(found.candidate, engine="sglang"))],
+        [("engine.extra_args.kv-cache-dtype=fp8", "fewer bits")],
+        *(job, registry()),
+        space=space,
+        guarded=True,
+    )
+    assert (other.candidate.name, other.candidate.answers) == ("vllm limit 1", True)
     assert take_backs_of(found) == []

@@ -149,16 +149,19 @@ class TuneSpace:
         return next((one for one in self.parameters if one.key == key), None)
 
     def may_change_answers(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether one of these settings may change what the model answers. Unknown settings count as such only if they
-        name a precision or a draft model."""
+        """Return whether one of these settings may change what the model answers. Of those that the space does not know, only
+        the common ones of servebench that say how much an engine does at a time are known not to."""
         return any(_changes_answers(key, self.parameter(key)) for key, value in settings.items() if value is not None)
 
 
-ANSWERING_WORDS = ("dtype", "quant", "cache_type", "cache-type", "specul", "model.", "lora")
+HARMLESS = (
+    *("engine.max_num_seqs", "engine.gpu_memory_fraction", "engine.threads", "engine.prefix_caching"),
+    *("engine.tensor_parallel_size", "engine.ready_timeout_s", "engine.request_timings"),
+)
 
 
 def _changes_answers(key: str, known: TuneParameter | None) -> bool:
-    return known.answers if known is not None else any(word in key for word in ANSWERING_WORDS)
+    return known.answers if known is not None else key not in HARMLESS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from servebench.analysis.tuning.answer import left_text
 from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Result, Step
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import RunOutcome
+from servebench.contracts.tuning import TuneSpace
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display, Schedule
@@ -27,12 +28,12 @@ from servebench.store.manifest import read_manifest, write_manifest
 from servebench.store.plan import read_plan, write_plan
 from servebench.store.state import read_run, read_study, write_study
 from servebench.store.studies import load_run
-from servebench.store.tune import NotedResult, read_tune, write_tune
+from servebench.store.tune import NotedResult, StoredCandidate, read_tune, write_tune
 from servebench.study.recover import recover_study
 from servebench.study.study import StudySession, exclusive, new_state, open_context, resumed_state, study_label
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_study
-from servebench.study.tune_answer import print_tune, write_answer
+from servebench.study.tune_answer import print_tune, stored_spaces, write_answer
 from servebench.study.tune_plan import plan_tune, proposed_candidates
 from servebench.study.tune_records import StoredTune, step_key
 from servebench.util.cache import cache_folder
@@ -159,25 +160,43 @@ class Tuner(StoredTune):
 
     def _propose(self, step: Step) -> bool:
         """Once stock is measured, add what the finding of limits proposes; return whether the race is a new one."""
-        if self.state.proposed or step.candidate == self.race.stock:
+        stocks = tuple(one for one in self.state.candidates if not one.candidate.settings)
+        if self.state.proposed or step.candidate in [one.run for one in stocks]:
             return False
-        stock = self.state.candidates[0]
-        proposals: list[tuple[str, str]] = []
-        # without telemetry, or with a damaged table, there is just no proposal
+        spaces = stored_spaces(self.state, self.registry)
+        found: list[StoredCandidate] = []
+        for stock in () if self.state.question.only else stocks:
+            job = self.job(stock)
+            option = stock.candidate.engine
+            space = spaces.get(option, TuneSpace(engine=option, file=""))
+            found += proposed_candidates(
+                *((*self.state.candidates, *found), self._proposals(stock), job, self.registry),
+                space=space,
+                guarded=bool(self.state.quality),
+            )
+        others = self.state.candidates[len(stocks) :]
+        self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
+        write_tune(self.folder, self.state)
+        for one in found:
+            self.session.display.say(f"from what limits {self._stock_name(stocks, one)}: {one.candidate.note}")
+        self.race = self.new_race()
+        return True
+
+    def _stock_name(self, stocks: Sequence[StoredCandidate], proposed: StoredCandidate) -> str:
+        """What the stock settings of a proposal's engine are called."""
+        return next(one.candidate.name for one in stocks if one.candidate.engine == proposed.candidate.engine)
+
+    def _proposals(self, stock: StoredCandidate) -> list[tuple[str, str]]:
+        """What the finding of limits proposes for measured stock settings: pairs of an override and why."""
+        # without telemetry, with a damaged table, or if the engine did not start, there is just no proposal
         with suppress(StoreError):
-            proposals = [
+            return [
                 (one.override, one.action)
                 for finding in findings(load_run(self.folder.run(stock.run).path))
                 for one in finding.proposals
-                if one.override is not None and not self.state.question.only
+                if one.override is not None
             ]
-        found = proposed_candidates(self.state, proposals, self.job(stock), self.registry)
-        self.state = replace(self.state, proposed=True, candidates=(stock, *found, *self.state.candidates[1:]))
-        write_tune(self.folder, self.state)
-        for one in found:
-            self.session.display.say(f"from what limits stock: {one.candidate.note}")
-        self.race = self.new_race()
-        return True
+        return []
 
     def _measure(self, step: Step) -> tuple[Result | None, int]:
         """Measure a step. Returns its result, or None and the exit code if the study stops. Raises KeyboardInterrupt."""

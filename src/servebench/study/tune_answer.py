@@ -71,7 +71,7 @@ def make_answer(
         figures={name: figures for name in race.measured if (figures := _figures(folder, name)) is not None},
         refused=[(one.candidate.name, one.why) for one in state.refused],
         space_size=state.space_size,
-        spaces=_spaces(state, registry),
+        spaces=list(stored_spaces(state, registry).values()),
     )
     return _with_commands(answer, folder, state, planned, registry)
 
@@ -104,13 +104,13 @@ def _all_candidates(state: TuneState) -> dict[str, Candidate]:
     return found | {each.run: each.candidate for one in state.candidates for each in take_backs_of(one)}
 
 
-def _spaces(state: TuneState, registry: Registry) -> list[TuneSpace]:
-    """The spaces as they are now; none of a file that is gone."""
-    engines = dict.fromkeys(one.candidate.engine for one in state.candidates)
-    found = []
-    for engine, file in zip(engines, state.spaces, strict=False):
+def stored_spaces(state: TuneState, registry: Registry) -> dict[str, TuneSpace]:
+    """Return the space of each engine's option as its file is now; none of a file that is gone."""
+    options = dict.fromkeys(one.candidate.engine for one in state.candidates)
+    found = {}
+    for option, file in zip(options, state.spaces, strict=False):
         with suppress(ConfigError):
-            found.append(load_space(engine, registry, path=file))
+            found[option] = load_space(option, registry, path=file)
     return found
 
 

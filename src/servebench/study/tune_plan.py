@@ -269,13 +269,20 @@ def take_backs_of(winner: StoredCandidate) -> list[StoredCandidate]:
 
 
 def proposed_candidates(
-    state: TuneState, proposals: Sequence[tuple[str, str]], stock: Job, registry: Registry
+    taken: Sequence[StoredCandidate],
+    proposals: Sequence[tuple[str, str]],
+    stock: Job,
+    registry: Registry,
+    *,
+    space: TuneSpace,
+    guarded: bool,
 ) -> tuple[StoredCandidate, ...]:
-    """Return new candidates from what a finding of limits proposes: pairs of an override and why."""
+    """Return new candidates from what a finding of limits proposes for an engine: pairs of an override and why. `taken` are the
+    candidates so far; `guarded`: answers can be checked."""
     option = stock.chosen("engine")
-    known = [dict(one.candidate.settings) for one in state.candidates if one.candidate.engine == option]
+    known = [dict(one.candidate.settings) for one in taken if one.candidate.engine == option]
+    several = any(one.candidate.engine != option for one in taken)
     fixed = {word.lstrip("+").partition("=")[0] for word in stock.overrides}
-    space = TuneSpace(engine=stock.settings.engine.name, file="")
     found: list[StoredCandidate] = []
     for override, why in proposals:
         key, _, text = override.partition("=")
@@ -283,7 +290,7 @@ def proposed_candidates(
         if not key.startswith("engine.") or key in fixed or settings in known:
             continue
         candidate = Candidate(
-            name=f"limit {len(found) + 1}",
+            name=f"{option} limit {len(found) + 1}" if several else f"limit {len(found) + 1}",
             engine=option,
             origin="limit",
             settings=settings,
@@ -291,11 +298,9 @@ def proposed_candidates(
             note=why,
         )
         job = candidate_job(stock, candidate, registry)
-        if _fault(job, registry) is None and (state.quality or not candidate.answers):
+        if _fault(job, registry) is None and (guarded or not candidate.answers):
             known.append(settings)
-            found.append(
-                StoredCandidate(run=run_name(len(state.candidates) + len(found), candidate), candidate=candidate)
-            )
+            found.append(StoredCandidate(run=run_name(len(taken) + len(found), candidate), candidate=candidate))
     return tuple(found)
 
 

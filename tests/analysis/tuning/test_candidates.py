@@ -119,6 +119,17 @@ def test_what_may_change_answers_is_marked():
     assert marks["stock"] is False
 
 
+@pytest.mark.parametrize(
+    ("key", "marked"),
+    [("engine.extra_args.rope-freq-scale", True), ("engine.executable", True), ("engine.threads", False)],
+)
+def test_what_nobody_knows_may_change_answers(key, marked):
+    """A recipe's setting that the space does not have is checked, unless servebench knows that it only concerns speed."""
+    recipe = Recipe(name="a", origin="recipe", settings={key: "1"})
+    (found,) = [one for one in made(count=4, recipes=[recipe]).candidates if one.name == "a"]
+    assert found.answers is marked
+
+
 def test_what_the_user_fixed_is_not_varied():
     assert free_parameters(SPACE, [SEQS.key]) == (TOKENS, KV)
     assert free_parameters(SPACE, [], only=[KV.key]) == (KV,)
