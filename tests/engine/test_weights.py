@@ -1,8 +1,13 @@
 """What is known of the weights that an engine was started with."""
 
+import base64
+import struct
+import zlib
+
 import pytest
 
 from servebench.contracts.settings import ModelSettings
+from servebench.engine import gguf
 from servebench.engine.weights import EDGE_BYTES, weights_facts
 
 
@@ -45,6 +50,77 @@ def test_a_gguf_file_says_in_its_name_how_it_is_quantized(tmp_path, name, quanti
     file.write_bytes(b"GGUF")
     found = facts(None, "llama-server", "-m", str(file))
     assert (found["format"], found["quantization"], found["digest"][:7]) == ("gguf", quantization, "sha256:")
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value
+
+
+def header(*pairs, version=3, keys=None):
+    """A GGUF header with these keys; each value with its type."""
+    body = b"".join(text(name) + struct.pack("<I", kind) + value for name, kind, value in pairs)
+    return b"GGUF" + struct.pack("<IQQ", version, 0, len(pairs) if keys is None else keys) + body
+
+
+def file_type(number):
+    return (b"general.file_type", gguf.UINT32, struct.pack("<I", number))
+
+
+VOCABULARY = (
+    b"tokenizer.ggml.tokens",
+    gguf.ARRAY,
+    struct.pack("<IQ", gguf.STRING, 3) + text(b"a") + text(b"") + text(b"bc"),
+)
+SCORES = (b"tokenizer.ggml.scores", gguf.ARRAY, struct.pack("<IQ3f", 6, 3, 0.0, 1.0, 2.0))
+NAME = (b"general.name", gguf.STRING, text(b"tiny"))
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (header(file_type(15)), "Q4_K_M"),
+        (header(NAME, VOCABULARY, SCORES, (b"x", 10, bytes(8)), file_type(3)), "Q4_1"),
+        (header(NAME, file_type(7 | gguf.GUESSED), version=2), "Q8_0"),
+        (header(NAME, VOCABULARY), None),
+        (header(file_type(999)), None),
+        (header(file_type(15), version=1), None),
+        (header(NAME, keys=2**63), None),
+        (header((b"x", gguf.STRING, struct.pack("<Q", 2**63)), file_type(15)), None),
+        (header((b"x", gguf.ARRAY, struct.pack("<IQ", gguf.STRING, 2**40)), file_type(15)), None),
+        (header((b"x", gguf.ARRAY, struct.pack("<IQ", gguf.ARRAY, 1)), file_type(15)), None),
+        (header((b"x", 99, b"")), None),
+        (header(file_type(15))[:-2], None),
+        (b"", None),
+    ],
+)
+def test_a_renamed_gguf_file_says_in_its_header_how_it_is_quantized(tmp_path, data, found):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(data)
+    assert gguf.quantization(file) == found
+    assert facts(None, "llama-server", "-m", str(file))["quantization"] == (found or "unknown")
+
+
+def test_the_header_counts_more_than_the_name(tmp_path):
+    file = tmp_path / "Tiny-Q8_0.gguf"
+    file.write_bytes(header(file_type(3)))
+    assert facts(None, "llama-server", "-m", str(file))["quantization"] == "Q4_1"
+
+
+REAL = zlib.decompress(
+    base64.b85decode(
+        "c-n=M+e*Vg5Qf)NJ)mes1O+wT=v6~o5ql|uR!~7uub1g&nl9Nx+-%hPOumKqUS`u3+Y~W31M`0~^G{~G-KVQLLdeDpDZj%}AX`4hsL+5"
+        "2!LR|h$ZT$KsmL#QT?mk{T7m5_oq(i{P*foWvV;zN{y}OXWIJe`oZbbUB)Da*X7eVv<8Q6tGHq84X%mCu?_jxBuFaa)uk$$OD!u}Sj~5"
+        "%2qCQt>b5+jW^jarr2sbKe$YN9j({{D02O0jjUG!Qua=TeUGyaZLKo5n3=e_DyTCb3TGgMjGbHz)L0vlkX9X9J#7*w1?jM;LLbS3^;WY"
+        "$Mi_3?v*J)v1bna-7UCicfJIs%wh7T+utsA4-PjRu5lPcSHZ7)8a;9HY*Qi8~WiA2FhRZC=4d<LzpM>`s7SEh=}eaDWi~nsYnt{Y%p1#"
+        "ldq^n;4y9*f;o0-JNPqxc}@P{n1ds5Dit@NNQw8G0nKp%2j=Q9iP>w-itu$Uh~iBZyP7Iw*"
+    )
+)
+"""How the published SmolLM2-135M-Instruct.Q4_1.gguf begins, up to its file type."""
+
+
+def test_the_header_of_a_real_file_is_read(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(REAL)
+    assert gguf.quantization(tmp_path / "model.gguf") == "Q4_1"
 
 
 def test_what_nobody_can_see_is_unknown(folder):

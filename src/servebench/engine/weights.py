@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from servebench.contracts.settings import ModelSettings
+from servebench.engine import gguf
 
 UNKNOWN = "unknown"
 EDGE_BYTES = 1 << 20
@@ -55,10 +56,11 @@ def digest(files: Sequence[Path]) -> str:
 
 
 def _quantization(source: Path) -> str:
-    """Return how weights are quantized: by the name of a GGUF file, by the `config.json` of a folder."""
+    """Return how weights are quantized: by the header of a GGUF file, else by its name; by the `config.json` of a folder.
+    Raises OSError."""
     if source.is_file():
-        found = GGUF_QUANTIZATION.findall(source.stem)
-        return str(found[-1]).upper() if found else UNKNOWN
+        named = GGUF_QUANTIZATION.findall(source.stem)
+        return gguf.quantization(source) or (str(named[-1]).upper() if named else UNKNOWN)
     try:
         config: dict[str, Any] = orjson.loads((source / "config.json").read_bytes())
         quantized = config.get("quantization_config") or {}
