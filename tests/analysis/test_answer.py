@@ -101,7 +101,7 @@ def test_engines_that_are_shown_to_be_equal_are_not_only_not_clearly_different(m
     ]
     assert (len(bounds), lead.clear) == (count * (count - 1) // 2, False)
     assert lead.within == pytest.approx(max(bounds), rel=0.01)
-    assert "no difference larger than" in found.workloads[0].sentence
+    assert "differ by at most" in found.workloads[0].sentence
 
 
 def test_what_differs_in_latency_only_is_said_where_throughput_does_not(make_study):
@@ -125,7 +125,7 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
         assert (lead.clear, lead.over_starts) == (False, False)
         assert lead.size < starts_may_differ() == pytest.approx(0.112, abs=0.001)
     assert (
-        "no clear difference in tok/s between fast and slow (fast is 7% ahead at 8 users, but chance and another start may"
+        "no clear difference in tok/s between fast and slow (fast is 7% ahead at 8 users; with one start of each, up to "
         in workload.sentence
     )
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
@@ -143,7 +143,7 @@ def test_numbers_of_wide_intervals_have_no_best(make_study):
     ]  # fmt: skip
     (found,) = answer_of(wide).workloads
     assert not any(lead.clear for lead in found.leads)
-    assert "fast is 50% ahead at 8 users, but chance and another start may" in found.sentence
+    assert "fast is 50% ahead at 8 users; with one start of each, up to " in found.sentence
 
 
 @pytest.mark.slow
@@ -314,7 +314,7 @@ def test_a_lead_over_several_says_over_whom(make_study):
     (workload,) = answer(make_study(*runs)).workloads
     (lead,) = workload.leads
     assert len(lead.tied) == 2
-    assert f"a is {lead.size:.0%} ahead of {lead.rival}, but chance" in workload.sentence
+    assert f"a is {lead.size:.0%} ahead of {lead.rival}; with one start of each, up to " in workload.sentence
 
 
 def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):

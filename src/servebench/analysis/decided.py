@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.comparison.compare import too_wide, with_rows
+from servebench.analysis.comparison.compare import MAY_BE_CHANCE, TOO_WIDE, with_rows
 from servebench.analysis.comparison.decisions import (
     DECIDING,
     TTFT_STARTS_MIN,
@@ -225,7 +225,7 @@ def _as_decided(row: ComparisonRow, one: Decision | None, turn: bool) -> Compari
     if row.metric in DECIDING:
         why = f"{row.metric.title} takes {TTFT_STARTS_MIN} starts" if row.metric.source == "ttft_ms" else NOT_DECIDED
     # what a test for a fixed number of starts found missing is not what is missing here
-    rest = [part for part in row.why.split("; ") if row.bound is None or part != too_wide(row.bound)]
+    rest = [part for part in row.why.split("; ") if part not in (MAY_BE_CHANCE, TOO_WIDE)]
     parts = dict.fromkeys((why, *rest))
     return replace(row, result="not enough data", p_corrected=1.0, bound=None, why="; ".join(filter(None, parts)))
 

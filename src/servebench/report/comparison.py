@@ -12,6 +12,8 @@ ONE_START_NOTE = (
     "The intervals are of these two starts. Two starts of one engine differ, so they say nothing of the engines."
 )
 
+OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
+
 
 def title_of(metric: Metric) -> str:
     """Return a metric's title with its unit."""
@@ -35,11 +37,18 @@ def change_of(row: ComparisonRow) -> str:
 
 
 def verdict_of(row: ComparisonRow) -> str:
-    """Return a row's verdict; in brackets if it does not compete."""
+    """Return a row's verdict, which never contradicts its interval; in brackets if it does not compete."""
     if row.method == WITHIN_RUN and row.result == "not enough data":
         return "one start"
-    text = f"no difference > {percent(row.bound)}" if row.result == "no difference" else str(row.result)
+    if row.result == "not enough data" and row.p_corrected is not None:
+        return "may be chance" if row.may_be_chance else "not decided"
+    text = result_of(row)
     return text if row.competes or row.result in ("not enough data", "unequal_settings") else f"({text})"
+
+
+def result_of(found: Comparison | ComparisonRow) -> str:
+    """Return the result of a comparison, or of a row, in words."""
+    return f"differ by ≤ {percent(found.bound)}" if found.result == "no difference" else str(found.result)
 
 
 def reason_of(row: ComparisonRow) -> str:
@@ -70,4 +79,5 @@ def starts_note(comparison: Comparison) -> str | None:
     methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method))
     if WITHIN_RUN in methods:
         return ONE_START_NOTE
-    return f"Change with its 95% interval: {'; '.join(methods)}." if methods else None
+    several = " " + OF_ONE_ROW if any(row.may_be_chance for row in comparison.rows) else ""
+    return f"Change with its 95% interval: {'; '.join(methods)}.{several}" if methods else None

@@ -1,6 +1,7 @@
 """Verdicts on simulated runs: the decisions are right as often as they say."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from servebench.analysis.comparison.within_run import log_interval, statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
 from servebench.contracts.stored import RunData
+from servebench.report.comparison import verdict_of
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 LEVELS = ("1", "4", "8", "16")
@@ -295,3 +297,21 @@ def test_equal_engines_of_one_start_are_rarely_called_different_by_a_known_sprea
         values = StartValues(baseline=rng.normal(0, 0.02, 1), candidate=rng.normal(0, 0.02, 1), paired=True)
         wrong += compare_with_known_spread(values, *spreads).p < 0.05
     assert wrong / 2000 <= 0.05 + 3 * (0.05 * 0.95 / 2000) ** 0.5
+
+
+def test_no_verdict_contradicts_its_interval():
+    """Small differences over few starts: what an interval leaves out 0 of is never called equal, nor undecided without a word."""
+    rng = np.random.default_rng(11)
+    sides = [quick_side(rng, starts=3, start_sd=0.02, slow=slow, requests=24) for slow in (1.0, 1.04, 1.02, 1.07)]
+    seen: set[str] = set()
+    for found in compare([(a, b, ()) for a, b in combinations(sides, 2)], margin=0.05):
+        tested = [row for row in found.rows if row.low is not None]
+        if found.result == "no difference":
+            assert not [row for row in tested if row.result == "not enough data"]
+        for row in tested:
+            zero = row.low <= 0 <= row.high
+            word = verdict_of(row)
+            assert (word == "may be chance") == (row.result == "not enough data" and not zero)
+            assert word != "not decided" or zero
+            seen.add(word.partition(" ≤")[0])
+    assert {"may be chance", "not decided", "differ by"} <= seen

@@ -58,6 +58,7 @@ def find_lead(
         bound=bounds[rival],
         tied=tuple(labels[rival].series for rival in open_rivals),
         over_starts=row is not None and row.p_corrected is not None,
+        certain=row is not None and row.p_corrected is not None and row.p_corrected < SIGNIFICANCE,
         verdict=all(row is not None and row.competes and row.result == "faster" for row in rows.values()),
         unequal=tuple(dict.fromkeys(key for key, _ in unequal)),
         unequal_rival=any(named for _, named in unequal),
@@ -133,9 +134,10 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
     of = f" of {most.rival}" if len(most.tied) > 1 else ""
+    but = f"; with one start of each, up to {most.bound:.0%} may be chance"
     if most.over_starts:
-        return f" ({most.leader} is {most.size:.0%} ahead{of}{at}, which may still be chance)"
-    return f" ({most.leader} is {most.size:.0%} ahead{of}{at}, but chance and another start may account for {most.bound:.0%})"
+        but = ", which is too little to matter" if most.certain else ", which may still be chance"
+    return f" ({most.leader} is {most.size:.0%} ahead{of}{at}{but})"
 
 
 NAMED_MAX = 4
@@ -177,9 +179,10 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             names = list(dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied)))
             if len(names) > NAMED_MAX:
                 names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
-            between = f"in tok/s between {', '.join(names[:-1])} and {names[-1]}"
+            both = f"{', '.join(names[:-1])} and {names[-1]}"
             bound = max(lead.within or 0.0 for lead in group)
-            text = f"no difference larger than {bound:.1%} {between}" if same else f"no clear difference {between}"
+            text = f"no clear difference in tok/s between {both}"
+            text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
             text += "" if same else _ahead(group) + _behind(group)
         but = ["provisional"] * any(lead.codes for lead in group)
         but += ["different settings"] * any(lead.clear and lead.unequal_rival for lead in group)

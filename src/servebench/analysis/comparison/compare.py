@@ -7,8 +7,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
-import numpy as np
-
 from servebench.analysis.comparison.families import corrected
 from servebench.analysis.comparison.methods import ONE_START, compare_level, missing_row
 from servebench.analysis.comparison.model import (
@@ -33,6 +31,10 @@ FAILED_MARGIN = 0.01
 STARTS_ADVISED = 5
 """Starts with which a difference of 5% is found where starts differ by 1% (docs/calibration.md)."""
 REASONS_MAX = 3
+MORE_STARTS = "more starts are needed (study.starts)"
+TOO_WIDE = f"the interval is too wide for a verdict: {MORE_STARTS}"
+MAY_BE_CHANCE = f"among so many rows, an interval may leave out 0 by chance: {MORE_STARTS}"
+"""Why rows have no verdict."""
 
 
 def compare(
@@ -123,13 +125,8 @@ def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:
         return replace(row, result="faster" if better else "slower", bound=bound)
     if bound <= 2 * margin:
         return replace(row, result="no difference", bound=bound)
-    return replace(row, bound=bound, why=row.why or too_wide(bound))
-
-
-def too_wide(bound: float) -> str:
-    """Return that an interval is too wide for a verdict."""
-    reach = f"reaches {bound:.0%}" if np.isfinite(bound) else "is unbounded"
-    return f"the interval {reach}: more starts are needed (study.starts)"
+    row = replace(row, bound=bound)
+    return replace(row, why=row.why or (MAY_BE_CHANCE if row.may_be_chance else TOO_WIDE))
 
 
 def _conclude(
@@ -172,13 +169,16 @@ def with_rows(comparison: Comparison, rows: tuple[ComparisonRow, ...]) -> Compar
         return replace(
             comparison, rows=rows, result=result, summary=f"{comparison.candidate} is {how}; largest change: {largest}"
         )
-    if same:
-        bound = max(row.bound or 0 for row in same)
+    bound = max((row.bound or 0 for row in same), default=0.0)
+    # a row whose interval is too wide for a verdict may differ by more
+    if same and not any(row.result == "not enough data" and row.low is not None for row in competing):
         short = len(competing) - len(same)
-        rest = f" ({short} of {len(competing)} rows have not enough data)" if short else ""
-        summary = f"no difference larger than {bound:.1%}{rest}"
+        rest = f" ({short} of {len(competing)} rows have too few requests to say)" if short else ""
+        summary = f"they differ by at most {bound:.1%}{rest}"
         return replace(comparison, rows=rows, result="no difference", summary=summary, bound=bound)
-    return replace(comparison, rows=rows, result="not enough data", summary=_why_undecided(rows))
+    summary = _why_undecided(rows)
+    summary += f" ({len(same)} of {len(competing)} rows differ by at most {bound:.1%})" if same else ""
+    return replace(comparison, rows=rows, result="not enough data", summary=summary)
 
 
 def _one_start(baseline: Side, candidate: Side, rows: Sequence[ComparisonRow]) -> str:
@@ -214,12 +214,13 @@ def _why_undecided(rows: Sequence[ComparisonRow]) -> str:
             f"size ({codes}); --with-doubtful accepts it"
         )
     reasons = _reasons(rows)
+    if reasons[:1] == [MORE_STARTS]:
+        return f"not decided: {MORE_STARTS}"
     return f"not enough data: {'; '.join(reasons[:REASONS_MAX])}" if reasons else "not enough data"
 
 
 def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:
-    """Why rows have no result, each reason once; of intervals that are too wide, the widest."""
-    wide = [row.bound for row in rows if row.result == "not enough data" and row.bound is not None]
+    """Why rows have no result, each reason once, what more starts settle first."""
     parts = dict.fromkeys(part for row in rows for part in row.why.split("; ") if part)
-    kept = [part for part in parts if part not in {too_wide(bound) for bound in wide}]
-    return [too_wide(max(wide)), *kept] if wide else kept
+    found = dict.fromkeys(MORE_STARTS if part in (MAY_BE_CHANCE, TOO_WIDE) else part for part in parts)
+    return sorted(found, key=lambda part: part != MORE_STARTS)

@@ -155,6 +155,12 @@ class ComparisonRow:
         return self.starts is not None and self.starts.paired
 
     @property
+    def may_be_chance(self) -> bool:
+        """Whether the row's own interval leaves out 0, and the p-value corrected for all questions does not."""
+        tested = self.result == "not enough data" and self.p_corrected is not None
+        return tested and self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    @property
     def worst_case(self) -> float:
         """By how much, as a share, the candidate may be worse at the end of the interval; negative when it is better."""
         if self.low is None or self.high is None:

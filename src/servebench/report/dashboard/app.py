@@ -342,7 +342,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
         {
             "baseline": one.baseline,
             "candidate": one.candidate,
-            "verdict": str(one.result),
+            "verdict": texts.result_of(one),
             "summary": one.summary,
             "note": texts.starts_note(one),
             "rows": [

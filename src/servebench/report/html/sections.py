@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.limits import RUNS_MAX
@@ -17,8 +18,9 @@ from servebench.util.figures import change, number, seconds
 
 COMPARISON_NOTE = (
     "Change from baseline to candidate with its interval over starts of the engine. With one start each the interval is that "
-    "of these two starts, and there is no verdict on the engines. P-values are corrected for their number (Holm); points that "
-    "are not valid do not compete and are in brackets."
+    "of these two starts, and there is no verdict on the engines. Each interval is that of its row alone, while verdicts allow "
+    "for the number of rows (corrected p-values), so a change whose interval leaves out 0 may still be chance. Points that are not "
+    "valid do not compete and are in brackets."
 )
 
 Section = tuple[str, Any] | None
@@ -39,7 +41,7 @@ def comparison(data: Page) -> Section:
         shown.append(
             {
                 "title": f"{one.candidate} vs {one.baseline}",
-                "result": Label.of(str(one.result)),
+                "result": replace(Label.of(one.result), text=texts.result_of(one)),
                 "summary": one.summary,
                 "note": texts.starts_note(one),
                 "table": Table("Each metric and load", texts.HEADINGS, rows, left=(1,), prose=(5,)),
