@@ -11,7 +11,7 @@ from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
 from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
-from servebench.report.terminal.advice import headline
+from servebench.report.terminal.advice import headline, lead_text
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
@@ -57,9 +57,33 @@ def test_every_use_case_of_the_articles_has_an_answer(answers):
     assert found["one_user"].winner.entrant.engine == "alpha"
     assert found["rag"].outcome == "not measured"
     assert "workload=rag_prefix" in found["rag"].why
-    for case, hint in (("cost", "price_usd_per_hour"), ("cost_good", "slo=interactive"), ("energy", "power")):
+    for case, hint in (("cost", "price_usd_per_hour"), ("cost_good", "price_usd_per_hour"), ("energy", "power")):
         assert found[case].outcome == "not measured"
         assert hint in found[case].why
+
+
+@pytest.mark.parametrize(
+    ("shape", "case", "missing", "there"),
+    [
+        ({"gpu": "h100"}, "cost", "no run has a price of its h100", "gpu=h100"),
+        ({"gpu": "none"}, "cost", "no run has a price: set one", "of its"),
+        ({"gpu": "h100", "price": 2.0}, "cost_good", "no run has an SLO", "gpu.price_usd_per_hour"),
+    ],
+)
+def test_what_is_missing_for_a_cost_is_named(answers, shape, case, missing, there):
+    """With gpu=h100 set, the answer was to set gpu=h100."""
+    found = answers(({"name": "alpha"}, shape), ({"name": "beta"}, shape))[case]
+    assert found.outcome == "not measured"
+    assert missing in found.why
+    assert there not in found.why
+
+
+def test_a_lead_says_over_whom_and_its_interval_is_that_of_the_verdict(answers):
+    engines = [({"name": name, "slow": slow}, {"starts": 3}) for name, slow in (("a", 1.0), ("b", 1.2), ("c", 1.5))]
+    found = answers(*engines)["batch"]
+    assert (found.outcome, found.rival) == ("winner", "b")
+    assert lead_text(found).endswith(" vs b")
+    assert lead_text(found) in headline(found)
 
 
 def test_a_good_request_costs_more_where_fewer_are_good(answers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from servebench.analysis.recommendation.values import LogLead, log_lead, metric_
 from servebench.analysis.statistics import CONFIDENCE
 from servebench.analysis.warnings.weighing import weigh
 from servebench.contracts.point_row import level_words
-from servebench.util.figures import percent
+from servebench.util.figures import change_interval, percent
 
 STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
 BY_STARTS = ("output_throughput_tok_s", "cost_usd_per_mtok")
@@ -28,12 +29,13 @@ within an SLO."""
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """The leader's lead over the second with its 95% interval, why it is no win (empty when it is one), and why it is a
+    """The leader's lead over the second, the `rival`, with its 95% interval, why it is no win (empty when it is one), and why it is a
     provisional one. It has no size where the second may reach more at a level that has no point."""
 
     size: float | None
     low: float | None
     high: float | None
+    rival: str
     why: str
     provisional: str = ""
 
@@ -52,10 +54,17 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     ours, theirs = first.level, second.level or second.best
     low, high = _interval(first.metric, ours, theirs)
     if second.entrant.name in unknown:
-        return Lead(size=None, low=None, high=None, why=reasons[0])
+        return Lead(size=None, low=None, high=None, rival=second.entrant.name, why=reasons[0])
     size = first.value / second.value - 1 if second.value else 0.0
     warned = "" if with_doubtful else next(_provisional(first, rivals, case, confidence), "")
-    return Lead(size=size, low=low, high=high, why=next(iter(reasons), ""), provisional=warned)
+    return Lead(
+        size=size,
+        low=low,
+        high=high,
+        rival=second.entrant.name,
+        why=next(iter(reasons), ""),
+        provisional=warned,
+    )
 
 
 def _why_unknown(rival: Score, case: UseCase) -> str:
@@ -139,9 +148,11 @@ def _objections_to_decision(first: Score, rival: Score, row: ComparisonRow, rule
         undecided = first.undecided if first.worst is not first.level else rival.undecided
         yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
     elif row.result == "no difference":
-        yield f"{row.metric.title} does not differ from that of {rival.entrant.name} by more than {percent(row.bound)}"
+        yield f"{row.metric.title} differs from that of {rival.entrant.name} by at most {percent(row.bound)}"
     elif row.result != "faster":
-        yield f"{row.metric.title} against {rival.entrant.name} is not decided: more starts are needed"
+        ends = change_interval(row.low, row.high)
+        chance = f" its interval {ends} leaves out 0, but among so many rows this may be chance:" * row.may_be_chance
+        yield f"{row.metric.title} against {rival.entrant.name} is not decided:{chance} more starts are needed"
     elif abs(row.effect or 0.0) < rules.margin:
         yield _below_margin(abs(row.effect or 0.0), rival, rules)
 
@@ -164,8 +175,9 @@ def _objections_to_lead(
             yield _once(_shown(size, case), rival)
         return
     if found.interval[0] <= 0 <= found.interval[1]:
-        level = f"{percent(confidence)} " * (confidence > CONFIDENCE)
-        yield f"the {level}interval of the lead over {rival.entrant.name} includes 0%"
+        ends = change_interval(*(math.expm1(end) for end in found.interval))
+        level = f" ({percent(confidence)}, for several rivals)" * (confidence > CONFIDENCE)
+        yield f"the interval {ends}{level} of the lead over {rival.entrant.name} includes 0"
     elif found.starts < STARTS_MIN and not _exceeds_starts(case.metric, size, found, rules):
         ahead = f"{first.entrant.name} is {_shown(size, case):.0%} ahead of {rival.entrant.name}"
         yield f"{ahead}, but starts of one engine may differ by as much: {STARTS_ADVICE}"

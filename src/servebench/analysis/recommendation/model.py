@@ -91,8 +91,8 @@ gives no verdict on them."""
 class Recommendation:
     """The answer for a use case among the entrants of one setup (model, GPU, workload).
 
-    `lead` is the winner's (or, without one, the leader's) lead over the runner-up as a share of the runner-up, with its
-    interval. `missing` says why entrants have no score, `changes` what would change the answer, `quality` which entrants
+    `lead` is the winner's (or, without one, the leader's) lead over the `rival`, the next best, as a share of that one's value,
+    with its interval. `missing` says why entrants have no score, `changes` what would change the answer, `quality` which entrants
     of the ranking are significantly less accurate. A `provisional` outcome is a win that warnings may change.
     """
 
@@ -103,6 +103,7 @@ class Recommendation:
     lead: float | None = None
     lead_low: float | None = None
     lead_high: float | None = None
+    rival: str = ""
     why: str = ""
     missing: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
@@ -116,6 +117,12 @@ class Recommendation:
             return BEST[self.outcome]
         low, high = self.lead_low, self.lead_high
         return "ahead" if low is not None and high is not None and low * high > 0 else ""
+
+    @property
+    def words(self) -> str:
+        """The outcome in words that do not contradict the interval of the lead: who is ahead by more than it leaves open, and yet
+        has not won, leaves no clear *winner*."""
+        return "no clear winner" if self.outcome == "no clear difference" and self.best else self.outcome
 
     @property
     def winner(self) -> Score | None:

@@ -13,13 +13,9 @@ from servebench.analysis.recommendation.lead import lead_of
 from servebench.analysis.recommendation.model import DecidedRow, Entrant, Outcome, Recommendation, Score
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import rank
+from servebench.analysis.recommendation.values import COSTS
 
-HINTS = {
-    "cost_usd_per_mtok": "no run has a price: set gpu=h100 or another known GPU, or gpu.count and gpu.price_usd_per_hour",
-    "cost_usd_per_mgood": "no run has both a price (gpu.price_usd_per_hour) and an SLO (slo=interactive)",
-    "energy_j_per_token": "power could not be read: it needs an NVIDIA GPU, or a CPU with readable RAPL counters",
-}
-"""What to do where no run has the metric."""
+NO_POWER = "power could not be read: it needs an NVIDIA GPU, or a CPU with readable RAPL counters"
 
 UnequalSettings = Callable[[Entrant, Entrant, Sequence[str]], Sequence[SettingDifference]]
 """Returns the unequal settings of two entrants; the third argument names config groups that may differ."""
@@ -66,11 +62,24 @@ def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> str:
         workloads = case.workloads or ("",)
         example = f"servebench -m engine=... workload={workloads[0]}"
         return f"no run of workload {' or '.join(workloads)}; measure one: {example}"
-    hint = HINTS.get(case.metric, "")
-    known = any(
-        row.get(case.metric) is not None for entrant in entrants for level in entrant.levels for row in level.rows
-    )
-    return "" if known else hint
+    if any(row.get(case.metric) is not None for entrant in entrants for level in entrant.levels for row in level.rows):
+        return ""
+    if case.metric in COSTS:
+        return _why_no_cost(case.metric, entrants)
+    return NO_POWER if case.metric == "energy_j_per_token" else ""
+
+
+def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> str:
+    """Return what is missing for a cost: GPUs, their price, an SLO, or what was to be paid for."""
+    if all(entrant.price_usd_per_hour is None for entrant in entrants):
+        gpus = [name for name in dict.fromkeys(entrant.gpu for entrant in entrants) if name and name != "none"]
+        example = "such as gpu.price_usd_per_hour=2.5" + (" gpu.count=1 for a machine without a GPU" if not gpus else "")
+        return f"no run has a price{' of its ' + ' or '.join(gpus) if gpus else ''}: set one, {example}"
+    if not any(entrant.gpu_count and entrant.price_usd_per_hour is not None for entrant in entrants):
+        return "the runs have a price and nothing to pay for: set gpu.count, such as gpu.count=1 for the machine"
+    if metric == "cost_usd_per_mgood" and all(entrant.own_limits is None for entrant in entrants):
+        return "no run has an SLO: set one, such as slo=interactive"
+    return f"no point of a run with a price has {'a request that met its SLO' if 'good' in metric else 'any throughput'}"
 
 
 def _group(entrant: Entrant, case: UseCase) -> str:
@@ -114,6 +123,7 @@ def _recommend_one(
         lead=lead.size,
         lead_low=lead.low,
         lead_high=lead.high,
+        rival=lead.rival,
         why=unfair or lead.why or lead.provisional,
         **facts,
     )

@@ -68,9 +68,10 @@ def _unequal(found: Sequence[Inequality]) -> Table | None:
     return Table("What is not equal", ("not equal", *names), rows, prose=(0,)) if rows else None
 
 
-def _not_measured(found: Sequence[Recommendation]) -> str:
+def _not_measured(found: Sequence[Recommendation]) -> dict[str, str]:
+    """Return why each use that no run was measured for has no row."""
     measured = {one.use_case.title for one in found if one.outcome != "not measured"}
-    return ", ".join(dict.fromkeys(one.use_case.title for one in found if one.use_case.title not in measured))
+    return {one.use_case.title: one.why for one in found if one.use_case.title not in measured}
 
 
 def _next_steps(found: Answer) -> list[tuple[str, str]]:
@@ -123,8 +124,8 @@ def _trust(found: Recommendation) -> dict[str, Any]:
     """Return how far to trust a row: its outcome and why; of one run alone, the verdict on its point."""
     if found.outcome == "only one":
         return {"outcome": Label.of("doubtful" if found.ranking[0].doubtful else "valid"), "trust": ""}
-    label = Label.of(found.outcome)
-    return {"outcome": replace(label, text=CLEAR.get(label.text, label.text)), "trust": found.why}
+    text = CLEAR.get(found.outcome, found.words)
+    return {"outcome": replace(Label.of(found.outcome), text=text), "trust": found.why}
 
 
 def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[str, str]:
@@ -172,7 +173,7 @@ def _log_tail(run: RunData) -> str:
 def _recommendation(one: Recommendation) -> dict[str, Any]:
     return {
         "title": one.use_case.title,
-        "outcome": Label.of(one.outcome),
+        "outcome": replace(Label.of(one.outcome), text=one.words),
         "group": one.group,
         "ranking": [
             {"text": f"{score.entrant.name}: {score_text(score, one.use_case.unit)}", "place": place_text(score)}

@@ -40,24 +40,25 @@ def place_text(score: Score) -> str:
 
 
 def lead_text(found: Recommendation) -> str:
-    """Return the lead over the runner-up with its interval, in percent of the runner-up; empty without one."""
+    """Return the lead with its interval, in percent of what it is over, and over whom; empty without one."""
     if found.lead is None:
         return ""
     known = found.lead_low is not None and found.lead_high is not None
-    return change(found.lead) + (f" {change_interval(found.lead_low, found.lead_high)}" if known else "")
+    interval = f" {change_interval(found.lead_low, found.lead_high)}" if known else ""
+    return f"{change(found.lead)}{interval} vs {_short(found.rival, found)}"
 
 
 def headline(found: Recommendation) -> str:
     """Return the recommendation in one line."""
     if not found.ranking or found.outcome in UNNAMED:
-        return f"{found.outcome}: {found.why}"
+        return f"{found.words}: {found.why}"
     first = found.ranking[0]
     text = f"{first.entrant.name}: {score_text(first, found.use_case.unit)}"
     if found.outcome == "one start each":
         return f"fastest start seen (one each): {text}"
     if found.outcome == "only one":
         return f"{text} (nothing to compare it with)"
-    text += f", {lead_text(found)} vs the runner-up"
+    text += f", {lead_text(found)}" if found.lead is not None else ""
     return text if found.outcome == "winner" else f"provisional: {text}; {found.why.removeprefix('provisional: ')}"
 
 
@@ -99,11 +100,12 @@ def _print_brief(found: Sequence[Recommendation], out: Console, unmeasured: str)
         out.print(Text(one.use_case.title, style="bold").append(f"  {group}", style="not bold dim"))
         out.print(Text(f"  {_brief(one)}", style=STYLES[one.outcome]))
         rest = ", then ".join(_value(score, one) for score in one.ranking[1 : 1 + RUNNERS_UP])
+        lead = lead_text(one) if one.outcome != "one start each" else ""
         if rest and one.outcome in UNNAMED:
-            out.print(f"  {_value(one.ranking[0], one)}, then {rest}", style="dim")
+            ahead = f" ({lead})" if one.best else ""
+            out.print(f"  {_value(one.ranking[0], one)}{ahead}, then {rest}", style="dim")
         elif rest:
-            lead = lead_text(one) if one.outcome in ("winner", "provisional") else ""
-            out.print(f"  {lead} vs {rest}" if lead else f"  then {rest}", style="" if lead else "dim")
+            out.print(f"  {lead}; then {rest}" if lead else f"  then {rest}", style="" if lead else "dim")
         for line in one.quality:
             out.print(Text(f"  but: {line}", style="yellow"))
     out.print(unmeasured, style="dim", end="\n" * bool(unmeasured))
@@ -128,7 +130,11 @@ def _value(score: Score, found: Recommendation) -> str:
 
 def _short_name(score: Score, found: Recommendation) -> str:
     """The label of a run without the workload, which stands above it."""
-    return score.entrant.name.removesuffix(f" · {found.group.rpartition(' · ')[2]}")
+    return _short(score.entrant.name, found)
+
+
+def _short(name: str, found: Recommendation) -> str:
+    return name.removesuffix(f" · {found.group.rpartition(' · ')[2]}")
 
 
 def to_json(found: Sequence[Recommendation]) -> str:
@@ -157,6 +163,7 @@ def _as_dict(found: Recommendation) -> dict[str, Any]:
         "lead": found.lead,
         "lead_low": found.lead_low,
         "lead_high": found.lead_high,
+        "rival": found.rival or None,
         "why": found.why,
         "ranking": [
             {
