@@ -73,13 +73,17 @@ def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> str:
     """Return what is missing for a cost: GPUs, their price, an SLO, or what was to be paid for."""
     if all(entrant.price_usd_per_hour is None for entrant in entrants):
         gpus = [name for name in dict.fromkeys(entrant.gpu for entrant in entrants) if name and name != "none"]
-        example = "such as gpu.price_usd_per_hour=2.5" + (" gpu.count=1 for a machine without a GPU" if not gpus else "")
+        example = "such as gpu.price_usd_per_hour=2.5" + (
+            " gpu.count=1 for a machine without a GPU" if not gpus else ""
+        )
         return f"no run has a price{' of its ' + ' or '.join(gpus) if gpus else ''}: set one, {example}"
     if not any(entrant.gpu_count and entrant.price_usd_per_hour is not None for entrant in entrants):
         return "the runs have a price and nothing to pay for: set gpu.count, such as gpu.count=1 for the machine"
     if metric == "cost_usd_per_mgood" and all(entrant.own_limits is None for entrant in entrants):
         return "no run has an SLO: set one, such as slo=interactive"
-    return f"no point of a run with a price has {'a request that met its SLO' if 'good' in metric else 'any throughput'}"
+    return (
+        f"no point of a run with a price has {'a request that met its SLO' if 'good' in metric else 'any throughput'}"
+    )
 
 
 def _group(entrant: Entrant, case: UseCase) -> str:

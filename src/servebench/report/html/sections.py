@@ -19,8 +19,8 @@ from servebench.util.figures import change, number, seconds
 COMPARISON_NOTE = (
     "Change from baseline to candidate with its interval over starts of the engine. With one start each the interval is that "
     "of these two starts, and there is no verdict on the engines. Each interval is that of its row alone, while verdicts allow "
-    "for the number of rows (corrected p-values), so a change whose interval leaves out 0 may still be chance. Points that are not "
-    "valid do not compete and are in brackets."
+    "for the number of rows (corrected p-values), so a change whose interval leaves out 0 may still be chance. Points that "
+    "are not valid do not compete and are in brackets."
 )
 
 Section = tuple[str, Any] | None
