@@ -54,7 +54,8 @@ class LevelLead:
     `clear`: the lead is more than chance against any other run. `bound`: what one start each of equal engines may
     differ by, as a share. `over_starts`: the interval says by how much starts differ, too.
     `certain`: it is more than chance, and may yet be too small
-    to matter. `verdict`: it is one on the engines, by several starts, and not only a difference of these starts. `tied` are the runs that it is not clear against, `unequal` settings that differ and
+    to matter. `verdict`: it is one on the engines, by several starts, and not only a difference of these starts.
+    `tied` are the runs that it is not clear against, `unequal` settings that differ and
     matter, `unequal_rival`: also between the leader and the rival, `codes` warnings of unknown size, which make it
     provisional. `within`: no two runs differ by more. `behind` are the runs that the leader clearly leads, each with its
     distance from the leader as a share, the nearest first.

@@ -29,8 +29,8 @@ within an SLO."""
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """The leader's lead over the second, the `rival`, with its 95% interval, why it is no win (empty when it is one), and why it is a
-    provisional one. It has no size where the second may reach more at a level that has no point."""
+    """The leader's lead over the second, the `rival`, with its 95% interval, why it is no win (empty when it is one), and why
+    it is a provisional one. It has no size where the second may reach more at a level that has no point."""
 
     size: float | None
     low: float | None
