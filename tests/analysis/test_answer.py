@@ -261,7 +261,7 @@ def test_times_of_the_next_steps_rest_on_what_the_study_took(make_study):
     took_s = sum(seconds_per_start(run) for run in read.load_study(path).runs)
     assert steps["-m"].seconds == pytest.approx(5 * took_s)
     assert 1.5 * took_s < steps["resume"].seconds <= 2 * took_s
-    assert steps["resume"].why == "4 points, twice as long"
+    assert steps["resume"].why == "the 4 points in doubt, twice as long"
 
 
 def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):
@@ -325,3 +325,33 @@ def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):
     (workload,) = answer_of(runs).workloads
     assert [lead.clear for lead in workload.leads] == [True, True]
     assert {level: cell.best for level, cell in workload.columns[0].cells.items()} == {"1": True, "8": False}
+
+
+@pytest.mark.parametrize(
+    ("slow", "starts", "word"), [((1.0, 1.07, 1.0), 1, "study.starts=5"), ((1.0, 1.04, 1.02), 2, "study.until=decided")]
+)
+def test_more_starts_are_proposed_where_a_verdict_takes_them(make_study, slow, starts, word):
+    """Three engines of which two are tied had no such command: the lead that was named was not above 0."""
+    runs = [
+        (SimulatedEngine(name=name, slow=one, run_sd=0.01), load(levels=(8,), starts=starts, seed=seed))
+        for seed, (name, one) in enumerate(zip("abc", slow, strict=True))
+    ]
+    found = answer(make_study(*runs), words=["-m", "engine=a,b,c", "study.starts=1", "study.name=x"])
+    (step,) = [one.command for one in found.next_steps if "study." in one.command]
+    assert step == f"servebench -m engine=a,b,c {word}"
+
+
+def test_what_is_decided_needs_no_more_starts(make_study):
+    runs = [(replace(FAST, name=name, slow=slow, run_sd=0.002), load(levels=(8,), starts=4, seed=seed))
+            for seed, (name, slow) in enumerate((("a", 1.0), ("b", 1.5)))]  # fmt: skip
+    found = answer(make_study(*runs), words=["-m", "engine=a,b"])
+    assert found.workloads[0].leads[0].verdict
+    assert not [one for one in found.next_steps if "study." in one.command]
+
+
+def test_what_makes_a_lead_provisional_is_said_with_its_level(make_study):
+    fast, slow = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
+    doubtful = {"verdict": "doubtful", "doubts": ("not_stationary",)}
+    rows = [replace(row, **(doubtful if row.concurrency == 8 else {})) for row in fast.point_rows]
+    (found,) = answer_of([replace(fast, rows=lambda: rows), slow]).workloads
+    assert "(provisional at 8 users)" in found.sentence

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from servebench.analysis.limits import LevelFacts, find_limit
+from servebench.analysis import limits
+from servebench.analysis.limits import LevelFacts, LimitFinding, find_limit
 from servebench.analysis.limits.decide import MEMORY_SHARE
 from servebench.analysis.limits.facts import _stamps
 from servebench.analysis.limits.proposals import default_running_limit, with_proposals
@@ -18,6 +19,8 @@ from servebench.config import compose_jobs
 from servebench.contracts.limits import Knob, Limit
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import registry
+from servebench.store import studies as read
+from support.studies import SimulatedEngine, SimulatedLoad
 
 PARTS = {"client": 0.1, "network": 2.0, "queue": 3.0, "prefill": 45.0, "decode": 2500.0}
 HEALTHY_FACTS = LevelFacts(
@@ -332,3 +335,26 @@ def test_what_is_proposed_of_the_load_composes(words, override):
     key, _, value = override.partition("=")
     settings = compose_jobs([*base, *words, override], registry())[0].resolved
     assert str(settings["load"][key.removeprefix("load.")]).replace(".0", "") == value
+
+
+def test_every_run_of_a_study_has_a_line(make_study, monkeypatch):
+    """In the order of the study: runs without a limit, and those that were not looked at, were missing without a word."""
+    engines = [SimulatedEngine(name=f"e{number}") for number in range(limits.RUNS_MAX + 1)]
+    runs = read.load_study(make_study(*((one, SimulatedLoad(levels=(1, 8), requests=20)) for one in engines))).runs
+
+    def found(_runs):
+        yield "e1", LimitFinding(level="1", code=Limit.CLIENT, statement="the client is late")
+        yield "e1", LimitFinding(level="8", code=Limit.QUEUE, statement="waiting")
+        yield "e0", LimitFinding(level="1", code=Limit.CLIENT, statement="the client is late")
+        yield "e2", LimitFinding(level="8", code=Limit.NONE, statement="no single limit found")
+
+    monkeypatch.setattr(limits, "findings_of", found)
+    assert limits.limit_lines(runs) == [
+        "Limit: e0 at 1 user: the client is late",
+        "Limit: e1 at 8 users: waiting",
+        "Limit: none found for e2, e3, e4, e5",
+        "Limit: 'servebench show RUN' has those of e6",
+        "Limit: e1 at 1 user: the client is late",
+    ]
+    monkeypatch.setattr(limits, "findings_of", lambda _: [])
+    assert limits.limit_lines(runs[:2]) == []

@@ -131,3 +131,16 @@ def test_levels_of_one_start_do_not_count_as_many_signs_of_drift() -> None:
     rows = points(table)
     assert any("fell" in note for note in summarize_repeats(rows).notes)
     assert not summarize_repeats([replace(row, start_id=f"s{row.repeat}") for row in rows]).notes
+
+
+def test_an_outlier_counts_for_how_many_tests_it_was_looked_for() -> None:
+    """The same six values are an outlier where they are the only ones, and chance among many; the p-value says for how many."""
+    odd = [100.0, 101.0, 99.0, 100.5, 99.5, 92.0]
+    _, alone = grubbs(np.log(odd))
+    (note,) = summarize_repeats(points({"1": odd})).notes
+    assert f"p = {alone:.2g})" in note
+    table = {str(level): [100.0, 101.0, 99.0, 100.5, 99.5, 100.2] for level in (2, 4, 8, 16)}
+    noted = summarize_repeats(points({"1": odd, **table})).notes
+    assert [f"p = {min(1.0, 5 * alone):.2g} after Holm's correction for 5 tests" in one for one in noted] == [True] * (
+        5 * alone < 0.05
+    )

@@ -106,7 +106,7 @@ def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
     plan, before = (folder / "plan.json").read_bytes(), points(tmp_path, SLOW)
     assert before["repeat"].nunique() == 2
     for said in (done.stdout, run_main("compare", "s").stdout):
-        (step,) = [line for line in said.splitlines() if line.startswith("next: servebench resume last --budget ")]
+        (step,) = [line for line in said.splitlines() if line.startswith("next: servebench resume s --budget ")]
         assert step.split()[5].removesuffix("m").isdigit()
         assert "to decide what is open, about" in step
     with servebench_started(tmp_path, "resume", "s", "--budget", "3h") as process:
@@ -124,7 +124,7 @@ def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
     assert after.groupby(["concurrency", "repeat"]).size().max() == 1
     assert "\ndecided: slower at 1" in done.stdout
     assert "not decided: 1" not in done.stdout
-    assert "next: servebench resume last --budget" not in done.stdout
+    assert "next: servebench resume s --budget" not in done.stdout
     assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
     assert json.loads((folder / "study.json").read_text())["budget_s"] == budget_s
     assert (folder / "plan.json").read_bytes() == plan

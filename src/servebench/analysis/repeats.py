@@ -165,9 +165,13 @@ def _outliers(series: Series) -> list[str]:
         if p is not None and p < SIGNIFICANCE and abs(apart) >= SMALLEST:
             notes.append(
                 f"repeat {repeat} at {level} is an outlier: its {titles[name]} is {change(apart)} from the median of the others "
-                f"(Grubbs' test, p = {p:.2g}); check what else the machine was doing, or measure the level again"
+                f"(Grubbs' test, p = {p:.2g}{_of(len(found))}); check what else the machine was doing, or measure the level again"
             )
     return notes
+
+
+def _of(tests: int) -> str:
+    return f" after Holm's correction for {tests} tests" if tests > 1 else ""
 
 
 def kendall_null(n: int) -> Floats:
@@ -209,7 +213,7 @@ def _drifts(series: Series, *, several_starts: bool) -> list[str]:
         found.append((title, float(np.expm1(np.median(slopes))), seasonal_kendall(seasons)))
     return [
         f"{title} {'rose' if drift > 0 else 'fell'} by {percent(abs(drift))} from the first repeat to the last "
-        f"(seasonal Kendall test over levels, p = {p:.2g}): the machine or the engine changed over time; "
+        f"(seasonal Kendall test over levels, p = {p:.2g}{_of(len(found))}): the machine or the engine changed over time; "
         "compare engines with load.order=interleaved, and check clocks and temperature"
         for (title, drift, _), p in zip(found, holm([p for *_, p in found]), strict=True)
         if p is not None and p < SIGNIFICANCE and abs(drift) >= SMALLEST

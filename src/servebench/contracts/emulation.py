@@ -4,7 +4,7 @@ An engine class has an `Emulation` as its attribute `emulation`; the defaults ar
 continuous batching. The emulator runs it as a server process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -143,6 +143,12 @@ class EmulatedFaults(StrictSettings):
 
 EMULATING = ("emulated", "simulated")
 """The launchers whose engine is imitated, as stored files name them."""
+
+
+def imitated(launches: Iterable[str | None]) -> str:
+    """Return how engines were imitated that were started like this: `emulated`, `simulated`, both, or nothing for none."""
+    found = set(launches)
+    return " and ".join(name for name in EMULATING if name in found)
 
 
 @dataclass(frozen=True, kw_only=True)

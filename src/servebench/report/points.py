@@ -1,6 +1,9 @@
 """Selects and counts the points that reports show."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, inf, log
+from statistics import fmean
 
 from servebench.contracts.point_row import PointRow
 from servebench.util.figures import MISSING
@@ -8,14 +11,53 @@ from servebench.util.figures import MISSING
 VERDICTS = ("valid", "doubtful", "void")
 
 
-def best_row(rows: Iterable[PointRow]) -> PointRow | None:
-    """Return the point with the highest output throughput among the valid ones, otherwise among the doubtful ones."""
-    known = [row for row in rows if row.output_throughput_tok_s is not None]
+@dataclass(frozen=True, kw_only=True)
+class BestLevel:
+    """The level of a run with the highest output throughput: its means over starts of the engine (a start's repeats first), and
+    from how many points. `low` and `high` are the interval of a single point."""
+
+    level: str
+    throughput: float
+    low: float | None = None
+    high: float | None = None
+    ttft_ms: float | None = None
+    points: int = 1
+
+
+def best_level(rows: Iterable[PointRow]) -> BestLevel | None:
+    """Return the best level by its valid points, of a run without any by its doubtful ones; None without a throughput."""
+    known = [row for row in rows if row.output_throughput_tok_s]
     for verdict in ("valid", "doubtful"):
-        candidates = [row for row in known if row.verdict == verdict]
-        if candidates:
-            return max(candidates, key=lambda row: row.output_throughput_tok_s or 0.0)
+        levels: dict[str, list[PointRow]] = {}
+        for row in known:
+            if row.verdict == verdict:
+                levels.setdefault(row.level_label, []).append(row)
+        if levels:
+            return max(map(_level, levels.values()), key=lambda one: one.throughput)
     return None
+
+
+def _level(rows: Sequence[PointRow]) -> BestLevel:
+    first, one = rows[0], len(rows) == 1
+    return BestLevel(
+        level=first.level_label,
+        throughput=_mean(rows, "output_throughput_tok_s") or 0.0,
+        low=first.output_throughput_tok_s_low if one else None,
+        high=first.output_throughput_tok_s_high if one else None,
+        ttft_ms=_mean(rows, "ttft_ms_p50"),
+        points=len(rows),
+    )
+
+
+def _mean(rows: Sequence[PointRow], column: str) -> float | None:
+    """The geometric mean over starts of the means over their points, as in a comparison; None where a point has no value."""
+    starts: dict[str | None, list[float]] = {}
+    for row in rows:
+        value = row.get(column)
+        if value is None or not 0 < value < inf:
+            return None
+        starts.setdefault(row.start_id, []).append(log(value))
+    return exp(fmean(fmean(own) for own in starts.values()))
 
 
 def count_verdicts(rows: Sequence[PointRow]) -> dict[str, int]:

@@ -293,12 +293,10 @@ def _some(names: Iterable[str], most: int = 6) -> str:
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
-def command_words(study: Path, *, last: bool = False) -> str:
-    """Return by which words a command that is run here finds a study; with `last`, by that word if it is the latest."""
-    latest = study_paths(study.parent)[-1:] if last else []
-    word = "last" if study.name in (one.name for one in latest) else short_id(study.name)
+def command_words(study: Path) -> str:
+    """Return by which words a command that is run here finds a study, also when another has been made since."""
     default = study.parent.absolute() == Path("outputs").absolute()
-    return shlex.quote(word) + ("" if default else f" --outputs {shlex.quote(str(study.parent))}")
+    return shlex.quote(short_id(study.name)) + ("" if default else f" --outputs {shlex.quote(str(study.parent))}")
 
 
 def runs_of(found: RunData | StudyData) -> tuple[RunData, ...]:

@@ -42,12 +42,10 @@ def _levels(job: Job) -> tuple[Level, ...]:
     return plan_levels(settings.load, settings.workload.seed, settings.study.starts)
 
 
-def study_answer(path: Path, *, last: bool = True) -> Answer:
-    """Return the answer of a stored study; its commands call the latest study `last`, unless they are to be kept.
-
-    Raises StoreError, OSError."""
+def study_answer(path: Path) -> Answer:
+    """Return the answer of a stored study. Raises StoreError, OSError."""
     study = read.load_study(path)
     earlier = read.runs_beside(study)
-    decision, name = decide_study(study, earlier), read.command_words(path, last=last)
+    decision, name = decide_study(study, earlier), read.command_words(path)
     answer = answer_of(study.runs, earlier=earlier, name=name, words=study.words, decision=decision)
     return replace(answer, limits=tuple(limit_lines(study.runs)))

@@ -105,7 +105,7 @@ def note(study: StudyData) -> str:
 
     screen = StringIO()
     console = CleanConsole(screen, width=NOTE_WIDTH, soft_wrap=False)
-    print_answer(study_answer(study.path, last=False), console)
+    print_answer(study_answer(study.path), console)
     # what servers said must not end the block, nor act where a reader takes it for Markdown all the same
     plain = screen.getvalue().translate({ord("`"): "'", ord("<"): "\u2039"}).replace("](", "] (")
     lines = ["```", *(line.rstrip() for line in plain.splitlines()), "```"]

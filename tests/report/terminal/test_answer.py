@@ -169,3 +169,35 @@ def test_a_schedule_in_words():
     labels = {"00": "a", "01": "b"}
     assert Schedule(labels=labels, points=8, seconds=300.0).text == "2 runs, 8 points, up to about 5 min"
     assert "after the first point" in Schedule(labels={"00": "a"}).text
+
+
+def test_trust_names_the_levels_that_it_concerns():
+    """`doubtful, wide` stood below a column of which one level was doubtful and another one wide."""
+    found = answer(2, ["1", "4", "16"])
+    (one,) = found.workloads
+    _, last = one.columns
+    cells = {
+        **last.cells,
+        "4": replace(last.cells["4"], verdict="doubtful", codes=("too_short",)),
+        "16": replace(last.cells["16"], wide=True),
+    }
+    wide = {**last.cells, "16": replace(last.cells["16"], wide=True)}
+    for own, said in (
+        (cells, ["doubtful at 4 [a]", "wide at 16"]),
+        (wide, ["valid, wide at 16"]),
+        (last.cells, ["valid"]),
+    ):
+        columns = (one.columns[0], replace(last, cells=own))
+        lines = screen(replace(found, workloads=(replace(one, columns=columns),))).splitlines()
+        (at,) = [index for index, line in enumerate(lines) if line.startswith("trust")]
+        assert lines[at].split(None, 1)[1].startswith("doubtful [a]")
+        assert [line.split("  ")[-1].strip() for line in map(str.rstrip, lines[at : at + len(said)])] == said
+
+
+def test_a_stretch_that_is_left_out_of_numbers_shown_is_on_the_first_screen():
+    meaning = CATALOG["machine_shared"].meaning
+    shared = Remark(code="machine_shared", meaning=meaning, remedy="", places=("vllm at 4 users",), mark=True)
+    text = screen(replace(answer(2, ["4"]), remarks=(*REMARKS, shared)))
+    assert "left out of all estimates: vllm at 4 users (machine_shared)" in " ".join(text.split())
+    (hidden,) = [line for line in text.splitlines() if line.startswith("more with -v")] or [""]
+    assert "machine_shared" not in hidden

@@ -5,6 +5,8 @@ import io
 import pytest
 from rich.text import Text
 
+from servebench.contracts.point_row import PointRow
+from servebench.report.points import best_level
 from servebench.report.terminal import listing
 from servebench.report.terminal.tables import CleanConsole
 from servebench.store.overview import listed_rows
@@ -44,3 +46,19 @@ def test_a_terminal_shows_the_newest_runs_with_their_numbers(printed, terminal, 
     assert ("--all" in text) == (shown < 6)
     assert f"{6 - shown} older" in text or shown == 6
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_best_of_a_run_is_the_mean_over_its_starts_and_not_the_luckiest():
+    def row(level, start, value, verdict="valid"):
+        return PointRow(
+            concurrency=level, start_id=start, output_throughput_tok_s=value, ttft_ms_p50=10.0, verdict=verdict
+        )
+
+    rows = [row(4, "a", 90.0), row(4, "b", 40.0), row(1, "a", 61.0), row(1, "b", 62.0), row(8, "a", 999.0, "doubtful")]
+    best = best_level(rows)
+    assert (best.level, best.points, best.ttft_ms) == ("1", 2, pytest.approx(10.0))
+    assert best.throughput == pytest.approx((61 * 62) ** 0.5)
+    # two repeats of one start are one value
+    assert best_level([*rows[:1], *rows[:1], rows[1]]).throughput == pytest.approx(60.0)
+    assert best_level(rows[-1:]).level == "8"
+    assert best_level([]) is None

@@ -184,10 +184,19 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             text = f"no clear difference in tok/s between {both}"
             text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
             text += "" if same else _ahead(group) + _behind(group)
-        but = ["provisional"] * any(lead.codes for lead in group)
-        but += ["different settings"] * any(lead.clear and lead.unequal_rival for lead in group)
+        but = _but("provisional", [lead for lead in group if lead.codes], group)
+        but += _but("different settings", [lead for lead in group if lead.clear and lead.unequal_rival], group)
         clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)
+
+
+def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> list[str]:
+    """What holds for some levels of a clause, with these levels if it does not hold for all."""
+    if not found:
+        return []
+    *first, last = (lead.level for lead in found)
+    some = " and ".join(filter(None, (", ".join(level_words(one, short=True) for one in first), level_words(last))))
+    return [word if len(found) == len(group) else f"{word} at {some}"]
 
 
 def other_metrics(leads: Sequence[LevelLead], comparisons: Iterable[Comparison], labels: Mapping[str, RunLabel]) -> str:

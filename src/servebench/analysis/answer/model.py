@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from servebench.analysis.comparison.model import Comparison
 from servebench.util.figures import plus_minus
 
+LEFT_OUT = ("machine_shared",)
+"""Marks that say that the numbers shown leave out a part of what was measured."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerCell:
@@ -103,6 +106,11 @@ class Remark:
     points: int = 0
     of: int = 0
     mark: bool = False
+
+    @property
+    def first(self) -> bool:
+        """Whether it belongs on the first screen: it makes points doubtful, or says what their numbers leave out."""
+        return not self.mark or self.code in LEFT_OUT
 
     @property
     def brief(self) -> str:

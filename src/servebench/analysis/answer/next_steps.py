@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Iterable, Sequence
 
-from servebench.analysis.answer.model import NextStep, WorkloadAnswer
+from servebench.analysis.answer.model import LevelLead, NextStep, WorkloadAnswer
 from servebench.analysis.comparison.compare import STARTS_ADVISED
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.run_comparison import seconds_per_start
@@ -53,29 +53,48 @@ def next_steps(
         yield NextStep(command=f"servebench resume {name}{failed}", why=", ".join(todo), continues=True)
     if decision is not None and (step := decide_step(decision, name)) is not None:
         yield step
-    again = sum(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows)
+    doubtful = [row for run in runs for row in run.point_rows if row.verdict != "valid"]
+    again = sum(needs_again(row.verdict, row.doubts) for row in doubtful)
     # points of a study that is not whole are measured first
     if again and not statuses & UNFINISHED:
         yield NextStep(
             command=f"servebench resume {name} --better",
-            why=f"{again} point{'s' * (again > 1)}, twice as long",
+            why=f"{_which(again, len(doubtful))}, twice as long",
             seconds=sum(map(_better_s, runs)),
         )
-    # a name can be given only once
-    words = [word for word in words if not word.startswith("study.name=")]
-    if (
-        one_start(runs)
-        and len(runs) > 1
-        and words
-        and any((lead.low or 0.0) > 0 for one in workloads for lead in one.leads)
-    ):
-        each = [seconds_per_start(run) for run in runs]
-        yield NextStep(
-            command=f"servebench {shlex.join(words)} study.starts={STARTS_ADVISED}",
-            why=f"for a verdict, {STARTS_ADVISED} times this study",
-            seconds=STARTS_ADVISED * sum(one or 0.0 for one in each) if None not in each else None,
-        )
+    if decision is None and words and not todo and (step := _starts_step(runs, workloads, words)) is not None:
+        yield step
     yield NextStep(command=f"servebench report {name} --open", why="all charts")
+
+
+def _which(again: int, doubtful: int) -> str:
+    """How many of the doubtful points a longer measurement may settle."""
+    if again == doubtful:
+        return f"the {again} points in doubt" if again > 1 else "the point in doubt"
+    return f"{again} of the {doubtful} points in doubt"
+
+
+def _starts_step(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], words: Sequence[str]) -> NextStep | None:
+    """The command with more starts, where runs of one workload were compared and not all of it is decided."""
+    if not any(more_starts_help(lead, once=one_start(runs)) for one in workloads for lead in one.leads):
+        return None
+    # a name can be given only once
+    same = [word for word in words if not word.startswith(("study.name=", "study.starts="))]
+    if not one_start(runs):
+        why = "for a verdict: adds starts until there is one"
+        return NextStep(command=f"servebench {shlex.join(same)} study.until=decided", why=why)
+    each = [seconds_per_start(run) for run in runs]
+    return NextStep(
+        command=f"servebench {shlex.join(same)} study.starts={STARTS_ADVISED}",
+        why=f"for a verdict, {STARTS_ADVISED} times this study",
+        seconds=STARTS_ADVISED * sum(one or 0.0 for one in each) if None not in each else None,
+    )
+
+
+def more_starts_help(lead: LevelLead, *, once: bool) -> bool:
+    """Return whether more starts may decide who leads at a level: not where that is decided, or where it is warnings or unequal
+    settings (which one start each, `once`, leaves aside) that refuse a verdict."""
+    return not lead.verdict and lead.within is None and (once or not (lead.codes or lead.unequal))
 
 
 def one_start(runs: Sequence[RunData]) -> bool:

@@ -11,6 +11,7 @@ from servebench.analysis.answer.next_steps import one_start
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.warnings.catalog import CATALOG, UNKNOWN, WIDE
+from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
@@ -138,8 +139,8 @@ def _without_implied(found: Mapping[tuple[str, Any], Inequality]) -> list[Inequa
 
 def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Iterable[str]:
     """Yield what holds for the whole answer."""
-    if any(run.emulated for run in runs):
-        yield "Emulated engines: these numbers do not describe the real ones."
+    if how := imitated(run.fact("launch") for run in runs):
+        yield f"{how.capitalize()} engines: these numbers do not describe the real ones."
     for one in workloads:
         for column in one.columns:
             yield from _out_of_line(column, one.levels)

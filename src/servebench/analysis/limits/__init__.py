@@ -48,14 +48,26 @@ def findings_of(runs: Sequence[RunData]) -> list[tuple[str, LimitFinding]]:
 
 
 def limit_lines(runs: Sequence[RunData]) -> list[str]:
-    """Return what limits some runs, the heaviest load first: a line for each run and limit, at its heaviest load."""
-    lines: dict[tuple[str, Limit], tuple[float, str]] = {}
+    """Return what limits some runs, in their order: first a line for each run, of its heaviest load that has a limit, then who
+    has none and who was not looked at, then the other limits of runs, each at its heaviest load."""
+    labels = run_labels(runs)
+    measured = [run for run in runs if run.point_rows]
+    found: dict[str, dict[Limit, tuple[float, str]]] = {labels[run.run_id].text: {} for run in measured[:RUNS_MAX]}
     for label, one in findings_of(runs):
-        if one.code is Limit.NONE:
-            continue
         load = level_load(one.level)
         where = level_words(one.level) if len(runs) == 1 else f"{label} at {level_words(one.level)}"
         override = next((proposal.override for proposal in one.proposals if proposal.override), None)
         line = f"Limit: {where}: {one.statement}" + (f"; try {override}" if override else "")
-        lines[label, one.code] = max(lines.get((label, one.code), (0.0, "")), (load, line))
-    return [line for _, line in sorted(lines.values(), reverse=True)]
+        if one.code is not Limit.NONE:
+            found[label][one.code] = max(found[label].get(one.code, (0.0, "")), (load, line))
+    own = [[line for _, line in sorted(lines.values(), reverse=True)] for lines in found.values()]
+    without = [label for label, lines in found.items() if not lines]
+    rest = [labels[run.run_id].text for run in measured[RUNS_MAX:]]
+    if not any(own) and not rest:
+        return []
+    return [
+        *(lines[0] for lines in own if lines),
+        *([f"Limit: none found for {', '.join(without)}"] if without else []),
+        *([f"Limit: 'servebench show RUN' has those of {', '.join(rest)}"] if rest else []),
+        *(line for lines in own for line in lines[1:]),
+    ]

@@ -112,6 +112,7 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
         weights = [weigh([(row.doubts, row) for row in level.rows], metric) for metric in metrics]
         if codes := list(dict.fromkeys(code for weight in weights for code in weight.unbounded)):
             whose = "its point" if score is first else f"the point of {score.entrant.name}"
+            whose += f" at {level_words(level.label)}"
             why = f"{whose} has warnings of unknown size ({', '.join(codes)}); --with-doubtful accepts it"
             yield f"provisional: {first.entrant.name} leads, and {why}"
         if level is own:

@@ -109,7 +109,7 @@ MACHINE_BUSY = _define(
 )
 MACHINE_SHARED = _define(
     "machine_shared",
-    "others took the machine for a part of the point, which was left out of all estimates",
+    "a stretch in which others took the machine is left out of all estimates",
     "nothing has to be done; the intervals are those of the rest",
     mark=True,
     affects=SPEED,
@@ -246,7 +246,7 @@ TIMINGS_MISSING = _define(
 )
 EMULATED = _define(
     "emulated",
-    "the engine was emulated: these numbers do not describe the real engine",
+    "the engine was emulated or simulated: these numbers do not describe the real engine",
     "set launch=process, docker or attach to measure a real engine",
     mark=True,
 )

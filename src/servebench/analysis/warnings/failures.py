@@ -6,6 +6,7 @@ from collections import Counter
 
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.emulation import imitated
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Doubt, Record
 from servebench.util.figures import short_percent
@@ -88,4 +89,6 @@ def cancelled_not_freed(point: MeasuredPoint) -> Doubt | None:
 
 def emulated(point: MeasuredPoint) -> Doubt | None:
     """Mark a point of an emulated engine."""
-    return catalog.EMULATED.issue(catalog.EMULATED.meaning) if point.row.emulated else None
+    how = imitated([point.row.launch]) or "emulated"
+    message = f"the engine was {how}: these numbers do not describe the real engine"
+    return catalog.EMULATED.issue(message) if point.row.emulated else None

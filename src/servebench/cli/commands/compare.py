@@ -116,7 +116,7 @@ def command(
         for one in decisions:
             click.echo(LOOKED)
             print_decisions(one, out)
-            if (step := decide_step(one, command_words(folders[one.study_id], last=True))) is not None:
+            if (step := decide_step(one, command_words(folders[one.study_id]))) is not None:
                 print_step(step, out)
     return 0 if gate is None else _gate_code(gate)
 

@@ -48,6 +48,7 @@ def command(
     from servebench.analysis.answer import answer_of
     from servebench.analysis.decided import decide_study
     from servebench.analysis.recommendation.rules import load_rules, rules_text
+    from servebench.contracts.emulation import imitated
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
     from servebench.report.terminal.advice import print_recommendations, to_json
@@ -74,10 +75,10 @@ def command(
         runs, rules, with_doubtful=with_doubtful, varying=varying, comparisons=compared, decision=decision
     )
     labels = run_labels(runs)
-    emulated = [labels[run.run_id].text for run in runs if run.emulated]
-    if emulated:
-        which = "" if len(emulated) == len(runs) else f" ({', '.join(emulated)})"
-        click.echo(f"servebench: emulated engines{which}: these numbers do not describe the real ones", err=True)
+    if how := imitated(run.fact("launch") for run in runs):
+        named = [labels[run.run_id].text for run in runs if run.emulated]
+        which = "" if len(named) == len(runs) else f" ({', '.join(named)})"
+        click.echo(f"servebench: {how} engines{which}: these numbers do not describe the real ones", err=True)
     if as_json:
         click.echo(to_json(answers), nl=False)
     else:

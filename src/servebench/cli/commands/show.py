@@ -54,7 +54,7 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
         if len(found.runs) != 1:
             numbers, answer = number_runs(found.path.parent), None
             try:
-                answer = study_answer(found.path, last=not as_json)
+                answer = study_answer(found.path)
             except StoreError:
                 # what can be read is data, too
                 if not as_json:

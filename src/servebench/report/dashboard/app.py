@@ -19,6 +19,7 @@ from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.limits import findings_of
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.statistics import values_needed
+from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import level_words
 from servebench.report.charts import draw
@@ -435,10 +436,9 @@ def main() -> None:
     if kept.empty:
         st.info("No point matches: remove a filter.")
         return
-    if emulated := int(kept["emulated"].sum()) if "emulated" in kept else 0:
-        st.warning(
-            f"{emulated} of these {len(kept)} points are of emulated engines: they do not describe the real engines."
-        )
+    if count := int(kept["emulated"].sum()) if "emulated" in kept else 0:
+        how = imitated(kept.get("launch", ())) or "emulated"
+        st.warning(f"{count} of these {len(kept)} points are of {how} engines: they do not describe the real engines.")
     views = {
         "Runs": lambda: runs_view(kept, runs),
         "Charts": lambda: charts_view(outputs, kept, changed),

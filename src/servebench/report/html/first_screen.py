@@ -46,7 +46,7 @@ def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
         "problems": [_problem(one.run, one.name) for one in data.runs if not (at_work and one.run.status in OPEN)],
         "engines": [one for one in legend_of(data.series) if one["name"] in columns],
         "matrix": _matrix(data, ranked, columns),
-        "remarks": [f"{one.meaning} [{one.code}, {one.where}]" for one in found.remarks if not one.mark],
+        "remarks": [f"{one.meaning} [{one.code}, {one.where}]" for one in found.remarks if one.first],
         "recommendations": [_recommendation(one) for one in measured],
         "not_measured": _not_measured(data.answers),
         "next": () if at_work else _next_steps(found),

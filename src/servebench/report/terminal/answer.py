@@ -1,6 +1,6 @@
 """The last screen of a study: tables, the answer, warnings, and what to run next."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from string import ascii_lowercase
 from typing import Any
@@ -22,6 +22,7 @@ from servebench.analysis.answer.model import (
 )
 from servebench.analysis.warnings.catalog import WIDE
 from servebench.contracts.point_row import level_words
+from servebench.report.points import VERDICTS
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
 from servebench.util.figures import MISSING, number
 from servebench.util.plain_json import to_json as plain_json
@@ -30,7 +31,8 @@ CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
-LIMITS_MAX = 3
+LIMITS_MAX = 4
+"""A line for each of three runs, and one that names the others."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 
@@ -53,7 +55,7 @@ def print_answer(answer: Answer, out: Console, *, complete: bool = False, verbos
         out.print(failure if complete else failure.partition("; ")[0], style="red")
     _print_unequal([one for one in answer.inequalities if verbose or one.matters], out, verbose=complete)
     for remark in answer.remarks:
-        if not remark.mark or complete:
+        if remark.first or complete:
             out.print(_remark(remark, marks.get(remark.code), verbose=complete), style="dim" if remark.mark else "")
     for line in answer.limits[: None if complete else LIMITS_MAX]:
         out.print(line)
@@ -97,7 +99,7 @@ def _plain_table() -> Table:
 
 def _print_hidden(answer: Answer, out: Console, *, complete: bool, verbose: bool) -> None:
     """Print that there is more that changes no verdict."""
-    marks = [] if complete else [remark for remark in answer.remarks if remark.mark and remark.code not in WIDE]
+    marks = [] if complete else [remark for remark in answer.remarks if not remark.first and remark.code not in WIDE]
     purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
     more = 0 if complete else len(answer.limits) - LIMITS_MAX
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
@@ -189,7 +191,7 @@ def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) 
     for column in one.columns:
         for index, (level, cell) in enumerate(column.cells.items()):
             run = [column.label if index == 0 else ""] if with_runs else []
-            table.add_row(*run, level_words(level), _cell(cell), number(cell.ttft_ms), _trust_of([cell], marks))
+            table.add_row(*run, level_words(level), _cell(cell), number(cell.ttft_ms), _trust_of({level: cell}, marks))
         if not column.cells and with_runs:
             table.add_row(column.label, MISSING, MISSING, MISSING, column.status)
     return table
@@ -206,15 +208,27 @@ def _cell(cell: AnswerCell | None) -> Text:
 
 def _trust(column: AnswerColumn, marks: dict[str, str]) -> Text:
     if column.cells:
-        return _trust_of(list(column.cells.values()), marks)
+        return _trust_of(column.cells, marks)
     return Text(column.status, style="red" if column.status != "finished" else "dim")
 
 
-def _trust_of(cells: Sequence[AnswerCell], marks: dict[str, str]) -> Text:
-    """How far some points may be trusted, with the footnotes of their warnings."""
-    verdicts = {cell.verdict for cell in cells}
-    word = next(iter(verdicts)) if len(verdicts) == 1 else "doubtful"
-    wide = ", wide" if word != "void" and any(cell.wide for cell in cells) else ""
-    codes = {code for cell in cells for code in cell.codes}
-    notes = ",".join(mark for code, mark in marks.items() if code in codes)
-    return Text(f"{word}{wide}" + (f" [{notes}]" if notes else ""), style=VERDICT_STYLES.get(word, ""))
+def _trust_of(cells: Mapping[str, AnswerCell], marks: dict[str, str]) -> Text:
+    """How far the points of some levels may be trusted, worst first, with the footnotes of their warnings: `doubtful at 16 [a]`.
+
+    The levels are named where they are not all of one kind; what is not named is valid."""
+    kinds: dict[str, dict[str, AnswerCell]] = {}
+    for level, cell in cells.items():
+        wide = ", wide" if cell.wide and cell.verdict != "void" else ""
+        kinds.setdefault(f"{cell.verdict}{wide}", {})[level] = cell
+    if len(kinds) > 1:
+        kinds.pop("valid", None)
+    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind.partition(",")[0]))
+    parts = []
+    for kind in worst:
+        own = kinds[kind]
+        at = f" at {', '.join(level_words(level, short=True) for level in own)}" if len(own) < len(cells) else ""
+        codes = {code for cell in own.values() for code in cell.codes}
+        notes = ",".join(mark for code, mark in marks.items() if code in codes)
+        word = kind if len(kinds) == 1 else kind.removeprefix("valid, ")
+        parts.append(f"{word}{at}" + (f" [{notes}]" if notes else ""))
+    return Text("\n".join(parts), style=VERDICT_STYLES.get(worst[0].partition(",")[0], ""))

@@ -8,12 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData
-from servebench.report.points import best_row, count_verdicts, valid_count
+from servebench.report.points import best_level, count_verdicts, valid_count
 from servebench.report.terminal.tables import STATUS_STYLES, console, local_time, new_table
 from servebench.store.studies import command_words
-from servebench.util.figures import MISSING, number, with_interval
+from servebench.util.figures import MISSING, number, plus_minus
 from servebench.util.plain_json import to_json as plain_json
 from servebench.util.short_id import short_id
 
@@ -23,7 +22,7 @@ RIGHT_ALIGNED = ("#", "points", "best tok/s", "TTFT p50 ms")
 def run_facts(run: RunData) -> dict[str, Any]:
     """Return a run as `ls --json` prints it."""
     rows = run.point_rows
-    best = best_row(rows)
+    best = best_level(rows)
     return {
         "study": run.study_id,
         "run": run.name,
@@ -36,9 +35,9 @@ def run_facts(run: RunData) -> dict[str, Any]:
         "started_s": run.started_s,
         "points": len(rows),
         "verdicts": count_verdicts(rows),
-        "best_output_throughput_tok_s": best.output_throughput_tok_s if best else None,
-        "best_at": best.level_label if best else None,
-        "best_ttft_ms_p50": best.ttft_ms_p50 if best else None,
+        "best_output_throughput_tok_s": best.throughput if best else None,
+        "best_at": best.level if best else None,
+        "best_ttft_ms_p50": best.ttft_ms if best else None,
         "faults": list(run.faults),
     }
 
@@ -80,6 +79,9 @@ def list_runs(
             first = short_id(study.study_id) if run is study.runs[0] else ""
             table.add_row(str(numbers[run.run_id]), first, *_cells(run, labels[run.run_id], more))
     out.print(table)
+    listed = (best_level(run.point_rows) for study in studies for run in study.runs)
+    if any(best is not None and best.points > 1 for best in listed):
+        out.print("best tok/s without ±: the mean over the starts or repeats of the best load", style="dim")
     if len(models) == 1:
         out.print(f"model: {models.pop()}", style="dim")
     for study in [one for one in studies if one.status == "interrupted"][-CONTINUED_MAX:]:
@@ -93,10 +95,10 @@ def list_runs(
 
 def _cells(run: RunData, label: str, more: Sequence[str]) -> list[str | Text]:
     """Return the cells of a run from its label on; `more` are the columns that a wide terminal has besides."""
-    best = best_row(run.point_rows) or PointRow()
+    best = best_level(run.point_rows)
     extra = {
         "model": (run.fact("model") or MISSING).rsplit("/", 1)[-1],
-        "TTFT p50 ms": number(best.ttft_ms_p50),
+        "TTFT p50 ms": number(best.ttft_ms if best else None),
         "folder": run.run_id,
     }
     return [
@@ -104,8 +106,8 @@ def _cells(run: RunData, label: str, more: Sequence[str]) -> list[str | Text]:
         local_time(run.started_s)[5:] or MISSING,
         Text(run.standing, style=STATUS_STYLES.get(run.standing, "")),
         valid_count(run.point_rows),
-        with_interval(best, "output_throughput_tok_s"),
-        best.level_label,
+        plus_minus(best.throughput, best.low, best.high) if best else MISSING,
+        best.level if best else MISSING,
         *(extra[name] for name in more),
     ]
 
