@@ -1,12 +1,14 @@
 """Intervals: those of one engine hold its long-run values as often as they say, and what has none says why."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from servebench.analysis import statistics as stats
 from servebench.analysis.serial import SeriesSpan, mean_interval
 from servebench.contracts.point_row import PointRow
-from servebench.measure.points import HEADLINES, PointSample
+from servebench.measure.points import HEADLINES, Arrivals, PointSample
 
 LONG = SeriesSpan(seconds=600.0, rounds=1000.0)
 
@@ -55,6 +57,47 @@ def test_every_headline_has_an_interval_around_its_estimate() -> None:
         assert low < estimates[name] < high
         assert type(low) is float
     assert stats.headline_intervals(drawn) == {**found, "ttft_ms_p99": None}
+
+
+def open_loop(in_flight: np.ndarray, ttft: np.ndarray, rate: float) -> PointSample:
+    """Requests at a rate, of 300 ms each, which came while so many were in flight."""
+    rng = np.random.default_rng(1)
+    drawn = sample(ttft.size)
+    arrivals = Arrivals(
+        rate_req_s=rate,
+        sent_s=np.cumsum(rng.exponential(40 / ttft.size, ttft.size)),
+        in_flight=in_flight,
+        in_flight_mean=in_flight.astype(float),
+        ttft_ms=ttft,
+        tpot_ms=np.full(ttft.size, 10.0),
+        e2e_ms=drawn.e2e_ms,
+    )
+    return replace(drawn, ttft_ms=ttft, arrivals=arrivals)
+
+
+def test_rare_queues_raise_the_upper_ends_of_ttft_in_an_open_loop() -> None:
+    """Hardly anybody waited, but the limit may be near: the long run has longer queues than the window. Nothing else changes."""
+    rng = np.random.default_rng(2)
+    drawn = open_loop(np.minimum(rng.poisson(3, 400), 5), rng.normal(50, 2, 400), rate=10.0)
+    without, found = stats.headline_intervals(replace(drawn, arrivals=None)), stats.headline_intervals(drawn)
+    for name, interval in found.items():
+        before = without[name]
+        if interval is None or before is None or name not in stats.QUEUED:
+            assert interval == before
+        else:
+            assert interval[0] == pytest.approx(before[0])
+            assert interval[1] >= before[1]
+    assert found["ttft_ms_mean"] != without["ttft_ms_mean"]
+
+
+def test_no_mean_ttft_where_the_engine_may_not_keep_up() -> None:
+    """And the row says why."""
+    rng = np.random.default_rng(2)
+    found = stats.headline_intervals(open_loop(np.minimum(rng.poisson(3, 400), 4), rng.normal(50, 2, 400), rate=20.0))
+    assert (found["ttft_ms_mean"], found["ttft_ms_p95"]) == (None, None)
+    assert found["ttft_ms_p50"] is not None
+    row = PointRow(rate=20.0, ttft_ms_mean=50.0, ttft_ms_n=400, e2e_ms_mean=300.0, window_s=40.0)
+    assert "capacity" in str(stats.missing_interval(row, "ttft_ms_mean"))
 
 
 def test_equal_values_have_an_interval_without_width() -> None:

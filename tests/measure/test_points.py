@@ -8,7 +8,14 @@ from servebench.contracts.exchange import ClientFloor, FloorStage, PhaseReport
 from servebench.contracts.point_row import COLUMN_NAMES, PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
-from servebench.measure.points import HEADLINES, PointContext, PointSample, summarize, with_intervals
+from servebench.measure.points import (
+    HEADLINES,
+    PointContext,
+    PointSample,
+    point_sample,
+    summarize,
+    with_intervals,
+)
 from support.records import phase_report, point_context
 
 Make = Callable[..., Record]
@@ -203,6 +210,17 @@ def test_goodput_at_a_rate_is_a_share_of_it(make: Make) -> None:
     row = row_of(records, slo, concurrency=None, rate=30.0, offered_req_s=30.0)
     assert (row["slo_good"], row["slo_requests"]) == (1, 2)
     assert row["goodput_req_s"] == pytest.approx(15.0)
+
+
+def test_an_open_loop_says_how_many_were_in_flight(make: Make) -> None:
+    """When each request was sent, without itself, and over its life, with itself; a closed loop has no arrivals."""
+    records = [make(0, [5], 10), make(100, [105, 140], 140), make(110, [115], 120), make(300, [305], 310)]
+    found = point_sample(records, None, offered_req_s=10.0).arrivals
+    assert found is not None
+    assert found.in_flight.tolist() == [0, 1]
+    assert found.in_flight_mean.tolist() == pytest.approx([1.25, 2.0])
+    assert found.ttft_ms.tolist() == pytest.approx([5.0, 5.0])
+    assert point_sample(records, 1).arrivals is None
 
 
 def test_hit_rate_is_over_prompts_that_tell(make: Make) -> None:

@@ -10,20 +10,25 @@ A percentile is where a share of the values lies below. Its interval reaches bet
 Hahn and Meeker 1991, "Statistical Intervals", chapter 5), and as far as the series of "lies below" says. A slower engine moves
 all percentiles, so the error of the mean, relative to it, is added (root of the sum of squares). Where the values are too few
 for an end there is no interval: a p95 takes 72, a p99 736.
+
+In an open loop a short window lacks the rare long queues: the intervals of the mean TTFT and of its high percentiles reach at
+least up to what `queueing` expects of the long run.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.analysis.queueing import is_random, long_run
 from servebench.analysis.serial import ROUNDS_MIN, VALUES_PER_WAVE, WAVES_MIN, SeriesSpan, mean_interval, share_error
 from servebench.contracts.point_row import PointRow
-from servebench.measure.points import PointSample
+from servebench.measure.points import Arrivals, PointSample
 from servebench.util.units import MS_PER_S
 
 Floats = NDArray[np.float64]
@@ -37,6 +42,8 @@ BULK, BULK_PERCENT_MAX = (0.05, 0.95), 75
 much about the percentiles above BULK_PERCENT_MAX."""
 LATE_TOGETHER = 2
 """By how much more values a p99 takes than if they were independent."""
+QUEUED = ("ttft_ms_mean", "ttft_ms_p95", "ttft_ms_p99", "ttfo_ms_mean")
+"""Columns that rare queues make long (`queueing`)."""
 RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
 
@@ -54,7 +61,7 @@ def headline_intervals(sample: PointSample, *, confidence: float = CONFIDENCE) -
     def percent(values: Floats, percent: float) -> Interval | None:
         return pooled_percentile_interval(values, None, percent, span, confidence)
 
-    return {
+    found = {
         "output_throughput_tok_s": rate_interval(sample, confidence=confidence),
         "ttft_ms_mean": mean(sample.ttft_ms),
         "ttft_ms_p50": percent(sample.ttft_ms, 50),
@@ -68,6 +75,30 @@ def headline_intervals(sample: PointSample, *, confidence: float = CONFIDENCE) -
         "e2e_ms_mean": mean(sample.e2e_ms),
         "e2e_ms_p50": percent(sample.e2e_ms, 50),
         "e2e_ms_p95": percent(sample.e2e_ms, 95),
+    }
+    if sample.arrivals is None or not is_random(sample.arrivals):
+        return found
+    return found | _with_queues(found, sample.arrivals, sample.ttfo_ms)
+
+
+def _with_queues(
+    intervals: Mapping[str, Interval | None], arrivals: Arrivals, ttfo_ms: Floats
+) -> dict[str, Interval | None]:
+    """Return the intervals of TTFTs that rare queues make long, raised to what these have in the long run; None where the
+    window leaves open that requests wait without an end."""
+    queue = long_run(arrivals)
+    if queue is None:
+        return dict.fromkeys(QUEUED)
+    mean = queue.mean
+    ends = {
+        "ttft_ms_mean": mean,
+        "ttft_ms_p95": queue.percentile(95),
+        "ttft_ms_p99": queue.percentile(99),
+        "ttfo_ms_mean": mean + float(ttfo_ms.mean() - arrivals.ttft_ms.mean()) if ttfo_ms.size else mean,
+    }
+    return {
+        name: None if (known := intervals[name]) is None else (max(0.0, known[0]), max(known[1], end))
+        for name, end in ends.items()
     }
 
 
@@ -122,6 +153,8 @@ def missing_interval(row: PointRow, column: str) -> str | None:
     if answer_ms and window_s is not None and window_s * MS_PER_S < ROUNDS_MIN * answer_ms:
         rounds = window_s * MS_PER_S / answer_ms
         return f"the window is {rounds:.2g} times as long as an answer; an interval takes {ROUNDS_MIN:g} times"
+    if row.rate is not None and column in QUEUED:
+        return "the rate is so near the capacity that the window may lack the longest queues"
     return "token counts are unknown" if column.startswith("output") else "too few requests have it"
 
 

@@ -31,6 +31,17 @@ def in_flight_curve(sent: Ints, ended: Ints) -> tuple[Ints, Ints]:
     return moments, in_flight_at(moments, sent, ended)
 
 
+def mean_in_flight(begun: Ints, over: Ints, sent: Ints, ended: Ints) -> NDArray[np.float64]:
+    """Return how many requests are in flight on average from each moment `begun` to that at which it is `over`."""
+    moments, level = in_flight_curve(sent, ended)
+    if not moments.size:
+        return np.zeros(begun.size)
+    # relative to the first moment, so that floats hold them exactly enough
+    area = np.concatenate([[0.0], np.cumsum(np.diff(moments) * level[:-1])])
+    low, high = (np.interp((at - moments[0]).astype(np.float64), moments - moments[0], area) for at in (begun, over))
+    return np.asarray((high - low) / np.maximum(over - begun, 1), dtype=np.float64)
+
+
 def in_flight_growth(sent: Ints, ended: Ints, start_ns: int, end_ns: int) -> float:
     """Return how many requests more are in flight each second, at least: the lower end of the one-sided 95% interval of the
     slope of a line through the means of equal parts of a window. Negative where it does not certainly grow, or for an

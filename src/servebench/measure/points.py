@@ -33,6 +33,7 @@ Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -47,7 +48,7 @@ from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
 from servebench.measure.cost import usd_per_million
-from servebench.measure.in_flight import in_flight_growth
+from servebench.measure.in_flight import in_flight_at, in_flight_growth, mean_in_flight
 from servebench.measure.lock_step import lock_step
 from servebench.measure.window import Window, find_window, leave_out
 from servebench.util.percentile import percentile
@@ -113,6 +114,24 @@ class PointContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """The requests of an open loop that count and have a TTFT, in the order sent, on a clock that stands still in what is left
+    out; `rate_req_s` is the rate at which they were planned.
+
+    `in_flight` is how many others were in flight when each was sent, `in_flight_mean` how many were over its life, itself
+    included. `tpot_ms` is NaN where it is not known.
+    """
+
+    rate_req_s: float
+    sent_s: Floats
+    in_flight: Ints
+    in_flight_mean: Floats
+    ttft_ms: Floats
+    tpot_ms: Floats
+    e2e_ms: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PointSample:
     """The data for the intervals of a point's headline numbers.
 
@@ -131,6 +150,8 @@ class PointSample:
     arrival_s: Floats
     arrival_tokens: Floats | None
     window_s: float
+    arrivals: Arrivals | None = None
+    """None in a closed loop, and where the rate is not the same at all times."""
 
 
 def summarize(
@@ -154,6 +175,8 @@ def summarize(
     # several workers' records lie one after another
     inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
     sample = _sample(ok, inside, window)
+    if context.offered_req_s is not None and window is not None:
+        sample = replace(sample, arrivals=_arrivals(measured, inside, window, context.offered_req_s))
     found: dict[str, Any] = {
         **_identity(context),
         "requests_planned": report.planned,
@@ -181,7 +204,12 @@ def summarize(
 
 
 def point_sample(
-    records: Sequence[Record], concurrency: int | None, *, warmup_s: float = 0.0, disturbed: Spans = ()
+    records: Sequence[Record],
+    concurrency: int | None,
+    *,
+    warmup_s: float = 0.0,
+    disturbed: Spans = (),
+    offered_req_s: float | None = None,
 ) -> PointSample:
     """Return the sample of a point from its measured records, as `summarize` does; the window is empty without any."""
     ok = [r for r in records if r.outcome == "ok" and r.sent_ns is not None]
@@ -189,7 +217,10 @@ def point_sample(
     if window is not None and disturbed:
         window = leave_out(window, disturbed, records, open_loop=concurrency is None)
     inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
-    return _sample(ok, inside, window)
+    sample = _sample(ok, inside, window)
+    if offered_req_s is None or window is None:
+        return sample
+    return replace(sample, arrivals=_arrivals(records, inside, window, offered_req_s))
 
 
 def with_intervals(row: PointRow, intervals: Mapping[str, tuple[float, float] | None]) -> PointRow:
@@ -236,7 +267,7 @@ def _gaps(records: Sequence[Record]) -> tuple[Floats, Ints]:
 
 def _sample(ok: Sequence[Record], inside: Sequence[Record], window: Window | None) -> PointSample:
     gaps, counts = _gaps(inside)
-    arrival_s, tokens = _arrivals(ok, window)
+    arrival_s, tokens = _token_arrivals(ok, window)
     return PointSample(
         ttft_ms=_floats([derive.ttft_ms(r) for r in inside]),
         ttfo_ms=_floats([derive.ttfo_ms(r) for r in inside]),
@@ -250,7 +281,7 @@ def _sample(ok: Sequence[Record], inside: Sequence[Record], window: Window | Non
     )
 
 
-def _arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats, Floats | None]:
+def _token_arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats, Floats | None]:
     if window is None:
         return np.empty(0), np.empty(0)
     stamps, _ = _flatten(ok)
@@ -262,6 +293,25 @@ def _arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats, Floa
         # one answer of unknown length makes the sum unknown
         return arrival_s, None
     return arrival_s, (np.concatenate(known) if known else np.empty(0))[inside]
+
+
+def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Window, rate_req_s: float) -> Arrivals:
+    """Return the arrivals of an open loop: those `inside` among all `records` that were in flight."""
+    pairs = np.array(
+        [(r.sent_ns, max(r.sent_ns, r.ended_ns)) for r in records if r.sent_ns is not None], dtype=np.int64
+    )
+    known = [r for r in inside if derive.ttft_ms(r) is not None and derive.e2e_ms(r) is not None]
+    sent = np.array([r.sent_ns for r in known], dtype=np.int64)
+    ended = np.array([r.ended_ns for r in known], dtype=np.int64)
+    return Arrivals(
+        rate_req_s=rate_req_s,
+        sent_s=(compressed(sent, window.unsent) - window.start_ns) / NS_PER_S,
+        in_flight=np.maximum(in_flight_at(sent, pairs[:, 0], pairs[:, 1]) - 1, 0),
+        in_flight_mean=mean_in_flight(sent, ended, pairs[:, 0], pairs[:, 1]),
+        ttft_ms=_floats([derive.ttft_ms(r) for r in known]),
+        tpot_ms=np.array([math.nan if (tpot := derive.tpot_ms(r)) is None else tpot for r in known]),
+        e2e_ms=_floats([derive.e2e_ms(r) for r in known]),
+    )
 
 
 def _inside(stamps: Ints, window: Window) -> NDArray[np.bool_]:

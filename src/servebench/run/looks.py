@@ -13,7 +13,7 @@ from servebench.analysis.statistics import span_of
 from servebench.contracts.exchange import EndReason
 from servebench.contracts.results import Record
 from servebench.load.plan.levels import UNTIL_LIMIT
-from servebench.measure.points import point_sample
+from servebench.measure.points import PointSample, point_sample
 from servebench.util.figures import short_percent
 from servebench.util.spans import Spans
 
@@ -30,6 +30,8 @@ class Looks:
     budget_s: float
     """So long a point lasts at most, unless `least` requests come within UNTIL_LIMIT times as long."""
     warmup_s: float = 0.0
+    offered_req_s: float | None = None
+    """The rate of an open loop, if it is the same at all times."""
     with_tokens: Callable[[Sequence[Record]], Sequence[Record]] = tuple
     """Counts the tokens of answers whose server did not."""
     disturbances: Callable[[], Sequence[Disturbance]] = tuple
@@ -57,11 +59,11 @@ class Looks:
         self._next = max(self._next + 1, math.ceil(LOOK_GROWTH * len(measured)))
         counted = self.with_tokens(measured)
         disturbed = self._disturbed(measured)
-        sample = point_sample(counted, self.concurrency, warmup_s=self.warmup_s, disturbed=disturbed)
+        sample = self._sample(counted, self.warmup_s, disturbed)
         cut_s = warmup_share(point_drifts(sample, open_loop=self.concurrency is None)) * sample.window_s
         # a change that others made is no warm-up
         if cut_s and not disturbed:
-            sample = point_sample(counted, self.concurrency, warmup_s=self.warmup_s + cut_s)
+            sample = self._sample(counted, self.warmup_s + cut_s)
         self.metrics = look(sample, self.targets)
         # those sent before the level was reached, and while others had the machine, do not count
         self._wanted = self.least + sum(one.outcome == "ok" for one in measured) - sample.e2e_ms.size
@@ -76,6 +78,10 @@ class Looks:
         elif elapsed_s >= self.budget_s:
             self.ended_by = EndReason.TIME
         return self.ended_by is not None
+
+    def _sample(self, records: Sequence[Record], warmup_s: float, disturbed: Spans = ()) -> PointSample:
+        offered = self.offered_req_s
+        return point_sample(records, self.concurrency, warmup_s=warmup_s, disturbed=disturbed, offered_req_s=offered)
 
     def _disturbed(self, records: Sequence[Record]) -> Spans:
         """Return the stretches that the finished point will leave out, as far as they are known by now."""

@@ -344,6 +344,7 @@ def looks_at(session: RunSession, level: Level, sampler: Sampler) -> Looks | Non
     return Looks(
         targets=level.targets,
         concurrency=level.concurrency,
+        offered_req_s=level.offered_req_s,
         least=session.settings.load.min_requests,
         budget_s=level.duration_s,
         warmup_s=session.settings.load.warmup_s,

@@ -107,7 +107,7 @@ def _measured_row(evidence: PointEvidence, disturbances: Sequence[Disturbance]) 
         workload=settings.workload.name,
         concurrency=level.concurrency,
         rate=level.rate,
-        offered_req_s=level.rate if not level.trace and level.in_flight_max is None else None,
+        offered_req_s=level.offered_req_s,
         repeat=level.repeat,
         warmup_s=load.warmup_s + ramp_s,
         cooldown_s=load.cooldown_s,

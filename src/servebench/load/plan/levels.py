@@ -70,6 +70,11 @@ class Level:
         )
 
     @property
+    def offered_req_s(self) -> float | None:
+        """The rate at which requests are sent on average at all times; None where there is none."""
+        return None if self.trace or self.in_flight_max is not None else self.rate
+
+    @property
     def open_loop(self) -> bool:
         """Whether requests are sent by the clock."""
         return self.concurrency is None

@@ -1,0 +1,90 @@
+"""What requests of an open loop wait in the long run."""
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+
+from servebench.analysis.queueing import find_knee, is_random, long_run
+from servebench.measure.in_flight import in_flight_at, mean_in_flight
+from servebench.measure.points import Arrivals
+
+ANSWER_MS, TTFT_MS = 1000.0, 50.0
+
+
+def served(rate: float, running_max: int, requests: int, seed: int = 0, *, regular: bool = False) -> Arrivals:
+    """Requests of an engine that runs so many answers at once, of one second on average; the others wait in a queue."""
+    rng = np.random.default_rng(seed)
+    gaps = np.full(requests, 1 / rate) if regular else rng.exponential(1 / rate, requests)
+    sent = np.cumsum(gaps)
+    free = [0.0] * running_max
+    waits, ends = [], []
+    for at, seconds in zip(sent, rng.exponential(ANSWER_MS / 1000, requests), strict=True):
+        begun = max(at, heapq.heappop(free))
+        heapq.heappush(free, begun + seconds)
+        waits.append(begun - at)
+        ends.append(begun + seconds)
+    sent_ns, ended_ns = (np.round(np.array(times) * 1e9).astype(np.int64) for times in (sent, ends))
+    e2e_ms = (ended_ns - sent_ns) / 1e6
+    return Arrivals(
+        rate_req_s=rate,
+        sent_s=sent,
+        in_flight=np.maximum(in_flight_at(sent_ns, sent_ns, ended_ns) - 1, 0),
+        in_flight_mean=mean_in_flight(sent_ns, ended_ns, sent_ns, ended_ns),
+        ttft_ms=np.array(waits) * 1000 + np.minimum(TTFT_MS, e2e_ms),
+        tpot_ms=np.full(requests, 10.0),
+        e2e_ms=e2e_ms,
+    )
+
+
+def mean_wait_ms(rate: float, running_max: int) -> float:
+    """Return Erlang's mean wait."""
+    offered = rate * ANSWER_MS / 1000
+    last = offered**running_max / math.factorial(running_max) * running_max / (running_max - offered)
+    waits = last / (sum(offered**n / math.factorial(n) for n in range(running_max)) + last)
+    return waits * ANSWER_MS / (running_max - offered)
+
+
+def test_a_limit_of_running_requests_is_found():
+    knee = find_knee(served(6.5, 8, 3000))
+    assert knee.in_flight == 7
+    assert knee.step_ms == pytest.approx(ANSWER_MS / 8, rel=0.25)
+    assert find_knee(served(3.0, 50, 3000)) is None
+
+
+@pytest.mark.parametrize("rate", [4.0, 6.0, 7.0])
+def test_the_long_run_is_that_of_the_queue(rate):
+    """From many requests the mean TTFT is that of theory, and at its upper side."""
+    found = long_run(served(rate, 8, 20_000))
+    wait = mean_wait_ms(rate, 8)
+    assert 0.9 * wait - 2 < found.mean - TTFT_MS < 1.6 * wait + 2
+    assert found.shares.sum() == pytest.approx(1)
+
+
+def test_a_short_window_holds_the_long_run():
+    """Windows of 300 requests at 0.75 of the capacity often lack long queues: at most one of twenty is below the truth."""
+    truth = TTFT_MS + mean_wait_ms(6.0, 8)
+    found = [(one.ttft_ms.mean(), long_run(one)) for one in (served(6.0, 8, 300, seed) for seed in range(60))]
+    assert sum(mean < truth for mean, _ in found) > 20
+    assert sum(queue is not None and queue.mean < truth for _, queue in found) <= 3
+
+
+def test_percentiles_are_ordered_and_beyond_the_mean():
+    found = long_run(served(6.5, 8, 4000))
+    assert found.percentile(50) < found.mean < found.percentile(95) < found.percentile(99)
+
+
+def test_an_engine_that_may_not_keep_up_has_no_long_run():
+    assert long_run(served(7.9, 8, 300)) is None
+
+
+def test_nobody_waits_at_a_low_rate():
+    arrivals = served(2.0, 50, 600)
+    assert long_run(arrivals).mean == pytest.approx(arrivals.ttft_ms.mean(), rel=0.1)
+
+
+def test_regular_arrivals_and_a_handful_say_nothing_of_queues():
+    assert is_random(served(4.0, 8, 100))
+    assert not is_random(served(4.0, 8, 100, regular=True))
+    assert not is_random(served(4.0, 8, 8))
