@@ -355,3 +355,12 @@ def test_what_makes_a_lead_provisional_is_said_with_its_level(make_study):
     rows = [replace(row, **(doubtful if row.concurrency == 8 else {})) for row in fast.point_rows]
     (found,) = answer_of([replace(fast, rows=lambda: rows), slow]).workloads
     assert "(provisional at 8 users)" in found.sentence
+
+
+def test_a_warning_of_some_starts_says_of_how_many(make_study):
+    """One doubtful point of nine was "1 of 3 points" in one line and "8/9 valid" in the next."""
+    (run,) = read.load_study(make_study((FAST, load(starts=3)))).runs
+    doubtful = {"verdict": "doubtful", "doubts": ("not_stationary",)}
+    rows = [replace(row, **(doubtful if (row.concurrency, row.repeat) == (8, 1) else {})) for row in run.point_rows]
+    (found,) = [one for one in answer_of([replace(run, rows=lambda: rows)]).remarks if one.code == "not_stationary"]
+    assert (found.points, found.of, found.where) == (1, 6, "fast at 8 users (1 of 3 points)")

@@ -25,16 +25,14 @@ class BestLevel:
 
 
 def best_level(rows: Iterable[PointRow]) -> BestLevel | None:
-    """Return the best level by its valid points, of a run without any by its doubtful ones; None without a throughput."""
-    known = [row for row in rows if row.output_throughput_tok_s]
-    for verdict in ("valid", "doubtful"):
-        levels: dict[str, list[PointRow]] = {}
-        for row in known:
-            if row.verdict == verdict:
-                levels.setdefault(row.level_label, []).append(row)
-        if levels:
-            return max(map(_level, levels.values()), key=lambda one: one.throughput)
-    return None
+    """Return the best level among those of which more than half of the points are valid, else among all; void points count for
+    nothing. None without a throughput."""
+    levels: dict[str, list[PointRow]] = {}
+    for row in rows:
+        if row.output_throughput_tok_s and row.verdict != "void":
+            levels.setdefault(row.level_label, []).append(row)
+    valid = [own for own in levels.values() if 2 * sum(row.verdict == "valid" for row in own) > len(own)]
+    return max(map(_level, valid or levels.values()), key=lambda one: one.throughput, default=None)
 
 
 def _level(rows: Sequence[PointRow]) -> BestLevel:

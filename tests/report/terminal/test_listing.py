@@ -60,5 +60,7 @@ def test_the_best_of_a_run_is_the_mean_over_its_starts_and_not_the_luckiest():
     assert best.throughput == pytest.approx((61 * 62) ** 0.5)
     # two repeats of one start are one value
     assert best_level([*rows[:1], *rows[:1], rows[1]]).throughput == pytest.approx(60.0)
+    # what one of three starts has is part of their spread, as in a comparison
+    assert best_level([*rows, row(8, "b", 100.0), row(8, "c", 100.0), row(8, "d", 9.0, "void")]).points == 3
     assert best_level(rows[-1:]).level == "8"
     assert best_level([]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -30,12 +31,12 @@ def is_mark(code: str) -> bool:
 
 def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Remark, ...]:
     """Return each warning once, in the order of the catalog, what is void or doubtful before what is only marked."""
-    where: dict[str, dict[str, set[str]]] = {}
-    points = {run.run_id: list(dict.fromkeys(row.level_label for row in run.point_rows)) for run in runs}
+    where: dict[str, dict[str, Counter[str]]] = {}
+    points = {run.run_id: Counter(row.level_label for row in run.point_rows) for run in runs}
     for run in runs:
         for row in run.point_rows:
-            for code in row.doubts:
-                where.setdefault(code, {}).setdefault(run.run_id, set()).add(row.level_label)
+            for code in dict.fromkeys(row.doubts):
+                where.setdefault(code, {}).setdefault(run.run_id, Counter())[row.level_label] += 1
     order = [*CATALOG, *where]
     found = []
     for code in sorted(where, key=lambda code: (is_mark(code), order.index(code))):
@@ -48,8 +49,8 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
                 meaning=known.meaning if known else UNKNOWN,
                 remedy=known.remedy if known else "",
                 places=tuple(_places(where[code], points, labels)),
-                points=sum(map(len, where[code].values())),
-                of=sum(map(len, points.values())),
+                points=sum(one.total() for one in where[code].values()),
+                of=sum(one.total() for one in points.values()),
                 mark=is_mark(code),
             )
         )
@@ -57,20 +58,26 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
 
 
 def _places(
-    where: Mapping[str, set[str]], points: Mapping[str, Sequence[str]], labels: Mapping[str, RunLabel]
+    where: Mapping[str, Counter[str]], points: Mapping[str, Counter[str]], labels: Mapping[str, RunLabel]
 ) -> Iterable[str]:
-    """Points in words: all, all at one load, all of a run, or the levels of runs."""
-    measured = {run: set(levels) for run, levels in points.items() if levels}
-    every = set().union(*where.values())
-    if all(where.get(run, set()) == levels & every for run, levels in measured.items()):
-        if every == set().union(*measured.values()):
-            yield "all points" if sum(map(len, points.values())) > 1 else "the point"
+    """Points in words: all, all at one load, all of a run, or the levels of runs; of several starts how many."""
+    measured = {run: levels for run, levels in points.items() if levels}
+    every = set[str]().union(*where.values())
+    whole = all(levels == Counter({level: points[run][level] for level in levels}) for run, levels in where.items())
+    if whole and all(set(where.get(run, ())) == set(levels) & every for run, levels in measured.items()):
+        if every == set[str]().union(*measured.values()):
+            yield "all points" if sum(one.total() for one in points.values()) > 1 else "the point"
         else:
             yield f"all at {_levels(one for own in points.values() for one in own if one in every)}"
         return
     for run, levels in where.items():
-        at = f" at {_levels(level for level in points[run] if level in levels)}" if levels < measured[run] else ""
-        yield f"{labels[run].text}{at}"
+        at = (
+            f" at {_levels(level for level in points[run] if level in levels)}"
+            if len(levels) < len(measured[run])
+            else ""
+        )
+        count, of = levels.total(), sum(points[run][level] for level in levels)
+        yield f"{labels[run].text}{at}" + (f" ({count} of {of} points)" if count < of else "")
 
 
 def _levels(found: Iterable[str]) -> str:
