@@ -131,6 +131,16 @@ def test_more_budget_continues_it(run_main, space):
     assert "t has tune.trials; continue it with tune.trials=" in wrong.stderr
 
 
+def test_what_is_void_for_all_alike_is_not_measured_again_and_again(run_main, space):
+    """32 users are never in flight with 20 requests. The first such point has all its attempts, the others one."""
+    words = [word for word in WORDS if not word.startswith(("load.requests", "tune.budget"))]
+    done = run_main("tune", *words, "load.requests=20", "tune.trials=6", "tune.count=3", "tune.finalists=1")
+    assert done.stderr.count("the point is void and is measured again") == 2
+    attempts = {name: [one for one in names if "-a" in one] for name, names in points(space).groupby("run")["point"]}
+    assert {name for name, found in attempts.items() if found} == {"00_llamacpp_stock"}
+    assert "points are void" in done.stdout
+
+
 @pytest.mark.slow
 def test_two_engines_and_the_highest_load(run_main, space):
     """Engine and settings together: the winner's file inherits its own engine."""

@@ -44,9 +44,9 @@ def spent_line(answer: TuneAnswer) -> str:
 
 
 def value_line(answer: TuneAnswer) -> str:
-    """Return the winner's value beside that of stock."""
-    unit = answer.objective.unit
-    return f"{number(answer.value)} {unit}, stock {number(answer.stock_value)} {unit}"
+    """Return the best candidate's value beside that of stock."""
+    unit, stock = answer.objective.unit, f"stock {number(answer.stock_value)} {answer.objective.unit}"
+    return stock if answer.verdict == "stock" else f"{answer.winner_name} {number(answer.value)} {unit}, {stock}"
 
 
 def contribution_lines(answer: TuneAnswer) -> list[str]:

@@ -20,6 +20,7 @@ from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display, Schedule
 from servebench.run.jobs import planned_job
 from servebench.run.manifest import stop_facts
+from servebench.run.prior import without_void
 from servebench.run.session import Turn
 from servebench.run.task import RunContext, RunTask, run_task
 from servebench.store.graded import read_quality
@@ -215,7 +216,7 @@ class Tuner(StoredTune):
                 start=step.start,
                 levels=frozenset({level}),
             )
-        task = RunTask(candidate.run, job, self.known(step.candidate), turn)
+        task = RunTask(candidate.run, job, without_void(self.known(step.candidate), turn), turn)
         what = "answers" if step.quality else f"{step.phase}, start {step.start % FIRST_OF_PHASE['finals'] + 1}"
         outcome = self._run(task, f"[{what}: {candidate.candidate.name}] ")
         self._running = (step.candidate, step.start)
@@ -227,7 +228,11 @@ class Tuner(StoredTune):
             return self._note(step, self._answers(step, seconds)), 0
         row = None if step.quality or outcome.status != "finished" else self.row(step)
         if row is not None:
-            return self.result_of(step, row), 0
+            result = self.stored_result(step)
+            if result is None:
+                self.session.display.say(f"{candidate.candidate.name}: the point is void and is measured again")
+                return self._measure(step)
+            return result, 0
         if outcome.failure in NOT_THE_ENGINE:
             self.session.display.problem(f"{candidate.candidate.name}: {outcome.error}")
             return None, outcome.exit_code

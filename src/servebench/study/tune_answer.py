@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
+from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.tuning.race import Race
 from servebench.config import Job
 from servebench.config.tuning import load_space, split_words
@@ -43,8 +44,8 @@ def write_answer(
 ) -> TuneAnswer:
     """Write the winner's engine file and the page, and return the answer. Raises StoreError, OSError."""
     answer = make_answer(folder, race, state, planned, registry, finished=finished)
-    if answer.engine_file and answer.winner is not None:
-        file, winner = Path(answer.engine_file), _all_candidates(state)[answer.winner]
+    if answer.engine_file and answer.recommended is not None:
+        file, winner = Path(answer.engine_file), _all_candidates(state)[answer.recommended]
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(engine_file(answer, winner), encoding="utf-8")
@@ -136,9 +137,9 @@ def _with_commands(
     study = short_id(folder.name)
     trials = state.question.trials
     more = f"servebench tune --continue {study} {'tune.budget=30m' if trials is None else f'tune.trials={trials}'}"
-    if answer.winner is None:
+    if answer.recommended is None:
         return answer
-    winner, stock = _all_candidates(state)[answer.winner], _stock_of(state, planned, answer.winner)
+    winner, stock = _all_candidates(state)[answer.recommended], _stock_of(state, planned, answer.recommended)
     job = candidate_job(stock, winner, registry)
     if isinstance(job, str):
         return answer
@@ -160,9 +161,12 @@ def _with_commands(
     tuned = f"{option}_tuned" if winner.settings else option
     known = ["--config-dir", str(conf)] if winner.settings else []
     first = state.candidates[0].candidate.engine
-    use = shlex.join(["servebench", *known, f"engine={tuned}", *rest])
+    # an engine's file holds no other settings
+    others = override_words({key: value for key, value in winner.settings.items() if not key.startswith("engine.")})
+    use = shlex.join(["servebench", *known, f"engine={tuned}", *rest, *others])
     check = shlex.join(["servebench", "-m", *known, f"engine={first},{tuned}", *rest, "study.starts=3"])
-    steps = ((use, "the winner"), (check, "the winner against stock, measured again"), (more, "a longer race"))
+    again = () if others else ((check, "the winner against stock, measured again"),)
+    steps = ((use, "the winner"), *again, (more, "a longer race"))
     file = str(conf / "engine" / f"{tuned}.yaml") if winner.settings else ""
     return replace(answer, engine_file=file, next_steps=steps)
 

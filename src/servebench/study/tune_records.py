@@ -10,6 +10,7 @@ from servebench.analysis.tuning.steps import FIRST_OF_PHASE, ROUNDS, RaceRules, 
 from servebench.config import Job
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.precision import may_be_replaced
 from servebench.contracts.tuning import MAX_LOAD
 from servebench.registry.registry import Registry
 from servebench.run.jobs import planned_job
@@ -62,14 +63,18 @@ class StoredTune:
         return next(each for one in own.values() for each in take_backs_of(one) if each.run == name)
 
     def stored_result(self, step: Step) -> Result | None:
-        """Return the result of a step that an earlier process measured; None if it must be measured."""
+        """Return the result of a step that was measured; None if it must be measured, or measured again because it is void."""
         noted = self.state.noted.get(step_key(step))
         if noted is not None:
             return Result(failure=noted.failure, cost=noted.cost, same_answers=noted.same_answers, note=noted.note)
         if step.quality:
             return None
         row = self.row(step)
-        return None if row is None else self.result_of(step, row)
+        if row is None:
+            return None
+        result = self.result_of(step, row)
+        again = may_be_replaced(row.verdict, row.point) and self.race.measures_again(result)
+        return None if again else result
 
     def known(self, name: str) -> PriorProgress:
         """Return what is stored of a run."""
@@ -87,11 +92,11 @@ class StoredTune:
     def row(self, step: Step) -> PointRow | None:
         """Return the stored point of a step; None without one."""
         point = self.known(step.candidate).points.get(self.point(step))
-        return None if point is None else point.row
+        return None if point is None else point.judged_row
 
     def result_of(self, step: Step, row: PointRow) -> Result:
         """Return what a step's point says."""
-        rows = [point.row for point in self.known(step.candidate).points.values()]
+        rows = [point.judged_row for point in self.known(step.candidate).points.values()]
         return result_of_point(row, rows, self.state.question.target, per_start=self.state.question.trials is not None)
 
     def job(self, candidate: StoredCandidate) -> Job:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from servebench.analysis.tuning.answer import gain_of, verdict_of
+from servebench.analysis.tuning.answer import gain_of, recommended, verdict_of
 from servebench.analysis.tuning.estimate import MeasuredBlock, Spread, estimate, spread_of
 from servebench.analysis.tuning.ledger import highest_load
 from servebench.analysis.tuning.race import Race, replay
@@ -152,6 +152,40 @@ def test_answers_are_checked_before_a_candidate_may_win():
     assert race.winner == "b"
     assert (race.left["a"].reason, race.left["a"].note) == ("answers", "1 of 8 differ")
     assert [step.candidate for step in steps if step.quality] == ["stock", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("result", "earlier", "again"),
+    [
+        (Result(value=0.0, cost=80.0, sent=100), [], False),
+        (Result(value=0.0, cost=80.0, sent=100, void=True), [], True),
+        (Result(value=0.0, cost=80.0, sent=100, failed=60, void=True), [], False),
+        (Result(value=0.0, cost=600.0, sent=100, void=True), [], False),
+        (Result(value=0.0, cost=80.0, sent=100, void=True), [Result(value=0.0, cost=80.0, void=True)], False),
+        (Result(value=0.0, cost=80.0, sent=100, void=True), [Result(value=0.0, cost=80.0)], True),
+    ],
+    ids=["fine", "void", "its requests failed", "no budget", "another stayed void", "another is fine"],
+)
+def test_a_void_point_is_measured_again(result, earlier, again):
+    race = Race(RaceRules(budget=1000.0), [RaceEntrant(name="stock"), RaceEntrant(name="a")])
+    for one in earlier:
+        race.add(one)
+    assert race.measures_again(result) is again
+
+
+def test_a_winner_that_was_not_better_in_the_finals_is_not_recommended():
+    """Its luck in the race does not count: the finals alone say what it gains."""
+
+    def lucky(step):
+        value = {"stock": 0.0, "a": 0.4 if step.phase == "race" else -0.02}[step.candidate]
+        return Result(
+            value=value + 0.01 * (step.start % 2), cost=80.0, start_id=f"{step.candidate}{step.start}", sent=100
+        )
+
+    race, _ = run({"stock": 0.0, "a": 0.0}, results={"stock": lucky, "a": lucky}, budget=2000.0)
+    assert race.winner == "a"
+    assert verdict_of(race, gain_of(race), 0.03) == "as good"
+    assert recommended(race, 0.03) == "stock"
 
 
 def test_each_setting_of_the_winner_is_taken_back():

@@ -19,8 +19,9 @@ from servebench.util.figures import change, change_interval
 LEVEL = 0.05
 GRID_REPEATS = 3
 Verdict = Literal["better", "as good", "open", "stock", "none", "too little"]
-"""What is known of the winner: better than stock; not proven to be, and by less than half the margin in all starts together; by
-more, but that is not proven; stock itself; nobody won; the budget was too small to compare anything with stock."""
+"""What is known of the winner: better than stock; not proven to be, and by less than half the margin in the finals or in all
+starts together; by more, but that is not proven; stock itself; nobody won; the budget was too small to compare anything with
+stock."""
 ALL: tuple[Phase, ...] = ("race", "finals", "contributions")
 
 
@@ -76,7 +77,8 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
-    """The whole answer. Minutes are engine minutes; `next_steps` are command lines with why to run them."""
+    """The whole answer. Minutes are engine minutes; `next_steps` are command lines with why to run them. `recommended` is the
+    candidate to use: the winner, or stock where that is as good."""
 
     study: str
     question: TuneQuestion
@@ -85,6 +87,8 @@ class TuneAnswer:
     verdict: Verdict
     winner: str | None
     winner_name: str
+    recommended: str | None
+    recommended_name: str
     settings: Mapping[str, object]
     value: float | None
     stock_value: float | None
@@ -154,7 +158,7 @@ def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
     if gain.low > 0:
         return "better"
     pooled = change_of(race, race.winner, race.stock, ("race", "finals"))
-    return "as good" if pooled is None or pooled.value < margin / 2 else "open"
+    return "as good" if pooled is None or min(pooled.value, gain.value) < margin / 2 else "open"
 
 
 def recommended(race: Race, margin: float) -> str | None:
@@ -179,7 +183,10 @@ def answer_of(
     """Return the answer of a race. `candidates` are those of its entrants, and those without one of their settings each."""
     gain = gain_of(race)
     winner = candidates[race.winner] if race.winner is not None else None
-    tried = _with_front([_tried(race, name, candidates[name], question, figures) for name in race.entrants])
+    pick = recommended(race, question.margin_share)
+    tried = [
+        _tried(race, candidates[name], name, pick=pick, question=question, figures=figures) for name in race.entrants
+    ]
     return TuneAnswer(
         study=study,
         question=question,
@@ -188,13 +195,17 @@ def answer_of(
         verdict=verdict_of(race, gain, question.margin_share),
         winner=race.winner,
         winner_name=winner.name if winner is not None else "",
+        recommended=pick,
+        recommended_name=candidates[pick].name if pick is not None else "",
         settings=dict(winner.settings) if winner is not None else {},
         value=_value(race, race.winner, question),
         stock_value=_value(race, race.stock, question),
         gain=gain,
-        contributions=tuple(_contributions(race, candidates, stock_config)),
-        as_good=tuple(candidates[name].name for name in as_good(race, question.margin_share)),
-        tried=tuple(sorted(tried, key=lambda one: -(one.from_stock.value if one.from_stock else -math.inf))),
+        contributions=tuple(_contributions(race, candidates, stock_config)) if pick == race.winner else (),
+        as_good=tuple(candidates[name].name for name in as_good(race, pick, question.margin_share)),
+        tried=tuple(
+            sorted(_with_front(tried), key=lambda one: -(one.from_stock.value if one.from_stock else -math.inf))
+        ),
         refused=tuple(refused),
         spent=race.spent,
         budget=race.rules.budget,
@@ -207,15 +218,13 @@ def answer_of(
     )
 
 
-def as_good(race: Race, margin: float) -> list[str]:
-    """Return the candidates that are known to be within the margin of the winner, or not known to be outside of it."""
-    if race.winner is None:
-        return []
+def as_good(race: Race, pick: str | None, margin: float) -> list[str]:
+    """Return the candidates that are known to be within the margin of the one to use, or not known to be outside of it."""
     found = race.estimates()
-    if found is None:
+    if pick is None or found is None or pick not in found.names:
         return []
-    others = [name for name in found.ranking if name != race.winner and name not in _unfit(race)]
-    return [name for name in others if found.interval(race.winner, name, LEVEL)[1] < math.log1p(margin)]
+    others = [name for name in found.ranking if name != pick and name not in _unfit(race)]
+    return [name for name in others if found.interval(pick, name, LEVEL)[1] < math.log1p(margin)]
 
 
 def _unfit(race: Race) -> set[str]:
@@ -261,7 +270,13 @@ def _value(race: Race, name: str | None, question: TuneQuestion) -> float | None
 
 
 def _tried(
-    race: Race, name: str, candidate: Candidate, question: TuneQuestion, figures: Mapping[str, Figures]
+    race: Race,
+    candidate: Candidate,
+    name: str,
+    *,
+    pick: str | None,
+    question: TuneQuestion,
+    figures: Mapping[str, Figures],
 ) -> Tried:
     steps = [(step, result) for step, result in race.results(name) if result.value is not None]
     return Tried(
@@ -269,7 +284,7 @@ def _tried(
         name=candidate.name,
         origin=candidate.origin,
         settings=describe_settings(candidate.settings),
-        status=_status(race, name),
+        status="winner" if name == pick else _status(race, name),
         starts=len({(step.start, result.start_id) for step, result in steps}),
         blocks=len(steps),
         value=_value(race, name, question),
@@ -279,8 +294,6 @@ def _tried(
 
 
 def _status(race: Race, name: str) -> str:
-    if name == race.winner:
-        return "winner"
     left = race.left.get(name)
     if name in race.finalists and (left is None or left.reason in ("slower", "budget")):
         return "finalist"
@@ -362,15 +375,16 @@ def _would_change(
     untried = sum(_untried(race, name) for name in race.entrants)
     if untried:
         yield f"more budget: {untried} of {len(race.entrants)} candidates were not tried"
+    pick = recommended(race, question.margin_share)
     cut = [name for name, left in race.left.items() if left.reason == "budget"]
-    near = [name for name in as_good(race, question.margin_share) if name in cut]
+    near = [name for name in as_good(race, pick, question.margin_share) if name in cut]
     if near:
         names = ", ".join(candidates[name].name for name in near[:4])
         yield f"more starts: {names} may be as good, though not in the finals"
     if gain is not None and gain.low <= 0:
         yield "more starts: the gain over stock is smaller than what starts differ by"
-    if race.winner is not None:
-        for key, value in candidates[race.winner].settings.items():
+    if pick is not None:
+        for key, value in candidates[pick].settings.items():
             edge = _edge(key, value, spaces)
             if edge:
                 yield f"values beyond {short_key(key)}={value_text(value)}, the {edge} that was offered"

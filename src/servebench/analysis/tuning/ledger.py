@@ -9,6 +9,10 @@ from statistics import fmean, median
 
 from servebench.analysis.tuning.estimate import Estimates, MeasuredBlock, estimate
 from servebench.analysis.tuning.steps import Phase, RaceEntrant, RaceRules, Result, Step
+from servebench.util.proportions import wilson
+
+FAILED_SHARE = 0.01
+"""The share of failed requests above which a candidate leaves."""
 
 
 @dataclass
@@ -43,6 +47,13 @@ class Ledger:
     def results(self, name: str) -> Sequence[tuple[Step, Result]]:
         """Return all steps of a candidate with their results."""
         return self._own[name].results if name in self._own else ()
+
+    def measures_again(self, result: Result) -> bool:
+        """Return whether a void point is worth another attempt: not if its requests failed, which is the engine's doing; nor if
+        another stayed void in all attempts, for then something is wrong with all alike; nor beyond the budget."""
+        failing = result.sent > 0 and wilson(result.failed, result.sent)[0] > FAILED_SHARE
+        alike = any(kept.void for own in self._own.values() for _, kept in own.results)
+        return result.void and not failing and not alike and self.spent + 2 * result.cost <= self.rules.budget
 
     @property
     def measured(self) -> list[str]:

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from servebench.analysis.tuning.estimate import Estimates, spread_of
-from servebench.analysis.tuning.ledger import Ledger
+from servebench.analysis.tuning.ledger import FAILED_SHARE, Ledger
 from servebench.analysis.tuning.steps import (
     BLOCKS_MAX,
     FIRST_OF_PHASE,
@@ -45,8 +45,6 @@ FINALS_SHARE = 0.4
 FINAL_STARTS_MIN = 2
 CONTRIBUTIONS_SHARE = 0.15
 """Of the budget, that is kept for taking back the winner's settings."""
-FAILED_SHARE = 0.01
-"""The share of failed requests above which a candidate leaves."""
 CONTRIBUTION_STARTS = 2
 
 

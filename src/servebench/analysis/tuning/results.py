@@ -11,9 +11,6 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.tuning import Objective
 from servebench.util.units import NS_PER_S
 
-CUT_OFF = frozenset({"interrupted", "worker_died", "no_progress"})
-"""Warnings of a point that says nothing of the engine."""
-
 
 def result_of_point(row: PointRow, rows: Sequence[PointRow], objective: Objective, *, per_start: bool) -> Result:
     """Return what a point says; `rows` are all points of its run. With `per_start` the cost counts starts of the engine, else
@@ -29,6 +26,7 @@ def result_of_point(row: PointRow, rows: Sequence[PointRow], objective: Objectiv
         failed=failed,
         sent=failed + answered,
         start_id=row.start_id or "",
+        void=row.verdict == "void",
     )
 
 

@@ -71,6 +71,7 @@ class Result:
 
     `failure` says why the engine did not start or died. `good` of `tested` requests met the SLO, as if so many were independent;
     `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of a quality step.
+    `void`: the point is void, and measuring it again did not help.
     """
 
     value: float | None = None
@@ -82,6 +83,7 @@ class Result:
     sent: int = 0
     start_id: str = ""
     same_answers: bool | None = None
+    void: bool = False
     note: str = ""
 
 

@@ -46,7 +46,7 @@ def print_tuning(answer: TuneAnswer, out: Console, *, complete: bool) -> None:
         out.print(f"more with -v: {len(shown) - len(few)} candidates", style="dim")
     out.print(FRONT_NOTE, style="dim")
     if answer.as_good:
-        out.print(f"may be as good as the winner: {', '.join(answer.as_good)}")
+        out.print(f"may be as good as {answer.recommended_name}: {', '.join(answer.as_good)}")
     for name, why in answer.refused:
         out.print(f"refused before a launch: {name}: {why}", style="yellow")
     if doubt := doubt_line(answer):
