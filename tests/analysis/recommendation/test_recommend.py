@@ -9,6 +9,7 @@ from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer import answer_of
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
+from servebench.contracts.results import Doubt
 from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
 from servebench.report.terminal.advice import headline, lead_text
@@ -185,8 +186,11 @@ def test_cold_starts_that_differ_little_name_nobody(answers, slow):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("slow", "outcome", "best"), [(1.07, "no clear difference", "ahead"), (1.4, "winner", "best")])
-def test_a_lead_of_one_start_each_is_named_as_at_its_level(make_study, slow, outcome, best):
+@pytest.mark.parametrize(
+    ("slow", "outcome", "best"),
+    [(1.07, "no clear difference", "ahead"), (1.4, "winner", "best, provisional")],
+)
+def test_a_lead_of_one_start_each_is_provisional(make_study, slow, outcome, best):
     engines = (SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=slow))
     runs = read.load_study(make_study(*((one, SimulatedLoad(levels=(8,), requests=400)) for one in engines))).runs
     answer = answer_of(runs)
@@ -196,8 +200,29 @@ def test_a_lead_of_one_start_each_is_named_as_at_its_level(make_study, slow, out
         if one.use_case.name == "batch"
     )
     (lead,) = answer.workloads[0].leads
-    assert (found.outcome, found.best, lead.clear) == (outcome, best, best == "best")
+    assert (found.outcome, found.best, lead.clear) == (outcome, best, outcome == "winner")
+    assert found.trust == ("provisional" if outcome == "winner" else outcome)
     assert (found.lead, found.lead_low, found.lead_high) == pytest.approx((lead.size, lead.low, lead.high))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("doubts", "trust"), [([], "clear"), (["short_answers"], "provisional")])
+def test_a_win_over_several_starts_on_points_without_a_doubt_is_clear(make_study, doubts, trust):
+    found = [Doubt(code=code, message="", remedy="") for code in doubts]
+    load = SimulatedLoad(levels=(8,), requests=100, starts=4)
+    engines = ((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
+    runs = read.load_study(make_study(*engines, doubts=found)).runs
+    batch = next(
+        one
+        for one in recommend_runs(runs, load_rules(), comparisons=answer_of(runs).comparisons, with_doubtful=True)
+        if one.use_case.name == "batch"
+    )
+    assert (batch.outcome, batch.trust, batch.best) == (
+        "winner",
+        trust,
+        "best" if trust == "clear" else "best, provisional",
+    )
+    assert bool(batch.trust_why) == (trust != "clear")
 
 
 def test_a_number_has_the_interval_that_the_tables_show(make_study):

@@ -30,7 +30,8 @@ within an SLO."""
 @dataclass(frozen=True, kw_only=True)
 class Lead:
     """The leader's lead over the second, the `rival`, with its 95% interval, why it is no win (empty when it is one), and why
-    it is a provisional one. It has no size where the second may reach more at a level that has no point."""
+    it is a provisional one. It has no size where the second may reach more at a level that has no point.
+    `one_start`: it rests on one start of an engine, of which it is not known how its starts differ."""
 
     size: float | None
     low: float | None
@@ -38,6 +39,7 @@ class Lead:
     rival: str
     why: str
     provisional: str = ""
+    one_start: bool = False
 
 
 def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: bool, decided: DecidedRow) -> Lead:
@@ -46,9 +48,10 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     confidence = 1 - (1 - CONFIDENCE) / len(rivals)
     second = rivals[0]
     unknown = {rival.entrant.name: why for rival in rivals if (why := _why_unknown(rival, case))}
-    reasons = list(unknown.values())
+    reasons, one_start = list(unknown.values()), False
     for rival in rivals:
         row = decided(first, rival)
+        one_start = one_start or (row is None and _starts(first, rival, confidence) < STARTS_MIN)
         fixed = _objections(first, rival, case, rules, confidence)
         reasons += fixed if row is None else _objections_to_decision(first, rival, row, rules)
     ours, theirs = first.level, second.level or second.best
@@ -64,7 +67,15 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
         rival=second.entrant.name,
         why=next(iter(reasons), ""),
         provisional=warned,
+        one_start=one_start,
     )
+
+
+def _starts(first: Score, rival: Score, confidence: float) -> int:
+    """Return the fewest starts of two entrants that their lead rests on."""
+    ours, theirs = first.level, rival.level or rival.best
+    found = log_lead(first.metric, ours, theirs, confidence) if ours is not None and theirs is not None else None
+    return found.starts if found is not None else 1
 
 
 def _why_unknown(rival: Score, case: UseCase) -> str:

@@ -23,8 +23,10 @@ Outcome = Literal[
 ]
 
 
-BEST: dict[str, str] = {"winner": "best", "provisional": "best, provisional", "one start each": "fastest seen"}
-"""What the first of a ranking is called, by outcome."""
+BEST: dict[str, str] = {"clear": "best", "provisional": "best, provisional", "one start each": "fastest seen"}
+"""What the first of a ranking is called, by how far it is to be trusted."""
+ONE_START = "more than chance in these starts, but there is one start of an engine: not yet a verdict; study.starts=5 measures five of each"
+DOUBTFUL = "the point of {name} is doubtful, although its warnings ({codes}) do not account for the lead"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,8 @@ class Recommendation:
 
     `lead` is the winner's (or, without one, the leader's) lead over the `rival`, the next best, as a share of that one's value,
     with its interval. `missing` says why entrants have no score, `changes` what would change the answer, `quality` which entrants
-    of the ranking are significantly less accurate. A `provisional` outcome is a win that warnings may change.
+    of the ranking are significantly less accurate. A `provisional` outcome is a win that warnings may change; `one_start`
+    says that the lead rests on one start of an engine.
     """
 
     use_case: UseCase
@@ -108,13 +111,32 @@ class Recommendation:
     missing: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     quality: tuple[str, ...] = ()
+    one_start: bool = False
+
+    @property
+    def trust(self) -> str:
+        """How far to trust the first of the ranking: its outcome, where a win is `clear` or, on a doubtful point or on one
+        start of an engine, `provisional`."""
+        if self.outcome != "winner":
+            return self.outcome
+        return "provisional" if self.trust_why else "clear"
+
+    @property
+    def trust_why(self) -> str:
+        """Why there is no win, or why it is not clear; empty where it is."""
+        if self.outcome != "winner":
+            return self.why
+        first = self.ranking[0]
+        codes = ", ".join(first.level.doubts) if first.level is not None else ""
+        doubt = DOUBTFUL.format(name=first.entrant.name, codes=codes) if first.doubtful else ""
+        return "; ".join(filter(None, (doubt, ONE_START if self.one_start else "")))
 
     @property
     def best(self) -> str:
         """What to call the first of the ranking, in the words of the levels: `best` where its lead is clear, `ahead` where it
         is more than the interval leaves open and yet not a win; empty where it is neither."""
-        if self.outcome in BEST:
-            return BEST[self.outcome]
+        if self.trust in BEST:
+            return BEST[self.trust]
         low, high = self.lead_low, self.lead_high
         return "ahead" if low is not None and high is not None and low * high > 0 else ""
 

@@ -129,6 +129,7 @@ def _recommend_one(
         lead_high=lead.high,
         rival=lead.rival,
         why=unfair or lead.why or lead.provisional,
+        one_start=lead.one_start,
         **facts,
     )
 

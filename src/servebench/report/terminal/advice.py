@@ -12,7 +12,7 @@ from servebench.util.figures import change, change_interval, number
 from servebench.util.plain_json import to_json as plain_json
 
 STYLES = {
-    "winner": "green",
+    "clear": "green",
     "provisional": "yellow",
     "no clear difference": "yellow",
     "different settings": "yellow",
@@ -59,7 +59,7 @@ def headline(found: Recommendation) -> str:
     if found.outcome == "only one":
         return f"{text} (nothing to compare it with)"
     text += f", {lead_text(found)}" if found.lead is not None else ""
-    return text if found.outcome == "winner" else f"provisional: {text}; {found.why.removeprefix('provisional: ')}"
+    return text if found.trust == "clear" else f"provisional: {text}; {found.trust_why.removeprefix('provisional: ')}"
 
 
 def print_recommendations(found: Sequence[Recommendation], out: Console, *, verbose: bool = True) -> None:
@@ -70,7 +70,7 @@ def print_recommendations(found: Sequence[Recommendation], out: Console, *, verb
     for one in found:
         group = f"  ({one.group})" if one.group else ""
         out.print(Text(one.use_case.title, style="bold").append(group, style="not bold dim"))
-        out.print(Text(f"  {headline(one)}", style=STYLES[one.outcome]))
+        out.print(Text(f"  {headline(one)}", style=STYLES[one.trust]))
         for rank, score in enumerate(one.ranking[: 1 + RUNNERS_UP], start=1):
             line = f"  {rank}. {score.entrant.name}: {score_text(score, one.use_case.unit)} {place_text(score)}"
             out.print(line.rstrip())
@@ -98,7 +98,7 @@ def _print_brief(found: Sequence[Recommendation], out: Console, unmeasured: str)
     for one, own in zip(found, parts, strict=True):
         group = " · ".join(part for part in own if part not in shared)
         out.print(Text(one.use_case.title, style="bold").append(f"  {group}", style="not bold dim"))
-        out.print(Text(f"  {_brief(one)}", style=STYLES[one.outcome]))
+        out.print(Text(f"  {_brief(one)}", style=STYLES[one.trust]))
         rest = ", then ".join(_value(score, one) for score in one.ranking[1 : 1 + RUNNERS_UP])
         lead = lead_text(one) if one.outcome != "one start each" else ""
         if rest and one.outcome in UNNAMED:
@@ -121,7 +121,7 @@ def _brief(found: Recommendation) -> str:
     best = f"{_short_name(first, found)}: {score_text(first, found.use_case.unit)}{at}"
     if found.outcome == "one start each":
         return f"fastest start seen (one each): {best}"
-    return best if found.outcome == "winner" else f"{found.outcome}: {best}"
+    return best if found.trust == "clear" else f"{found.trust}: {best}"
 
 
 def _value(score: Score, found: Recommendation) -> str:
@@ -165,6 +165,8 @@ def _as_dict(found: Recommendation) -> dict[str, Any]:
         "lead_high": found.lead_high,
         "rival": found.rival or None,
         "why": found.why,
+        "trust": found.trust,
+        "trust_why": found.trust_why,
         "ranking": [
             {
                 "run": _run_of(score),
