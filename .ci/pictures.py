@@ -19,10 +19,12 @@ from rich.console import Console
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 COLUMNS, LINES_KEPT = 80, 2000
-TERMINALS = {"first_run": (), "demo": ("demo", "launch=simulated", "quality=none", "study.name=demo", "tracking=none")}
-"""Pictures of a terminal by name, and the words of the command, in the order in which they are made."""
-PAGES = {"demo_report": (1280, 1000)}
-"""Pictures of the demo's report by name, and the size of the window in pixels."""
+TERMINALS: dict[str, tuple[str, ...]] = {"first_run": ()}
+"""Pictures of a terminal by name, and the words of the command."""
+PAGES = {"demo_report": ("demo", "launch=simulated", "quality=none", "study.name=demo", "tracking=none")}
+"""Pictures of a report by name, and the words of the command that makes it."""
+WINDOW = (1280, 1000)
+"""The size of the browser's window, in pixels."""
 
 
 def tmux(*words: str) -> str:
@@ -55,10 +57,12 @@ def draw_terminal(name: str, words: tuple[str, ...], folder: Path) -> None:
     console.save_svg(str(PICTURES / f"{name}.svg"), title="servebench", unique_id=name)
 
 
-def draw_page(name: str, page: Path, width: int, height: int) -> None:
-    """Write docs/pictures/NAME.png."""
+def draw_page(name: str, words: tuple[str, ...], folder: Path) -> None:
+    """Run a command and write docs/pictures/NAME.png, of the report that it makes."""
+    subprocess.run((sys.executable, "-P", "-m", "servebench", *words), check=True, capture_output=True, cwd=folder)
+    page = max(folder.glob("outputs/*/report.html"), key=os.path.getmtime)
     options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=8000")
-    to = (f"--screenshot={PICTURES / name}.png", f"--window-size={width},{height}")
+    to = (f"--screenshot={PICTURES / name}.png", f"--window-size={WINDOW[0]},{WINDOW[1]}")
     subprocess.run(("chromium", *options, *to, page.as_uri()), check=True, capture_output=True)
 
 
@@ -68,9 +72,8 @@ def main() -> None:
         folder = Path(name)
         for picture, words in TERMINALS.items():
             draw_terminal(picture, words, folder)
-        page = max(folder.glob("outputs/*/report.html"), key=os.path.getmtime)
-        for picture, size in PAGES.items():
-            draw_page(picture, page, *size)
+        for picture, words in PAGES.items():
+            draw_page(picture, words, folder)
 
 
 if __name__ == "__main__":

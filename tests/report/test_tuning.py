@@ -99,7 +99,8 @@ def test_what_else_may_be_the_answer(verdict, said):
 
 
 def test_the_page_is_one_file_and_takes_no_markup_from_names():
-    page = tune_page(ANSWER)
+    page = tune_page(ANSWER, "servebench tune <b>")
+    assert "servebench tune &lt;b&gt;" in page
     assert page.startswith("<!doctype html>")
     assert "t01 &lt;b&gt;" in page
     assert "t01 <b>" not in page

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import fmean
 
+from servebench.analysis.warnings.catalog import CATALOG, UNKNOWN, is_wide, trust_word
 from servebench.contracts.point_row import PointRow
 from servebench.util.figures import MISSING
 
+UNJUDGED = "unknown"
+"""The trust in a point of a file that has no verdicts."""
 VERDICTS = ("valid", "doubtful", "void")
 
 
@@ -69,3 +72,15 @@ def valid_count(rows: Sequence[PointRow]) -> str:
         return MISSING
     valid = count_verdicts(rows)["valid"]
     return f"{valid} valid" if valid == len(rows) else f"{valid}/{len(rows)} valid"
+
+
+def point_trust(verdict: str | None, codes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return how far to trust a point in a word or two (`valid`, `doubtful, wide`), and the codes of the warnings that say why:
+    those that make it doubtful or void, and those of a wide interval."""
+    why = (code for code in dict.fromkeys(codes) if is_wide([code]) or not (code in CATALOG and CATALOG[code].mark))
+    return trust_word(verdict or UNJUDGED, codes), tuple(why)
+
+
+def reason_of_code(code: str) -> str:
+    """Return a warning as a short reason: its code, and the first clause of what it means."""
+    return f"{code}: {CATALOG[code].meaning.partition(', ')[0] if code in CATALOG else UNKNOWN}"

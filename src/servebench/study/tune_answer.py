@@ -50,9 +50,17 @@ def write_answer(
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(engine_file(answer, winner), encoding="utf-8")
     with writing(folder.tune_page):
-        folder.tune_page.write_text(tune_page(answer), encoding="utf-8")
+        folder.tune_page.write_text(tune_page(answer, _command(folder)), encoding="utf-8")
         (folder.path / "tune_answer.json").write_text(to_json(answer) + "\n", encoding="utf-8")
     return answer
+
+
+def _command(folder: StudyFolder) -> str:
+    """Return the command that made a study; empty where its state cannot be read."""
+    try:
+        return f"servebench {shlex.join(read_study(folder).words)}"
+    except ServebenchError:
+        return ""
 
 
 def make_answer(

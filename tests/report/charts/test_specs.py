@@ -120,7 +120,8 @@ def test_repeats_of_a_level_are_one_mark():
     first, second = values(specs.against_load([one], METRIC["output_throughput"]).charts[0])
     assert (first["x"], first["y"], first["verdict"]) == (2, 10.0, "valid")
     assert (second["x"], second["y"], second["low"], second["high"]) == (8, 115.0, 100.0, 130.0)
-    assert (second["verdict"], second["warnings"]) == ("valid, doubtful", "too_short")
+    assert (second["verdict"], second["trust"]) == ("doubtful", "valid; doubtful")
+    assert second["warnings"].startswith("too_short: the window is shorter")
     assert second["load"] == "8 users, mean of 2 repeats"
 
 
@@ -128,7 +129,7 @@ def test_a_point_says_all_its_values_under_the_mouse(four):
     assert specs.tips_of("a", [row(4, requests_ok=1200)])["requests_ok"] == "1,200"
     chart = specs.against_load(four, METRIC["output_throughput"]).charts[0]
     (tips,) = [one["encoding"]["tooltip"] for one in layers(chart, "point") if "tooltip" in one["encoding"]]
-    assert {one["field"] for one in tips} >= {"run", "load", "verdict", "warnings", "ttft_ms_p99", "e2e_ms_p50"}
+    assert {one["field"] for one in tips} >= {"run", "load", "trust", "warnings", "ttft_ms_p99", "e2e_ms_p50"}
     assert {one["field"] for one in tips} <= set(values(chart)[0])
 
 

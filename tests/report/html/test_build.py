@@ -9,15 +9,16 @@ from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_runs
 from servebench.report.charts import runs
 from servebench.report.charts.timeline import panels_of, timeline_of
-from servebench.report.html import build
+from servebench.report.html import build, results
 from servebench.report.html.first_screen import first_screen
+from servebench.report.html.trust import trust_notes
 from servebench.store import studies as read
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
 from servebench.store.tables import add_telemetry, read_rows
 from support.machines import machine_readings
 from support.records import quality_records
-from support.studies import SimulatedEngine, SimulatedLoad
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 S = 1_000_000_000
 
@@ -108,9 +109,60 @@ def test_a_study_at_work_says_how_far_it_is_and_offers_no_resume(make_study):
     begun = replace(done, name="01_b", state={**done.state, "status": "running"}, rows=tuple)
     to_come = read.load_run(path / "02_c")
     _, found = first_screen(build.page_of(replace(study, runs=(done, begun, to_come)), load_rules()))
-    assert found["caveats"][0] == "Still running: 1 of 3 runs have ended."
-    assert [one["status"] for one in found["problems"]] == [""]
+    assert (found["trust"][0].word, found["trust"][0].text) == ("still running", "1 of 3 runs have ended")
+    assert [one.word for one in found["trust"] if one.look == "bad"] == []
     assert not found["next"]
     assert "02_c" not in found["question"]
     _, found = first_screen(build.page_of(replace(study, runs=(done, to_come)), load_rules()))
-    assert [one["status"] for one in found["problems"]] == ["", "was not started"]
+    assert [(one.word, one.place) for one in found["trust"] if one.look == "bad"] == [("not started", "02_c")]
+
+
+def test_the_first_screen_says_which_points_not_to_trust_and_why(make_study):
+    load = SimulatedLoad(levels=(1, 8), requests=60)
+    path = make_study((SimulatedEngine(name="vllm"), load), (SimulatedEngine(name="sglang", slow=1.4), load))
+    study = read.load_study(path)
+    fast, slow = study.runs
+    doubted = with_columns(slow, doubts=("not_stationary", "imprecise"), verdict="doubtful")
+    void = [replace(row, doubts=("level_not_reached",), verdict="void") if row.concurrency == 8 else row
+            for row in doubted.point_rows]  # fmt: skip
+    dead = replace(fast, name="02_trtllm", state={"status": "failed", "error": "out of memory"}, rows=tuple)
+    runs = (fast, replace(doubted, rows=lambda: void), dead)
+    found = {one.word: one for one in trust_notes(build.page_of(replace(study, runs=runs), load_rules())) if one.word}
+    assert list(found) == ["failed", "void", "doubtful", "wide"]
+    assert found["failed"].text == "out of memory"
+    assert (found["void"].look, found["void"].code) == ("bad", "level_not_reached")
+    assert (found["doubtful"].look, found["doubtful"].place) == ("warn", "sglang at 1 user")
+    assert found["wide"].code == "imprecise"
+
+
+def test_a_study_without_a_doubt_says_so(make_study):
+    load = SimulatedLoad(levels=(8,), requests=100, starts=4)
+    path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
+    data = build.page_of(read.load_study(path), load_rules())
+    assert [(one.look, one.word) for one in trust_notes(data)] == [("good", "valid")]
+    batch = next(row for row in first_screen(data)[1]["matrix"] if "Batch" in row["use"])
+    assert (batch["outcome"].text, batch["outcome"].look) == ("clear", "good")
+    assert [(one["best"], one["look"]) for one in batch["cells"]] == [("best", "good"), ("", "")]
+
+
+def test_the_best_of_one_start_is_provisional_in_word_and_colour(make_study):
+    load = SimulatedLoad(levels=(8,), requests=400)
+    path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
+    data = build.page_of(read.load_study(path), load_rules())
+    batch = next(row for row in first_screen(data)[1]["matrix"] if "Batch" in row["use"])
+    assert (batch["outcome"].text, batch["outcome"].look) == ("provisional", "warn")
+    assert [(one["best"], one["look"]) for one in batch["cells"]] == [("best, provisional", "warn"), ("", "")]
+    assert "one start" in batch["trust"]
+
+
+def test_a_printed_timeline_has_an_axis(make_study):
+    path = make_study((SimulatedEngine(), SimulatedLoad(requests=40)))
+    run = RunFolder(path / "00_alpha_unique")
+    (row,) = read_rows(run)
+    start, end = row.window_ns
+    samples = machine_readings((end - start) / S, step_s=(end - start) / S / 40, start_ns=start)
+    add_telemetry(run, samples, run_id=row.run_id, point=row.point)
+    _, ((shown),) = results.timeline(build.page_of(read.load_study(path), load_rules()))
+    assert len(shown["still"].charts) <= results.STILL_PANELS
+    for chart_set in (shown["chart"], shown["still"]):
+        assert chart_set.charts[-1].spec["layer"][-1]["encoding"]["x"]["axis"]["labels"]

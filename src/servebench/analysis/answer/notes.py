@@ -159,10 +159,18 @@ def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Ite
         elif not all(lead.codes or lead.unequal for lead in leads):
             yield "No lead is a verdict on the engines yet: study.until=decided adds starts until there is one."
 
+    if wide := wide_caveat(runs):
+        yield wide
+
+
+def wide_caveat(runs: Sequence[RunData]) -> str:
+    """Return what points with a wide interval are wider than, and what makes them narrower; empty without any."""
     wide = {code for run in runs for row in run.point_rows for code in row.doubts}
-    if limits := [limit for code, limit in WIDE.items() if code in wide]:
-        than, keys = (" or ".join(parts) for parts in zip(*limits, strict=True))
-        yield f"Wide: the interval is wider than {than}; raise {keys}."
+    limits = [limit for code, limit in WIDE.items() if code in wide]
+    if not limits:
+        return ""
+    than, keys = (" or ".join(parts) for parts in zip(*limits, strict=True))
+    return f"Wide: the interval is wider than {than}; raise {keys}."
 
 
 def _out_of_line(column: AnswerColumn, levels: Sequence[str]) -> Iterable[str]:

@@ -25,7 +25,10 @@ Outcome = Literal[
 
 BEST: dict[str, str] = {"clear": "best", "provisional": "best, provisional", "one start each": "fastest seen"}
 """What the first of a ranking is called, by how far it is to be trusted."""
-ONE_START = "more than chance in these starts, but there is one start of an engine: not yet a verdict; study.starts=5 measures five of each"
+ONE_START = (
+    "more than chance, but of one start each: a difference of these starts, not yet a verdict on the engines; study.starts=5 "
+    "measures five of each"
+)
 DOUBTFUL = "the point of {name} is doubtful, although its warnings ({codes}) do not account for the lead"
 
 

@@ -137,6 +137,39 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+class Packing:
+    """Makes the data of specs short, for pages that have many: columns in place of rows, and each text once. The page's script
+    undoes it, without the keys that are null."""
+
+    def __init__(self) -> None:
+        self._strings: dict[str, int] = {}
+
+    @property
+    def strings(self) -> list[str]:
+        """The texts of all packed specs, by their numbers."""
+        return list(self._strings)
+
+    def packed(self, value: Any) -> Any:
+        """Return a spec with its rows of data as columns."""
+        if isinstance(value, list):
+            return [self.packed(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        rows = value.get("values")
+        if isinstance(rows, list) and len(rows) > 1 and all(isinstance(row, dict) for row in rows):
+            keys = list(dict.fromkeys(key for row in rows for key in row))
+            columns = [self._column([row.get(key) for row in rows]) for key in keys]
+            rest = {key: item for key, item in value.items() if key != "values"}
+            return {**rest, "packed": {"keys": keys, "columns": columns, "rows": len(rows)}}
+        return {key: self.packed(item) for key, item in value.items()}
+
+    def _column(self, values: list[Any]) -> Any:
+        """Return the values, or the numbers of texts."""
+        if not all(value is None or isinstance(value, str) for value in values):
+            return values
+        return {"texts": [None if one is None else self._strings.setdefault(one, len(self._strings)) for one in values]}
+
+
 def still(spec: Spec) -> Spec:
     """Return a spec without what only a mouse finds: the tooltips and the wide invisible marks that carry them."""
     return {**_still(spec), "config": {"aria": False}}

@@ -145,7 +145,7 @@ def _spans(found: Timeline, x: Spec, *, last: bool) -> Spec:
         "y": {"field": "i", "type": "ordinal", "title": None, "axis": plain},
         "color": {
             "field": "part", "type": "nominal", "scale": {"domain": list(PARTS), "range": list(PARTS.values())},
-            "legend": {"title": None, "orient": "top"},
+            "legend": {"title": None, "orient": "top", "symbolOpacity": 1},
         },
         "tooltip": [{"field": "part", "type": "nominal"}, {"field": "took", "type": "nominal", "title": "took, s"}],
     }  # fmt: skip

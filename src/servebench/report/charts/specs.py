@@ -14,6 +14,7 @@ import numpy as np
 from servebench.analysis.statistics import is_weak_percentile
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
+from servebench.report.points import point_trust, reason_of_code
 from servebench.util.figures import number, rough, with_interval
 
 COLOURS = (
@@ -43,7 +44,7 @@ VISIBLE = {"filter": "indexof(hidden, datum.run) < 0"}
 TIPS = {
     "run": "run",
     "load": "load",
-    "verdict": "verdict",
+    "trust": "trust",
     "warnings": "warnings",
     "output_throughput_tok_s": "output tok/s",
     **{
@@ -54,6 +55,8 @@ TIPS = {
     "requests_failed": "failed",
 }
 """What a point says under the mouse, with its heading."""
+COLUMNS_TOLD = tuple(TIPS)[4:]
+"""Those that are columns of points."""
 
 
 def load_of(row: PointRow) -> float | None:
@@ -109,19 +112,22 @@ def _interval(rows: Sequence[PointRow], column: str) -> tuple[float | None, floa
 def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
     """Return what a point says under the mouse: every value with its interval, the mean over the repeats of a level."""
     row = rows[0]
+    trust = [point_trust(one.verdict, one.doubts) for one in rows]
+    why = dict.fromkeys(code for _, codes in trust for code in codes)
     found = {
         "run": name,
         "load": load_words(row) + (f", mean of {len(rows)} repeats" if len(rows) > 1 else ""),
-        "verdict": ", ".join(dict.fromkeys(str(one.verdict) for one in rows)),
-        "warnings": ", ".join(dict.fromkeys(code for one in rows for code in one.doubts)) or "none",
+        "trust": "; ".join(dict.fromkeys(word for word, _ in trust)),
+        "warnings": "; ".join(map(reason_of_code, why)) or "none",
     }
-    for column in list(TIPS)[len(found) :]:
+    for column in COLUMNS_TOLD:
         if row.get(column) is not None:
             alone = f"{row[column]:,}" if isinstance(row[column], int) else with_interval(row, column)
             if is_weak_percentile(row, column):
                 alone = f"~{rough(row[column])}, of too few requests"
             found[column] = alone if len(rows) == 1 else number(mean_of(rows, column))
-    return found
+    valid = all(one.verdict == "valid" for one in rows)
+    return {**found, "verdict": "valid" if valid else "doubtful"}
 
 
 def _tooltip(rows: Iterable[Mapping[str, Any]], more: Mapping[str, str] | None = None) -> list[Spec]:

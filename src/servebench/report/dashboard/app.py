@@ -53,6 +53,14 @@ LINES_MAX = 40
 COMPARED_MAX = 8
 PANELS = 3
 """So many charts are beside each other."""
+ROW_PIXELS = 35
+"""The height of a row of a table, as Streamlit draws it."""
+UNFINISHED_SHOWN = 4
+"""So many runs that did not finish are shown at once; the others scroll."""
+SCROLL_HINT = (
+    "<style>.scrolls{display:none;margin:0;color:#5c5c5c;font-size:.85rem}@media(max-width:760px){.scrolls{display:block}}</style>"
+    '<p class="scrolls" aria-hidden="true">The table goes on to the right: scroll it sideways. →</p>'
+)
 URL: Any = {"bind": "query-params"}
 """What makes a choice a part of the page's address, so that a link shows the same."""
 QUALITY_COLUMNS = ("n", "measure", "at", "right_per_s", "latency_ms_p50", "latency_ms_p99", "unanswered", "emulated")
@@ -70,6 +78,8 @@ def headings() -> dict[str, Any]:
     """Return the titles, units and precision of the overview's columns."""
     named = {
         "engine_version": "version",
+        "verdict": "trust",
+        "doubts": "warnings",
         "level": "load",
         "output_throughput_tok_s": "output, tok/s",
         "ttft_ms_p50": "TTFT p50, ms",
@@ -157,16 +167,15 @@ def _clean_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     """Show how many runs there are, then each run with its best point."""
-    import pandas as pd
-
+    unfinished(runs)
     columns = st.columns(4)
     columns[0].metric("runs with points", f"{points['run_key'].nunique():,}")
     columns[1].metric("points", f"{len(points):,}")
     columns[2].metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f}%")
     columns[3].metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}" if len(runs) else "-")
     best = best_points(points)
-    shown = ["page", "study", "run", "engine", "workload", "level", "output_throughput_tok_s", "ttft_ms_p50", "ttft_ms_p99",
-             "tpot_ms_mean", *MONEY, "verdict", "doubts", "engine_version", "model", "gpu"]  # fmt: skip
+    shown = ["page", "study", "run", "level", "output_throughput_tok_s", "verdict", "doubts", "ttft_ms_p50", "ttft_ms_p99",
+             "tpot_ms_mean", *MONEY, "engine", "workload", "engine_version", "model", "gpu"]  # fmt: skip
     st.text(
         "The point of each run with the highest output throughput: of its valid points, else of its doubtful ones. A TTFT p99 of "
         f"fewer than {values_needed(99)} requests is left out"
@@ -175,13 +184,29 @@ def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     # files of older versions know no labels
     kept["run"] = kept["label"].astype(object).fillna(kept["run"]) if "label" in kept else kept["run"]
     kept = kept[[name for name in shown if name in kept and not (name in MONEY and kept[name].isna().all())]]
-    st.dataframe(kept.iloc[::-1].round(3), hide_index=True, width="stretch", column_config=headings())
+    grid(kept.iloc[::-1].round(3), column_config=headings())
+
+
+def unfinished(runs: pd.DataFrame) -> None:
+    """Show the runs that did not finish, if there are any, and why: in so few lines that the others stay in view."""
+    import pandas as pd
+
     bad = runs[runs["status"] != "finished"] if len(runs) else runs
-    if len(bad):
-        st.text("Runs that did not finish")
-        started = pd.to_datetime(bad["started_s"], unit="s", errors="coerce")
-        shown_runs = bad.assign(error=bad["error"].fillna("-"), started=started)
-        st.dataframe(shown_runs.drop(columns="started_s").rename(columns={"started": "started, UTC"}), hide_index=True)
+    if not len(bad):
+        return
+    st.error(f"{len(bad):,} of {len(runs):,} runs did not finish:")
+    started = pd.to_datetime(bad["started_s"], unit="s", errors="coerce")
+    shown = bad.assign(error=bad["error"].fillna("-"), started=started).iloc[::-1]
+    first = [name for name in ("study", "run", "status", "error", "started") if name in shown]
+    shown = shown.drop(columns="started_s")[[*first, *(name for name in shown if name not in (*first, "started_s"))]]
+    height = ROW_PIXELS * (1 + min(len(bad), UNFINISHED_SHOWN)) + 3
+    grid(shown.rename(columns={"started": "started, UTC"}), height=height)
+
+
+def grid(table: Any, **options: Any) -> None:
+    """Show a table; on a narrow screen with a word on how to see its other columns."""
+    st.html(SCROLL_HINT)
+    st.dataframe(table, hide_index=True, width="stretch", **options)
 
 
 def best_points(points: pd.DataFrame) -> pd.DataFrame:
@@ -269,7 +294,7 @@ def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     ]
     frame = pd.DataFrame(named)
     st.caption("Parity: answers under load that equal those of the same engine alone.")
-    st.dataframe(frame, hide_index=True, width="stretch", column_config=quality_headings())
+    grid(frame, column_config=quality_headings())
 
 
 def quality_headings() -> dict[str, str]:
@@ -289,7 +314,7 @@ def raw_view(points: pd.DataFrame) -> None:
     """Show every column, with a download as CSV."""
     table = points.map(clean_csv).rename(columns=clean_csv).to_csv(index=False)
     st.download_button("download as CSV", table, "servebench_points.csv", "text/csv")
-    st.dataframe(points, hide_index=True, width="stretch", height=600)
+    grid(points, height=600)
 
 
 def alike(points: pd.DataFrame, keys: list[str]) -> list[str]:
@@ -322,7 +347,7 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         show = {"slower": st.error, "faster": st.success, "unequal_settings": st.warning}.get(one["verdict"], st.info)
         show(one["verdict"].replace("_", " "))
         st.text(one["summary"])
-        st.dataframe(one["rows"], hide_index=True, width="stretch")
+        grid(one["rows"])
         if one["note"]:
             st.caption(one["note"])
 
@@ -413,7 +438,7 @@ def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
             continue
         mattering = sum(one.matters for one in found)
         (st.warning if mattering else st.info)(f"{len(found)} different settings, {mattering} of them matter")
-        st.dataframe([_clean_row(vars(one)) for one in found], hide_index=True, width="stretch")
+        grid([_clean_row(vars(one)) for one in found])
 
 
 def main() -> None:

@@ -6,10 +6,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 LOOKS = {
-    **dict.fromkeys(("valid", "finished", "faster", "winner"), "good"),
+    **dict.fromkeys(("valid", "valid, wide", "finished", "faster", "clear"), "good"),
     **dict.fromkeys(
         (
-            *("doubtful", "interrupted", "unequal_settings", "provisional", "none qualifies", "mixed"),
+            *(
+                "doubtful",
+                "doubtful, wide",
+                "interrupted",
+                "unequal_settings",
+                "provisional",
+                "none qualifies",
+                "mixed",
+            ),
             *("no clear difference", "different settings"),
         ),
         "warn",
@@ -48,6 +56,10 @@ class Table:
     def heading_class(self, index: int) -> str:
         """Return the CSS class of a heading."""
         return "l" if index in self.left or index in self.prose else ""
+
+    def name_of(self, index: int) -> str:
+        """Return what names a cell where the table is cards, on a narrow screen; the first cell is the title of its card."""
+        return self.head[index] if index else ""
 
     def cell_class(self, index: int) -> str:
         """Return the CSS class of a cell."""

@@ -6,66 +6,45 @@ from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.answer import Answer
-from servebench.analysis.answer.model import Inequality, labels_of_unequal
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.contracts.point_row import level_words
-from servebench.contracts.stored import RunData
-from servebench.report.html.elements import Label, Table
+from servebench.report.html.elements import Label
 from servebench.report.html.model import Page
 from servebench.report.html.results import legend_of
+from servebench.report.html.trust import progress, trust_notes
+from servebench.report.points import point_trust, reason_of_code
 from servebench.report.terminal.advice import lead_text, place_text, score_text
 from servebench.report.terminal.answer import step_reason
-from servebench.util.bounded_file import open_regular
 from servebench.util.figures import MISSING, number
 
-LOG_LINES = 15
-LOG_BYTES = 64_000
 RANKED_MAX = 4
 NAMED_MAX = 4
 """More setups are only counted in the question."""
 COLUMNS_MAX = 5
 """So many setups have a column in the matrix: those with the best ranks."""
-OPEN = ("running", "missing")
-"""What runs of a study are that is at work and has not ended them."""
-STATUS_WORDS = {"running": "is still running", "interrupted": "was interrupted", "missing": "was not started"}
-CLEAR = {"winner": "clear"}
-"""What an outcome is called where the best has its own mark."""
+SENTENCES_MAX = 1000
+"""Longer answers in words are folded: of many setups the matrix says more."""
 
 
 def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
-    """Return the question, the answer in sentences, the matrix of uses by engines, and what to run next."""
+    """Return the question, the answer in sentences, what not to trust and why, what to run next, and the matrix of uses by
+    engines."""
     measured = [one for one in data.answers if one.outcome != "not measured"]
     found, ranked = data.answer, [one for one in measured if one.ranking]
-    columns, at_work = _columns(data, ranked), bool(_progress(data))
+    columns = _columns(data, ranked)
+    sentences = [(one.title, one.sentence) for one in found.workloads if one.sentence]
     return "first_screen", {
         "question": _question(data),
-        "sentences": [(one.title, one.sentence) for one in found.workloads if one.sentence],
-        "caveats": (*_progress(data), *found.caveats),
-        "unequal": _unequal([one for one in found.inequalities if one.matters]),
-        "faults": data.faults,
-        "problems": [_problem(one.run, one.name) for one in data.runs if not (at_work and one.run.status in OPEN)],
+        "sentences": sentences,
+        "folded": bool(ranked) and sum(len(line) for _, line in sentences) > SENTENCES_MAX,
+        "trust": trust_notes(data),
         "engines": [one for one in legend_of(data.series) if one["name"] in columns],
         "matrix": _matrix(data, ranked, columns),
-        "remarks": [f"{one.meaning} [{one.code}, {one.where}]" for one in found.remarks if one.first],
         "recommendations": [_recommendation(one) for one in measured],
         "not_measured": _not_measured(data.answers),
-        "next": () if at_work else _next_steps(found),
+        "next": () if progress(data) else _next_steps(found),
         "command": f"servebench {shlex.join(data.words)}" if data.words else "",
     }
-
-
-def _progress(data: Page) -> tuple[str, ...]:
-    """Return how far a study is that is still running; nothing of any other."""
-    ended = sum(one.run.status not in OPEN for one in data.runs)
-    running = any(one.run.status == "running" for one in data.runs)
-    return (f"Still running: {ended} of {len(data.runs)} runs have ended.",) if running else ()
-
-
-def _unequal(found: Sequence[Inequality]) -> Table | None:
-    """Return the table of what is not equal, with a column for each run."""
-    names = labels_of_unequal(found)
-    rows = [[one.name, *(one.value_of(name) or MISSING for name in names)] for one in found]
-    return Table("What is not equal", ("not equal", *names), rows, prose=(0,)) if rows else None
 
 
 def _not_measured(found: Sequence[Recommendation]) -> dict[str, str]:
@@ -121,11 +100,18 @@ def _matrix(data: Page, found: Sequence[Recommendation], columns: Sequence[str])
 
 
 def _trust(found: Recommendation) -> dict[str, Any]:
-    """Return how far to trust a row: its outcome and why; of one run alone, the verdict on its point."""
+    """Return how far to trust a row and why; of one run alone, the trust in its point."""
     if found.outcome == "only one":
-        return {"outcome": Label.of("doubtful" if found.ranking[0].doubtful else "valid"), "trust": ""}
-    text = CLEAR.get(found.outcome, found.words)
-    return {"outcome": replace(Label.of(found.outcome), text=text), "trust": found.why}
+        level = found.ranking[0].level
+        word, why = point_trust(level.verdict, level.doubts) if level is not None else ("one start", ())
+        return {"outcome": Label.of(word), "trust": "; ".join(map(reason_of_code, why))}
+    return {"outcome": _label(found), "trust": found.trust_why}
+
+
+def _label(found: Recommendation) -> Label:
+    """Return how far to trust a recommendation, in the colour of that."""
+    known = found.outcome == "winner"
+    return replace(Label.of(found.trust), text=found.trust if known else found.words)
 
 
 def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[str, str]:
@@ -137,50 +123,31 @@ def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[
     return {
         "name": name,
         "text": f"{number(score.value)} {found.use_case.unit}",
-        "note": ", ".join(
-            filter(
-                None, [lead, f"at {level_words(score.at)}" if score.at else "", "doubtful" if score.doubtful else ""]
-            )
-        ),
+        "note": ", ".join(filter(None, [lead, f"at {level_words(score.at)}" if score.at else "", _doubt(score)])),
         "best": best,
-        "look": "" if not best else "good" if best == "best" else "warn",
+        "look": "" if not best else "good" if found.trust == "clear" else "warn",
     }
 
 
-def _problem(run: RunData, name: str) -> dict[str, Any]:
-    bad = run.status != "finished" or run.error
-    return {
-        "name": name,
-        "status": STATUS_WORDS.get(run.status, run.status) if bad else "",
-        "error": run.error,
-        "log": _log_tail(run) if bad else "",
-        "faults": run.faults,
-    }
-
-
-def _log_tail(run: RunData) -> str:
-    if run.engine_log is None:
+def _doubt(score: Score) -> str:
+    """Return how far to trust the point of a score, and why; empty for a valid one."""
+    if score.level is None:
         return ""
-    try:
-        with open_regular(run.engine_log) as file:
-            file.seek(max(0, file.seek(0, 2) - LOG_BYTES))
-            lines = file.read(LOG_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-LOG_LINES:])
+    word, why = point_trust(score.level.verdict, score.level.doubts)
+    return "" if word == "valid" else f"{word} ({', '.join(why)})" if why else word
 
 
 def _recommendation(one: Recommendation) -> dict[str, Any]:
     return {
         "title": one.use_case.title,
-        "outcome": replace(Label.of(one.outcome), text=one.words),
+        "outcome": _label(one),
         "group": one.group,
         "ranking": [
             {"text": f"{score.entrant.name}: {score_text(score, one.use_case.unit)}", "place": place_text(score)}
             for score in one.ranking[:RANKED_MAX]
         ],
         "lead": lead_text(one),
-        "why": one.why,
+        "why": one.trust_why,
         "missing": one.missing,
         "quality": one.quality,
         "changes": one.changes,

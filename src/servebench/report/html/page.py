@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -42,12 +41,10 @@ SECTIONS = (
     ("commands", "Commands", sections.commands),
 )
 """The id and title of each section, and what returns its template macro and content; None leaves it out."""
-STILL_WIDTH = 420
+STILL_WIDTH = 320
 """Of the picture of a panel that stands where no script runs, in pixels."""
 STILLS_SIZE_MAX = 850_000
 """Beyond, a chart of a page without scripts is its description: the page has to stay small enough to be sent."""
-STILL_PANELS = 3
-"""So many panels of a timeline are in its still picture."""
 BUNDLE = "@vega-bundle@"
 
 
@@ -70,11 +67,12 @@ class Drawing:
 
     def __init__(self) -> None:
         self.specs: list[Any] = []
+        self.packing = draw.Packing()
         self._left = STILLS_SIZE_MAX
 
     def live(self, chart: Chart) -> int:
         """Keep the spec of a panel, and return its number."""
-        self.specs.append(draw.framed(chart))
+        self.specs.append(self.packing.packed(draw.framed(chart)))
         return len(self.specs) - 1
 
     def still(self, chart: Chart) -> str:
@@ -82,9 +80,8 @@ class Drawing:
         return self._url(draw.still(draw.framed(chart, width=STILL_WIDTH)))
 
     def whole(self, found: ChartSet) -> str:
-        """Return the picture of the first panels of a set as a data URL; empty like that of a panel."""
-        few = replace(found, charts=found.charts[:STILL_PANELS])
-        return self._url(draw.still(draw.composed(few, ())))
+        """Return the picture of all panels of a set as a data URL; empty like that of a panel."""
+        return self._url(draw.still(draw.composed(found, ())))
 
     def _url(self, spec: Spec) -> str:
         if self._left <= 0:
@@ -110,7 +107,7 @@ def page(data: Page) -> str:
         data=data,
         sections=shown,
         created=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s)),
-        specs=draw.script_json({"config": draw.CONFIG, "charts": drawing.specs}),
+        specs=draw.script_json({"config": draw.CONFIG, "charts": drawing.specs, "strings": drawing.packing.strings}),
         scripts=[BUNDLE, script] if drawing.specs else [],
         policy=policy([bundle, script] if drawing.specs else []),
     )

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.statistics import is_weak_percentile, values_needed
-from servebench.analysis.warnings.catalog import trust_word
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.contracts.stored import mapping
 from servebench.report.charts import runs
@@ -17,6 +16,7 @@ from servebench.report.content import shares_prefixes
 from servebench.report.html.elements import Cells, Label, Table
 from servebench.report.html.model import Page
 from servebench.report.parts import FACTORS_NOTE
+from servebench.report.points import point_trust
 from servebench.report.terminal.results import REPEATS_NOTE, WEAK_NOTE, cell_text
 from servebench.util.figures import MISSING, number, percent
 
@@ -30,25 +30,30 @@ POINT_COLUMNS = (
     ("req/s in SLO", "goodput_req_s"),
     ("TTFT p50", "ttft_ms_p50"),
     ("TTFT p99", "ttft_ms_p99"),
-    ("with failed", "ttft_ms_p99_all"),
+    ("TTFT p99 with failed", "ttft_ms_p99_all"),
     ("ITL mean", "itl_ms_mean"),
     ("ITL p99", "itl_ms_p99"),
     ("TPOT mean", "tpot_ms_mean"),
     ("E2E p50", "e2e_ms_p50"),
     ("E2E p99", "e2e_ms_p99"),
-    ("with failed", "e2e_ms_p99_all"),
+    ("E2E p99 with failed", "e2e_ms_p99_all"),
     ("cache hits", "prefix_cache_hit_rate"),
-    ("at best", "prefix_cache_hit_rate_ideal"),
+    ("hits at best", "prefix_cache_hit_rate_ideal"),
     ("valid JSON", "json_compliance"),
-    ("unconstrained", "json_compliance_unconstrained"),
+    ("unconstrained JSON", "json_compliance_unconstrained"),
     ("needles", "needle_recall"),
     ("J/token", "energy_j_per_token"),
     ("tok/s/W", "output_tok_s_per_w"),
     ("$/M tokens", "cost_usd_per_mtok"),
     ("$/M req in SLO", "cost_usd_per_mgood"),
 )
+DOUBT_NOTE = (
+    " Why a point is doubtful, wide or void is below its trust; Warnings and remedies, below, has these words in full."
+)
 DISTURBERS_MAX = 3
 """So many are named above a timeline."""
+STILL_PANELS = 3
+"""So many panels of a timeline are in its still picture: its requests, and the first ones below them."""
 SHARES = (
     *("prefix_cache_hit_rate", "prefix_cache_hit_rate_ideal"),
     *("json_compliance", "json_compliance_unconstrained", "needle_recall"),
@@ -160,18 +165,25 @@ def points(data: Page) -> Section:
         [
             name,
             row.level_label + (f" ·{row.repeat}" if row.repeat else ""),
-            replace(Label.of(row.verdict or MISSING), text=trust_word(row.verdict or MISSING, row.doubts)),
+            _point_label(row),
             *(_cell(row, column) for _, column in columns),
         ]
         for name, row in rows
     ]
     note = " With failed: failed requests count as infinitely slow (∞)." if failed else ""
     weak = any(is_weak_percentile(row, column) for _, row in rows for _, column in columns)
+    doubtful = any(point_trust(row.verdict, row.doubts)[1] for _, row in rows)
     return "noted_table", {
         "boxes": (),
-        "note": f"Times in ms; ± is half of the 95% interval.{f' {WEAK_NOTE}.' * weak}{note}",
-        "table": Table("All points", ("run", "load", "verdict", *(title for title, _ in columns)), body),
+        "note": f"Times in ms; ± is half of the 95% interval.{f' {WEAK_NOTE}.' * weak}{note}{DOUBT_NOTE * doubtful}",
+        "table": Table("All points", ("run", "load", "trust", *(title for title, _ in columns)), body, left=(0, 2)),
     }
+
+
+def _point_label(row: PointRow) -> Label:
+    """Return how far to trust a point, and the codes that say why."""
+    word, why = point_trust(row.verdict, row.doubts)
+    return replace(Label.of(word), note=", ".join(why))
 
 
 def _cell(row: PointRow, column: str) -> str:
@@ -199,7 +211,11 @@ def repeats(data: Page) -> Section:
 def timeline(data: Page) -> Section:
     """Return the requests of a point of each run over time, with who disturbed it."""
     shown = [
-        {"chart": chart, "disturbers": [who for _, _, who in one.disturbed[:DISTURBERS_MAX]]}
+        {
+            "chart": chart,
+            "still": runs.timeline(replace(one, panels=one.panels[: STILL_PANELS - 1])),
+            "disturbers": [who for _, _, who in one.disturbed[:DISTURBERS_MAX]],
+        }
         for one in data.timelines
         if (chart := runs.timeline(one)) is not None
     ]

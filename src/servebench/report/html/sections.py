@@ -87,16 +87,13 @@ def warnings(data: Page) -> Section:
 
 def limits(data: Page) -> Section:
     """Return what limits each run at each load, on what evidence, and what to try."""
-    rows = [
-        [
-            run,
-            level_words(one.level),
-            f"{one.statement} [{one.code}]",
-            "; ".join(fact_text(fact) for fact in one.evidence),
-            "; ".join(f"{proposal.action} (may cost: {proposal.cost})" for proposal in one.proposals),
-        ]
-        for run, one in data.findings
-    ]
+    levels: dict[tuple[str, ...], list[str]] = {}
+    for run, one in data.findings:
+        evidence = "; ".join(fact_text(fact) for fact in one.evidence)
+        proposals = "; ".join(f"{proposal.action} (may cost: {proposal.cost})" for proposal in one.proposals)
+        key = (run, f"{one.statement} [{one.code}]", evidence, proposals)
+        levels.setdefault(key, []).append(level_words(one.level))
+    rows = [[run, ", ".join(at), *rest] for (run, *rest), at in levels.items()]
     left = sum(bool(run.rows) for run in data.runs) - RUNS_MAX
     if rows and left > 0:
         rows.append([f"{left} more", "", "'servebench show RUN' has those of each run", "", ""])

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
-from servebench.analysis.tuning.answer import Tried, TuneAnswer
+from servebench.analysis.tuning.answer import Contribution, Tried, TuneAnswer
 from servebench.report.charts import draw
+from servebench.report.html.elements import Table
 from servebench.report.html.page import environment, policy
 from servebench.report.tuning import (
     FRONT_NOTE,
     HEADINGS,
     asked_line,
-    contribution_lines,
     doubt_line,
     headline,
     rows,
@@ -23,31 +22,75 @@ from servebench.report.tuning import (
 )
 from servebench.util.clean import clean_html
 
+VERDICTS = {
+    "better": ("good", "proven", "the interval of the gain over stock, from fresh starts in the finals, leaves out 0"),
+    "open": ("warn", "not proven", "the gain over stock may be chance"),
+    "as good": ("plain", "no gain", "what the best other settings gain is too little to matter, and may be chance"),
+    "stock": ("plain", "no gain", "no candidate was better than stock"),
+    "too little": ("warn", "not measured", "the budget did not suffice for a comparison"),
+    "none": ("bad", "no winner", "no candidate could be measured or met the limits"),
+}
+"""How far to trust each verdict: a look, a word, and why."""
+UNSET = "the engine's default"
+KINDS = {
+    "winner": ("#009E73", "diamond"),
+    "front": ("#0072B2", "triangle-up"),
+    "stock": ("#D55E00", "square"),
+    "other": ("#999999", "circle"),
+}
+"""The colour and mark of each kind of candidate, distinct for the colour-blind."""
 
-def tune_page(answer: TuneAnswer) -> str:
-    """Return the page as HTML."""
-    style = (files("servebench.report.html") / "templates" / "style.css").read_text(encoding="utf-8")
+
+def tune_page(answer: TuneAnswer, command: str = "") -> str:
+    """Return the page as HTML; `command` is the one that made the study."""
+    refused: dict[str, list[str]] = {}
+    for name, why in answer.refused:
+        refused.setdefault(why, []).append(name)
     text = (
         environment()
         .get_template("tune.html")
         .render(
             answer=answer,
-            style=style,
+            command=command,
             policy=policy([]),
             headline=headline(answer),
             value=value_line(answer),
             asked=asked_line(answer),
             spent=spent_line(answer),
-            doubt=doubt_line(answer),
-            contributions=contribution_lines(answer),
-            headings=HEADINGS,
-            rows=rows(answer),
+            trust=_trust(answer),
+            contributions=_contributions(answer.contributions),
+            tried=Table("What was tried", HEADINGS, [list(row) for row in rows(answer)], left=(0, 1, 6), prose=(1, 6)),
             note=FRONT_NOTE,
+            refused=refused,
             gains=_picture(gains_spec(answer.tried)),
             front=_picture(front_spec(answer.tried)),
         )
     )
-    return clean_html(text)
+    return clean_html(text.lstrip())
+
+
+def _trust(answer: TuneAnswer) -> list[tuple[str, str, str]]:
+    """Return how far to trust the answer: the look of a word, the word, and what it is about."""
+    look, word, text = VERDICTS[answer.verdict]
+    found = [] if answer.finished else [("warn", "so far", "the race is not over")]
+    found.append((look, word, text))
+    if doubt := doubt_line(answer):
+        found.append(("warn", "void points", doubt))
+    return found
+
+
+def _contributions(found: Sequence[Contribution]) -> Table:
+    cells = [
+        [
+            one.key,
+            UNSET if one.before == "null" else one.before,
+            one.after,
+            one.gain.text if one.gain is not None else "not measured: no budget",
+        ]
+        for one in found
+    ]
+    head = ("setting", "stock", "winner", "contributes [95%]")
+    return Table("What each setting contributes", head, cells, left=(0, 1, 2), prose=(0,))
 
 
 def gains_spec(tried: Sequence[Tried]) -> dict[str, Any] | None:
@@ -66,18 +109,18 @@ def gains_spec(tried: Sequence[Tried]) -> dict[str, Any] | None:
         return None
     order = [one["name"] for one in values]
     x = {"title": "difference from stock, % (95% interval)", "scale": {"zero": True}}
-    y = {"field": "name", "type": "nominal", "sort": order, "title": None, "axis": {"labelLimit": 260}}
+    y = {"field": "name", "type": "nominal", "sort": order, "title": None, "axis": {"labelLimit": 170}}
     return {
-        "width": 560,
+        "width": 460,
         "data": {"values": values},
         "layer": [
             {"mark": {"type": "rule", "color": "#999999"}, "encoding": {"x": {"datum": 0, "type": "quantitative"}}},
             {
-                "mark": {"type": "rule", "color": "#1f77b4"},
+                "mark": {"type": "rule", "color": "#0072B2"},
                 "encoding": {"y": y, "x": {"field": "low", "type": "quantitative", **x}, "x2": {"field": "high"}},
             },
             {
-                "mark": {"type": "point", "filled": True, "size": 60, "color": "#1f77b4"},
+                "mark": {"type": "point", "filled": True, "size": 60, "color": "#0072B2"},
                 "encoding": {"y": y, "x": {"field": "value", "type": "quantitative", **x}},
             },
         ],
@@ -104,18 +147,19 @@ def front_spec(tried: Sequence[Tried]) -> dict[str, Any] | None:
         "field": "kind",
         "type": "nominal",
         "title": None,
-        "scale": {
-            "domain": ["winner", "front", "stock", "other"],
-            "range": ["#2ca02c", "#1f77b4", "#d62728", "#bbbbbb"],
-        },
+        "scale": {"domain": list(KINDS), "range": [colour for colour, _ in KINDS.values()]},
     }
+    shape = {**colour, "scale": {"domain": list(KINDS), "range": [mark for _, mark in KINDS.values()]}}
     shown = {"filter": "datum.kind != 'other'"}
     return {
-        "width": 560,
-        "height": 280,
+        "width": 460,
+        "height": 260,
         "data": {"values": values},
         "layer": [
-            {"mark": {"type": "point", "filled": True, "size": 80}, "encoding": {"x": x, "y": y, "color": colour}},
+            {
+                "mark": {"type": "point", "filled": True, "size": 80},
+                "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
+            },
             {
                 "transform": [shown],
                 "mark": {"type": "text", "dy": -10, "fontSize": 11},
