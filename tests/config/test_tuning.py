@@ -56,7 +56,7 @@ def test_the_words_of_the_question():
         ("tune.margin=0", "tune.margin must be a share"),
         ("tune.error=2", "tune.error must be a share"),
         ("tune.objective=throughput", "did you mean"),
-        ("tune.trials=1", "tune.trials must be at least 2"),
+        ("tune.trials=5", "tune.trials must be at least 6"),
         ("tune.trials=many", "tune.trials"),
         ("tune.levels=[0]", "tune.levels must be load levels above 0"),
         ("tune.seed=1,2", "a tune has one question"),

@@ -37,6 +37,8 @@ FORBIDDEN_KEYS = ("when", "why")
 RECIPE_KEYS = ("name", "set", "engine")
 RANGE_KEYS = ("from", "to", "step", "factor")
 VALUES_MAX = 1000
+TRIALS_MIN = 6
+"""Starts that compare one candidate with stock: one of each in the race, and two of each in the finals."""
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -106,7 +108,7 @@ def check_question(values: Mapping[str, Any]) -> TuneQuestion:
             getattr(question, name)
         except ValueError as error:
             faults.append(str(error))
-    least = {"count": 2, "finalists": 1, "final_starts": 2, "trials": 2}
+    least = {"count": 2, "finalists": 1, "final_starts": 2, "trials": TRIALS_MIN}
     for name, low in least.items():
         value = getattr(question, name)
         if value is not None and value < low:

@@ -46,7 +46,7 @@ def spent_line(answer: TuneAnswer) -> str:
 def value_line(answer: TuneAnswer) -> str:
     """Return the best candidate's value beside that of stock."""
     unit, stock = answer.objective.unit, f"stock {number(answer.stock_value)} {answer.objective.unit}"
-    return stock if answer.verdict == "stock" else f"{answer.winner_name} {number(answer.value)} {unit}, {stock}"
+    return stock if not answer.settings else f"{answer.winner_name} {number(answer.value)} {unit}, {stock}"
 
 
 def contribution_lines(answer: TuneAnswer) -> list[str]:

@@ -149,7 +149,7 @@ def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
     """Return what is known of the winner."""
     if race.winner is None:
         return "none"
-    if all(_untried(race, name) for name in race.entrants if name != race.stock):
+    if all_untried(race):
         return "too little"
     if race.winner == race.stock:
         return "stock"
@@ -159,6 +159,11 @@ def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
         return "better"
     pooled = change_of(race, race.winner, race.stock, ("race", "finals"))
     return "as good" if pooled is None or min(pooled.value, gain.value) < margin / 2 else "open"
+
+
+def all_untried(race: Race) -> bool:
+    """Return whether the budget let no candidate be tried beside stock."""
+    return all(_untried(race, name) for name in race.entrants if name != race.stock)
 
 
 def recommended(race: Race, margin: float) -> str | None:
@@ -284,7 +289,7 @@ def _tried(
         name=candidate.name,
         origin=candidate.origin,
         settings=describe_settings(candidate.settings),
-        status="winner" if name == pick else _status(race, name),
+        status="winner" if name == pick and not all_untried(race) else _status(race, name),
         starts=len({(step.start, result.start_id) for step, result in steps}),
         blocks=len(steps),
         value=_value(race, name, question),
