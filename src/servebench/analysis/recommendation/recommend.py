@@ -88,7 +88,7 @@ def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> str:
 
 def _group(entrant: Entrant, case: UseCase) -> str:
     parts = {"model": entrant.model, "gpu": entrant.gpu, "workload": entrant.workload}
-    return " · ".join(value for name, value in parts.items() if name not in case.across)
+    return " · ".join(value for name, value in parts.items() if name not in case.across and value != "none")
 
 
 def _recommend_one(

@@ -97,7 +97,7 @@ TOO_FEW_REQUESTS = _define(
 )
 TOO_SHORT = _define(
     "too_short",
-    "the window is shorter than 5 s, so one pause changes its throughput",
+    "the window is shorter than 4.5 s, so one pause changes its throughput",
     "send more requests per point (load.requests) or set load.duration_s; load.warmup_s must be shorter than the point",
     affects=SPEED,
 )

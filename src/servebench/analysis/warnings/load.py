@@ -10,6 +10,8 @@ from servebench.contracts.results import Doubt
 from servebench.util.figures import plus_minus, rough, seconds, short_percent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
+WINDOW_S_SHORT = 0.9 * WINDOW_S_MIN
+"""A window is the point without its ramp: that of load.duration_s=5 is a little shorter than 5 s."""
 LEVEL_SHARE_MIN = 0.95
 """The average in flight must be at least this share of the requested level."""
 SENDING_STRETCH_MAX = 1.05
@@ -110,9 +112,9 @@ def too_few_requests(point: MeasuredPoint) -> Doubt | None:
 def too_short(point: MeasuredPoint) -> Doubt | None:
     """Warn when the window is short."""
     window_s = point.row.window_s
-    if window_s is not None and window_s >= WINDOW_S_MIN:
+    if window_s is not None and window_s >= WINDOW_S_SHORT:
         return None
-    return catalog.TOO_SHORT.issue(f"the window is {window_s or 0.0:.3g} s long, less than {WINDOW_S_MIN:g} s")
+    return catalog.TOO_SHORT.issue(f"the window is {window_s or 0.0:.3g} s long, less than {WINDOW_S_SHORT:g} s")
 
 
 def imprecise(point: MeasuredPoint) -> Doubt | None:

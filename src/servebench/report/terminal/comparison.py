@@ -15,6 +15,9 @@ STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_
 AGREEMENT_STYLES = {"different": "red", "not different": "cyan", "too small to tell": "yellow"}
 PARITY_STYLES = {"the same": "green", "no more than itself": "cyan", "more than itself": "red"}
 
+NAMED_MAX = 3
+"""More pairs without a verdict are only counted."""
+
 
 def print_comparison(found: RunComparison, out: Console) -> None:
     """Print the rows, the unequal settings, the verdict, and the comparison of the answers."""
@@ -56,4 +59,9 @@ def print_pairs(answer: Answer, out: Console) -> None:
         if one.result == "not enough data":
             continue
         out.print(Text(f"{one.candidate} vs {one.baseline}: {one.summary}", style=STYLES.get(one.result, "dim")))
+    if undecided := [
+        f"{one.candidate} vs {one.baseline}" for one in answer.comparisons if one.result == "not enough data"
+    ]:
+        more = f", and {len(undecided) - NAMED_MAX} more pairs" if len(undecided) > NAMED_MAX else ""
+        out.print(f"not decided: {', '.join(undecided[:NAMED_MAX])}{more}", style="dim")
     out.print("all metrics of each pair: -v", style="dim")
