@@ -2,6 +2,7 @@
 
 import heapq
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,6 +78,16 @@ def test_percentiles_are_ordered_and_beyond_the_mean():
 
 def test_an_engine_that_may_not_keep_up_has_no_long_run():
     assert long_run(served(7.9, 8, 300)) is None
+
+
+def test_an_engine_in_which_everybody_waits_has_no_knee():
+    """Nothing shows where waiting began; whether the queue grows is another question (`kept_up`)."""
+    rng = np.random.default_rng(0)
+    in_flight = rng.integers(40, 80, 200)
+    whole = served(2.0, 50, 200)
+    waiting = replace(whole, in_flight=in_flight, ttft_ms=100.0 * in_flight, in_flight_mean=in_flight.astype(float))
+    knee = find_knee(waiting)
+    assert knee is None or knee.in_flight >= in_flight.min()
 
 
 def test_nobody_waits_at_a_low_rate():

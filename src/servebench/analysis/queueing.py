@@ -80,6 +80,8 @@ def find_knee(arrivals: Arrivals) -> Knee | None:
     states = np.arange(counts.size)
     best, explained = None, EXPLAINED_MIN * float(((arrivals.ttft_ms - mean) ** 2).sum())
     for limit in range(1, counts.size - 1):
+        if counts[: limit + 1].sum() < SEEN_MIN:
+            continue
         if counts[limit + 1 :].sum() < SEEN_MIN:
             break
         beyond = np.maximum(states - limit, 0).astype(np.float64)
