@@ -26,16 +26,20 @@ def served(rate: float, running_max: int, requests: int, seed: int = 0, *, regul
         heapq.heappush(free, begun + seconds)
         waits.append(begun - at)
         ends.append(begun + seconds)
-    sent_ns, ended_ns = (np.round(np.array(times) * 1e9).astype(np.int64) for times in (sent, ends))
+    sent_ns, begun_ns, ended_ns = (
+        np.round(np.array(times) * 1e9).astype(np.int64) for times in (sent, sent + np.array(waits), ends)
+    )
     e2e_ms = (ended_ns - sent_ns) / 1e6
     return Arrivals(
         rate_req_s=rate,
         sent_s=sent,
         in_flight=np.maximum(in_flight_at(sent_ns, sent_ns, ended_ns) - 1, 0),
+        waiting=np.maximum(in_flight_at(sent_ns, sent_ns, begun_ns) - 1, 0),
         in_flight_mean=mean_in_flight(sent_ns, ended_ns, sent_ns, ended_ns),
         ttft_ms=np.array(waits) * 1000 + np.minimum(TTFT_MS, e2e_ms),
         tpot_ms=np.full(requests, 10.0),
         e2e_ms=e2e_ms,
+        prompt_tokens=np.full(requests, 100.0),
     )
 
 
@@ -48,10 +52,12 @@ def mean_wait_ms(rate: float, running_max: int) -> float:
 
 
 def test_a_limit_of_running_requests_is_found():
-    knee = find_knee(served(6.5, 8, 3000))
-    assert knee.in_flight == 7
+    queue = served(6.5, 8, 3000)
+    knee = find_knee(queue, queue.in_flight)
+    assert knee.before == 7
     assert knee.step_ms == pytest.approx(ANSWER_MS / 8, rel=0.25)
-    assert find_knee(served(3.0, 50, 3000)) is None
+    idle = served(3.0, 50, 3000)
+    assert find_knee(idle, idle.in_flight) is None
 
 
 @pytest.mark.parametrize("rate", [4.0, 6.0, 7.0])
@@ -61,6 +67,40 @@ def test_the_long_run_is_that_of_the_queue(rate):
     wait = mean_wait_ms(rate, 8)
     assert 0.9 * wait - 2 < found.mean - TTFT_MS < 1.6 * wait + 2
     assert found.shares.sum() == pytest.approx(1)
+
+
+def read_in_turn(rate: float, requests: int, seed: int = 0) -> Arrivals:
+    """Requests of an engine that reads one prompt after another, each for 100 ms, and writes answers of 2 s beside it."""
+    rng = np.random.default_rng(seed)
+    sent = np.cumsum(rng.exponential(1 / rate, requests))
+    free, first = 0.0, []
+    for at in sent:
+        free = max(at, free) + 0.1
+        first.append(free)
+    sent_ns, first_ns = (np.round(np.array(times) * 1e9).astype(np.int64) for times in (sent, first))
+    ended_ns = first_ns + np.round(rng.uniform(1.5e9, 2.5e9, requests)).astype(np.int64)
+    return Arrivals(
+        rate_req_s=rate,
+        sent_s=sent,
+        in_flight=np.maximum(in_flight_at(sent_ns, sent_ns, ended_ns) - 1, 0),
+        waiting=np.maximum(in_flight_at(sent_ns, sent_ns, first_ns) - 1, 0),
+        in_flight_mean=mean_in_flight(sent_ns, ended_ns, sent_ns, ended_ns),
+        ttft_ms=(first_ns - sent_ns) / 1e6,
+        tpot_ms=np.full(requests, 10.0),
+        e2e_ms=(ended_ns - sent_ns) / 1e6,
+        prompt_tokens=np.full(requests, 4000.0),
+    )
+
+
+@pytest.mark.parametrize("rate", [5.0, 8.0])
+def test_prompts_that_are_read_in_turn_are_a_queue_of_one_server(rate):
+    """Pollaczek and Khinchine's mean, at its upper side."""
+    use = rate * 0.1
+    truth = 100 + 100 * use / (1 - use) / 2
+    found = long_run(read_in_turn(rate, 4000))
+    assert 0.93 * truth < found.mean < 1.3 * truth
+    short = [long_run(read_in_turn(rate, 200, seed)) for seed in range(40)]
+    assert sum(one is not None and one.mean < 0.95 * truth for one in short) <= 3
 
 
 def test_a_short_window_holds_the_long_run():
@@ -86,8 +126,8 @@ def test_an_engine_in_which_everybody_waits_has_no_knee():
     in_flight = rng.integers(40, 80, 200)
     whole = served(2.0, 50, 200)
     waiting = replace(whole, in_flight=in_flight, ttft_ms=100.0 * in_flight, in_flight_mean=in_flight.astype(float))
-    knee = find_knee(waiting)
-    assert knee is None or knee.in_flight >= in_flight.min()
+    knee = find_knee(waiting, in_flight)
+    assert knee is None or knee.before >= in_flight.min()
 
 
 def test_nobody_waits_at_a_low_rate():

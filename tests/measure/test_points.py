@@ -218,6 +218,7 @@ def test_an_open_loop_says_how_many_were_in_flight(make: Make) -> None:
     found = point_sample(records, None, offered_req_s=10.0).arrivals
     assert found is not None
     assert found.in_flight.tolist() == [0, 1]
+    assert found.waiting.tolist() == [0, 0]
     assert found.in_flight_mean.tolist() == pytest.approx([1.25, 2.0])
     assert found.ttft_ms.tolist() == pytest.approx([5.0, 5.0])
     assert point_sample(records, 1).arrivals is None

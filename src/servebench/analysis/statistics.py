@@ -11,8 +11,8 @@ Hahn and Meeker 1991, "Statistical Intervals", chapter 5), and as far as the ser
 all percentiles, so the error of the mean, relative to it, is added (root of the sum of squares). Where the values are too few
 for an end there is no interval: a p95 takes 72, a p99 736.
 
-In an open loop a short window lacks the rare long queues: the intervals of the mean TTFT and of its high percentiles reach at
-least up to what `queueing` expects of the long run.
+In an open loop a short window lacks the rare long queues: the intervals of TTFT and E2E reach at least up to what `queueing`
+expects of the long run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ BULK, BULK_PERCENT_MAX = (0.05, 0.95), 75
 much about the percentiles above BULK_PERCENT_MAX."""
 LATE_TOGETHER = 2
 """By how much more values a p99 takes than if they were independent."""
-QUEUED = ("ttft_ms_mean", "ttft_ms_p95", "ttft_ms_p99", "ttfo_ms_mean")
+QUEUED = (
+    *("ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "ttfo_ms_mean"),
+    *("e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95"),
+)
 """Columns that rare queues make long (`queueing`)."""
 RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
@@ -78,24 +81,26 @@ def headline_intervals(sample: PointSample, *, confidence: float = CONFIDENCE) -
     }
     if sample.arrivals is None or not is_random(sample.arrivals):
         return found
-    return found | _with_queues(found, sample.arrivals, sample.ttfo_ms)
+    return found | _with_queues(found, sample, sample.arrivals)
 
 
 def _with_queues(
-    intervals: Mapping[str, Interval | None], arrivals: Arrivals, ttfo_ms: Floats
+    intervals: Mapping[str, Interval | None], sample: PointSample, arrivals: Arrivals
 ) -> dict[str, Interval | None]:
-    """Return the intervals of TTFTs that rare queues make long, raised to what these have in the long run; None where the
-    window leaves open that requests wait without an end."""
+    """Return the intervals of what rare queues make long, raised to what these have in the long run; None where the window
+    leaves open that requests wait without an end."""
     queue = long_run(arrivals)
     if queue is None:
         return dict.fromkeys(QUEUED)
-    mean = queue.mean
+    longer = queue.mean - float(arrivals.ttft_ms.mean())
     ends = {
-        "ttft_ms_mean": mean,
-        "ttft_ms_p95": queue.percentile(95),
-        "ttft_ms_p99": queue.percentile(99),
-        "ttfo_ms_mean": mean + float(ttfo_ms.mean() - arrivals.ttft_ms.mean()) if ttfo_ms.size else mean,
+        "ttft_ms_mean": queue.mean,
+        **{f"ttft_ms_p{percent}": queue.percentile(percent) for percent in (50, 95, 99)},
+        "ttfo_ms_mean": longer + float(sample.ttfo_ms.mean()) if sample.ttfo_ms.size else queue.mean,
+        "e2e_ms_mean": longer + float(arrivals.e2e_ms.mean()),
     }
+    answers = queue.with_rest(arrivals.e2e_ms - arrivals.ttft_ms)
+    ends |= {f"e2e_ms_p{percent}": float(np.percentile(answers, percent)) for percent in (50, 95)}
     return {
         name: None if (known := intervals[name]) is None else (max(0.0, known[0]), max(known[1], end))
         for name, end in ends.items()

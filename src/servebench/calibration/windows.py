@@ -145,6 +145,11 @@ STOPPED = (
         for share, runs in LONG_QUEUES.items()
     ),
     Scenario(
+        name="open loop, 4 prompts of 2,000 tokens a second",
+        words=("load=rate", "load.rate=[4]", "workload.input_tokens=2000", LENGTHS_64),
+        truth_runs=2,
+    ),
+    Scenario(
         name="8 users, answers with a heavy tail",
         words=("load.concurrency=[8]", "workload.output_tokens={kind:lognormal,mean:64,stdev:128,min:2,max:1500}"),
     ),

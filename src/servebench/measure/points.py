@@ -118,17 +118,19 @@ class Arrivals:
     """The requests of an open loop that count and have a TTFT, in the order sent, on a clock that stands still in what is left
     out; `rate_req_s` is the rate at which they were planned.
 
-    `in_flight` is how many others were in flight when each was sent, `in_flight_mean` how many were over its life, itself
-    included. `tpot_ms` is NaN where it is not known.
+    `in_flight` is how many others were in flight when each was sent, `waiting` how many of them had no first content yet, and
+    `in_flight_mean` how many were in flight over its life, itself included. `tpot_ms` is NaN where it is not known.
     """
 
     rate_req_s: float
     sent_s: Floats
     in_flight: Ints
+    waiting: Ints
     in_flight_mean: Floats
     ttft_ms: Floats
     tpot_ms: Floats
     e2e_ms: Floats
+    prompt_tokens: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,20 +299,21 @@ def _token_arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats
 
 def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Window, rate_req_s: float) -> Arrivals:
     """Return the arrivals of an open loop: those `inside` among all `records` that were in flight."""
-    pairs = np.array(
-        [(r.sent_ns, max(r.sent_ns, r.ended_ns)) for r in records if r.sent_ns is not None], dtype=np.int64
-    )
+    stamps = [(r.sent_ns, r.first_event_ns or r.ended_ns, r.ended_ns) for r in records if r.sent_ns is not None]
+    begun, first, over = np.array(stamps, dtype=np.int64).reshape(-1, 3).T
     known = [r for r in inside if derive.ttft_ms(r) is not None and derive.e2e_ms(r) is not None]
     sent = np.array([r.sent_ns for r in known], dtype=np.int64)
     ended = np.array([r.ended_ns for r in known], dtype=np.int64)
     return Arrivals(
         rate_req_s=rate_req_s,
         sent_s=(compressed(sent, window.unsent) - window.start_ns) / NS_PER_S,
-        in_flight=np.maximum(in_flight_at(sent, pairs[:, 0], pairs[:, 1]) - 1, 0),
-        in_flight_mean=mean_in_flight(sent, ended, pairs[:, 0], pairs[:, 1]),
+        in_flight=np.maximum(in_flight_at(sent, begun, over) - 1, 0),
+        waiting=np.maximum(in_flight_at(sent, begun, first) - 1, 0),
+        in_flight_mean=mean_in_flight(sent, ended, begun, over),
         ttft_ms=_floats([derive.ttft_ms(r) for r in known]),
         tpot_ms=np.array([math.nan if (tpot := derive.tpot_ms(r)) is None else tpot for r in known]),
         e2e_ms=_floats([derive.e2e_ms(r) for r in known]),
+        prompt_tokens=np.array([r.planned_prompt_tokens or r.prompt_tokens or 0 for r in known], dtype=np.float64),
     )
 
 
