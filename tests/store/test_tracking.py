@@ -15,6 +15,7 @@ import pytest
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
+from servebench.store import tracking
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.mlflow_client import Mlflow, metric_name
@@ -455,3 +456,13 @@ def test_where_studies_are_sent(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://a")
     assert tracking_uri(None, tmp_path) == "http://a"
     assert tracking_uri("http://b", tmp_path) == "http://b"
+
+
+def test_the_best_load_is_that_of_the_best_mean_over_starts():
+    rows = [
+        {"concurrency": load, "verdict": "valid", "output_throughput_tok_s": value}
+        for load, value in ((4, 90.0), (4, 40.0), (1, 61.0), (1, 62.0))
+    ]
+    found = tracking._summary(rows, {})
+    assert found["best_output_throughput_level"] == 1.0
+    assert found["best_output_throughput_tok_s"] == pytest.approx((61 * 62) ** 0.5)
