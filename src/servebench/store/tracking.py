@@ -123,7 +123,7 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
     levels: dict[float, list[float]] = {}
     for row in rows:
         value = row.get("output_throughput_tok_s")
-        if row.get("verdict") != "void" and _number(value) and value > 0:
+        if row.get("verdict") != "void" and isinstance(value, (int, float)) and _number(value) and value > 0:
             levels.setdefault(_load(row), []).append(float(value))
     if levels:
         means = {load: own[0] if len(own) == 1 else geometric_mean(own) for load, own in levels.items()}
