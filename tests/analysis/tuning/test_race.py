@@ -201,6 +201,20 @@ def test_each_setting_of_the_winner_is_taken_back():
     assert not any(step.phase == "contributions" for step in steps)
 
 
+@pytest.mark.parametrize(
+    ("more", "measured"), [(0.0, set()), (1.0, {"a -x"}), (2.0, {"a -x", "a -y"}), (3.0, {"a", "a -x", "a -y"})]
+)
+def test_what_the_budget_leaves_is_spent_on_contributions(more, measured):
+    """Without room for the winner once more, its starts in the finals have to do; then as many settings as fit."""
+    entrants = [RaceEntrant(name="stock"), RaceEntrant(name="a", take_backs=("a -x", "a -y"))]
+    means = {"stock": 0.0, "a": 0.3, "a -x": 0.1, "a -y": 0.3}
+    _, steps = run(means, entrants=entrants)
+    of_race = sum(START + BLOCK for step in steps if step.phase != "contributions")
+    race, steps = run(means, entrants=entrants, budget=of_race + more * (START + BLOCK), final_starts=3)
+    assert {step.candidate for step in steps if step.phase == "contributions"} == measured
+    assert race.spent <= race.rules.budget
+
+
 def test_the_same_results_lead_to_the_same_steps():
     means = {f"n{i:02d}": -i / 40 for i in range(12)}
     race, steps = run(means, budget=4000.0, sd=0.02)
