@@ -33,7 +33,7 @@ class Reader(HTMLParser):
         assert not any(k.startswith("on") for k, _ in attrs)
         if tag == "script":
             self.scripts.append((dict(attrs).get("type"), ""))
-        if tag not in ("meta", "br", "img", "input"):
+        if tag not in ("meta", "br", "img", "input", "wbr"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
