@@ -45,7 +45,7 @@ SECTIONS = (
 """The id and title of each section, and what returns its template macro and content; None leaves it out."""
 STILL_WIDTH = 320
 """Of the picture of a panel that stands where no script runs, in pixels."""
-CHARTS_SIZE_MAX = 1_500_000
+CHARTS_SIZE_MAX = 1_150_000
 """Of the data of all charts and their pictures. Beyond, a chart of a page without scripts is its description: the page has to
 stay small enough to be sent, under 3 MB with the script that draws."""
 BREAKS = re.compile(r"([=_/,])")
