@@ -31,6 +31,11 @@ WORDS = (
     ),
     *("study.name=s", "load.self_check=never", "workload.output_tokens=32", "tracking=none"),
 )
+TUNE = (
+    *("tune", *(word for word in WORDS if not word.startswith(("-m", "engine=", "load.")))),
+    *("engine=vllm", "load.concurrency=[8]", "load.requests=64", "load.self_check=never", "tune.space=space.yaml"),
+    *("tune.trials=8", "tune.count=4", "tune.final_starts=2", "tune.finalists=1"),
+)
 RUNS = ("00_vllm_unique", "01_sglang_unique")
 BOTH_POINTS = ["c1-r0", "c4-r0"]
 
@@ -99,6 +104,19 @@ def test_a_cancelled_job_is_resumed(slurm, tmp_path):
     assert resumed.returncode == 0, told
     assert "1 of 2 runs are finished, 1 to do; 1 of their points are kept" in told
     assert study.points(RUNS[1]) == ["c1-r0", "c4-r0-a1"]
+
+
+def test_candidates_of_a_tune_start_on_both_nodes_at_once(slurm, tmp_path):
+    (tmp_path / "space.yaml").write_text("parameters: {engine.max_num_seqs: {values: [1, 2, 4]}}")
+    study = Study(tmp_path, slurm)
+    process = study.start(*TUNE)
+    told = process.communicate(timeout=500)[1]
+    assert process.returncode == 0, told
+    runs = [path.parent.name for path in study.run("").glob("*/points.parquet")]
+    assert {study.node(name) for name in runs} == set(NODES)
+    found = json.loads((study.run("") / "tune_answer.json").read_text())
+    assert found["winner"] is not None
+    assert found["spent"] <= 8
 
 
 def test_a_node_that_dies_loses_no_point(slurm, tmp_path):

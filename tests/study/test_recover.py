@@ -88,7 +88,7 @@ def write_killed(outputs, name="killed", words=WORDS, **changes):
     """A study as kill -9 leaves it."""
     study = StudyFolder(outputs / name)
     study.path.mkdir(parents=True)
-    write_plan(study, planned_runs(jobs_of(words, registry())))
+    write_plan(study, [replace(run, name=RUN) for run in planned_runs(jobs_of(words, registry()))])
     state = StudyState(study_id=name, words=words, runs=(RUN, "01_never_begun"), pid=DEAD_PID, started_s=1_700_000_000.0,
                        tracking={"name": "mlflow", "experiment": "servebench"})  # fmt: skip
     write_study(study, replace(state, **changes))

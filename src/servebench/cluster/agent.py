@@ -7,16 +7,19 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from servebench.analysis.tuning.results import good_share
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
 from servebench.config import Job
-from servebench.contracts.cluster import RunOrder, RunReply
+from servebench.contracts.cluster import RunOrder, RunPart, RunReply
+from servebench.contracts.point_id import PointId
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
@@ -25,13 +28,14 @@ from servebench.registry.registry import Registry, registry
 from servebench.report.terminal.display import Display
 from servebench.run.jobs import planned_job
 from servebench.run.preflight import check_jobs
-from servebench.run.prior import prior_progress
+from servebench.run.prior import prior_progress, without_void
 from servebench.run.recovery import recover_run
+from servebench.run.session import Turn
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
 from servebench.run.turns import execute_in_order
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import capture_machine
-from servebench.store.plan import read_plan
+from servebench.store.plan import PlannedRun, read_plan
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
@@ -102,7 +106,7 @@ def refusal(
     if state.ticket != order.ticket:
         return f"the command that ordered {order.run} has ended, and a later command has ordered it again"
     run = folder.run(order.run)
-    if run.state.exists() and read_run(run).status == "finished":
+    if order.part is None and run.state.exists() and read_run(run).status == "finished":
         return f"{order.run} is already finished"
     # a job that its scheduler restarts may start before the death of its first process can be seen
     deadline = now() + SILENT_S
@@ -133,12 +137,12 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
     leases = Leases(lease_folder())
     with interrupts(also=(signal.SIGUSR2,)), Display() as display:
         try:
-            job = _planned_job(folder, order.run, known)
+            job = _job_of(folder, order, known)
             machine = capture_machine()
             _lease_resources(leases, order, machine, display)
             lease_ports(leases, job.settings, display, local=known.launcher(job.settings.launch.name).local)
             check_jobs([job], known)
-            recover_run(folder, state, order.run)
+            recover_run(folder, order.run)
             facts = {"place": _place(leases.names)}
 
             def port_of(host: str) -> int:
@@ -147,17 +151,14 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 return port
 
             keeper = EnginePool(known, display, cache_folder(), port_of)
-            floor, prompts = measured_floor([job], known, display), shared_prompts(folder, state)
+            prompts = shared_prompts(folder, state) if order.part is None else folder.prompts
+            floor = measured_floor([job], known, display)
             context = RunContext(folder, state.words, display, keeper, known, machine, floor, facts, prompts)
-            task = RunTask(order.run, job, prior_progress(folder.run(order.run)))
-            ended: list[RunOutcome] = []
+            task = RunTask(order.run, job, prior_progress(folder.run(order.run)), part=order.part)
             try:
-                execute_in_order(
-                    [task],
-                    lambda turn, following, label: run_task(context, turn, following, label),
-                    lambda _, one: ended.append(one),
+                outcome = (
+                    _execute_whole(context, task) if task.part is None else _execute_part(context, task, task.part)
                 )
-                outcome = ended[0]
             finally:
                 keeper.stop()
         except (KeyboardInterrupt, ServebenchError) as problem:
@@ -168,11 +169,54 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
     return outcome, place
 
 
-def _planned_job(folder: StudyFolder, name: str, known: Registry) -> Job:
-    """Return the job of a run from the study's stored plan. Raises StoreError, ConfigError."""
-    run = next((run for run in read_plan(folder) if run.name == name), None)
+def _execute_whole(context: RunContext, task: RunTask) -> RunOutcome:
+    """Execute a run with all its turns, and return its outcome."""
+    ended: list[RunOutcome] = []
+    execute_in_order(
+        [task],
+        lambda turn, following, label: run_task(context, turn, following, label),
+        lambda _, one: ended.append(one),
+    )
+    return ended[0]
+
+
+def _execute_part(context: RunContext, task: RunTask, part: RunPart) -> RunOutcome:
+    """Execute a part of a run in one start of its engine, and return the outcome of what was executed last."""
+    if not part.points:
+        return run_task(context, replace(task, turn=Turn(range(0), first=False, last=True)), None)
+    progress, left = task.earlier, list(part.points)
+    while left:
+        repeat, level = left.pop(0)
+        turn = Turn(
+            range(repeat, repeat + 1),
+            first=not progress.points,
+            last=False,
+            start=part.start,
+            levels=frozenset({level}),
+        )
+        now = replace(task, earlier=without_void(progress, turn), turn=turn)
+        outcome = run_task(context, now, task.job.settings if left else None)
+        if outcome.status != "finished":
+            break
+        progress = progress.after(outcome)
+        point = progress.points.get(PointId(level, repeat))
+        if part.enough is not None and point is not None and good_share(point.row) >= part.enough:
+            left = [one for one in left if one[0] != repeat]
+    return outcome
+
+
+def _job_of(folder: StudyFolder, order: RunOrder, known: Registry) -> Job:
+    """Return the job of an order: that of its part, else that of the study's stored plan. Raises StoreError, ConfigError."""
+    part = order.part
+    if part is not None:
+        job = planned_job(PlannedRun(name=order.run, overrides=part.overrides, config=part.config), known)
+        if part.ready_timeout_s is None:
+            return job
+        engine = replace(job.settings.engine, ready_timeout_s=part.ready_timeout_s)
+        return replace(job, settings=replace(job.settings, engine=engine))
+    run = next((run for run in read_plan(folder) if run.name == order.run), None)
     if run is None:
-        raise StoreError(f"{folder.plan} has no run {name}")
+        raise StoreError(f"{folder.plan} has no run {order.run}")
     return planned_job(run, known)
 
 

@@ -81,7 +81,15 @@ class Dispatcher:
 
         Raises PreflightError when the cluster rejects an order.
         """
+        try:
+            self.execute(tasks)
+        finally:
+            self.cluster.close()
+
+    def execute(self, tasks: Sequence[RunTask]) -> None:
+        """Do the same, and stay connected to the cluster. No two tasks may be of one run."""
         self.waiting = deque(tasks)
+        self.losses.clear()
         with heartbeat(self.folder.path):
             try:
                 while self.waiting or self.jobs:
@@ -91,8 +99,6 @@ class Dispatcher:
             except KeyboardInterrupt:
                 self.interrupted = True
                 self._stop()
-            finally:
-                self.cluster.close()
 
     def _submit(self) -> None:
         tasks = [self.waiting.popleft() for _ in range(min(self.cluster.room(), len(self.waiting)))]
@@ -145,10 +151,11 @@ class Dispatcher:
     def _give_up(self, task: RunTask, reason: str) -> None:
         """Recover what is on disk and mark the run as interrupted."""
         error = f"{reason}; 'servebench resume {self.folder.name}' continues the run"
-        self._report_end(task, lost_outcome(self.folder, self.state, task, error), error)
+        self._report_end(task, lost_outcome(self.folder, task, error), error)
 
     def _report_end(self, task: RunTask, outcome: RunOutcome, error: str | None) -> None:
-        self.display.finish(outcome, task.job.title)
+        if task.part is None or outcome.status != "finished":
+            self.display.finish(outcome, task.job.title)
         if error is not None:
             self.display.problem(f"{task.name}: {error}")
         self.on_end(task.name, outcome)
@@ -164,11 +171,11 @@ class Dispatcher:
             self.sleep(POLL_S)
 
 
-def lost_outcome(folder: StudyFolder, state: StudyState, task: RunTask, error: str) -> RunOutcome:
+def lost_outcome(folder: StudyFolder, task: RunTask, error: str) -> RunOutcome:
     """Recover a run whose job is gone: its spools become records, its state becomes `interrupted`."""
     run = folder.create_run(task.name)
     try:
-        recover_run(folder, state, task.name)
+        recover_run(folder, task.name)
         points = tuple(stored_points(run))
     except ServebenchError as problem:
         error, points = f"{error} ({problem})", ()

@@ -39,6 +39,7 @@ def order_for(
         visible_gpus=os.environ.get(GPUS_VARIABLE),
         environ=named_variables(job, os.environ),
         files=study_files(folder, task.name) if isinstance(settings, RaySettings) else {},
+        part=task.part,
     )
 
 

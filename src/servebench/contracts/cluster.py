@@ -87,8 +87,26 @@ LAUNCHERS: Mapping[str, type[ClusterSettings]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunPart:
+    """A part of a run: some of its points in one start of the engine, as (repeat, level); without points, the questions of
+    `quality`.
+
+    `overrides` and `config` are those of its job, without secrets as in a plan: the plan may not have this run, or have it
+    without `quality`. `ready_timeout_s` replaces that of the engine. `enough` is the share of good requests from which on the
+    other levels of a repeat are not measured (null: all are).
+    """
+
+    start: int
+    points: tuple[tuple[int, str], ...]
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any]
+    ready_timeout_s: float | None = None
+    enough: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOrder:
-    """An order to execute one run of a stored study on some machine.
+    """An order to execute one run of a stored study on some machine, or with `part` a part of one.
 
     `ticket` identifies the command that gave the order: orders of earlier commands are refused. `environ` holds variables
     that the config refers to and the machine may lack. `gpus` is the number of GPUs that the run needs: assigned by the
@@ -106,6 +124,7 @@ class RunOrder:
     visible_gpus: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+    part: RunPart | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.store.files import writing
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import manifest_plan, read_plan
-from servebench.store.state import StudyState, read_run, write_run
+from servebench.store.state import read_run, write_run
 from servebench.store.tables import RecordWriter, add_points, merged_count, read_readings, read_records, read_rows
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
 from servebench.util.units import NS_PER_S
@@ -43,33 +43,35 @@ def print_problem(study: StudyFolder, text: str) -> None:
         sys.stderr.write(f"servebench: {study.name}: {line}\n")
 
 
-def recover_run(study: StudyFolder, state: StudyState, name: str) -> int:
+def recover_run(study: StudyFolder, name: str) -> int:
     """Recover records and points of a run that is not running any more, and mark the run as interrupted.
 
     Returns how many records and points were recovered. Raises StoreError.
     """
-    recovered = _recover_tables(study, state, state.runs.index(name))
+    recovered = _recover_tables(study, name)
     _mark_interrupted(study.run(name))
     return recovered
 
 
-def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
-    """Return the job of a run from the stored plan, else from its manifest. Raises ServebenchError, IndexError."""
-    planned = read_plan(study)[index] if study.plan.exists() else manifest_plan(study.run(state.runs[index]))
+def _job(study: StudyFolder, name: str) -> Job:
+    """Return the job of a run from the stored plan, else from its manifest. Raises ServebenchError."""
+    plan = read_plan(study) if study.plan.exists() else ()
+    # a tune adds runs to those of its plan
+    planned = next((run for run in plan if run.name == name), None) or manifest_plan(study.run(name))
     return Job(planned.overrides, settings_from_dict(planned.config, registry()), dict(planned.config))
 
 
-def _recover_tables(study: StudyFolder, state: StudyState, index: int) -> int:
+def _recover_tables(study: StudyFolder, name: str) -> int:
     """Recover records and points of a run, and return how many. Raises StoreError."""
-    folder = study.run(state.runs[index])
+    folder = study.run(name)
     if not folder.spools() and not folder.parts.is_dir():
         return 0
     facts = _phase_facts(folder)
     found = recover_records(folder)
     points = 0
     try:
-        job = _job(study, state, index)
-    except (ServebenchError, IndexError) as error:
+        job = _job(study, name)
+    except ServebenchError as error:
         print_problem(study, f"{folder.name}: its points are not recovered, because its config cannot be read: {error}")
     else:
         points = recover_points(folder, job, facts)

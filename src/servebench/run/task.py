@@ -10,6 +10,7 @@ from typing import Any, Literal
 from servebench import __version__
 from servebench.analysis.repeats import summarize_repeats
 from servebench.config import Job
+from servebench.contracts.cluster import RunPart
 from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
@@ -46,6 +47,8 @@ class RunTask:
     job: Job
     earlier: PriorProgress = field(default_factory=PriorProgress)
     turn: Turn = field(default_factory=Turn)
+    part: RunPart | None = None
+    """What another machine executes of it; null for the whole run."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str]
     refused: list[str] = []
     for name in state.runs:
         try:
-            total += recover_run(study, state, name)
+            total += recover_run(study, name)
             _sweep(study.run(name).path, "**/")
         except StoreError as error:
             print_problem(study, str(error))

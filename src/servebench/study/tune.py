@@ -2,56 +2,38 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any
 
-from servebench.analysis.limits import findings
-from servebench.analysis.quality.parity import parities
-from servebench.analysis.quality.summary import summaries
-from servebench.analysis.tuning.answer import left_text
-from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Result, Step
-from servebench.config import Job, settings_from_dict
-from servebench.contracts.results import RunOutcome
-from servebench.contracts.tuning import TuneSpace
+from servebench.config import Job, launcher_from_dict
+from servebench.contracts.cluster import ClusterSettings
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display, Schedule
 from servebench.run.jobs import planned_job
-from servebench.run.manifest import stop_facts
-from servebench.run.prior import without_void
-from servebench.run.session import Turn
-from servebench.run.task import RunContext, RunTask, run_task
-from servebench.store.graded import read_quality
 from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder
-from servebench.store.manifest import read_manifest, write_manifest
 from servebench.store.plan import read_plan, write_plan
-from servebench.store.state import read_run, read_study, write_study
-from servebench.store.studies import load_run
-from servebench.store.tune import NotedResult, StoredCandidate, read_tune, write_tune
-from servebench.study.recover import recover_study
-from servebench.study.study import StudySession, exclusive, new_state, open_context, resumed_state, study_label
+from servebench.store.state import read_study, write_study
+from servebench.store.tune import read_tune, write_tune
+from servebench.study.recover import recover_study, running_process
+from servebench.study.study import (
+    StudySession,
+    check_study,
+    exclusive,
+    new_state,
+    resumed_state,
+    study_label,
+)
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_study
-from servebench.study.tune_answer import print_tune, stored_spaces, write_answer
-from servebench.study.tune_plan import plan_tune, proposed_candidates
-from servebench.study.tune_records import StoredTune, step_key
+from servebench.study.tune_cluster import ClusterTuner
+from servebench.study.tune_plan import plan_tune
+from servebench.study.tuner import Tuner
 from servebench.util.cache import cache_folder
-from servebench.util.errors import FailureKind, ServebenchError, StoreError
+from servebench.util.errors import ConfigError, FailureKind, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
-from servebench.util.short_id import short_id
 from servebench.util.signals import interrupts
-
-NOT_THE_ENGINE = frozenset(
-    {FailureKind.STORE, FailureKind.DAMAGED, FailureKind.WORKER, FailureKind.LEDGER, FailureKind.QUALITY}
-    | {FailureKind.INTERRUPTED, FailureKind.KILLED, FailureKind.LOST}
-)
-"""Failures that say nothing of the candidate: they stop the study, which can be resumed."""
-
-
-PATIENCE, PATIENCE_MIN_S = 3.0, 60.0
-"""A start may take so many times as long as the first start and block of stock, and at least so many seconds."""
 
 
 def run_tune(words: Sequence[str], registry: Registry, *, detail: Detail | None = None) -> int:
@@ -75,24 +57,36 @@ def run_tune(words: Sequence[str], registry: Registry, *, detail: Detail | None 
 
 
 def continue_tune(
-    folder: StudyFolder, registry: Registry, *, more: float = 0.0, trusted: bool = False, detail: Detail | None = None
+    folder: StudyFolder,
+    registry: Registry,
+    *,
+    more: float = 0.0,
+    here: bool = False,
+    trusted: bool = False,
+    detail: Detail | None = None,
 ) -> int:
-    """Continue a stored tune, with `more` budget than before. Returns the exit code.
+    """Continue a stored tune, with `more` budget than before: on its cluster, or with `here` on this machine. Returns the exit
+    code.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     with exclusive(folder, "it cannot be resumed before that ends"):
-        confirm_study(folder, registry, trusted=trusted, adopt=True)
+        confirm_study(folder, registry, trusted=trusted, adopt=True, on_cluster=not here)
+        before = read_study(folder)
+        # jobs of a command that was killed go on
+        if (process := running_process(folder, before)) is not None:
+            raise ConfigError(f"{folder.name} is still running ({process}); it cannot be resumed before that ends")
+        check_study([], None if here else launcher_from_dict(before.launcher), registry)
         state = read_tune(folder)
         recover_study(folder)
         if more:
             state = replace(state, more=state.more + more, continued=state.continued + 1)
             write_tune(folder, state)
         write_study(folder, resumed_state(read_study(folder)))
-        return _execute(folder, registry, detail)
+        return _execute(folder, registry, detail, here=here)
 
 
-def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None) -> int:
+def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None, *, here: bool = False) -> int:
     planned = {run.name: planned_job(run, registry) for run in read_plan(folder)}
     for job in planned.values():
         remember_config(job.resolved)
@@ -100,11 +94,10 @@ def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None) -> 
     with interrupts(), Display(detail=detail) as display:
         tracker = StudyTracker(folder, first.settings.tracking, display)
         session = StudySession(folder=folder, state=read_study(folder), display=display, tracker=tracker)
-        pool = EnginePool(registry, display, cache_folder())
-        state = read_tune(folder)
-        tuner = Tuner(folder=folder, registry=registry, planned=planned, state=state, session=session, pool=pool)
+        cluster = None if here else launcher_from_dict(session.state.launcher)
+        tuner = _tuner(session, planned, registry, cluster)
         labels = {one.run: one.candidate.name for one in tuner.state.candidates}
-        timed = tuner.state.question.trials is None
+        timed = tuner.state.question.trials is None and cluster is None
         display.plan(Schedule(labels=labels, seconds=tuner.state.budget if timed else None))
         code = FailureKind.INTERRUPTED.exit_code
         try:
@@ -115,238 +108,18 @@ def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None) -> 
             display.problem(str(error))
             code = error.exit_code
         finally:
-            pool.stop()
+            tuner.stop()
         return tuner.finish(code)
 
 
-@dataclass(kw_only=True)
-class Tuner(StoredTune):
-    """A tune that this process measures."""
-
-    session: StudySession
-    pool: EnginePool
-    _context: RunContext | None = field(default=None, init=False)
-    _running: tuple[str, int] | None = field(default=None, init=False)
-    """The candidate and the number of the start whose engine runs."""
-
-    def run(self) -> int:
-        """Measure step after step until the race is over. Returns the exit code. Raises KeyboardInterrupt."""
-        while (step := self.race.next_step()) is not None:
-            result = self.stored_result(step)
-            if result is None:
-                if self._propose(step):
-                    continue
-                self._release_unless(step)
-                result, code = self._measure(step)
-                if result is None:
-                    return code
-            left = len(self.race.left)
-            self.race.add(result)
-            self._say_leaving(left)
-            stock = self.race.stock
-            if step.candidate == stock and stock in self.race.left and self.race.left[stock].reason == "start failed":
-                self.session.display.problem(f"the stock settings do not start: {self.race.left[stock].note}")
-                return FailureKind.OTHER.exit_code
-        self._release_unless(None)
-        tried = any(name != self.race.stock for name in self.race.measured)
-        return 0 if self.race.winner is not None and tried else 1
-
-    def _say_leaving(self, before: int) -> None:
-        for name, left in list(self.race.left.items())[before:]:
-            if left.reason in ("slower", "slo", "requests failed", "start failed", "answers"):
-                self.session.display.say(f"{self._label(name)}: {left_text(left)}")
-
-    def _label(self, name: str) -> str:
-        return self.candidate(name).candidate.name
-
-    def _propose(self, step: Step) -> bool:
-        """Once stock is measured, add what the finding of limits proposes; return whether the race is a new one."""
-        stocks = tuple(one for one in self.state.candidates if not one.candidate.settings)
-        if self.state.proposed or step.candidate in [one.run for one in stocks]:
-            return False
-        spaces = stored_spaces(self.state, self.registry)
-        found: list[StoredCandidate] = []
-        for stock in () if self.state.question.only else stocks:
-            job = self.job(stock)
-            option = stock.candidate.engine
-            space = spaces.get(option, TuneSpace(engine=option, file=""))
-            found += proposed_candidates(
-                *((*self.state.candidates, *found), self._proposals(stock), job, self.registry),
-                space=space,
-                guarded=bool(self.state.quality),
-            )
-        others = self.state.candidates[len(stocks) :]
-        self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
-        write_tune(self.folder, self.state)
-        for one in found:
-            self.session.display.say(f"from what limits {self._stock_name(stocks, one)}: {one.candidate.note}")
-        self.race = self.new_race()
-        return True
-
-    def _stock_name(self, stocks: Sequence[StoredCandidate], proposed: StoredCandidate) -> str:
-        """What the stock settings of a proposal's engine are called."""
-        return next(one.candidate.name for one in stocks if one.candidate.engine == proposed.candidate.engine)
-
-    def _proposals(self, stock: StoredCandidate) -> list[tuple[str, str]]:
-        """What the finding of limits proposes for measured stock settings: pairs of an override and why."""
-        # without telemetry, with a damaged table, or if the engine did not start, there is just no proposal
-        with suppress(StoreError):
-            return [
-                (one.override, one.action)
-                for finding in findings(load_run(self.folder.run(stock.run).path))
-                for one in finding.proposals
-                if one.override is not None
-            ]
-        return []
-
-    def _measure(self, step: Step) -> tuple[Result | None, int]:
-        """Measure a step. Returns its result, or None and the exit code if the study stops. Raises KeyboardInterrupt."""
-        candidate = self.candidate(step.candidate)
-        job = self._with_patience(self.job(candidate), step)
-        began = time.monotonic()
-        if step.quality:
-            job, turn = self._with_quality(job), Turn(range(0), first=False, last=True)
-        else:
-            level = self.point(step).level
-            fresh = not self.known(step.candidate).points
-            turn = Turn(
-                range(step.repeat, step.repeat + 1),
-                first=fresh,
-                last=False,
-                start=step.start,
-                levels=frozenset({level}),
-            )
-        task = RunTask(candidate.run, job, without_void(self.known(step.candidate), turn), turn)
-        what = "answers" if step.quality else f"{step.phase}, start {step.start % FIRST_OF_PHASE['finals'] + 1}"
-        outcome = self._run(task, f"[{what}: {candidate.candidate.name}] ")
-        self._running = (step.candidate, step.start)
-        if outcome.status == "interrupted":
-            return None, outcome.exit_code
-        self.progress[step.candidate] = self.known(step.candidate).after(outcome)
-        seconds = time.monotonic() - began
-        if step.quality and (outcome.status == "finished" or outcome.failure is FailureKind.QUALITY):
-            return self._note(step, self._answers(step, seconds)), 0
-        row = None if step.quality or outcome.status != "finished" else self.row(step)
-        if row is not None:
-            result = self.stored_result(step)
-            if result is None:
-                self.session.display.say(f"{candidate.candidate.name}: the point is void and is measured again")
-                return self._measure(step)
-            return result, 0
-        if outcome.failure in NOT_THE_ENGINE:
-            self.session.display.problem(f"{candidate.candidate.name}: {outcome.error}")
-            return None, outcome.exit_code
-        cost = 1.0 if self.state.question.trials is not None else seconds
-        reason = (outcome.error or "it measured nothing").splitlines()[0]
-        return self._note(step, NotedResult(failure=reason, cost=cost)), 0
-
-    def _run(self, task: RunTask, label: str) -> RunOutcome:
-        """Execute a part of a run; its engine keeps running."""
-        state = self.session.state
-        if task.name not in state.runs:
-            self.session.state = replace(state, runs=(*state.runs, task.name))
-            write_study(self.folder, self.session.state)
-        remember_config(task.job.resolved)
-        return run_task(self._open_context(task.job), task, task.job.settings, label)
-
-    def _open_context(self, job: Job) -> RunContext:
-        if self._context is None:
-            context = open_context(self.session, [job], self.registry, self.pool)
-            self._context = replace(context, prompts=self.folder.prompts)
-        return self._context
-
-    def _note(self, step: Step, noted: NotedResult) -> Result:
-        self.state = self.state.with_noted(step_key(step), noted)
-        write_tune(self.folder, self.state)
-        result = self.stored_result(step)
-        assert result is not None
-        return result
-
-    def _with_patience(self, job: Job, step: Step) -> Job:
-        """Return the job of a step with less time to become ready, by how long stock takes: settings with which an engine hangs
-        must not use up the budget."""
-        known = [result.cost for one, result in self.race.results(self.race.stock) if result.value is not None]
-        if step.candidate == self.race.stock or not known or self.state.question.trials is not None:
-            return job
-        patience = min(job.settings.engine.ready_timeout_s, max(PATIENCE_MIN_S, PATIENCE * known[0]))
-        engine = replace(job.settings.engine, ready_timeout_s=patience)
-        return replace(job, settings=replace(job.settings, engine=engine))
-
-    def _with_quality(self, job: Job) -> Job:
-        config = {**job.resolved, "quality": dict(self.state.quality)}
-        return replace(job, settings=settings_from_dict(config, self.registry), resolved=config)
-
-    def _answers(self, step: Step, seconds: float) -> NotedResult:
-        """Compare the answers of a candidate with those of stock."""
-        cost = 1.0 if self.state.question.trials is not None else seconds
-        reference = self.race.entrants[step.candidate].reference or self.race.stock
-        if step.candidate == reference:
-            return NotedResult(same_answers=True, cost=cost)
-        stock, own = (read_quality(self.folder.run(name)) for name in (reference, step.candidate))
-        found = parities(stock, own)
-        if found:
-            bad = [one for one in found if one.finding in ("more than itself", "too small to tell")]
-            note = (bad or found)[0].sentence
-            return NotedResult(same_answers=not bad, cost=cost, note=note)
-        floor = {one.benchmark: one.accuracy for one in summaries(stock)}
-        margin = self.state.question.quality_share
-        scores = [(one, floor.get(one.benchmark)) for one in summaries(own)]
-        worse = [
-            f"{one.benchmark}: {one.accuracy:.1%} right, stock {known:.1%}"
-            for one, known in scores
-            if one.accuracy is not None and known is not None and one.accuracy < known - margin
-        ]
-        known = [one for one, of_stock in scores if of_stock is not None]
-        note = "; ".join(worse) if worse else "" if known else "the answers could not be compared"
-        return NotedResult(same_answers=bool(known) and not worse, cost=cost, note=note)
-
-    def _release_unless(self, step: Step | None) -> None:
-        """Stop the running engine, unless the next step is in the same start of it."""
-        if self._running is None or (step is not None and self._running == (step.candidate, step.start)):
-            return
-        name, self._running = self._running[0], None
-        stopped = self.pool.release(None)
-        if stopped is None:
-            return
-        if stopped.leftover:
-            self.session.display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")
-        manifest = self.folder.run(name).manifest
-        write_manifest(manifest, {**read_manifest(manifest), **stop_facts(stopped)})
-
-    def finish(self, code: int) -> int:
-        """Store how the study ended, close its runs, write and print the answer. Returns the exit code."""
-        whole = self.race.next_step() is None
-        if whole:
-            self._close()
-        status = (
-            "finished"
-            if whole and code == 0
-            else "interrupted"
-            if code == FailureKind.INTERRUPTED.exit_code
-            else "failed"
-        )
-        self.session.store_status(status)
-        self.session.tracker.conclude(self.session.state)
-        display = self.session.display
-        display.where(self.folder.path)
-        self.session.tracker.print_location()
-        if whole or self.race.measured:
-            try:
-                answer = write_answer(self.folder, self.race, self.state, self.planned, self.registry, finished=whole)
-                print_tune(answer, display)
-            except (ServebenchError, OSError) as error:
-                display.problem(f"the answer cannot be written: {error}")
-        if not whole:
-            display.say(f"to continue:\nservebench resume {short_id(self.folder.name)}")
-        return code
-
-    def _close(self) -> None:
-        """Mark the runs as finished that have all that the race wanted of them."""
-        silent = Display(quiet=True, detail=Detail(as_json=True))
-        for name in self.session.state.runs:
-            run = self.folder.run(name)
-            if not run.state.exists() or read_run(run).status in ("finished", "failed"):
-                continue
-            job = self.job(self.candidate(name))
-            task = RunTask(name, job, self.known(name), Turn(range(0), first=False, last=True))
-            run_task(replace(self._open_context(job), display=silent), task, None)
+def _tuner(
+    session: StudySession, planned: dict[str, Job], registry: Registry, cluster: ClusterSettings | None
+) -> Tuner:
+    """Return what measures a tune: this process, or jobs of a cluster."""
+    pool = EnginePool(registry, session.display, cache_folder())
+    folder = session.folder
+    parts: dict[str, Any] = {"folder": folder, "registry": registry, "planned": planned, "state": read_tune(folder)}
+    parts |= {"session": session, "pool": pool}
+    if cluster is None:
+        return Tuner(**parts)
+    return ClusterTuner(**parts, cluster=cluster)

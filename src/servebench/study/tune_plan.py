@@ -29,6 +29,7 @@ from servebench.run.preflight import check_jobs
 from servebench.store.layout import slug
 from servebench.store.plan import PlannedRun
 from servebench.store.tune import StoredCandidate, TuneState
+from servebench.study.study import check_study
 from servebench.util.errors import ConfigError, PreflightError
 
 GUARD, GUARD_ITEMS = "parity", 32
@@ -53,7 +54,8 @@ def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
     _check_composed(composed, question)
     levels = _levels(composed[0], question)
     jobs = tuple(_stock_job(job, levels, registry) for job in composed)
-    check_jobs(jobs, registry)
+    cluster = composed[0].launcher
+    check_study(jobs, cluster, registry)
     found = [_candidates(job, question, rest, registry, count=max(2, question.count // len(jobs))) for job in jobs]
     quality = _quality_config(composed[0], rest, registry)
     stored: list[StoredCandidate] = []
@@ -64,7 +66,7 @@ def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
     for job, candidate in _in_turns(jobs, found):
         name = run_name(len(stored), candidate)
         made = candidate_job(job, candidate, registry)
-        fault = None if not candidate.settings else _fault(made, registry)
+        fault = None if not candidate.settings else _fault(made, registry, here=cluster is None)
         if fault is not None or isinstance(made, str):
             refused.append(RefusedCandidate(candidate=candidate, why=fault or str(made)))
             continue
@@ -102,8 +104,6 @@ def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
         faults.append("a tune compares the settings of engines, so only engine= may have several values")
     for job in jobs:
         settings = job.settings
-        if job.launcher is not None:
-            faults.append("servebench tune runs on one machine: leave out hydra/launcher")
         if settings.launch.name == "attach":
             faults.append("launch=attach: servebench cannot change the settings of a server that it does not start")
         if settings.study.until is not None or settings.study.starts > 1:
@@ -230,12 +230,12 @@ def candidate_job(stock: Job, candidate: Candidate, registry: Registry) -> Job |
     )
 
 
-def _fault(job: Job | str, registry: Registry) -> str | None:
-    """Return why a candidate cannot start, before it does."""
+def _fault(job: Job | str, registry: Registry, *, here: bool) -> str | None:
+    """Return why a candidate cannot start, before it does; `here`: on this machine."""
     if isinstance(job, str):
         return job
     try:
-        check_jobs([job], registry)
+        check_jobs([job], registry, here=here)
     except PreflightError as error:
         return str(error).splitlines()[0]
     except ConfigError as error:
@@ -276,9 +276,10 @@ def proposed_candidates(
     *,
     space: TuneSpace,
     guarded: bool,
+    here: bool = True,
 ) -> tuple[StoredCandidate, ...]:
     """Return new candidates from what a finding of limits proposes for an engine: pairs of an override and why. `taken` are the
-    candidates so far; `guarded`: answers can be checked."""
+    candidates so far; `guarded`: answers can be checked; `here`: they start on this machine."""
     option = stock.chosen("engine")
     known = [dict(one.candidate.settings) for one in taken if one.candidate.engine == option]
     several = any(one.candidate.engine != option for one in taken)
@@ -298,7 +299,7 @@ def proposed_candidates(
             note=why,
         )
         job = candidate_job(stock, candidate, registry)
-        if _fault(job, registry) is None and (guarded or not candidate.answers):
+        if _fault(job, registry, here=here) is None and (guarded or not candidate.answers):
             known.append(settings)
             found.append(StoredCandidate(run=run_name(len(taken) + len(found), candidate), candidate=candidate))
     return tuple(found)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from servebench.analysis.tuning.race import Race, replay
-from servebench.analysis.tuning.results import result_of_point
-from servebench.analysis.tuning.steps import FIRST_OF_PHASE, ROUNDS, RaceRules, Result, Step
+from servebench.analysis.tuning.results import engine_seconds, result_of_point
+from servebench.analysis.tuning.steps import BLOCKS_MAX, FIRST_OF_PHASE, ROUNDS, RaceRules, Result, Step
 from servebench.config import Job
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
@@ -17,6 +17,7 @@ from servebench.run.jobs import planned_job
 from servebench.run.prior import PriorProgress, prior_progress
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import read_plan
+from servebench.store.state import read_study
 from servebench.store.tune import StoredCandidate, TuneState, read_tune
 from servebench.study.tune_plan import candidate_job, entrants_of, take_backs_of
 from servebench.util.errors import ConfigError
@@ -52,8 +53,18 @@ class StoredTune:
             rounds=min(ROUNDS * (1 + self.state.continued), FIRST_OF_PHASE["finals"]),
             attainment=slo.attainment if limited and question.objective != "goodput" else None,
             ladder=self.state.levels if question.objective == MAX_LOAD else (),
+            ahead=bool(read_study(self.folder).launcher),
         )
-        return Race(rules, entrants_of(self.state.candidates))
+        return Race(rules, entrants_of(self.state.candidates), self._unasked if rules.ahead else None)
+
+    def _unasked(self, name: str, start: int) -> float:
+        """Return what the points of a start cost that were measured and that the race has not asked for."""
+        asked = {self.point(step) for step, _ in self.race.results(name)}
+        rows = {point.id.first: point.judged_row for point in self.known(name).points.values()}
+        left = [rows[one] for one in rows if one not in asked and (one.repeat or 0) // BLOCKS_MAX == start]
+        per_start = self.state.question.trials is not None
+        costs = (engine_seconds(row, list(rows.values())) for row in left)
+        return sum(float(begins) if per_start else seconds for seconds, begins in costs)
 
     def candidate(self, name: str) -> StoredCandidate:
         """Return the candidate of a run, or the one without a setting of it."""

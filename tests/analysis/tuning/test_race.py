@@ -197,21 +197,8 @@ def test_each_setting_of_the_winner_is_taken_back():
     found = race.estimates(("finals", "contributions"))
     assert found is not None
     assert found.difference("a", "a -x").value == pytest.approx(0.2)
-
-
-def test_what_the_budget_leaves_is_spent_on_contributions():
-    """Without room for the winner once more, its starts in the finals have to do; then as many settings as fit."""
-    entrants = [RaceEntrant(name="stock"), RaceEntrant(name="a", take_backs=("a -x", "a -y"))]
-    found = []
-    for budget in range(500, 1300, 20):
-        race, steps = run({"stock": 0.0, "a": 0.3, "a -x": 0.1, "a -y": 0.3}, entrants=entrants, budget=budget)
-        measured = {step.candidate for step in steps if step.phase == "contributions"}
-        if not {"a -x", "a -y"} <= measured:
-            assert budget - race.spent < START + BLOCK
-        assert race.spent <= budget
-        found.append(measured)
-    for few in (set(), {"a -x"}, {"a -x", "a -y"}, {"a", "a -x", "a -y"}):
-        assert few in found
+    race, steps = run({"stock": 0.0, "a": 0.3}, entrants=entrants, budget=700.0)
+    assert not any(step.phase == "contributions" for step in steps)
 
 
 def test_the_same_results_lead_to_the_same_steps():
@@ -308,3 +295,48 @@ def test_the_objective_may_be_the_highest_load():
     gain = gain_of(race)
     assert gain is not None
     assert 2.5 < gain.value < 4
+
+
+def run_ahead(means, results=None, **options):
+    """Run a race whose starts are measured as soon as they are decided. Returns it, the rounds of measurement and the steps."""
+    race = Race(RaceRules(ahead=True, **{"budget": 1e6, **options}), [RaceEntrant(name=name) for name in means])
+    stored, rounds, asked = {}, [], []
+    while (step := race.next_step()) is not None:
+        if step not in stored:
+            assert any(step in start for start in race.upcoming)
+            due = [one for start in race.upcoming for one in start if one not in stored]
+            rounds.append([start[0].candidate for start in race.upcoming])
+            stored |= {one: (results or {}).get(one.candidate) or result_of(means, one, 0.005) for one in due}
+        asked.append(step)
+        race.add(stored[step])
+    return race, rounds, asked, stored
+
+
+def test_starts_are_decided_together_and_give_the_same_winner():
+    race, rounds, asked, stored = run_ahead(MEANS)
+    alone, steps = run(MEANS, sd=0.005)
+    assert race.winner == alone.winner == "a"
+    assert set(asked) == set(stored)
+    # stock says what a start costs; then all others, and in the finals all at once
+    assert rounds[:2] == [["stock"], ["a", "b", "c", "d", "e"]]
+    assert all(len(set(names)) == len(names) for names in rounds), "two starts of a candidate would share its folder"
+    assert len(rounds) < len({(step.candidate, step.start) for step in steps}) / 2
+    assert race.upcoming == ()
+
+
+@pytest.mark.parametrize("budget", [900.0, 1600.0, 3200.0])
+def test_only_what_fits_together_is_decided_together(budget):
+    race, rounds, _, stored = run_ahead({f"n{i:02d}": i / 10 for i in range(20)}, budget=budget)
+    assert sum(result.cost for result in stored.values()) <= budget
+    assert race.spent <= budget
+    assert 0.4 * budget / 80 < sum(map(len, rounds[:2])) <= 0.6 * budget / 80
+    assert race.winner is not None
+
+
+def test_what_was_measured_ahead_and_is_not_asked_for_counts_as_spent():
+    failing = Result(value=0.0, cost=20.0, failed=50, sent=100)
+    race, *_ = run_ahead(MEANS, {"b": failing})
+    charged = Race(race.rules, list(race.entrants.values()), lambda name, start: 7.0 if name == "b" else 0.0)
+    results = {name: iter([result for _, result in race.results(name)]) for name in MEANS}
+    replay(charged, lambda step: next(results[step.candidate], None))
+    assert charged.spent == race.spent + 7.0

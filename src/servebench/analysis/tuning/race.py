@@ -13,6 +13,10 @@ that is a result, and costs no second try. Between blocks of one start a candida
 tried. If another round of all does not fit, those with the lowest estimates leave, as `budget` says. Nothing is begun that is
 predicted to end after the budget.
 
+*Ahead.* With `ahead`, which is for a cluster, all starts of a round that are predicted to fit are decided together and stand in
+`upcoming`, so that they can be measured at once; nothing that one of them gives changes the others. A start is then measured as
+a whole, and what the race does not ask of it counts as spent.
+
 *Finals.* The best few, and stock, start again on prompts that nobody has seen, interleaved. The winner is the best by all that
 was measured; its gain over stock is from the finals alone, so the luck that brought it there is not in it. Then each of its
 settings is taken back, one at a time.
@@ -21,7 +25,8 @@ settings is taken back, one at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from servebench.analysis.tuning.estimate import Estimates, spread_of
 from servebench.analysis.tuning.ledger import FAILED_SHARE, Ledger
@@ -52,9 +57,15 @@ class Race(Ledger):
     """The race as a script that asks for one step after another. Results are added in the order in which they were asked for;
     the same results lead to the same steps, so a race that was cut off goes on from what is stored."""
 
-    def __init__(self, rules: RaceRules, entrants: Sequence[RaceEntrant]) -> None:
-        """The first entrant is the stock settings."""
+    def __init__(
+        self, rules: RaceRules, entrants: Sequence[RaceEntrant], unasked: Callable[[str, int], float] | None = None
+    ) -> None:
+        """The first entrant is the stock settings. `unasked` returns what a start of a candidate has cost beside the steps that
+        the race has asked for."""
         super().__init__(rules, entrants)
+        self.upcoming: tuple[tuple[Step, ...], ...] = ()
+        """The starts that are decided, each with all its steps: nothing that one of them gives changes which others follow."""
+        self._unasked = unasked
         self.stock = entrants[0].name
         self.round = 0
         self.left: dict[str, Left] = {}
@@ -151,15 +162,31 @@ class Race(Ledger):
 
     def _first_round(self) -> Iterator[Step]:
         self.round = 1
-        for name in list(self.entrants):
-            cost = self.cost_of_start(1)
-            if name != self.stock and not (
-                self._fits(cost, EXPLORE * self.rules.budget) and self._fits(cost + self.reserved)
-            ):
-                self.left[name] = Left(reason="not tried", round=1)
-                continue
-            yield from self._start(name, "race", 0, self._blocks_per_start())
+
+        def fits(names: Sequence[str]) -> bool:
+            cost = len(names) * self.cost_of_start(1)
+            explores = self._fits(cost, EXPLORE * self.rules.budget) and self._fits(cost + self.reserved)
+            return explores or list(names) == [self.stock]
+
+        for names, fit in self._batches(self.entrants, fits):
+            if fit:
+                yield from self._starts(names, "race", 0, self._blocks_per_start())
+            else:
+                self.left[names[0]] = Left(reason="not tried", round=1)
         yield from self._look()
+
+    def _batches(
+        self, names: Iterable[str], fits: Callable[[Sequence[str]], bool]
+    ) -> Iterator[tuple[Sequence[str], bool]]:
+        """Yield who starts next, and whether that fits: one after another, or with `ahead`, once a cost is known, as many as
+        are predicted to fit together."""
+        waiting = deque(names)
+        while waiting:
+            batch = [waiting.popleft()]
+            fit = fits(batch)
+            while fit and self.rules.ahead and self.measured and waiting and fits([*batch, waiting[0]]):
+                batch.append(waiting.popleft())
+            yield batch, fit
 
     def _another_round(self) -> bool:
         """Whether another round is made; those that it cannot afford leave."""
@@ -183,19 +210,42 @@ class Race(Ledger):
         if self.round % 2 == 0:
             order.reverse()
         blocks = self._blocks_per_start()
-        for name in order:
-            if self._fits(self.cost_of_start(blocks, name) + self.reserved):
-                yield from self._start(name, "race", self.round - 1, blocks)
+
+        def fits(names: Sequence[str]) -> bool:
+            return self._fits(sum(self.cost_of_start(blocks, name) for name in names) + self.reserved)
+
+        for names, fit in self._batches(order, fits):
+            if fit:
+                yield from self._starts(names, "race", self.round - 1, blocks)
         yield from self._look()
 
-    def _start(self, name: str, phase: Phase, number: int, blocks: int) -> Iterator[Step]:
-        """Ask for the blocks of one start, until it is clear that the candidate leaves."""
+    def _starts(self, names: Sequence[str], phase: Phase, number: int, blocks: int) -> Iterator[Step]:
+        """Ask for a start of each of these candidates."""
         start = FIRST_OF_PHASE[phase] + number
-        for block in range(blocks):
+        starts = [
+            tuple(
+                Step(candidate=name, phase=phase, start=start, block=block, level=level)
+                for block in range(blocks)
+                for level in range(self.rules.levels)
+            )
+            for name in names
+        ]
+        self.upcoming = tuple(starts)
+        for steps in starts:
+            yield from self._start(steps)
+            if self._unasked is not None:
+                self.spent += self._unasked(steps[0].candidate, start)
+        self.upcoming = ()
+
+    def _start(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """Ask for the blocks of one start, until it is clear that the candidate leaves."""
+        name, phase = steps[0].candidate, steps[0].phase
+        for block in range(len(steps) // self.rules.levels):
             for level in range(self.rules.levels):
-                if block + level and phase == "race" and name != self.stock and self._leaves_now(name, level):
+                may_leave = block + level and phase == "race" and name != self.stock and not self.rules.ahead
+                if may_leave and self._leaves_now(name, level):
                     return
-                yield Step(candidate=name, phase=phase, start=start, block=block, level=level)
+                yield steps[block * self.rules.levels + level]
                 last = self._own[name].results[-1][1]
                 # stock is the baseline: it is measured on, as long as it runs
                 if self._disqualified(name) and (name != self.stock or last.failure):
@@ -310,12 +360,17 @@ class Race(Ledger):
                 self._checked[name] = False
                 self.left[name] = Left(reason="answers", round=self.round, note="not checked: no budget")
                 continue
-            for one in asked:
-                yield Step(candidate=one, phase="finals", start=FIRST_OF_PHASE["finals"], quality=True)
+            checks = [
+                Step(candidate=one, phase="finals", start=FIRST_OF_PHASE["finals"], quality=True) for one in asked
+            ]
+            self.upcoming = tuple((step,) for step in checks)
+            for one, step in zip(asked, checks, strict=True):
+                yield step
                 _, result = self._own[one].results[-1]
                 self._checked[one] = result.same_answers is True
                 if one == name and not self._checked[one]:
                     self.left[one] = Left(reason="answers", round=self.round, note=result.note)
+            self.upcoming = ()
 
     def _interleaved(self, arms: Sequence[str], phase: Phase, starts: int) -> Iterator[Step]:
         """Ask for starts of all arms in turns, as long as a whole round fits."""
@@ -326,8 +381,7 @@ class Race(Ledger):
             running = [name for name in arms if self.left.get(name) is None or name == self.stock]
             if not self._fits(sum(self.cost_of_start(blocks, name) for name in running)):
                 return
-            for name in running if number % 2 == 0 else reversed(running):
-                yield from self._start(name, phase, number, blocks)
+            yield from self._starts(running if number % 2 == 0 else running[::-1], phase, number, blocks)
 
     def _best(self, arms: Sequence[str]) -> str | None:
         found = self.estimates()
@@ -341,14 +395,10 @@ class Race(Ledger):
         if not arms:
             return
         self.phase = "contributions"
-        each = self.cost_of_start(1)
-        # where the budget does not suffice for the winner once more, its starts in the finals have to do
-        again = [self.winner] if self._fits((len(arms) + 1) * each) else []
-        while arms and not self._fits((len(again) + len(arms)) * each):
-            arms.pop()
-        if arms:
+        cost = (len(arms) + 1) * self.cost_of_start(1)
+        if self._fits(cost):
             self.contributions_of = tuple(arms)
-            yield from self._interleaved([*again, *arms], "contributions", CONTRIBUTION_STARTS)
+            yield from self._interleaved([self.winner, *arms], "contributions", CONTRIBUTION_STARTS)
 
 
 def replay(race: Race, result_of: Callable[[Step], Result | None]) -> Step | None:

@@ -19,7 +19,7 @@ def result_of_point(row: PointRow, rows: Sequence[PointRow], objective: Objectiv
     effect = max(1.0, row.slo_design_effect or 1.0)
     failed, answered = row.requests_failed or 0, row.requests_ok or 0
     return Result(
-        value=_share(row) if not objective.column else log_value(row.get(objective.column), objective),
+        value=good_share(row) if not objective.column else log_value(row.get(objective.column), objective),
         cost=float(begins) if per_start else seconds,
         good=(row.slo_good or 0) / effect,
         tested=(row.slo_requests or 0) / effect,
@@ -30,7 +30,7 @@ def result_of_point(row: PointRow, rows: Sequence[PointRow], objective: Objectiv
     )
 
 
-def _share(row: PointRow) -> float:
+def good_share(row: PointRow) -> float:
     """The share of requests that met the SLO."""
     return (row.slo_good or 0) / row.slo_requests if row.slo_requests else 0.0
 

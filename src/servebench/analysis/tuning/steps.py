@@ -34,6 +34,8 @@ class RaceRules:
     ladder: tuple[float, ...] = ()
     """The levels, busiest first, if the objective is the highest load that meets the SLO. The values of results are then shares
     of good requests, and levels below the first that meets it are not measured."""
+    ahead: bool = False
+    """Starts of several candidates are decided together, so that machines can measure them at once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ def command(
             raise ConfigError(
                 f"{folder.name} is a tune; 'servebench tune --continue {short_id(folder.name)} tune.budget=30m' gives it more"
             )
-        return continue_tune(folder, registry(), trusted=trusted, detail=detail)
+        return continue_tune(folder, registry(), here=here, trusted=trusted, detail=detail)
     return continue_study(
         folder,
         registry(),

@@ -25,6 +25,10 @@ JSON = "--json"
         ),
         ("servebench tune engine=vllm,sglang gpu=h100 load.concurrency=[64]", "engine and settings together"),
         ("servebench tune engine=vllm launch=simulated gpu=h100", "try it without an engine, in virtual time"),
+        (
+            "servebench tune hydra/launcher=submitit_local hydra.launcher.runs_per_machine=4 engine=vllm gpu=h100",
+            "four candidates at once, each on a GPU of its own",
+        ),
         ("servebench tune --continue last tune.budget=30m", "spend more on the latest tune"),
     ],
 )

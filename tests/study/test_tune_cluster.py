@@ -1,0 +1,150 @@
+"""A tune whose starts are jobs, on a cluster that executes orders in this process as soon as they are submitted."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pandas as pd
+import pytest
+
+from servebench.cluster.agent import execute_order
+from servebench.contracts.cluster import JobEnd
+from support.orchestration import FakeCluster
+
+SPACE = "parameters: {engine.max_num_seqs: {values: [2, 4, 8, 16, 32]}}"
+WORDS = (
+    *("engine=llamacpp", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "workload=unique"),
+    *("workload.output_tokens=16", "load.concurrency=[32]", "load.requests=100", "tracking=none", "study.name=t"),
+    *("launch.wander_sd=0.005", "launch.start_sd=0.005", "tune.space=space.yaml", "tune.trials=14"),
+    *("tune.count=5", "tune.final_starts=2", "tune.finalists=2"),
+)
+LAUNCHER = ("hydra/launcher=submitit_local", "hydra.launcher.runs_per_machine=4")
+
+
+class InProcess(FakeCluster):
+    """Executes an order when its job is polled, so all that are submitted together are open at once; `lost` jobs are lost."""
+
+    def __init__(self, lost=lambda job, order: None):
+        super().__init__(places=4)
+        self.lost = lost
+        self.batches = []
+
+    def submit(self, orders):
+        self.batches.append([order.run for order in orders])
+        return super().submit(orders)
+
+    def poll(self, job):
+        if self.cancelled:
+            return super().poll(job)
+        reason = self.lost(job, self.orders[job])
+        self.end(job, JobEnd(lost=reason) if reason else JobEnd(reply=execute_order(self.orders[job])))
+        return super().poll(job)
+
+
+@pytest.fixture
+def tune(run_main, tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("SERVEBENCH_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setattr("servebench.cluster.dispatcher.POLL_S", 0.0)
+    (tmp_path / "space.yaml").write_text(SPACE)
+
+    def run(*words, cluster=None):
+        cluster = cluster or InProcess()
+        monkeypatch.setattr("servebench.study.tune_cluster.open_cluster", lambda *_: cluster)
+        return run_main(*words), cluster
+
+    return run
+
+
+def answer(tmp_path):
+    return json.loads((tmp_path / "outputs/t/tune_answer.json").read_text())
+
+
+def points(tmp_path):
+    files = sorted((tmp_path / "outputs/t").glob("*/points.parquet"))
+    return pd.concat([pd.read_parquet(file).assign(run=file.parent.name) for file in files])
+
+
+def statuses(tmp_path):
+    return {json.loads(file.read_text())["status"] for file in (tmp_path / "outputs/t").glob("*/run.json")}
+
+
+def test_starts_of_a_round_are_submitted_together_and_the_winner_is_the_same(tune, tmp_path):
+    done, cluster = tune("tune", *WORDS, *LAUNCHER)
+    assert done.returncode == 0, done.stderr
+    found = answer(tmp_path)
+    assert (found["verdict"], found["settings"]) == ("better", {"engine.max_num_seqs": 32})
+    assert cluster.batches[0] == ["00_llamacpp_stock"]
+    assert len(cluster.batches[1]) == 4
+    assert cluster.closed
+    assert found["spent"] == len(cluster.orders) <= 14
+    assert statuses(tmp_path) == {"finished"}
+    # one start of the engine for each order, each with prompts of its own
+    rows = points(tmp_path)
+    assert rows["start_id"].nunique() == len(cluster.orders)
+    assert rows.groupby(["run", "repeat"]).size().max() == 1
+    again, cluster = tune("resume", "t")
+    assert (again.returncode, cluster.orders) == (0, {})
+    assert answer(tmp_path) == found
+
+
+def test_a_lost_machine_is_submitted_again_and_then_ends_the_command(tune, tmp_path):
+    done, cluster = tune("tune", *WORDS, *LAUNCHER, cluster=InProcess(lambda job, _: job in ("j1", "j6") and "gone"))
+    assert done.returncode == 0, done.stderr
+    assert answer(tmp_path)["spent"] == len(cluster.orders) - 2
+
+
+def test_a_machine_that_is_lost_too_often_ends_the_command_and_a_resume_goes_on(tune, tmp_path):
+    lost = InProcess(lambda _, order: order.run.startswith("02") and "gone")
+    done, _ = tune("tune", *WORDS, *LAUNCHER, cluster=lost)
+    assert done.returncode not in (0, 130)
+    assert "servebench resume" in done.stderr
+    before = points(tmp_path)
+    assert before["run"].nunique() >= 4, "what was measured beside it is kept"
+    done, cluster = tune("resume", "t")
+    assert done.returncode == 0, done.stderr
+    assert cluster.orders["j0"].run.startswith("02")
+    after = points(tmp_path)
+    assert set(before["window_start_ns"]) <= set(after["window_start_ns"])
+    assert answer(tmp_path)["settings"] == {"engine.max_num_seqs": 32}
+
+
+def test_ctrl_c_and_then_on_this_machine(tune, tmp_path):
+    def interrupt(job, _):
+        if job == "j3":
+            signal.raise_signal(signal.SIGINT)
+
+    done, _ = tune("tune", *WORDS, *LAUNCHER, cluster=InProcess(interrupt))
+    assert done.returncode == 130
+    done, cluster = tune("resume", "t", "--here")
+    assert done.returncode == 0, done.stderr
+    assert not cluster.orders
+    assert answer(tmp_path)["settings"] == {"engine.max_num_seqs": 32}
+    assert statuses(tmp_path) == {"finished"}
+
+
+@pytest.mark.slow
+def test_an_engine_that_does_not_start_is_a_result(tune, tmp_path):
+    words = [word for word in WORDS if not word.startswith("launch.")]
+    words[words.index("launch=simulated")] = "launch=emulated"
+    (tmp_path / "space.yaml").write_text(
+        "parameters:\n  engine.max_num_seqs: {values: [2, 8]}\n  engine.ready_timeout_s: {values: [0.05]}\n"
+    )
+    more = ("load.self_check=never", "launch.time_scale=0.01", "load.requests=64")
+    done, cluster = tune("tune", *words, *more, *LAUNCHER)
+    assert done.returncode == 0, done.stderr
+    found = answer(tmp_path)
+    dead = [one for one in found["tried"] if one["status"].startswith("did not start")]
+    assert dead
+    ordered = [order.run for order in cluster.orders.values()]
+    assert all(ordered.count(one["run"]) == 1 for one in dead)
+    assert found["winner"] is not None
+
+
+def test_levels_that_are_not_needed_are_not_measured(tune, tmp_path):
+    words = [word for word in WORDS if not word.startswith("load.concurrency")]
+    more = ("load.concurrency=[1,4,32]", "slo.ttft_ms=100000", "slo.attainment=0.9", "tune.objective=max_load")
+    done, _ = tune("tune", *words, *more, *LAUNCHER)
+    assert done.returncode in (0, 1), done.stderr
+    assert set(points(tmp_path)["concurrency"]) == {32}
