@@ -212,7 +212,7 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
                 before = [one for one in decided.values() if row.level_missing and one.level == row.level]
                 rows += [_decided_row(one.row, one, turn) for one in before]
                 rows += [] if before else [_as_decided(row, decided.get((row.level, row.metric.name)), turn)]
-            return with_rows(replace(comparison, margin=pair.margin), tuple(rows))
+            return with_rows(replace(comparison, margin=pair.margin), tuple(rows), DECIDING)
     return comparison
 
 

@@ -197,8 +197,21 @@ def test_each_setting_of_the_winner_is_taken_back():
     found = race.estimates(("finals", "contributions"))
     assert found is not None
     assert found.difference("a", "a -x").value == pytest.approx(0.2)
-    race, steps = run({"stock": 0.0, "a": 0.3}, entrants=entrants, budget=700.0)
-    assert not any(step.phase == "contributions" for step in steps)
+
+
+def test_what_the_budget_leaves_is_spent_on_contributions():
+    """Without room for the winner once more, its starts in the finals have to do; then as many settings as fit."""
+    entrants = [RaceEntrant(name="stock"), RaceEntrant(name="a", take_backs=("a -x", "a -y"))]
+    found = []
+    for budget in range(500, 1300, 20):
+        race, steps = run({"stock": 0.0, "a": 0.3, "a -x": 0.1, "a -y": 0.3}, entrants=entrants, budget=budget)
+        measured = {step.candidate for step in steps if step.phase == "contributions"}
+        if not {"a -x", "a -y"} <= measured:
+            assert budget - race.spent < START + BLOCK
+        assert race.spent <= budget
+        found.append(measured)
+    for few in (set(), {"a -x"}, {"a -x", "a -y"}, {"a", "a -x", "a -y"}):
+        assert few in found
 
 
 def test_the_same_results_lead_to_the_same_steps():

@@ -13,7 +13,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.report.charts.draw import Packing
 from servebench.report.charts.model import Series
-from servebench.report.html.page import BUNDLE
+from servebench.report.html.page import BUNDLE, breakable
 from servebench.report.html.results import weak_note
 from support.studies import SimulatedEngine, SimulatedLoad
 
@@ -33,7 +33,7 @@ class Reader(HTMLParser):
         assert not any(k.startswith("on") for k, _ in attrs)
         if tag == "script":
             self.scripts.append((dict(attrs).get("type"), ""))
-        if tag not in ("meta", "br", "img", "input"):
+        if tag not in ("meta", "br", "img", "input", "wbr"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
@@ -110,7 +110,7 @@ def test_every_chart_is_there_for_a_script_in_print_and_in_words(study):
 
 
 def test_pictures_beyond_the_size_of_a_page_are_words(study, monkeypatch):
-    monkeypatch.setattr("servebench.report.html.page.STILLS_SIZE_MAX", 0)
+    monkeypatch.setattr("servebench.report.html.page.CHARTS_SIZE_MAX", 0)
     _, seen = report(study)
     assert "img" not in seen.tags
     assert "Output throughput (output tok/s): vllm" in " ".join(seen.text)
@@ -176,6 +176,10 @@ def test_each_cell_of_a_table_has_its_name_for_narrow_screens(study):
     cells = re.findall(r'<td class="[^"]*"( data-name="[^"]+")?', text.partition("<script")[0])
     assert len(cells) > 20
     assert all(cells)
+
+
+def test_a_long_name_breaks_behind_its_signs_and_stays_text():
+    assert breakable("a=<b>_1") == "a=<wbr>&lt;b&gt;_<wbr>1"
 
 
 def unpacked(value, strings):

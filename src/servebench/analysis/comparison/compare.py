@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Literal
@@ -151,8 +151,11 @@ def _conclude(
     return replace(found, summary=alone) if alone else found
 
 
-def with_rows(comparison: Comparison, rows: tuple[ComparisonRow, ...]) -> Comparison:
-    """Return the comparison with these rows, and the result and the summary that follow from them."""
+def with_rows(
+    comparison: Comparison, rows: tuple[ComparisonRow, ...], deciding: Collection[Metric] = (*METRICS, FAILED)
+) -> Comparison:
+    """Return the comparison with these rows, and the result and the summary that follow from them. Only metrics that are
+    `deciding` keep it open."""
     comparison = replace(comparison, bound=None)
     if unequal := [one for one in comparison.unequal if one.matters]:
         withheld = tuple(replace(row, result="unequal_settings", competes=False) for row in rows)
@@ -171,9 +174,10 @@ def with_rows(comparison: Comparison, rows: tuple[ComparisonRow, ...]) -> Compar
         )
     bound = max((row.bound or 0 for row in same), default=0.0)
     # a row whose interval is too wide for a verdict may differ by more
-    if same and not any(row.result == "not enough data" and row.low is not None for row in competing):
+    undecided = (row for row in competing if row.result == "not enough data" and row.metric in deciding)
+    if same and not any(row.low is not None for row in undecided):
         short = len(competing) - len(same)
-        rest = f" ({short} of {len(competing)} rows have too few requests to say)" if short else ""
+        rest = f" ({short} of {len(competing)} rows have too little data)" if short else ""
         summary = f"they differ by at most {bound:.1%}{rest}"
         return replace(comparison, rows=rows, result="no difference", summary=summary, bound=bound)
     summary = _why_undecided(rows)

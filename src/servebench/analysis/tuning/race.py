@@ -395,10 +395,14 @@ class Race(Ledger):
         if not arms:
             return
         self.phase = "contributions"
-        cost = (len(arms) + 1) * self.cost_of_start(1)
-        if self._fits(cost):
+        each = self.cost_of_start(1)
+        # where the budget does not suffice for the winner once more, its starts in the finals have to do
+        again = [self.winner] if self._fits((len(arms) + 1) * each) else []
+        while arms and not self._fits((len(again) + len(arms)) * each):
+            arms.pop()
+        if arms:
             self.contributions_of = tuple(arms)
-            yield from self._interleaved([self.winner, *arms], "contributions", CONTRIBUTION_STARTS)
+            yield from self._interleaved([*again, *arms], "contributions", CONTRIBUTION_STARTS)
 
 
 def replay(race: Race, result_of: Callable[[Step], Result | None]) -> Step | None:

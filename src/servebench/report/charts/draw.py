@@ -143,6 +143,8 @@ class Packing:
 
     def __init__(self) -> None:
         self._strings: dict[str, int] = {}
+        self.size = 0
+        """Of the texts, in characters."""
 
     @property
     def strings(self) -> list[str]:
@@ -167,7 +169,13 @@ class Packing:
         """Return the values, or the numbers of texts."""
         if not all(value is None or isinstance(value, str) for value in values):
             return values
-        return {"texts": [None if one is None else self._strings.setdefault(one, len(self._strings)) for one in values]}
+        return {"texts": [None if one is None else self._number(one) for one in values]}
+
+    def _number(self, text: str) -> int:
+        if text not in self._strings:
+            self._strings[text] = len(self._strings)
+            self.size += len(text) + len('"",')
+        return self._strings[text]
 
 
 def still(spec: Spec) -> Spec:

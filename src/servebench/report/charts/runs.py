@@ -111,7 +111,7 @@ def _ground(found: Timeline, x: Spec) -> list[Spec]:
         "color": {"field": "colour", "type": "nominal", "scale": None},
         "tooltip": {"field": "what", "type": "nominal", "title": " "},
     }
-    return [{"data": data, "mark": {"type": "rect", "opacity": 0.13}, "encoding": place}] if stretches else []
+    return [{"data": data, "mark": {"type": "rect", "fillOpacity": 0.13}, "encoding": place}] if stretches else []
 
 
 def _across(x: Spec, field: str, *, last: bool) -> Spec:
@@ -145,7 +145,8 @@ def _spans(found: Timeline, x: Spec, *, last: bool) -> Spec:
         "y": {"field": "i", "type": "ordinal", "title": None, "axis": plain},
         "color": {
             "field": "part", "type": "nominal", "scale": {"domain": list(PARTS), "range": list(PARTS.values())},
-            "legend": {"title": None, "orient": "top", "symbolOpacity": 1},
+            # room for viewers whose font is wider than the one that it is laid out with
+            "legend": {"title": None, "orient": "top", "columnPadding": 28},
         },
         "tooltip": [{"field": "part", "type": "nominal"}, {"field": "took", "type": "nominal", "title": "took, s"}],
     }  # fmt: skip
@@ -197,7 +198,7 @@ def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Cha
         "field": "part",
         "type": "nominal",
         "scale": {"domain": kinds, "range": list(COLOURS[: len(kinds)])},
-        "legend": {"title": None, "orient": "top", "columns": 3},
+        "legend": {"title": None, "orient": "top", "columns": 3, "columnPadding": 28},
     }
     place = {
         "y": _names_axis(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from functools import lru_cache
 from importlib.resources import files
@@ -22,6 +23,7 @@ from servebench.util.clean import clean_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 SECTIONS = (
     ("answer", "", first_screen),
@@ -43,8 +45,10 @@ SECTIONS = (
 """The id and title of each section, and what returns its template macro and content; None leaves it out."""
 STILL_WIDTH = 320
 """Of the picture of a panel that stands where no script runs, in pixels."""
-STILLS_SIZE_MAX = 850_000
-"""Beyond, a chart of a page without scripts is its description: the page has to stay small enough to be sent."""
+CHARTS_SIZE_MAX = 1_150_000
+"""Of the data of all charts and their pictures. Beyond, a chart of a page without scripts is its description: the page has to
+stay small enough to be sent, under 3 MB with the script that draws."""
+BREAKS = re.compile(r"([=_/,])")
 BUNDLE = "@vega-bundle@"
 
 
@@ -53,13 +57,22 @@ def environment() -> Environment:
     """Return the environment of the page's templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    found = Environment(
         loader=PackageLoader("servebench.report.html"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+    found.filters["breakable"] = breakable
+    return found
+
+
+def breakable(text: str) -> Markup:
+    """Return a text as HTML that may break behind the signs of settings and paths, so that no number is cut."""
+    from markupsafe import Markup, escape
+
+    return Markup(BREAKS.sub(r"\1<wbr>", str(escape(text))))  # noqa: S704  the text is escaped
 
 
 class Drawing:
@@ -68,11 +81,12 @@ class Drawing:
     def __init__(self) -> None:
         self.specs: list[Any] = []
         self.packing = draw.Packing()
-        self._left = STILLS_SIZE_MAX
+        self._left = CHARTS_SIZE_MAX
 
     def live(self, chart: Chart) -> int:
         """Keep the spec of a panel, and return its number."""
         self.specs.append(self.packing.packed(draw.framed(chart)))
+        self._left -= len(draw.script_json(self.specs[-1]))
         return len(self.specs) - 1
 
     def still(self, chart: Chart) -> str:
@@ -84,7 +98,7 @@ class Drawing:
         return self._url(draw.still(draw.composed(found, ())))
 
     def _url(self, spec: Spec) -> str:
-        if self._left <= 0:
+        if self._left <= self.packing.size:
             return ""
         found = f"data:image/svg+xml;base64,{base64.b64encode(draw.svg(spec).encode()).decode()}"
         self._left -= len(found)

@@ -1,7 +1,7 @@
 """The contents of the page's sections on conclusions: comparison, warnings and how the runs were made."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,8 @@ COMPARISON_NOTE = (
     "for the number of rows (corrected p-values), so a change whose interval leaves out 0 may still be chance. Points that "
     "are not valid do not compete and are in brackets."
 )
+
+LIMITS_HEAD = ("run", "load", "limit", "evidence", "what to try")
 
 Section = tuple[str, Any] | None
 """The macro of a section and its content."""
@@ -92,13 +94,22 @@ def limits(data: Page) -> Section:
         evidence = "; ".join(fact_text(fact) for fact in one.evidence)
         proposals = "; ".join(f"{proposal.action} (may cost: {proposal.cost})" for proposal in one.proposals)
         key = (run, f"{one.statement} [{one.code}]", evidence, proposals)
-        levels.setdefault(key, []).append(level_words(one.level))
-    rows = [[run, ", ".join(at), *rest] for (run, *rest), at in levels.items()]
+        levels.setdefault(key, []).append(one.level)
+    rows = [[run, _levels_in_words(at), *rest] for (run, *rest), at in levels.items()]
     left = sum(bool(run.rows) for run in data.runs) - RUNS_MAX
     if rows and left > 0:
         rows.append([f"{left} more", "", "'servebench show RUN' has those of each run", "", ""])
-    head = ("run", "load", "limit", "evidence", "what to try")
-    return ("plain_table", Table("Limits", head, rows, left=(0, 1), prose=(2, 3, 4))) if rows else None
+    kept = [index for index, _ in enumerate(LIMITS_HEAD) if any(row[index] for row in rows)]
+    head = [LIMITS_HEAD[index] for index in kept]
+    cells = [[row[index] for index in kept] for row in rows]
+    return ("plain_table", Table("Limits", head, cells, left=(0, 1), prose=(2, 3, 4))) if rows else None
+
+
+def _levels_in_words(levels: Sequence[str]) -> str:
+    """Return load levels with one unit: `1, 4 and 16 users`."""
+    *first, last = levels
+    more = f"{', '.join(level_words(level, short=True) for level in first)} and " if first else ""
+    return more + level_words(last)
 
 
 def published(data: Page) -> Section:
