@@ -11,7 +11,7 @@ import yaml
 from servebench.analysis.tuning.answer import Change, Contribution, Figures, Tried, TuneAnswer
 from servebench.contracts.tuning import Candidate, TuneQuestion
 from servebench.report.html.tuning import tune_page
-from servebench.report.terminal.tables import console
+from servebench.report.terminal.tables import CleanConsole, console
 from servebench.report.terminal.tuning import print_tuning
 from servebench.report.tuning import headline
 from servebench.study.tune_answer import engine_file
@@ -81,6 +81,25 @@ def test_the_screen_says_all_that_was_promised():
     ):
         assert part in text
     assert "so far" in shown(replace(ANSWER, finished=False))
+
+
+def test_a_narrow_screen_cuts_neither_settings_nor_intervals():
+    settings = "max_num_seqs=128 max-num-batched-tokens=32768 block-size=32"
+    gain = Change(value=1.017, low=0.906, high=1.134)
+    tried = (
+        replace(ANSWER.tried[0], name="longer steps on the CPU", settings=settings, from_stock=gain),
+        replace(ANSWER.tried[2], status="left after round 1: -12.0% [-19.4, -3.9] from the leader", from_stock=GAIN),
+        replace(ANSWER.tried[2], name="t05", status="did not start: CUDA out of memory"),
+    )
+    text = io.StringIO()
+    print_tuning(replace(ANSWER, tried=tried), CleanConsole(text, width=80, soft_wrap=False), complete=True)
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "+101.7% [+90.6, +113.4]" in text.getvalue()
+    assert any(line.endswith("left after round 1") for line in map(str.rstrip, lines))
+    whole = " ".join(text.getvalue().split())
+    assert f"longer steps on the CPU: {settings}" in whole
+    assert "t05: threads=9 (did not start: CUDA out of memory)" in whole
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from servebench.analysis.tuning.answer import TuneAnswer
+from servebench.analysis.tuning.answer import Tried, TuneAnswer
 from servebench.analysis.tuning.candidates import describe_settings
 from servebench.util.figures import MISSING, number, percent
 
@@ -73,6 +73,22 @@ def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
     ]
 
 
+def short_status(one: Tried) -> str:
+    """Return how a candidate ended, without the figures."""
+    return one.status.partition(":")[0]
+
+
+def reason(one: Tried) -> str:
+    """Return why a candidate ended as it did, to follow its settings; empty where the table's figures say it."""
+    kind, _, why = one.status.partition(": ")
+    return f" ({kind}: {why})" if why and kind not in FIGURES_SAY and not kind.startswith("left after") else ""
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text of at most this length."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def doubt_line(answer: TuneAnswer) -> str:
     """Return how many points say nothing by themselves; empty if none is so."""
     if not answer.void:
@@ -83,4 +99,6 @@ def doubt_line(answer: TuneAnswer) -> str:
     )
 
 
+FIGURES_SAY = ("not in the finals", "not tried")
+"""Ends that the figures of the table explain; so does "left after round N"."""
 FRONT_NOTE = "*: no other has both more throughput and a shorter TTFT (p50, ms)"

@@ -94,7 +94,8 @@ def _stock_of(state: TuneState, planned: Mapping[str, Job], run: str) -> Job:
 def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
     """Return the answer of a stored tune, from what is measured. Raises ConfigError, StoreError."""
     found = load_tune(folder, registry)
-    over = found.race.next_step() is None
+    # a newer servebench may have another use for what the budget left
+    over = found.race.next_step() is None or read_study(folder).status == "finished"
     return make_answer(folder, found.race, found.state, found.planned, registry, finished=over)
 
 

@@ -14,12 +14,17 @@ from servebench.report.tuning import (
     contribution_lines,
     doubt_line,
     headline,
+    reason,
     rows,
+    short_status,
+    shortened,
     spent_line,
     value_line,
 )
 
 ROWS_MAX = 8
+WIDE, NAME_MAX, SETTINGS = 120, 14, 1
+"""From so many columns on settings have a column; names are shortened on a narrower screen. The column of the settings."""
 STYLES = {"better": "bold green", "open": "bold yellow", "none": "bold red", "too little": "bold red"}
 
 
@@ -34,16 +39,7 @@ def print_tuning(answer: TuneAnswer, out: Console, *, complete: bool) -> None:
         out.print("What each setting contributes (the winner against itself without it):")
         for line in contributions:
             out.print(f"  {line}")
-    table = new_table(narrow=True)
-    for index, name in enumerate(HEADINGS):
-        table.add_column(name, justify="right" if index in (2, 3, 4, 5) else "left", no_wrap=index in (0, 2, 3, 5))
-    shown = rows(answer)
-    few = shown if complete else shown[:ROWS_MAX]
-    for row in few:
-        table.add_row(*row)
-    out.print(table)
-    if len(few) < len(shown):
-        out.print(f"more with -v: {len(shown) - len(few)} candidates", style="dim")
+    _print_candidates(answer, out, complete=complete)
     out.print(FRONT_NOTE, style="dim")
     if answer.as_good:
         out.print(f"may be as good as {answer.recommended_name}: {', '.join(answer.as_good)}")
@@ -57,3 +53,23 @@ def print_tuning(answer: TuneAnswer, out: Console, *, complete: bool) -> None:
         out.print(Text(f"engine: {answer.engine_command}"))
     for command, why in answer.next_steps:
         out.print(Text("next: ").append(command, style="bold").append(f"  ({why})", style="dim"))
+
+
+def _print_candidates(answer: TuneAnswer, out: Console, *, complete: bool) -> None:
+    """Print the table of candidates. On a narrow screen settings and reasons stand below it, for they would be cut."""
+    wide = out.width >= WIDE
+    headings = HEADINGS if wide else tuple(name for index, name in enumerate(HEADINGS) if index != SETTINGS)
+    table = new_table(narrow=True)
+    for name in headings:
+        may_wrap = name == HEADINGS[SETTINGS] or (wide and name == HEADINGS[-1])
+        table.add_column(name, justify="right" if name in HEADINGS[2:6] else "left", no_wrap=not may_wrap)
+    shown = rows(answer)
+    few = list(zip(shown, answer.tried, strict=True))[: None if complete else ROWS_MAX]
+    for row, one in few:
+        table.add_row(*(row if wide else (shortened(row[0], NAME_MAX), *row[2:6], short_status(one))))
+    out.print(table)
+    for _, one in () if wide else few:
+        if one.origin != "stock":
+            out.print(Text(f"  {one.name}: {one.settings}{reason(one)}"))
+    if len(few) < len(shown):
+        out.print(f"more with -v: {len(shown) - len(few)} candidates", style="dim")
