@@ -23,6 +23,11 @@ WORDS = (
     ),
     *("study.name=s", "load.self_check=never", "workload.output_tokens=32"),
 )
+TUNE = (
+    *("tune", *(word for word in WORDS if not word.startswith(("-m", "engine=", "load.")))),
+    *("engine=vllm", "load.concurrency=[8]", "load.requests=64", "load.self_check=never", "tune.space=space.yaml"),
+    *("tune.trials=8", "tune.count=4", "tune.final_starts=2", "tune.finalists=1", "tracking=none"),
+)
 RUNS = ("00_vllm_unique", "01_sglang_unique", "02_trtllm_unique")
 
 pytestmark = [
@@ -75,6 +80,22 @@ def test_runs_are_spread_and_gathered(nodes, disk):
     assert len(runs) == 4
     assert len(parents) == 1
     assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+@pytest.mark.parametrize("disk", ["shared", "apart"])
+def test_candidates_of_a_tune_start_on_all_nodes_at_once(nodes, disk):
+    folder = nodes.folder / disk / "tune" if disk == "apart" else nodes.folder / "tune"
+    folder.mkdir()
+    (folder / "space.yaml").write_text("parameters: {engine.max_num_seqs: {values: [1, 2, 4]}}")
+    process = start(nodes, folder, *TUNE)
+    told = process.communicate(timeout=500)[1]
+    assert process.returncode == 0, told
+    study = folder / "outputs" / "s"
+    names = [path.parent.name for path in study.glob("*/points.parquet")]
+    assert {manifest(folder, name)["place"]["host"] for name in names} == {"node0", "node1", "node2"}
+    found = json.loads((study / "tune_answer.json").read_text())
+    assert found["winner"] is not None
+    assert found["spent"] <= 8
 
 
 def test_one_engine_is_driven_from_all_nodes(nodes):
