@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -262,6 +263,22 @@ def test_times_of_the_next_steps_rest_on_what_the_study_took(make_study):
     assert steps["-m"].seconds == pytest.approx(5 * took_s)
     assert 1.5 * took_s < steps["resume"].seconds <= 2 * took_s
     assert steps["resume"].why == "the 4 points in doubt, twice as long"
+
+
+def test_a_comparison_of_one_start_each_says_what_a_verdict_takes(make_study):
+    found = answer(make_study((FAST, load()), (SLOW, load())))
+    assert re.search(r"gives a verdict \(about \d+ (s|min) for these two\)", found.comparisons[0].summary)
+
+
+def test_the_start_of_a_simulated_engine_takes_no_longer_than_its_run(make_study):
+    """It is on a virtual clock, and the estimate on that of the user."""
+    path = make_study((FAST, load()), (SLOW, load()), doubts=[NOT_STATIONARY.issue("x")])
+    runs = [
+        replace(one, manifest={**one.manifest, "cold_start": {"seconds": 3600.0}}) for one in read.load_study(path).runs
+    ]
+    (again,) = [one for one in answer_of(runs, name="x").next_steps if "--better" in one.command]
+    windows_s = sum(row.window_s for run in runs for row in run.point_rows)
+    assert again.seconds <= sum(seconds_per_start(run) for run in runs) + 2 * windows_s
 
 
 def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):

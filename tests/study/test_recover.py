@@ -130,7 +130,7 @@ def test_lost_spans_of_a_recovered_point_are_marked(outputs):
 def test_a_killed_point_is_recovered(folder, capsys):
     write_spool(folder, "c1-r0", 3, 2, cut=b"\x02half")
     assert recover() == 0
-    assert capsys.readouterr().out == f"killed/{RUN}: 3 requests and 1 points recovered\n"
+    assert capsys.readouterr().out == f"killed/{RUN}: 3 requests and 1 point recovered\n"
     frame = read_requests(folder)
     assert list(frame["outcome"]) == ["ok", "ok", "cancelled"]
     assert list(frame["output_tokens"])[:2] == [2, 2]

@@ -76,7 +76,9 @@ def _recover_tables(study: StudyFolder, name: str) -> int:
     else:
         points = recover_points(folder, job, facts)
     if found or points:
-        sys.stdout.write(f"{study.name}/{folder.name}: {found} requests and {points} points recovered\n")
+        sys.stdout.write(
+            f"{study.name}/{folder.name}: {_counted(found, 'request')} and {_counted(points, 'point')} recovered\n"
+        )
     return found + points
 
 
@@ -251,3 +253,7 @@ def _mark_interrupted(folder: RunFolder) -> None:
             write_run(
                 folder, replace(run, status="interrupted", error="servebench was killed", failure=FailureKind.KILLED)
             )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -93,3 +93,10 @@ def seconds(value: float) -> str:
     whole = round(value)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in whole seconds, minutes or hours, as an estimate is given."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -127,6 +127,7 @@ def test_an_engine_that_never_meets_the_limit_has_no_score(answers):
     assert found.outcome == "only one"
     assert found.missing[0].startswith("beta: ")
     assert "TTFT ≤ 500 ms" in found.missing[0]
+    assert headline(found).endswith(" (the only one that qualifies)")
 
 
 def test_failed_requests_do_not_meet_the_slo(answers):

@@ -16,9 +16,10 @@ from servebench.analysis.answer.model import (
     WorkloadAnswer,
 )
 from servebench.analysis.warnings.catalog import CATALOG
-from servebench.report.terminal.answer import duration, print_answer, to_json
+from servebench.report.terminal.answer import print_answer, to_json
 from servebench.report.terminal.display import Schedule
 from servebench.report.terminal.tables import CleanConsole
+from servebench.util.figures import duration
 
 UNEQUAL = Inequality(
     key="input_tokens_mean",

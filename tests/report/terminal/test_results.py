@@ -3,8 +3,9 @@
 import pytest
 
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import Doubt, Point
 from servebench.report.charts.specs import tips_of
-from servebench.report.terminal.results import cell_text, points_note
+from servebench.report.terminal.results import cell_text, points_note, warning_lines
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,15 @@ def test_a_percentile_of_too_few_requests_is_marked(column, values, text):
 
 def test_a_percentile_that_is_not_known_has_no_mark():
     assert cell_text(PointRow(), "ttft_ms_p99") == "-"
+
+
+def warned(concurrency, message):
+    doubt = Doubt(code="too_few", message=message, remedy="send more")
+    return Point(row=PointRow(concurrency=concurrency), doubts=(doubt,))
+
+
+def test_a_warning_whose_figures_differ_names_the_level_of_those_it_shows():
+    same = [warned(1, "5 requests"), warned(2, "5 requests")]
+    assert warning_lines(same) == ["too_few (at 1, 2): 5 requests; send more"]
+    different = [warned(1, "5 requests"), warned(2, "4 requests")]
+    assert warning_lines(different) == ["too_few (at 1, 2): at 1, 5 requests; send more"]

@@ -22,6 +22,7 @@ from servebench.analysis.comparison.model import (
 from servebench.analysis.comparison.starts import group_by_start
 from servebench.analysis.fairness import SettingDifference, how_to_resolve, mattering_keys
 from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.util.figures import duration
 
 SIGNIFICANCE = 0.05
 MARGIN = 0.05
@@ -193,8 +194,8 @@ def _one_start(baseline: Side, candidate: Side, rows: Sequence[ComparisonRow]) -
     clear = [row for row in alone if row.low is not None and row.high is not None and not row.low <= 0 <= row.high]
     largest = f"these two differ most in {_largest(clear).description}" if clear else "these two do not clearly differ"
     seconds = [side.start_seconds for side in (baseline, candidate)]
-    minutes = STARTS_ADVISED * sum(one for one in seconds if one is not None) / 60
-    price = f" (about {max(1, round(minutes))} minutes for these two)" if None not in seconds else ""
+    total = STARTS_ADVISED * sum(one for one in seconds if one is not None)
+    price = f" (about {duration(total)} for these two)" if None not in seconds else ""
     few = [side.name for side in (baseline, candidate) if _start_count(side) < 2]
     which = ONE_START if len(few) == 2 else f"one start of {few[0]}: no verdict on the engines" if few else ONE_START
     return f"{which}; {largest}; study.starts={STARTS_ADVISED} gives a verdict{price}"

@@ -144,7 +144,7 @@ def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confide
     if case.measure == "cold_start":
         size = rival.value / first.value - 1 if first.value else 0.0
         yield (
-            _once(_shown(size, case), rival)
+            _once(_shown(size, case), rival, "one cold start of each is stored")
             if size < rules.once_margin
             else "one cold start of each is stored: no verdict"
         )
@@ -212,6 +212,6 @@ def _exceeds_starts(metric: str, size: float, found: LogLead, rules: Rules) -> b
     return exceeds_starts(float(np.log1p(size)), min(map(abs, found.interval)))
 
 
-def _once(size: float, rival: Score) -> str:
+def _once(size: float, rival: Score, why: str = "each was measured once") -> str:
     lead = f"the lead of {percent(size)} over {rival.entrant.name}"
-    return f"{lead} may be chance, as each was measured once: measure again"
+    return f"{lead} may be chance, as {why}: measure again"

@@ -319,7 +319,7 @@ def left_text(left: Left) -> str:
         "slo": f"missed the SLO: {left.note}",
         "slower": f"left after round {left.round}: {behind}",
         "budget": f"not in the finals: {behind}",
-        "not tried": "not tried: no budget",
+        "not tried": "not tried: too little budget left",
         "answers": f"changes answers: {left.note}",
     }[left.reason]
 

@@ -13,6 +13,7 @@ from servebench.report.html.page import environment, policy
 from servebench.report.tuning import (
     FRONT_NOTE,
     HEADINGS,
+    NOT_MEASURED,
     asked_line,
     doubt_line,
     headline,
@@ -85,7 +86,7 @@ def _contributions(found: Sequence[Contribution]) -> Table:
             one.key,
             UNSET if one.before == "null" else one.before,
             one.after,
-            one.gain.text if one.gain is not None else "not measured: no budget",
+            one.gain.text if one.gain is not None else NOT_MEASURED,
         ]
         for one in found
     ]

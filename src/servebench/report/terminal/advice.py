@@ -57,7 +57,7 @@ def headline(found: Recommendation) -> str:
     if found.outcome == "one start each":
         return f"fastest start seen (one each): {text}"
     if found.outcome == "only one":
-        return f"{text} (nothing to compare it with)"
+        return f"{text} ({'the only one that qualifies' if found.missing else 'nothing to compare it with'})"
     text += f", {lead_text(found)}" if found.lead is not None else ""
     return text if found.trust == "clear" else f"provisional: {text}; {found.trust_why.removeprefix('provisional: ')}"
 

@@ -24,7 +24,7 @@ from servebench.analysis.warnings.catalog import WIDE
 from servebench.contracts.point_row import level_words
 from servebench.report.points import VERDICTS
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
-from servebench.util.figures import MISSING, number
+from servebench.util.figures import MISSING, duration, number
 from servebench.util.plain_json import to_json as plain_json
 
 CELL_WIDTH = 15
@@ -138,13 +138,6 @@ def as_plain(answer: Answer) -> dict[str, Any]:
     found = asdict(replace(answer, comparisons=()))
     del found["comparisons"]
     return found
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in whole seconds, minutes or hours, as an estimate is given."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table | Padding:

@@ -43,7 +43,7 @@ def print_comparison(found: RunComparison, out: Console) -> None:
             text = f"different setting: {one.name}: {one.candidate} vs {one.baseline} ({one.reason})"
             out.print(text, style="yellow")
     if minor := [one.key for one in comparison.unequal if not one.matters]:
-        out.print(f"other differences (not relevant): {', '.join(minor)}", style="dim")
+        out.print(f"intended or harmless differences: {', '.join(minor)}", style="dim")
     out.print(Text(f"verdict: {comparison.summary}", style=f"bold {STYLES.get(comparison.result, '')}".strip()))
     for agreement in found.agreements:
         style = AGREEMENT_STYLES.get(agreement.finding, "dim")

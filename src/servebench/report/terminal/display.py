@@ -27,7 +27,7 @@ from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.report.content import content_lines, quality_line, quality_lines
-from servebench.report.terminal.answer import duration, print_answer, to_json
+from servebench.report.terminal.answer import print_answer, to_json
 from servebench.report.terminal.decisions import print_decisions
 from servebench.report.terminal.results import (
     failure_lines,
@@ -40,7 +40,7 @@ from servebench.report.terminal.results import (
 )
 from servebench.report.terminal.tables import console
 from servebench.report.terminal.tuning import print_tuning
-from servebench.util.figures import number, seconds
+from servebench.util.figures import duration, number, seconds
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 

@@ -91,16 +91,20 @@ def _missing_notes(points: Sequence[Point]) -> list[str]:
 
 def warning_lines(points: Iterable[Point]) -> list[str]:
     """Return each warning once, with its levels, cause and remedy."""
-    levels: dict[str, list[str]] = {}
-    first: dict[str, Doubt] = {}
+    found: dict[str, list[tuple[str, Doubt]]] = {}
     for point in points:
         for doubt in point.doubts:
-            levels.setdefault(doubt.code, []).append(point.row.level_label)
-            first.setdefault(doubt.code, doubt)
-    return [
-        f"{code} (at {', '.join(dict.fromkeys(levels[code]))}): {doubt.message}; {doubt.remedy}"
-        for code, doubt in first.items()
-    ]
+            found.setdefault(doubt.code, []).append((point.row.level_label, doubt))
+    return [_warning_line(code, doubts) for code, doubts in found.items()]
+
+
+def _warning_line(code: str, doubts: Sequence[tuple[str, Doubt]]) -> str:
+    """Return a warning with its levels; where its figures differ, with those of the first level, which it names."""
+    levels = list(dict.fromkeys(level for level, _ in doubts))
+    first = doubts[0][1]
+    differ = len(levels) > 1 and len({doubt.message for _, doubt in doubts}) > 1
+    begin = f"at {levels[0]}, " if differ else ""
+    return f"{code} (at {', '.join(levels)}): {begin}{first.message}; {first.remedy}"
 
 
 def failure_lines(points: Iterable[Point]) -> list[str]:
