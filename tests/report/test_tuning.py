@@ -10,7 +10,7 @@ import yaml
 
 from servebench.analysis.tuning.answer import Change, Contribution, Figures, Tried, TuneAnswer
 from servebench.contracts.tuning import Candidate, TuneQuestion
-from servebench.report.html.tuning import tune_page
+from servebench.report.html.tuning import gains_spec, tune_page
 from servebench.report.terminal.tables import CleanConsole, console
 from servebench.report.terminal.tuning import print_tuning
 from servebench.report.tuning import headline
@@ -127,6 +127,14 @@ def test_the_page_is_one_file_and_takes_no_markup_from_names():
     assert "http" not in page.replace("http-equiv", "")
     empty = replace(ANSWER, tried=(), contributions=(), as_good=(), refused=(), gain=None, void=0)
     assert "data:image" not in tune_page(empty)
+
+
+def test_the_chart_of_gains_has_room_for_long_names():
+    spec = gains_spec(
+        [Tried(run="02", name="longer steps on the CPU", origin="recipe", settings="a=1", status="-", from_stock=GAIN)]
+    )
+    axis = spec["layer"][-1]["encoding"]["y"]["axis"]
+    assert 6 * len("longer steps on the CPU") <= axis["minExtent"] <= axis["labelLimit"]
 
 
 def test_the_engine_file_inherits_the_engine():

@@ -145,6 +145,15 @@ def test_a_study_without_a_doubt_says_so(make_study):
     assert [(one["best"], one["look"]) for one in batch["cells"]] == [("best", "good"), ("", "")]
 
 
+def test_a_run_without_a_number_for_a_use_says_why(make_study):
+    load = SimulatedLoad(levels=(8,), requests=60)
+    path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="late", ttft_ms=900), load))
+    data = build.page_of(read.load_study(path), load_rules())
+    row = next(row for row in first_screen(data)[1]["matrix"] if "TTFT limit" in row["use"])
+    cell = next(one for one in row["cells"] if one["name"] == "late")
+    assert (cell["text"], "TTFT ≤ 500 ms" in cell["note"]) == ("-", True)
+
+
 def test_the_best_of_one_start_is_provisional_in_word_and_colour(make_study):
     load = SimulatedLoad(levels=(8,), requests=400)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))

@@ -177,7 +177,8 @@ def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     shown = ["page", "study", "run", "level", "output_throughput_tok_s", "verdict", "doubts", "ttft_ms_p50", "ttft_ms_p99",
              "tpot_ms_mean", *MONEY, "engine", "workload", "engine_version", "model", "gpu"]  # fmt: skip
     st.text(
-        "The point of each run with the highest output throughput: of its valid points, else of its doubtful ones. A TTFT p99 of "
+        "The point of each run with the highest output throughput: of its valid points, else of its doubtful ones. Of several "
+        "starts it is the fastest; the view Study has their means. A TTFT p99 of "
         f"fewer than {values_needed(99)} requests is left out"
     )
     kept = best.assign(page="?view=Study&one-study=" + best["study"].map(quote))

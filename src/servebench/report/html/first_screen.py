@@ -116,7 +116,7 @@ def _label(found: Recommendation) -> Label:
 
 def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[str, str]:
     if score is None:
-        return {"name": name, "text": MISSING, "note": "", "best": "", "look": ""}
+        return {"name": name, "text": MISSING, "note": _why_missing(name, found), "best": "", "look": ""}
     first = score is found.ranking[0] and len(found.ranking) > 1
     lead = lead_text(found) if first and found.outcome != "one start each" else ""
     best = found.best if first else ""
@@ -127,6 +127,12 @@ def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[
         "best": best,
         "look": "" if not best else "good" if found.trust == "clear" else "warn",
     }
+
+
+def _why_missing(name: str, found: Recommendation) -> str:
+    """Return why a run has no score for a use; empty if that is unknown."""
+    start = f"{name}: "
+    return next((line.removeprefix(start) for line in found.missing if line.startswith(start)), "")
 
 
 def _doubt(score: Score) -> str:

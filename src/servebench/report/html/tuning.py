@@ -8,6 +8,7 @@ from typing import Any
 
 from servebench.analysis.tuning.answer import Contribution, Tried, TuneAnswer
 from servebench.report.charts import draw
+from servebench.report.charts.parts import LETTER_WIDTH
 from servebench.report.html.elements import Table
 from servebench.report.html.page import environment, policy
 from servebench.report.tuning import (
@@ -32,6 +33,7 @@ VERDICTS = {
     "none": ("bad", "no winner", "no candidate could be measured or met the limits"),
 }
 """How far to trust each verdict: a look, a word, and why."""
+LABEL_PIXELS = 170.0
 UNSET = "the engine's default"
 KINDS = {
     "winner": ("#009E73", "diamond"),
@@ -110,7 +112,12 @@ def gains_spec(tried: Sequence[Tried]) -> dict[str, Any] | None:
         return None
     order = [one["name"] for one in values]
     x = {"title": "difference from stock, % (95% interval)", "scale": {"zero": True}}
-    y = {"field": "name", "type": "nominal", "sort": order, "title": None, "axis": {"labelLimit": 170}}
+    # wide enough for viewers whose font is wider than the one it is drawn with
+    axis = {
+        "labelLimit": LABEL_PIXELS,
+        "minExtent": min(LABEL_PIXELS, LETTER_WIDTH * max(len(one.name) for one in tried)),
+    }
+    y = {"field": "name", "type": "nominal", "sort": order, "title": None, "axis": axis}
     return {
         "width": 460,
         "data": {"values": values},
