@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -70,6 +71,11 @@ class RunData:
     def words(self) -> tuple[str, ...]:
         """The arguments of the command that made it."""
         return _words(self.manifest.get("words"))
+
+    @property
+    def command(self) -> str:
+        """The command that made it; empty if that is unknown."""
+        return _command(self.manifest.get("words"))
 
     @property
     def error(self) -> str | None:
@@ -171,9 +177,19 @@ class StudyData:
         """The arguments of the command that made it."""
         return _words(self.state.get("words"))
 
+    @property
+    def command(self) -> str:
+        """The command that made it; empty if that is unknown."""
+        return _command(self.state.get("words"))
+
 
 def _words(value: Any) -> tuple[str, ...]:
     return tuple(str(word) for word in value) if isinstance(value, list | tuple) else ()
+
+
+def _command(value: Any) -> str:
+    # `servebench` alone is a command, too
+    return shlex.join(["servebench", *_words(value)]) if isinstance(value, list | tuple) else ""
 
 
 def chosen(overrides: Iterable[str], group: str, name: str) -> str:

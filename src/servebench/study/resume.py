@@ -197,5 +197,5 @@ def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool 
     if command is not None:
         open_runs = sum(standing != "finished" for standing in standings)
         sys.stderr.write(
-            f"{short_id(folder.name)}: {open_runs} of {len(names)} runs are not finished; to continue:\n{command}\n"
+            f"{short_id(folder.name)}: unfinished runs: {open_runs} of {len(names)}; to continue:\n{command}\n"
         )

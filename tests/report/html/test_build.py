@@ -145,6 +145,13 @@ def test_a_study_without_a_doubt_says_so(make_study):
     assert [(one["best"], one["look"]) for one in batch["cells"]] == [("best", "good"), ("", "")]
 
 
+def test_the_first_screen_shows_a_command_without_arguments_too(make_study):
+    study = read.load_study(make_study((SimulatedEngine(), SimulatedLoad(requests=20))))
+    for words, command in (([], "servebench"), (["engine=a b"], "servebench 'engine=a b'"), (None, "")):
+        found = replace(study, state={**study.state, "words": words})
+        assert first_screen(build.page_of(found, load_rules()))[1]["command"] == command
+
+
 def test_a_run_without_a_number_for_a_use_says_why(make_study):
     load = SimulatedLoad(levels=(8,), requests=60)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="late", ttft_ms=900), load))

@@ -79,6 +79,7 @@ def page_of(
         title=short_id(study) if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",
         folder=study if isinstance(found, StudyData) else found.run_id,
         words=found.words,
+        command=found.command,
         runs=pages,
         version=__version__,
         answers=answers if readable else (),

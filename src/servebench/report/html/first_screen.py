@@ -1,6 +1,5 @@
 """The first screen of a report: the question, the answer, and the table of uses by engines."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,7 +42,7 @@ def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
         "recommendations": [_recommendation(one) for one in measured],
         "not_measured": _not_measured(data.answers),
         "next": () if progress(data) else _next_steps(found),
-        "command": f"servebench {shlex.join(data.words)}" if data.words else "",
+        "command": data.command,
     }
 
 

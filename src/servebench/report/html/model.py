@@ -42,6 +42,7 @@ class Page:
     title: str
     folder: str
     words: Sequence[str]
+    command: str = ""
     runs: Sequence[RunPage]
     version: str
     answer: Answer

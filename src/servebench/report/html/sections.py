@@ -132,7 +132,7 @@ def published(data: Page) -> Section:
 
 def commands(data: Page) -> Section:
     """Return the commands and the machine behind each run."""
-    study = f"servebench {shlex.join(data.words)}" if data.words else ""
+    study = data.command
     return "commands", {"study": study, "runs": [_made_by(one) for one in data.runs]}
 
 

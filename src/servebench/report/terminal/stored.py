@@ -1,6 +1,5 @@
 """The output of `servebench show`."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,7 +71,7 @@ def _header(run: RunData) -> dict[str, str | None]:
     shared = " (shared)" if start.get("shared") else ""
     return {
         "folder": str(run.path),
-        "command": f"servebench {shlex.join(run.words)}" if run.words else None,
+        "command": run.command or None,
         "status": run.standing + (f": {run.error}" if run.error else ""),
         "engine": " ".join(filter(None, (run.fact("engine"), run.fact("engine_version"), f"({run.fact('launch')})"))),
         "model": run.fact("model"),
@@ -136,7 +135,7 @@ def show_study(
         {
             "folder": str(study.path),
             "status": study.status,
-            "command": f"servebench {shlex.join(study.words)}" if study.words else None,
+            "command": study.command or None,
             "took": seconds(ended - started) if started and ended else None,
         }
     )
