@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import pytest
 
@@ -222,3 +223,11 @@ def test_charts_say_that_a_p99_is_of_too_few_requests(values, weak):
     row = PointRow(concurrency=1, ttft_ms_p99=9.0, ttft_ms_n=values)
     series = Series(name="a", panel="unique", colour=0, rows=[row])
     assert bool(weak_note([series])) is weak
+
+
+def test_a_long_name_wraps_in_the_legend():
+    """With `nowrap` a page with long names scrolls sideways on a narrow screen."""
+    style = files("servebench.report.html").joinpath("templates/style.css").read_text(encoding="utf-8")
+    (rule,) = re.findall(r"(?<![\w.#-])label\{([^}]*)\}", style)
+    assert "max-width:100%" in rule
+    assert "nowrap" not in rule
