@@ -55,3 +55,16 @@ def test_the_page_and_show_have_the_figures(study, capsys):
     told = capsys.readouterr().out
     assert "quality: mmlu at 8: 33.3% right [20.0, 50.0] of 60" in told
     assert "sample_too_small: " in told
+
+
+@pytest.mark.parametrize(
+    ("status", "command"),
+    [("failed", "servebench resume study --failed"), ("interrupted", "servebench resume study"), ("finished", None)],
+)
+def test_a_run_that_did_not_finish_names_the_command_that_goes_on(study, capsys, status, command):
+    run = RunFolder(study / "00_fast_unique")
+    state = json.loads(run.state.read_text())
+    run.state.write_text(json.dumps({**state, "status": status}))
+    assert dispatch(["show", "study/00_fast_unique"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"next: {command}" if command else "next: " not in last

@@ -204,6 +204,9 @@ def test_a_lead_of_one_start_each_is_provisional(make_study, slow, outcome, best
     assert (found.outcome, found.best, lead.clear) == (outcome, best, outcome == "winner")
     assert found.trust == ("provisional" if outcome == "winner" else outcome)
     assert (found.lead, found.lead_low, found.lead_high) == pytest.approx((lead.size, lead.low, lead.high))
+    # an interval beside "no clear winner" would look like one
+    assert ("by one start each, which may be chance" in lead_text(found)) is (outcome != "winner")
+    assert ("[" in lead_text(found)) is (outcome == "winner")
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @outputs_option
 def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, outputs: Path) -> int:
     """Show the set-up and the results of a stored run, or the answer of a stored study."""
+    from servebench.analysis.answer.next_steps import UNFINISHED
     from servebench.analysis.limits import findings
     from servebench.analysis.stored_runs import repeats_of
     from servebench.contracts.labels import run_labels
@@ -43,6 +44,7 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
     from servebench.store.studies import find, load_study, number_runs
     from servebench.store.tune import is_tune
     from servebench.study.outlook import study_answer
+    from servebench.util.short_id import short_id
 
     found = find(name, outputs)
     if request_id is not None:
@@ -75,6 +77,9 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
         except StoreError as error:
             click.echo(f"where the time goes: {error}", err=True)
         print_findings(limits, console(), verbose=verbose)
+        if found.status in UNFINISHED | {"failed"}:
+            failed = " --failed" if found.status == "failed" else ""
+            click.echo(f"next: servebench resume {short_id(found.study_id)}{failed}")
     return 0
 
 

@@ -40,9 +40,12 @@ def place_text(score: Score) -> str:
 
 
 def lead_text(found: Recommendation) -> str:
-    """Return the lead with its interval, in percent of what it is over, and over whom; empty without one."""
+    """Return the lead with its interval, in percent of what it is over, and over whom; empty without one. Where single starts
+    leave it open who is best, there is no interval: that of one start each knows nothing of how starts differ."""
     if found.lead is None:
         return ""
+    if found.outcome == "no clear difference" and found.one_start:
+        return f"{change(found.lead)} vs {_short(found.rival, found)} by one start each, which may be chance"
     known = found.lead_low is not None and found.lead_high is not None
     interval = f" {change_interval(found.lead_low, found.lead_high)}" if known else ""
     return f"{change(found.lead)}{interval} vs {_short(found.rival, found)}"
