@@ -125,6 +125,19 @@ def test_repeats_of_a_level_are_one_mark():
     assert second["load"] == "8 users, mean of 2 repeats"
 
 
+def test_panels_side_by_side_have_one_kind_of_axis():
+    """A workload whose values differ by a factor of a hundred makes the axes of all logarithmic."""
+
+    def kinds(most):
+        rows = [row(2), row(8, most)]
+        drawn = [series("a", "unique"), Series(name="a", panel="rag", colour=0, rows=rows)]
+        charts = specs.against_load(drawn, METRIC["output_throughput"]).charts
+        return [layers(chart, "point")[0]["encoding"]["y"]["scale"]["type"] for chart in charts]
+
+    assert kinds(120.0) == ["linear", "linear"]
+    assert kinds(12_000.0) == ["log", "log"]
+
+
 def test_a_point_says_all_its_values_under_the_mouse(four):
     assert specs.tips_of("a", [row(4, requests_ok=1200)])["requests_ok"] == "1,200"
     chart = specs.against_load(four, METRIC["output_throughput"]).charts[0]

@@ -166,8 +166,17 @@ def _load_axis(rows: Sequence[Mapping[str, Any]], *, rate: bool) -> Spec:
     }
 
 
-def _value_scale(values: Sequence[float]) -> Spec:
-    wide = bool(values) and min(values) > 0 and max(values) > LOG_FROM * min(values)
+def _values(rows: Sequence[Mapping[str, Any]], stats: Sequence[str]) -> list[float]:
+    keys = [f"{name}{stat}" for stat in (stats or ("",)) for name in ("y", "low", "high")]
+    return [row[key] for row in rows for key in keys if row.get(key) is not None]
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    """Whether values take a logarithmic axis."""
+    return bool(values) and min(values) > 0 and max(values) > LOG_FROM * min(values)
+
+
+def _value_scale(*, wide: bool) -> Spec:
     return {"type": "log", "nice": False} if wide else {"type": "linear", "zero": True}
 
 
@@ -181,15 +190,16 @@ def lines(
     limit: float | None = None,
     labelled: bool = False,
     more: Mapping[str, str] | None = None,
+    wide: bool | None = None,
 ) -> Spec:
     """Return lines of points with interval bands. Rows have run, x, verdict, and y, low, high, each with the percentile behind it
-    where there are several; `limit` is an SLO on the y axis."""
-    keys = [f"{name}{stat}" for stat in (stats or ("",)) for name in ("y", "low", "high")]
-    values = [row[key] for row in rows for key in keys if row.get(key) is not None]
+    where there are several; `limit` is an SLO on the y axis, which is logarithmic if it is `wide` (None: as its values ask)."""
+    values = _values(rows, stats)
+    wide = _is_wide(values) if wide is None else wide
     up = {
         "type": "quantitative",
         "title": y,
-        "scale": _value_scale(values),
+        "scale": _value_scale(wide=wide),
         "axis": {"format": ",.12~g", "tickCount": 5},
     }
     scales = colour_scales(series)
@@ -205,7 +215,7 @@ def lines(
         "fillOpacity": {"condition": {"test": "datum.verdict === 'valid'", "value": 1}, "value": 0},
     }
     layers: list[Spec] = []
-    if any(row.get(key) is not None for row in rows for key in keys if key.startswith("low")):
+    if any(row.get(f"low{stat}") is not None for row in rows for stat in stats or ("",)):
         layers = [{"mark": mark, "transform": known, "encoding": ends} for mark in INTERVALS]
     if x["type"] == "quantitative":
         order = {"field": "order", "type": "quantitative"}
@@ -240,17 +250,22 @@ def _limit(limit: float, up: Spec, *, drawn: bool) -> list[Spec]:
 
 def against_load(series: Sequence[Series], metric: ChartMetric, limit: float | None = None) -> ChartSet | None:
     """Return a metric by load, a panel for each workload; None when no run has it."""
+    stats = tuple(stat for stat in metric.columns if stat)
+    panels = {
+        panel: (own, rows)
+        for panel, own in panels_of(series).items()
+        if (rows := [row for one in own for row in _level_rows(one, metric)])
+    }
+    # panels side by side are read with one kind of axis
+    values = [_values(rows, stats) for _, rows in panels.values()]
+    wide = any(map(_is_wide, values)) and all(min(own, default=0.0) > 0 for own in values)
     charts = []
-    for panel, own in panels_of(series).items():
-        rows = [row for one in own for row in _level_rows(one, metric)]
-        if not rows:
-            continue
+    for panel, (own, rows) in panels.items():
         rate = any(row.rate is not None for one in own for row in one.rows)
-        stats = tuple(stat for stat in metric.columns if stat)
-        drawn = lines(rows, own, _load_axis(rows, rate=rate), metric.axis, stats=stats, limit=limit)
+        axis = _load_axis(rows, rate=rate)
+        drawn = lines(rows, own, axis, metric.axis, stats=stats, limit=limit, wide=wide)
         title = metric.title + (" p50" if stats else "")
         charts.append(Chart(title=panel, spec={**drawn, "height": HEIGHT}, words=_in_words(title, rows, metric.axis)))
-    stats = tuple(stat for stat in metric.columns if stat)
     return ChartSet(name=metric.name, title=metric.title, charts=charts, stats=stats) if charts else None
 
 
