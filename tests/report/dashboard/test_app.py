@@ -108,14 +108,23 @@ def test_a_study_without_a_point_has_its_page_too(tmp_path, monkeypatch):
         assert said in screen
 
 
-def test_the_best_point_of_a_run_is_a_valid_one_where_it_has_any():
-    rows = [("a", 10.0, "valid"), ("a", 99.0, "doubtful"), ("b", 5.0, "doubtful"), ("b", 7.0, "doubtful")]
-    points = pd.DataFrame(rows, columns=["run_key", "output_throughput_tok_s", "verdict"])
-    assert best_points(points)["output_throughput_tok_s"].tolist() == [10.0, 7.0]
+def test_the_best_load_of_a_run_is_by_the_means_over_its_starts_and_valid_where_it_can_be():
+    rows = [
+        *[("a", "4", 10.0, "valid"), ("a", "32", 99.0, "doubtful")],
+        *[("b", "4", 5.0, "doubtful"), ("b", "32", 7.0, "doubtful"), ("b", "64", 50.0, "void")],
+        *[("c", "4", 30.0, "valid"), ("c", "4", 10.0, "valid"), ("c", "32", 24.0, "valid")],
+        *[("c", "32", 26.0, "doubtful"), ("c", "32", 22.0, "valid"), ("d", "4", 3.0, "void")],
+    ]
+    points = pd.DataFrame(rows, columns=["run_key", "level", "output_throughput_tok_s", "verdict"])
+    found = best_points(points).set_index("run_key")
+    assert found["output_throughput_tok_s"].to_dict() == {"a": 10.0, "b": 7.0, "c": 24.0, "d": 3.0}
+    assert found["level"].to_dict() == {"a": "4", "b": "32", "c": "32", "d": "4"}
+    assert found["verdict"].to_dict() == {"a": "valid", "b": "doubtful", "c": "doubtful", "d": "void"}
 
 
 def test_a_p99_of_few_requests_is_left_out():
-    points = pd.DataFrame({"run_key": ["a", "b"], "output_throughput_tok_s": [1.0, 1.0], "verdict": ["valid"] * 2,
+    points = pd.DataFrame({"run_key": ["a", "b"], "level": ["4", "4"], "output_throughput_tok_s": [1.0, 1.0],
+                           "verdict": ["valid"] * 2,
                            "ttft_ms_p99": [5.0, 6.0], "ttft_ms_n": [735, 736]})  # fmt: skip
     assert best_points(points)["ttft_ms_p99"].isna().tolist() == [True, False]
 

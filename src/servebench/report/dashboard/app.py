@@ -66,6 +66,8 @@ URL: Any = {"bind": "query-params"}
 QUALITY_COLUMNS = ("n", "measure", "at", "right_per_s", "latency_ms_p50", "latency_ms_p99", "unanswered", "emulated")
 MONEY = ("energy_j_per_token", "output_tok_s_per_w", "cost_usd_per_mtok", "cost_usd_per_mgood")
 """Shown if any run has them."""
+AVERAGED = ("output_throughput_tok_s", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", *MONEY)
+"""Shown as means over the starts and repeats of a load."""
 
 
 @st.cache_resource(show_spinner="reading the requests", max_entries=32)
@@ -177,8 +179,8 @@ def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     shown = ["page", "study", "run", "level", "output_throughput_tok_s", "verdict", "doubts", "ttft_ms_p50", "ttft_ms_p99",
              "tpot_ms_mean", *MONEY, "engine", "workload", "engine_version", "model", "gpu"]  # fmt: skip
     st.text(
-        "The point of each run with the highest output throughput: of its valid points, else of its doubtful ones. Of several "
-        "starts it is the fastest; the view Study has their means. A TTFT p99 of "
+        "The load of each run with the highest output throughput, by the means over its starts and repeats: of the loads with "
+        "valid points, else of the others. A TTFT p99 of "
         f"fewer than {values_needed(99)} requests is left out"
     )
     kept = best.assign(page="?view=Study&one-study=" + best["study"].map(quote))
@@ -211,11 +213,22 @@ def grid(table: Any, **options: Any) -> None:
 
 
 def best_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the point of each run with the highest throughput: of its valid points, else of its doubtful ones."""
-    known = points.dropna(subset=["output_throughput_tok_s"])
-    known = known.assign(believed=known["verdict"] == "valid").sort_values(["believed", "output_throughput_tok_s"])
-    found: pd.DataFrame = known.groupby("run_key", sort=False).tail(1).sort_index()
-    return without_weak_p99(found)
+    """Return a row for each run: its load with the highest throughput, by the means over its starts and repeats, as `ls` has it.
+
+    Loads of which more than half of the points are valid come first; void points count where a run has no others. Verdict and
+    warnings are those of a point that is not valid, if there is one.
+    """
+    known = without_weak_p99(points.dropna(subset=["output_throughput_tok_s"]))
+    known = known.assign(valid=known["verdict"].eq("valid"), counts=known["verdict"].ne("void"))
+    known = known[known["counts"] | ~known.groupby("run_key")["counts"].transform("any")]
+    groups = known.groupby(["run_key", "level"], sort=False)
+    averaged = [name for name in AVERAGED if name in known]
+    known = known.assign(
+        **{name: groups[name].transform("mean") for name in averaged}, believed=groups["valid"].transform("mean") > 0.5
+    )
+    order = known.sort_values(["believed", "output_throughput_tok_s", "valid"], ascending=[True, True, False])
+    found: pd.DataFrame = order.groupby("run_key", sort=False).tail(1).sort_index()
+    return found
 
 
 def without_weak_p99(points: pd.DataFrame) -> pd.DataFrame:
