@@ -52,6 +52,7 @@ ANSWER = TuneAnswer(
     void=1,
     points=8,
     engine_command="llama-server --threads 2",
+    command="servebench tune engine=llamacpp",
     next_steps=(("servebench engine=llamacpp_tuned", "the winner"),),
 )  # fmt: skip
 
@@ -76,6 +77,7 @@ def test_the_screen_says_all_that_was_promised():
         "the whole space has 1,000 settings",
         "1 of 8 points are void",
         "what would change the answer: another load",
+        "command: servebench tune engine=llamacpp",
         "engine: llama-server --threads 2",
         "next: servebench engine=llamacpp_tuned",
     ):
@@ -118,7 +120,7 @@ def test_what_else_may_be_the_answer(verdict, said):
 
 
 def test_the_page_is_one_file_and_takes_no_markup_from_names():
-    page = tune_page(ANSWER, "servebench tune <b>")
+    page = tune_page(replace(ANSWER, command="servebench tune <b>"))
     assert "servebench tune &lt;b&gt;" in page
     assert page.startswith("<!doctype html>")
     assert "t01 &lt;b&gt;" in page

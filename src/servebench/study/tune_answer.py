@@ -50,7 +50,7 @@ def write_answer(
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(engine_file(answer, winner), encoding="utf-8")
     with writing(folder.tune_page):
-        folder.tune_page.write_text(tune_page(answer, _command(folder)), encoding="utf-8")
+        folder.tune_page.write_text(tune_page(answer), encoding="utf-8")
         (folder.path / "tune_answer.json").write_text(to_json(answer) + "\n", encoding="utf-8")
     return answer
 
@@ -82,7 +82,7 @@ def make_answer(
         space_size=state.space_size,
         spaces=list(stored_spaces(state, registry).values()),
     )
-    return _with_commands(answer, folder, state, planned, registry)
+    return _with_commands(replace(answer, command=_command(folder)), folder, state, planned, registry)
 
 
 def _stock_of(state: TuneState, planned: Mapping[str, Job], run: str) -> Job:

@@ -78,7 +78,7 @@ class Contribution:
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
     """The whole answer. Minutes are engine minutes; `next_steps` are command lines with why to run them. `recommended` is the
-    candidate to use: the winner, or stock where that is as good."""
+    candidate to use: the winner, or stock where that is as good. `command` is the one that made the study."""
 
     study: str
     question: TuneQuestion
@@ -107,6 +107,7 @@ class TuneAnswer:
     points: int = 0
     engine_file: str = ""
     engine_command: str = ""
+    command: str = ""
     next_steps: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -44,8 +44,8 @@ KINDS = {
 """The colour and mark of each kind of candidate, distinct for the colour-blind."""
 
 
-def tune_page(answer: TuneAnswer, command: str = "") -> str:
-    """Return the page as HTML; `command` is the one that made the study."""
+def tune_page(answer: TuneAnswer) -> str:
+    """Return the page as HTML."""
     refused: dict[str, list[str]] = {}
     for name, why in answer.refused:
         refused.setdefault(why, []).append(name)
@@ -54,7 +54,6 @@ def tune_page(answer: TuneAnswer, command: str = "") -> str:
         .get_template("tune.html")
         .render(
             answer=answer,
-            command=command,
             policy=policy([]),
             headline=headline(answer),
             value=value_line(answer),

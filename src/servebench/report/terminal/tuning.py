@@ -49,6 +49,8 @@ def print_tuning(answer: TuneAnswer, out: Console, *, complete: bool) -> None:
         out.print(doubt, style="yellow")
     out.print(spent_line(answer))
     out.print(f"what would change the answer: {'; '.join(answer.would_change)}")
+    if answer.command:
+        out.print(Text(f"command: {answer.command}"))
     if answer.engine_command:
         out.print(Text(f"engine: {answer.engine_command}"))
     for command, why in answer.next_steps:
