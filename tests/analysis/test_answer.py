@@ -256,6 +256,19 @@ def test_a_wide_interval_is_said_with_what_narrows_it(make_study):
     assert [one for one in found.caveats if one.startswith("Wide: the interval is wider than ±25%; raise load.")]
 
 
+def test_the_mean_of_points_with_wide_intervals_is_wide_only_if_its_own_interval_is(make_study):
+    steady = replace(FAST, spread=0.05, drift_sd=0.003, run_sd=0.002)
+    runs = read.load_study(make_study((steady, load(levels=(4,), starts=5)), doubts=[IMPRECISE.issue("y")])).runs
+    found = answer_of(runs)
+    (cell,) = found.workloads[0].columns[0].cells.values()
+    assert not cell.wide
+    assert not [one for one in found.caveats if one.startswith("Wide")]
+    asked = {"load": {"until": "0.01%"}}
+    wanted = [replace(run, manifest={**run.manifest, "config": {**run.config, **asked}}) for run in runs]
+    ((cell,),) = (one.columns[0].cells.values() for one in answer_of(wanted).workloads)
+    assert cell.wide
+
+
 def test_times_of_the_next_steps_rest_on_what_the_study_took(make_study):
     path = make_study((FAST, load()), (SLOW, load()), doubts=[NOT_STATIONARY.issue("x")])
     steps = {one.command.split()[1]: one for one in answer(path, words=("-m", "engine=fast,slow")).next_steps}

@@ -286,6 +286,25 @@ def test_the_interval_of_a_median_holds_the_truth_where_requests_share_their_tim
     assert held >= 178
 
 
+@pytest.mark.parametrize("percent", [None, 50])
+def test_the_interval_over_windows_holds_the_truth_where_the_engine_changes_from_window_to_window(percent):
+    rng = np.random.default_rng(8)
+    held = 0
+    for _ in range(200):
+        windows = [np.exp(speed + rng.normal(0, 0.05, 200)) for speed in rng.normal(0, 0.05, 10)]
+        low, high = log_interval(windows, percent)
+        held += low <= 0 <= high
+    assert held >= 178
+
+
+def test_windows_without_a_finite_value_have_the_interval_of_their_requests():
+    """Where half of the requests failed the median of a window is infinite."""
+    failed = np.where(np.arange(200) % 3, np.inf, 1.0)
+    alone = log_interval([np.full(200, 1.0) + np.arange(200) / 1000] * 2, 50)
+    assert alone is not None
+    assert log_interval([failed] * 3, 50) is None or np.isinf(log_interval([failed] * 3, 50)[1])
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_equal_engines_of_one_start_are_rarely_called_different_by_a_known_spread(shared):
     """Five earlier starts of one set-up give one estimate of the spread; those of two set-ups give two."""

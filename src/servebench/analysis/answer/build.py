@@ -17,8 +17,10 @@ from servebench.analysis.recommendation.values import metric_interval, metric_va
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.warnings.catalog import is_wide
+from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.point_row import level_words
+from servebench.contracts.precision import half_width, precision_targets
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.figures import number
 
@@ -118,10 +120,23 @@ def _title(workload: str, runs: Sequence[RunData]) -> str:
 
 
 def _cells(entrant: Entrant) -> dict[str, AnswerCell]:
-    return {level.label: _cell(level) for level in entrant.levels}
+    asked = _half_width_asked(entrant)
+    return {level.label: _cell(level, asked) for level in entrant.levels}
 
 
-def _cell(level: RankedLevel) -> AnswerCell:
+def _half_width_asked(entrant: Entrant) -> float:
+    """Return half the width from which on the interval of a throughput is wide, as a share: what `load.until` asks, or the
+    usual one."""
+    load = mapping(mapping(entrant.manifest.get("config")).get("load"))
+    try:
+        targets = precision_targets(load.get("until"), open_loop=bool(load.get("rate")))
+    except (TypeError, ValueError):
+        # another version's, or changed by hand
+        targets = {}
+    return targets.get(THROUGHPUT, HALF_WIDTH_SHARE_MAX)
+
+
+def _cell(level: RankedLevel, asked: float) -> AnswerCell:
     """A level: of one point its own figures, of several their mean over starts and its interval."""
     row = level.rows[0]
     value, low, high = (row.get(f"{THROUGHPUT}{end}") for end in ("", "_low", "_high"))
@@ -131,6 +146,9 @@ def _cell(level: RankedLevel) -> AnswerCell:
     ttft_ms = metric_value("ttft_ms_p50", level) if len(level.rows) > 1 else row.ttft_ms_p50
     codes = tuple(code for code in level.doubts if not is_mark(code)) if level.verdict != "valid" else ()
     wide = is_wide(level.doubts)
+    if len(level.rows) > 1 and low is not None and high is not None:
+        # their mean is known better than each of them
+        wide = wide and half_width(low, high) > asked
     return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)
 
 

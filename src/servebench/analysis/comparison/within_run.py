@@ -2,7 +2,8 @@
 
 Requests of one time share the engine's steps, and the engine's speed wanders, so they are not independent. The error of a
 mean over them, in the order sent, comes from the slow part of their spectrum (`rates.rate_error`). A percentile's interval
-is that of the share of values below it (Woodruff 1952, J. Am. Stat. Assoc. 47), with the same error.
+is that of the share of values below it (Woodruff 1952, J. Am. Stat. Assoc. 47), with the same error. Several windows of a start show
+also what changes over minutes, which none of them can: an interval over WINDOWS_MIN or more is at least as wide as they differ.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from servebench.analysis.rates import SLOW_WAVES, pooled_rate_error
 from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
 from servebench.util.percentile import percentile
 
+WINDOWS_MIN = 3
+"""Two windows say almost nothing of how much windows differ."""
+
 
 def statistic(values: Floats, percent: float | None) -> float:
     """Return the mean (`percent` None) or a percentile of values, infinite ones included."""
@@ -26,15 +30,39 @@ def log_interval(parts: Sequence[Floats], percent: float | None) -> Interval | N
 
     `parts` are the values of each window in order: rates in slices of time for a mean, latencies of requests otherwise.
     """
+    within = _mean_interval(parts) if percent is None else _percentile_interval(parts, percent)
+    between = _interval_between([statistic(part, percent) for part in parts])
+    if within is None or between is None:
+        return within
+    return min(within[0], between[0]), max(within[1], between[1])
+
+
+def _interval_between(values: Sequence[float]) -> Interval | None:
+    """Return the interval of the mean logarithm of windows that stand for themselves (Student's t); None for too few of them, or
+    where one has no finite logarithm."""
+    if len(values) < WINDOWS_MIN or not all(0 < value < np.inf for value in values):
+        return None
+    logs = np.log(values)
+    half = float(logs.std(ddof=1)) / logs.size**0.5 * _student(logs.size - 1)
+    return float(logs.mean()) - half, float(logs.mean()) + half
+
+
+def _student(freedom: float) -> float:
     from scipy.special import stdtrit
 
-    if percent is None:
-        error = pooled_rate_error(parts)
-        if error is None:
-            return None
-        middle = float(np.log(np.concatenate(parts).mean()))
-        half = error.share * float(stdtrit(error.freedom, (1 + CONFIDENCE) / 2))
-        return middle - half, middle + half
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+
+
+def _mean_interval(parts: Sequence[Floats]) -> Interval | None:
+    error = pooled_rate_error(parts)
+    if error is None:
+        return None
+    middle = float(np.log(np.concatenate(parts).mean()))
+    half = error.share * _student(error.freedom)
+    return middle - half, middle + half
+
+
+def _percentile_interval(parts: Sequence[Floats], percent: float) -> Interval | None:
     values = np.concatenate(parts)
     middle, share = statistic(values, percent), percent / 100
     known = [part for part in parts if part.size >= 4 * SLOW_WAVES]
@@ -45,7 +73,7 @@ def log_interval(parts: Sequence[Floats], percent: float | None) -> Interval | N
     squares = [float(np.mean(np.abs(np.fft.rfft(part - part.mean())[1 : SLOW_WAVES + 1]) ** 2)) for part in below]
     least = values.size * share * (1 - share)
     error = max(sum(squares), least) ** 0.5 / values.size
-    half = error * float(stdtrit(2 * SLOW_WAVES * len(known), (1 + CONFIDENCE) / 2))
+    half = error * _student(2 * SLOW_WAVES * len(known))
     if share - half < 0 or share + half > 1:
         return None
     with np.errstate(divide="ignore"):
