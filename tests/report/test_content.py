@@ -1,5 +1,7 @@
 """What a run's points say beside times."""
 
+from dataclasses import replace
+
 import pytest
 
 from servebench.contracts.point_row import PointRow
@@ -54,4 +56,20 @@ def test_small_hit_rates_are_shown_with_verbose():
     row = PointRow(concurrency=4, prefix_cache_hit_rate=0.001, prefix_cache_hit_rate_ideal=0.0192)
     assert content_lines([Point(row=row)], verbose=True) == [
         "prefix cache: 0.1% of prompt tokens hit (1.92% at best) (at 4)"
+    ]
+
+
+def test_points_of_one_level_have_one_line():
+    rows = [
+        PointRow(concurrency=4, repeat=0, prefix_cache_hit_rate=0.3, json_compliance=0.5, json_compliance_n=8),
+        PointRow(concurrency=4, repeat=1, prefix_cache_hit_rate=0.4, json_compliance=1.0, json_compliance_n=24),
+        PointRow(concurrency=8, prefix_cache_hit_rate=0.1, json_compliance=1.0, json_compliance_n=3),
+        PointRow(concurrency=4, repeat=2, prefix_cache_hit_rate=0.5),
+    ]
+    rows = [replace(row, prefix_cache_hit_rate_ideal=0.5) for row in rows]
+    assert content_lines([Point(row=row) for row in rows]) == [
+        "prefix cache: 40% of prompt tokens hit (50% at best) (at 4, mean of 3 points)",
+        "prefix cache: 10% of prompt tokens hit (50% at best) (at 8)",
+        "JSON (constrained): 28 of 32 answers match their schema (87.5%) (at 4, mean of 3 points)",
+        "JSON (constrained): 3 of 3 answers match their schema (100%) (at 8)",
     ]

@@ -2,27 +2,48 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SUMMED, Point, QualitySummary
 from servebench.util.figures import number, percent, percent_interval, short_percent
 
+MEANS = (
+    *("prefix_cache_hit_rate", "prefix_cache_hit_rate_ideal", "needle_recall"),
+    *("json_compliance", "json_compliance_unconstrained", "constraint_ttft_ms", "constraint_tpot_ms"),
+)
 CACHE_SHOWN = 0.05
 """Hits below this share of the prompt tokens, at best too, are those of what the chat template shares."""
 
 
 def content_lines(points: Iterable[Point], *, verbose: bool = False) -> list[str]:
-    """Return a line for each metric that a point has, with its level; `verbose` adds cache hits below CACHE_SHOWN."""
+    """Return a line for each metric and level, of its points together; `verbose` adds cache hits below CACHE_SHOWN."""
     rows = [point.row for point in points]
     if not verbose:
         rows = [replace(row, prefix_cache_hit_rate_ideal=None) if not shares_prefixes(row) else row for row in rows]
+    levels: dict[str, list[PointRow]] = {}
+    for row in rows:
+        levels.setdefault(row.level_label, []).append(row)
     describers = (_cache, _json, _needles)
     return [
-        f"{text} (at {row.level_label})"
+        f"{text} (at {level}{f', mean of {len(own)} points' if len(own) > 1 else ''})"
         for describe in describers
-        for row in rows
-        if (text := describe(row)) is not None
+        for level, own in levels.items()
+        if (text := describe(_mean_row(own))) is not None
     ]
+
+
+def _mean_row(rows: Sequence[PointRow]) -> PointRow:
+    """Return the points of one level as one row: means of what they have, and how many answers there are in all."""
+    known = {name: [value for row in rows if (value := row.get(name)) is not None] for name in MEANS}
+    means = {name: fmean(values) if values else None for name, values in known.items()}
+    graded = [(row.json_compliance, row.json_compliance_n) for row in rows]
+    counted = [(share, count) for share, count in graded if share is not None and count]
+    if not counted:
+        return replace(rows[0], **means)
+    count = sum(count for _, count in counted)
+    means["json_compliance"] = sum(share * own for share, own in counted) / count
+    return replace(rows[0], **means, json_compliance_n=count)
 
 
 def shares_prefixes(row: PointRow) -> bool:
