@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from statistics import pstdev
 
@@ -13,6 +14,7 @@ from servebench.calibration.comparisons import AA
 from servebench.calibration.page import page
 from servebench.calibration.run import all_cells, calibrate, chosen_cells
 from servebench.calibration.simulate import STEADY, Plant, run_data, simulate_run, simulate_search
+from servebench.cli.commands.calibrate import command
 from servebench.util.errors import ConfigError
 
 SHARE = Promise(name="p", text="a promise", bar=0.05)
@@ -204,3 +206,8 @@ def test_an_interrupt_ends_it(monkeypatch):
     monkeypatch.setattr("servebench.run.simulated._Client.run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         simulate_run(Plant(words=("load.concurrency=[1]", "load.requests=10")), "0")
+
+
+def test_the_help_names_every_promise():
+    words = set(re.findall(r"\w+", command.help))
+    assert {promise.name for cell in all_cells() for promise in cell.promises} <= words

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from servebench.calibration.tuning import (
+    ALL_EQUAL,
+    EQUAL,
     HARDER,
     LANDSCAPES,
     MARGIN,
     SimulatedTune,
+    cells,
     contributions,
     grid,
     race,
@@ -54,3 +58,17 @@ def test_what_a_setting_contributes_is_within_its_interval(landscape):
     held = [one for seed in range(12) for one in contributions(SimulatedTune(landscape, seed))]
     assert len(held) >= 12
     assert sum(held) / len(held) >= 0.85
+
+
+def test_of_equal_candidates_hardly_any_is_called_better():
+    equal = [cell for cell in cells() if cell.promises == (EQUAL,)]
+    assert [cell.name for cell in equal] == [one.name for one in ALL_EQUAL]
+    # a seed draws the same deviations for all
+    called = [cell.trial(4 * index + seed, None)[EQUAL, ""] for index, cell in enumerate(equal) for seed in range(4)]
+    assert sum(called) <= 2
+
+
+def test_a_better_candidate_is_called_better():
+    """The promise above would be kept by a race that never says so."""
+    trial = replace(next(cell for cell in cells() if cell.promises == (EQUAL,)).trial, landscape=LANDSCAPES[0])
+    assert sum(trial(seed, None)[EQUAL, ""] for seed in range(4)) >= 3

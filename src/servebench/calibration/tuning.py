@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from servebench.analysis.tuning.answer import Change, change_of, gain_of, recommended
+from servebench.analysis.tuning.answer import Change, change_of, gain_of, recommended, verdict_of
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result, Step
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise
@@ -45,6 +45,11 @@ HELD = Promise(
     text="the interval of `servebench tune`'s gain over stock, from the finals alone, holds the true gain in 95% of the studies",
     bar=0.95,
     at_most=False,
+)
+EQUAL = Promise(
+    name="tune_aa",
+    text=f"where all {CANDIDATES} candidates are equal, `servebench tune` says that one is better than stock in at most 5% of the studies",
+    bar=0.05,
 )
 PARTS = Promise(
     name="tune_parts",
@@ -96,6 +101,11 @@ def _close(rng: random.Random) -> list[float | None]:
     return _shuffled(rng, [0.0, *near, *_spread_below(rng, CANDIDATES - 5, 0.09, 0.6)])
 
 
+def _equal(_: random.Random) -> list[float | None]:
+    """Nothing is better than stock."""
+    return [0.0] * CANDIDATES
+
+
 def _shuffled(rng: random.Random, found: Sequence[float | None]) -> list[float | None]:
     """In random order, with an engine that starts as stock."""
     mixed = list(found)
@@ -118,6 +128,14 @@ HARDER = (
     Landscape(name="starts of a third differ by 10%", means=_close, rough_sd=0.10),
 )
 """Where it is known to err more often: shown, without a promise on the choice."""
+ALL_EQUAL = (
+    Landscape(name="all equal, starts differ by 1%", means=_equal),
+    Landscape(name="all equal, starts differ by 3%", means=_equal, start_sd=0.03),
+    Landscape(name="all equal, starts differ by 6%", means=_equal, start_sd=0.06),
+    Landscape(name="all equal, starts and blocks differ by 3%", means=_equal, start_sd=0.03, block_sd=0.03),
+    Landscape(name="all equal, starts of a third differ by 10%", means=_equal, rough_sd=0.10),
+    Landscape(name="all equal, drift of 8%", means=_equal, drift=0.08),
+)
 
 
 @dataclass
@@ -191,12 +209,20 @@ class Chosen:
 
 def race(study: SimulatedTune, budget_s: float | None = None) -> Chosen:
     """Return what the race chooses."""
-    rules = RaceRules(budget=BUDGET_SHARE * study.grid_s if budget_s is None else budget_s, margin=MARGIN)
-    found = Race(rules, [RaceEntrant(name=name) for name in study.names])
-    while (step := found.next_step()) is not None:
-        found.add(_result(study, step))
+    found = _raced(study, BUDGET_SHARE * study.grid_s if budget_s is None else budget_s)
     pick = recommended(found, MARGIN)
     return Chosen(regret=study.regret(pick), seconds=study.spent_s, held=_held(found, study))
+
+
+def _raced(study: SimulatedTune, budget_s: float, changes: int = 0) -> Race:
+    """Return a race that has ended; each candidate has so many settings that can be taken back."""
+    entrants = [
+        RaceEntrant(name=name, take_backs=tuple(f"{name}/{index}" for index in range(changes))) for name in study.names
+    ]
+    found = Race(RaceRules(budget=budget_s, margin=MARGIN), entrants)
+    while (step := found.next_step()) is not None:
+        found.add(_result(study, step))
+    return found
 
 
 def _result(study: SimulatedTune, step: Step) -> Result:
@@ -221,16 +247,7 @@ def _holds(gain: Change, study: SimulatedTune, one: str, other: str) -> bool | N
 
 def contributions(study: SimulatedTune) -> list[bool]:
     """Return for each setting of the winner whether the interval of its contribution holds the truth."""
-    rules = RaceRules(budget=study.grid_s, margin=MARGIN)
-    found = Race(
-        rules,
-        [
-            RaceEntrant(name=name, take_backs=tuple(f"{name}/{index}" for index in range(CHANGES)))
-            for name in study.names
-        ],
-    )
-    while (step := found.next_step()) is not None:
-        found.add(_result(study, step))
+    found = _raced(study, study.grid_s, CHANGES)
     parts = [
         (name, change_of(found, found.winner, name, ("finals", "contributions")))
         for name in found.contributions_of
@@ -281,6 +298,7 @@ def cells() -> list[CalibrationCell]:
     return [
         *(CalibrationCell(promises=(WRONG, HELD), name=one.name, trial=_Trial(one)) for one in LANDSCAPES),
         *(CalibrationCell(promises=(HELD,), name=one.name, trial=_Trial(one)) for one in HARDER),
+        *(CalibrationCell(promises=(EQUAL,), name=one.name, trial=_EqualTrial(one)) for one in ALL_EQUAL),
         *(CalibrationCell(promises=(PARTS,), name=one.name, trial=_PartsTrial(one)) for one in (*LANDSCAPES, *HARDER)),
     ]
 
@@ -295,6 +313,17 @@ class _Trial:
         held = None if found.held is None else float(found.held)
         chosen: Outcome = {(WRONG, ""): float(found.regret > MARGIN)} if self.landscape in LANDSCAPES else {}
         return {**chosen, (HELD, ""): held}
+
+
+@dataclass(frozen=True)
+class _EqualTrial:
+    landscape: Landscape
+
+    def __call__(self, seed: int, truth: object) -> Outcome:
+        del truth
+        study = SimulatedTune(self.landscape, seed)
+        found = _raced(study, BUDGET_SHARE * study.grid_s)
+        return {(EQUAL, ""): float(verdict_of(found, gain_of(found), MARGIN) == "better")}
 
 
 @dataclass(frozen=True)
