@@ -2,8 +2,9 @@
 
 Requests of one time share the engine's steps, and the engine's speed wanders, so they are not independent. The error of a
 mean over them, in the order sent, comes from the slow part of their spectrum (`rates.rate_error`). A percentile's interval
-is that of the share of values below it (Woodruff 1952, J. Am. Stat. Assoc. 47), with the same error. Several windows of a start show
-also what changes over minutes, which none of them can: an interval over WINDOWS_MIN or more is at least as wide as they differ.
+is that of the share of values below it (Woodruff 1952, J. Am. Stat. Assoc. 47), with the same error. Several windows
+of a start show also what changes over minutes, which none of them can: an interval over WINDOWS_MIN or more counts by how
+much they differ.
 """
 
 from __future__ import annotations
