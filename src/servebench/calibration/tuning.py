@@ -48,7 +48,7 @@ HELD = Promise(
 )
 EQUAL = Promise(
     name="tune_aa",
-    text=f"where all {CANDIDATES} candidates are equal, `servebench tune` calls one better than stock in at most 5% of the studies",
+    text=f"where all {CANDIDATES} candidates are equal, `servebench tune` calls one better than stock in at most 5% of studies",
     bar=0.05,
 )
 PARTS = Promise(
