@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SUMMED, Point, QualitySummary
@@ -36,7 +37,7 @@ def content_lines(points: Iterable[Point], *, verbose: bool = False) -> list[str
 def _mean_row(rows: Sequence[PointRow]) -> PointRow:
     """Return the points of one level as one row: means of what they have, and how many answers there are in all."""
     known = {name: [value for row in rows if (value := row.get(name)) is not None] for name in MEANS}
-    means = {name: fmean(values) if values else None for name, values in known.items()}
+    means: dict[str, Any] = {name: fmean(values) if values else None for name, values in known.items()}
     graded = [(row.json_compliance, row.json_compliance_n) for row in rows]
     counted = [(share, count) for share, count in graded if share is not None and count]
     if not counted:
