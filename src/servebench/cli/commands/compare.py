@@ -22,7 +22,12 @@ from servebench.cli.command import (
 from servebench.cli.completion import complete_stored
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
     from servebench.analysis.gate import Gate
+    from servebench.analysis.run_comparison import RunComparison, RunPair
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
@@ -67,7 +72,6 @@ def command(
     With --max-regression the exit code is 0 if every metric is shown to be worse by no more than that, 1 if one is worse by
     more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
     """
-    from servebench.analysis.answer import answer_of
     from servebench.analysis.answer.next_steps import decide_step
     from servebench.analysis.comparison.compare import MARGIN
     from servebench.analysis.decided import as_studies_decided
@@ -77,7 +81,6 @@ def command(
     from servebench.report.export.comparison import to_json, to_junit, to_markdown
     from servebench.report.files import write_file
     from servebench.report.terminal.answer import print_step
-    from servebench.report.terminal.comparison import print_comparison, print_pairs
     from servebench.report.terminal.decisions import print_decisions
     from servebench.report.terminal.tables import console
     from servebench.store.studies import command_words, find, load_outputs, load_study
@@ -106,12 +109,8 @@ def command(
         click.echo(to_json(found), nl=False)
     else:
         out = console()
-        if out.is_terminal and not verbose and baseline is None and len(found) > 1:
-            runs = list({run.run_id: run for pair in pairs for run in pair}.values())
-            print_pairs(answer_of(runs, comparisons=decided), out)
-        else:
-            for each in found:
-                print_comparison(each, out)
+        briefly = out.is_terminal and not verbose and baseline is None and len(found) > 1
+        _print(out, pairs, found, briefly=briefly)
         folders = {path.name: path for path in paths}
         for one in decisions:
             click.echo(LOOKED)
@@ -119,6 +118,19 @@ def command(
             if (step := decide_step(one, command_words(folders[one.study_id]))) is not None:
                 print_step(step, out)
     return 0 if gate is None else _gate_code(gate)
+
+
+def _print(out: Console, pairs: Sequence[RunPair], found: Sequence[RunComparison], *, briefly: bool) -> None:
+    """Print the comparisons: `briefly` all of them in one table, else each with all of its rows."""
+    from servebench.analysis.answer import answer_of
+    from servebench.report.terminal.comparison import print_comparison, print_pairs
+
+    if briefly:
+        runs = list({run.run_id: run for pair in pairs for run in pair}.values())
+        print_pairs(answer_of(runs, comparisons=[one.comparison for one in found]), out)
+        return
+    for each in found:
+        print_comparison(each, out)
 
 
 def _gate_code(gate: Gate) -> int:
