@@ -10,9 +10,10 @@ from servebench.analysis.comparison.compare import compare
 from servebench.analysis.comparison.families import cauchy_combination, corrected, holm
 from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartSpread, StartValues
 from servebench.analysis.comparison.starts import compare_starts, compare_with_known_spread, spread_of
-from servebench.analysis.comparison.within_run import log_interval, statistic
+from servebench.analysis.comparison.within_run import log_interval, shown_intervals, statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.comparison import verdict_of
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
@@ -295,6 +296,35 @@ def test_the_interval_over_windows_holds_the_truth_where_the_engine_changes_from
         low, high = log_interval(windows, percent)
         held += low <= 0 <= high
     assert held >= 178
+
+
+@pytest.mark.parametrize(
+    ("shown", "low", "high"),
+    [
+        ([(100.0, 80.0, 125.0)], -0.22, 0.22),
+        ([(100.0, 80.0, 125.0), (100.0, 80.0, 125.0)], -0.22 / 2**0.5, 0.22 / 2**0.5),
+        ([(100.0, 0.1, 101.0)], -6.908, 0.01),
+        # a window without an interval of its own: what the requests say
+        ([], -0.01, 0.01),
+        ([(100.0, 99.99, 100.01)], -0.01, 0.01),
+    ],
+)
+def test_one_window_or_two_are_known_no_better_than_their_points(shown, low, high):
+    rng = np.random.default_rng(3)
+    windows = [100 * np.exp(rng.normal(0, 0.02, 200)) for _ in range(max(1, len(shown)))]
+    found = log_interval(windows, None, shown)
+    assert found[0] - np.log(100) == pytest.approx(low, abs=0.01)
+    assert found[1] - np.log(100) == pytest.approx(high, abs=0.01)
+
+
+def test_intervals_of_rows_are_those_that_exist():
+    rows = [
+        PointRow(ttft_ms_p50=10.0, ttft_ms_p50_low=9.0, ttft_ms_p50_high=11.0),
+        PointRow(ttft_ms_p50=10.0, ttft_ms_p50_low=0.0, ttft_ms_p50_high=30.0),
+        PointRow(ttft_ms_p50=10.0),
+        PointRow(),
+    ]
+    assert shown_intervals(rows, "ttft_ms_p50") == [(10.0, 9.0, 11.0), (10.0, 0.01, 30.0)]
 
 
 def test_windows_without_a_finite_value_have_the_interval_of_their_requests():

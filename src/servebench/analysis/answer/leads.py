@@ -15,6 +15,8 @@ from servebench.contracts.point_row import level_words
 from servebench.util.figures import number
 
 THROUGHPUT = "output_throughput_tok_s"
+AHEAD_MIN = 0.03
+"""Smaller leads of single starts are not worth a word: starts of one engine often differ by as much."""
 TIMES_FROM = 1.0
 """From this lead on, a factor is easier to read than a percentage."""
 
@@ -126,9 +128,9 @@ def lead_text(lead: LevelLead) -> str:
 
 
 def _ahead(leads: Sequence[LevelLead]) -> str:
-    """The largest of leads whose interval leaves out 0 and that are not clear: starts may differ by as much, or a level is one of
-    many questions."""
-    ahead = [lead for lead in leads if lead.low is not None and lead.low > 0]
+    """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
+    leaves out 0, where a level is one of many questions."""
+    ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.over_starts and lead.size >= AHEAD_MIN)]
     if not ahead:
         return ""
     most = max(ahead, key=lambda lead: lead.size)

@@ -27,7 +27,13 @@ from servebench.analysis.comparison.starts import (
     known_spreads,
     same_requests,
 )
-from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, statistic
+from servebench.analysis.comparison.within_run import (
+    Shown,
+    log_interval,
+    log_ratio_interval,
+    shown_intervals,
+    statistic,
+)
 from servebench.analysis.statistics import Z_95, Floats
 
 ONE_START = "one start each: no verdict on the engines"
@@ -88,7 +94,11 @@ def _compare_metric(
         ),
     )
     spreads = known_spreads(level, metric.name, baseline[0], candidate[0])
-    return _with_difference(level, metric, starts, spreads, known)
+    row = _with_difference(level, metric, starts, spreads)
+    if row.starts is None or row.method:
+        return row
+    rows = [[point.row for points in starts for point in points] for _, starts in (baseline, candidate)]
+    return _within_run(row, known, [shown_intervals(own, metric.name) for own in rows])
 
 
 def _with_difference(
@@ -96,9 +106,8 @@ def _with_difference(
     metric: Metric,
     starts: StartValues,
     spreads: tuple[StartSpread, StartSpread] | None,
-    values: Sequence[Sequence[Sequence[Floats]]],
 ) -> ComparisonRow:
-    """Return the row with its difference: over starts, by the spread of earlier starts, or of two single starts."""
+    """Return the row with its difference over starts, or by the spread of earlier starts; of two single starts without."""
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
     row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
     if not (np.isfinite(starts.baseline).all() and np.isfinite(starts.candidate).all()):
@@ -106,7 +115,7 @@ def _with_difference(
         return replace(row, starts=None, why=why)
     if min(starts.baseline.size, starts.candidate.size) >= STARTS_MIN:
         return _tested(row, compare_starts(starts))
-    return _within_run(row, values) if spreads is None else _tested(row, compare_with_known_spread(starts, *spreads))
+    return row if spreads is None else _tested(row, compare_with_known_spread(starts, *spreads))
 
 
 def _values(points: Points, metric: Metric) -> list[Floats]:
@@ -142,12 +151,14 @@ def _tested(row: ComparisonRow, test: StartTest) -> ComparisonRow:
     return replace(row, effect=float(np.expm1(test.difference)), low=low, high=high, p=test.p, method=test.method)
 
 
-def _within_run(row: ComparisonRow, values: Sequence[Sequence[Sequence[Floats]]]) -> ComparisonRow:
+def _within_run(
+    row: ComparisonRow, values: Sequence[Sequence[Sequence[Floats]]], shown: Sequence[Sequence[Shown]]
+) -> ComparisonRow:
     """Return the row with the difference of these starts, and the interval that their own requests give it; no p-value."""
     assert row.starts is not None
     sides = []
-    for starts, logs in zip(values, (row.starts.baseline, row.starts.candidate), strict=True):
-        interval = log_interval([part for parts in starts for part in parts], row.metric.percent)
+    for starts, logs, own in zip(values, (row.starts.baseline, row.starts.candidate), shown, strict=True):
+        interval = log_interval([part for parts in starts for part in parts], row.metric.percent, own)
         if interval is None:
             return replace(row, why=f"{ONE_START}; too few requests for an interval")
         sides.append((float(logs.mean()), interval))

@@ -2,23 +2,28 @@
 
 Requests of one time share the engine's steps, and the engine's speed wanders, so they are not independent. The error of a
 mean over them, in the order sent, comes from the slow part of their spectrum (`rates.rate_error`). A percentile's interval
-is that of the share of values below it (Woodruff 1952, J. Am. Stat. Assoc. 47), with the same error. Several windows
-of a start show also what changes over minutes, which none of them can: an interval over WINDOWS_MIN or more counts by how
-much they differ.
+is that of the share of values below it (Woodruff 1952, J. Am. Stat. Assoc. 47), with the same error. That
+misses waves that are slower than a window. Of one window or two the intervals of their points allow for these (`serial`); more
+windows show them, by how much they differ. The interval is the wider of the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from servebench.analysis.rates import SLOW_WAVES, pooled_rate_error
 from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+from servebench.contracts.point_row import PointRow
 from servebench.util.percentile import percentile
 
 WINDOWS_MIN = 3
 """Two windows say almost nothing of how much windows differ."""
+LEAST = 1e-3
+"""An interval down to nothing is taken to end at this share of its value: it has to have a logarithm."""
+Shown = tuple[float, float, float]
+"""A value of a point and the ends of its interval."""
 
 
 def statistic(values: Floats, percent: float | None) -> float:
@@ -26,16 +31,38 @@ def statistic(values: Floats, percent: float | None) -> float:
     return float(values.mean()) if percent is None else float(percentile(values, percent))
 
 
-def log_interval(parts: Sequence[Floats], percent: float | None) -> Interval | None:
+def log_interval(parts: Sequence[Floats], percent: float | None, shown: Sequence[Shown] = ()) -> Interval | None:
     """Return the ends of the 95% interval of a statistic's logarithm over windows of one start; None without enough data.
 
-    `parts` are the values of each window in order: rates in slices of time for a mean, latencies of requests otherwise.
+    `parts` are the values of each window in order: rates in slices of time for a mean, latencies of requests otherwise. `shown`
+    are the intervals of the windows' points, which allow for waves that are slower than a window.
     """
     within = _mean_interval(parts) if percent is None else _percentile_interval(parts, percent)
-    between = _interval_between([statistic(part, percent) for part in parts])
+    if len(parts) >= WINDOWS_MIN:
+        between = _interval_between([statistic(part, percent) for part in parts])
+    else:
+        between = _interval_shown(shown) if len(shown) == len(parts) else None
     if within is None or between is None:
         return within
     return min(within[0], between[0]), max(within[1], between[1])
+
+
+def shown_intervals(rows: Iterable[PointRow], column: str) -> list[Shown]:
+    """Return the value of a column and its interval in each row that has one, all positive and finite."""
+    found = []
+    for row in rows:
+        value, low, high = (row.get(f"{column}{end}") for end in ("", "_low", "_high"))
+        if value is not None and low is not None and high is not None and 0 < value <= high < np.inf:
+            found.append((value, max(low, LEAST * value), high))
+    return found
+
+
+def _interval_shown(shown: Sequence[Shown]) -> Interval:
+    """Return the interval of the mean logarithm of windows: their own ends in quadrature (as in `log_ratio_interval`)."""
+    value, low, high = np.log(np.array(shown)).T
+    middle = float(value.mean())
+    below, above = (float(np.hypot.reduce(reach)) / value.size for reach in (value - low, high - value))
+    return middle - below, middle + above
 
 
 def _interval_between(values: Sequence[float]) -> Interval | None:

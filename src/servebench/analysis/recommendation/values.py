@@ -9,7 +9,7 @@ import numpy as np
 
 from servebench.analysis.comparison.model import VALUES_MIN, ComparedPoint, StartValues
 from servebench.analysis.comparison.starts import STARTS_MIN, compare_starts, group_by_start, same_requests
-from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, statistic
+from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, shown_intervals, statistic
 from servebench.analysis.recommendation.model import RankedLevel
 from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
 from servebench.contracts.point_row import PointRow
@@ -110,7 +110,7 @@ def _within_start(metric: str, level: RankedLevel) -> Interval | None:
     parts = [values for point in level.samples if (values := _samples(rate, point)) is not None and values.size]
     if rate not in SOURCES or not parts or min(part.size for part in parts) < VALUES_MIN:
         return None
-    ends = log_interval(parts, SOURCES[rate][1])
+    ends = log_interval(parts, SOURCES[rate][1], shown_intervals(level.rows, rate))
     logs = start_logs(metric, level)
     if ends is None or logs is None or rate == metric:
         return ends
