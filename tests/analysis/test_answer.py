@@ -396,3 +396,10 @@ def test_a_warning_of_some_starts_says_of_how_many(make_study):
     rows = [replace(row, **(doubtful if (row.concurrency, row.repeat) == (8, 1) else {})) for row in run.point_rows]
     (found,) = [one for one in answer_of([replace(run, rows=lambda: rows)]).remarks if one.code == "not_stationary"]
     assert (found.points, found.of, found.where) == (1, 6, "fast at 8 users (1 of 3 points)")
+
+
+def test_levels_are_shown_by_load_however_they_were_measured(make_study):
+    """A search measures them in its own order."""
+    (found,) = answer(make_study((FAST, load(levels=(8, 16, 4))))).workloads
+    assert found.levels == ("4", "8", "16")
+    assert list(found.columns[0].cells) == ["4", "8", "16"]

@@ -144,3 +144,24 @@ def test_an_outlier_counts_for_how_many_tests_it_was_looked_for() -> None:
     assert [f"p = {min(1.0, 5 * alone):.2g} after Holm's correction for 5 tests" in one for one in noted] == [True] * (
         5 * alone < 0.05
     )
+
+
+def test_repeats_of_several_starts_are_no_starts() -> None:
+    """Three starts with two repeats each: the mean and its interval are of three values, however many repeats there are."""
+    values = [100.0, 101.0, 110.0, 111.0, 121.0, 122.0]
+    rows = [replace(row, start_id=str(row.repeat // 2)) for row in points({"4": values})]
+    (found,) = summarize_repeats(rows).rows
+    starts = np.log(values).reshape(3, 2).mean(axis=1)
+    half = 4.3027 * starts.std(ddof=1) / 3**0.5
+    assert (found.count, found.mean) == (6, pytest.approx(float(np.exp(starts.mean()))))
+    assert (found.low, found.high) == pytest.approx((found.mean * np.exp(-half), found.mean * np.exp(half)), 1e-4)
+
+
+def test_a_level_has_the_interval_that_other_screens_show() -> None:
+    """Where its mean is another (that of the requests, failed ones included), the interval is not taken over."""
+    rows, key = points({"4": [100.0, 100.2, 100.1]}), ("4", "output_throughput_tok_s")
+    (own,) = summarize_repeats(rows).rows
+    (same,) = summarize_repeats(rows, {key: (100.1, (95.0, 105.0))}).rows
+    (other,) = summarize_repeats(rows, {key: (110.0, (95.0, 125.0))}).rows
+    assert (same.low, same.high) == (95.0, 105.0)
+    assert (other.low, other.high) == (own.low, own.high) != (None, None)

@@ -81,6 +81,9 @@ def test_equal_engines_are_equal_and_a_decided_level_is_measured_no_more(run_mai
     assert (compared["verdict"], compared["margin"]) == ("no difference", 0.08)
     described = " ".join(note(read.load_study(tmp_path / "outputs/s")).split())
     assert said["answer"]["workloads"][0]["sentence"] in described
+    # the page says what limits the engines, too
+    assert all(" ".join(line.split()) in described for line in said["answer"]["limits"])
+    assert said["answer"] == json.loads(run_main("show", "s", "--json").stdout)["answer"]
 
 
 @pytest.mark.slow

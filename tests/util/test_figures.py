@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.util.figures import number, rough, with_interval
+from servebench.util.figures import number, rough, short_number, with_interval
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,20 @@ def test_a_number_that_is_rounded_up_has_as_many_digits_as_its_neighbours(value,
 )
 def test_a_rough_figure_has_two_digits(value, text):
     assert rough(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (97.0, "97"),
+        (0.2, "0.2"),
+        (0, "0"),
+        (15.31, "15.3"),
+        (1959.6, "1,960"),
+        (999.7, "1,000"),
+        (-4321.0, "-4,320"),
+    ],
+)
+def test_a_short_number_has_no_exponent_and_no_zeros_at_its_end(value, text):
+    assert short_number(value) == text

@@ -69,6 +69,11 @@ class TimeParts:
         return math.fsum(self.parts.values())
 
     @property
+    def ttft_ms(self) -> float:
+        """The mean TTFT of these requests."""
+        return math.fsum(value for name, value in self.parts.items() if name in BEFORE)
+
+    @property
     def reported(self) -> bool:
         """Whether the engine reported times."""
         return not {FIRST, REST} & set(self.parts)

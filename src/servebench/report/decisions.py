@@ -48,7 +48,7 @@ def levels_line(pair: PairDecision, found: StudyDecision) -> str:
 
 
 def _minutes(found: StudyDecision) -> str:
-    return f"{found.engine_s / 60:.1f} of {found.budget_s / 60:.3g} engine minutes"
+    return f"{found.engine_s / 60:.1f} of {round(found.budget_s / 60, 1):,g} engine minutes"
 
 
 def cells_of(one: Decision, pair: PairDecision, found: StudyDecision) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from servebench import __version__
-from servebench.analysis.repeats import summarize_repeats
+from servebench.analysis.stored_runs import repeats_of
 from servebench.config import Job
 from servebench.contracts.cluster import RunPart
 from servebench.contracts.engine import StopReport
@@ -27,6 +27,7 @@ from servebench.run.session import RunRequest, Turn
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import build_manifest, read_manifest, write_manifest
 from servebench.store.state import RunState, StudyState, write_run
+from servebench.store.studies import load_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, LoadError, StoreError
 from servebench.util.redaction import redact_text, remember_config
@@ -143,7 +144,7 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
         return outcome
     error = redact_text(outcome.error) if outcome.error else None
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
-    display.finish(outcome, label + title, summarize_repeats([point.judged_row for point in outcome.points]))
+    display.finish(outcome, label + title, repeats_of(load_run(folder.path)))
     if error is not None:
         display.problem(error)
     return outcome

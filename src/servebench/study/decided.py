@@ -190,7 +190,7 @@ def execute_until_decided(
         if found is not None and rounds.measured:
             display.say(round_line(found, start))
         if found is not None and start >= STARTS_LEAST and rounds.too_expensive(found):
-            added = f"the budget of {found.budget_s / 60:.3g} engine minutes"
+            added = f"the budget of {round(found.budget_s / 60, 1):,g} engine minutes"
             budget = f"study.budget={settings.budget}" if state.budget_s is None else added
             display.say(f"{budget}: another round would not fit into it")
             break

@@ -28,6 +28,12 @@ def number(value: float | int | None, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - magnitude)}f}"
 
 
+def short_number(value: float | None, digits: int = 3) -> str:
+    """Return `value` with at most this many significant digits, without zeros at its end: `97`, `1,960`, `0.2`."""
+    text = MISSING if value is None else f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if "e+" in text else text
+
+
 def with_interval(row: ColumnValues, column: str) -> str:
     """Return a column's value with half the width of its 95% interval (the larger side) where the row has one.
 

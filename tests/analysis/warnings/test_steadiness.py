@@ -50,7 +50,7 @@ def test_it_says_what_moved_when_and_by_how_much() -> None:
 @pytest.mark.parametrize(
     ("drift", "telemetry", "words", "remedy"),
     [
-        (SLOWER, readings("gpu_sm_clock_mhz", [1980, 1980, 1410, 1410]), "clock (MHz) went from 1.98e+03 to 1.41e+03", "cool"),
+        (SLOWER, readings("gpu_sm_clock_mhz", [1980, 1980, 1410, 1410]), "clock (MHz) went from 1,980 to 1,410", "cool"),
         (SLOWER, readings("kv_cache_usage", [0.2, 0.2, 0.9, 0.9]), "KV cache's use went from 0.2 to 0.9", "level"),
         (SLOWER, readings("engine_cpu_s", [0, 80, 160, 200, 240]), "CPU cores", "other processes"),
         (EARLY, readings("gpu_sm_clock_mhz", [1980, 1980, 1980]), "as after a warm-up", "load.warmup_s=8"),

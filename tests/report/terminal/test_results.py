@@ -5,7 +5,7 @@ import pytest
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
 from servebench.report.charts.specs import tips_of
-from servebench.report.terminal.results import cell_text, points_note, warning_lines
+from servebench.report.terminal.results import cell_text, failure_lines, points_note, warning_lines
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_a_percentile_that_is_not_known_has_no_mark():
     assert cell_text(PointRow(), "ttft_ms_p99") == "-"
 
 
-def warned(concurrency, message):
+def warned(concurrency, message, repeat=0):
     doubt = Doubt(code="too_few", message=message, remedy="send more")
-    return Point(row=PointRow(concurrency=concurrency), doubts=(doubt,))
+    return Point(row=PointRow(concurrency=concurrency, repeat=repeat), doubts=(doubt,) if message else ())
 
 
 def test_a_warning_whose_figures_differ_names_the_level_of_those_it_shows():
@@ -49,3 +49,20 @@ def test_a_warning_whose_figures_differ_names_the_level_of_those_it_shows():
     assert warning_lines(same) == ["too_few (at 1, 2): 5 requests; send more"]
     different = [warned(1, "5 requests"), warned(2, "4 requests")]
     assert warning_lines(different) == ["too_few (at 1, 2): at 1, 5 requests; send more"]
+
+
+def test_a_warning_names_the_repeat_of_its_figures():
+    assert warning_lines([warned(1, "5 requests", 0), warned(1, "5 requests", 1)]) == [
+        "too_few (at 1): 5 requests; send more"
+    ]
+    for second in ("4 requests", ""):
+        lines = warning_lines([warned(1, "5 requests", 0), warned(1, second, 1)])
+        assert lines == ["too_few (at 1): at 1, repeat 0, 5 requests; send more"]
+
+
+def test_latencies_with_failed_requests_name_their_repeat():
+    points = [Point(row=PointRow(concurrency=4, repeat=at, requests_failed=1, ttft_ms_p50_all=2.0)) for at in (0, 1)]
+    first, second = failure_lines(points)
+    assert "(at 4, repeat 0)" in first
+    assert "(at 4, repeat 1)" in second
+    assert "repeat" not in failure_lines(points[:1])[0]

@@ -13,18 +13,20 @@ from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.decided import StudyDecision, as_decided
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
-from servebench.analysis.recommendation.values import metric_interval, metric_value
+from servebench.analysis.recommendation.values import (
+    THROUGHPUT,
+    codes_of_mean,
+    column_mean,
+    metric_interval,
+    metric_value,
+)
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.warnings.catalog import is_wide
-from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.point_row import level_words
-from servebench.contracts.precision import half_width, precision_targets
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.figures import number
-
-THROUGHPUT = "output_throughput_tok_s"
 
 
 def answer_of(
@@ -88,7 +90,8 @@ def _workload_answer(
             error=run.error,
             cells={
                 level: replace(cell, best=(level, labels[run.run_id].series) in best)
-                for level, cell in cells[run.run_id].items()
+                for level in levels
+                if (cell := cells[run.run_id].get(level)) is not None
             },
         )
         for run in runs
@@ -120,35 +123,19 @@ def _title(workload: str, runs: Sequence[RunData]) -> str:
 
 
 def _cells(entrant: Entrant) -> dict[str, AnswerCell]:
-    asked = _half_width_asked(entrant)
-    return {level.label: _cell(level, asked) for level in entrant.levels}
+    return {level.label: _cell(level, entrant) for level in entrant.levels}
 
 
-def _half_width_asked(entrant: Entrant) -> float:
-    """Return half the width from which on the interval of a throughput is wide, as a share: what `load.until` asks, or the
-    usual one."""
-    load = mapping(mapping(entrant.manifest.get("config")).get("load"))
-    try:
-        targets = precision_targets(load.get("until"), open_loop=bool(load.get("rate")))
-    except (TypeError, ValueError):
-        # another version's, or changed by hand
-        targets = {}
-    return targets.get(THROUGHPUT, HALF_WIDTH_SHARE_MAX)
-
-
-def _cell(level: RankedLevel, asked: float) -> AnswerCell:
+def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
     """A level: of one point its own figures, of several their mean over starts and its interval."""
     row = level.rows[0]
     value, low, high = (row.get(f"{THROUGHPUT}{end}") for end in ("", "_low", "_high"))
     if len(level.rows) > 1:
         value = metric_value(THROUGHPUT, level)
         low, high = metric_interval(THROUGHPUT, level) or (None, None)
-    ttft_ms = metric_value("ttft_ms_p50", level) if len(level.rows) > 1 else row.ttft_ms_p50
+    ttft_ms = column_mean("ttft_ms_p50", level)
     codes = tuple(code for code in level.doubts if not is_mark(code)) if level.verdict != "valid" else ()
-    wide = is_wide(level.doubts)
-    if len(level.rows) > 1 and low is not None and high is not None:
-        # their mean is known better than each of them
-        wide = wide and half_width(low, high) > asked
+    wide = is_wide(codes_of_mean(level, entrant))
     return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)
 
 

@@ -14,7 +14,7 @@ from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.warnings.catalog import CATALOG, UNKNOWN, WIDE
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import RunLabel
-from servebench.contracts.point_row import level_words
+from servebench.contracts.point_row import PointRow, level_words
 from servebench.contracts.stored import RunData
 from servebench.util.figures import number
 
@@ -32,7 +32,7 @@ def is_mark(code: str) -> bool:
 def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Remark, ...]:
     """Return each warning once, in the order of the catalog, what is void or doubtful before what is only marked."""
     where: dict[str, dict[str, Counter[str]]] = {}
-    points = {run.run_id: Counter(row.level_label for row in run.point_rows) for run in runs}
+    points = {run.run_id: Counter(row.level_label for row in sorted(run.point_rows, key=_load)) for run in runs}
     for run in runs:
         for row in run.point_rows:
             for code in dict.fromkeys(row.doubts):
@@ -55,6 +55,10 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
             )
         )
     return tuple(found)
+
+
+def _load(row: PointRow) -> float:
+    return float(row.rate if row.rate is not None else row.concurrency or 0)
 
 
 def _places(

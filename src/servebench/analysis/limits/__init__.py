@@ -47,13 +47,13 @@ def findings_of(runs: Sequence[RunData]) -> list[tuple[str, LimitFinding]]:
     return found
 
 
-def limit_lines(runs: Sequence[RunData]) -> list[str]:
+def limit_lines(runs: Sequence[RunData], known: Sequence[tuple[str, LimitFinding]] | None = None) -> list[str]:
     """Return what limits some runs, in their order: first a line for each run, of its heaviest load that has a limit, then who
-    has none and who was not looked at, then the other limits of runs, each at its heaviest load."""
+    has none and who was not looked at, then the other limits of runs, each at its heaviest load. `known` are their findings."""
     labels = run_labels(runs)
     measured = [run for run in runs if run.point_rows]
     found: dict[str, dict[Limit, tuple[float, str]]] = {labels[run.run_id].text: {} for run in measured[:RUNS_MAX]}
-    for label, one in findings_of(runs):
+    for label, one in findings_of(runs) if known is None else known:
         load = level_load(one.level)
         where = level_words(one.level) if len(runs) == 1 else f"{label} at {level_words(one.level)}"
         override = next((proposal.override for proposal in one.proposals if proposal.override), None)

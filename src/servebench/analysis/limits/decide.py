@@ -193,18 +193,22 @@ def _queue(facts: LevelFacts, queue_ms: float) -> LimitFinding:
     limit = facts.running_limit
     if held >= AT_LIMIT and limit is not None:
         at = Fact(name="waiting while as many ran as may", value=held, at_least=AT_LIMIT)
-        text = f"{head} while {facts.at_most or limit:.0f} requests run, which is its limit"
+        text = f"{head} while {_requests_run(facts.at_most or limit)}, which is its limit"
         return _found(facts, Limit.RUNNING, text, wait, at, ran)
     if full is not None and limit is not None and facts.running is not None:
         room = Fact(name="KV cache in use with the next prompt", value=full, below=KV_FULL)
         fewer = Fact(name="waiting while as many ran as may", value=held, below=AT_LIMIT)
         text = (
-            f"{head} although only {facts.running:.0f} requests run (at most {limit:.0f} may) and the KV cache has "
+            f"{head} although only {_requests_run(facts.running)} (at most {limit:.0f} may) and the KV cache has "
             "room: each step takes too few tokens of prompts"
         )
         return _found(facts, Limit.TOKEN_BUDGET, text, wait, ran, fewer, room)
     text = f"{head}; {facts.engine} does not say what for"
     return _found(facts, Limit.QUEUE, text, wait, ran)
+
+
+def _requests_run(count: float) -> str:
+    return "1 request runs" if round(count) == 1 else f"{count:,.0f} requests run"
 
 
 def _small_budget(facts: LevelFacts) -> LimitFinding | None:

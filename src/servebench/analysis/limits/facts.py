@@ -12,7 +12,7 @@ import numpy as np
 from servebench.analysis.limits.model import LevelFacts
 from servebench.analysis.limits.proposals import Knobs, configured, default_running_limit
 from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
-from servebench.analysis.time_parts import time_parts
+from servebench.analysis.time_parts import TimeParts, time_parts
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
@@ -53,8 +53,7 @@ def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[L
         if row.verdict != "void" and row.window_ns is not None and row.ttft_ms_mean and row.e2e_ms_mean:
             levels.setdefault(row.level_label, []).append(row)
     whole = [one for one in time_parts(run) if one.metric == "E2E" and one.group == "all"] if levels else []
-    # without times of the engine its parts are those of the client's stamps
-    parts = {one.level: one.parts for one in whole if one.reported}
+    whole_of = {one.level: one for one in whole}
     running_limit = configured(run.config, knobs.get(Limit.RUNNING, ()))
     if running_limit is None and not attached:
         running_limit = default_running_limit(knobs)
@@ -62,18 +61,21 @@ def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[L
     limits = {"running_limit": running_limit, "token_budget": budget}
     # an engine that servebench starts is reached without a network; an emulated one may have a planted network
     local = not attached and not run.emulated
-    return [_facts(run, rows, parts.get(level, {}), limits, same_machine=local) for level, rows in levels.items()]
+    return [_facts(run, rows, whole_of.get(level), limits, same_machine=local) for level, rows in levels.items()]
 
 
 def _facts(
     run: RunData,
     rows: Sequence[PointRow],
-    parts: Mapping[str, float],
+    whole: TimeParts | None,
     limits: Mapping[str, float | None],
     *,
     same_machine: bool,
 ) -> LevelFacts:
-    """Return the facts of a level from its points; `limits` are those of the engine's settings."""
+    """Return the facts of a level from its points; `whole` is where the time of all its requests goes, `limits` are those of the
+    engine's settings."""
+    # without times of the engine its parts are those of the client's stamps
+    parts = whole.parts if whole is not None and whole.reported else {}
     requests = run.requests
     stamps = [one for row in rows if (one := _stamps(row, requests)) is not None]
 
@@ -92,15 +94,18 @@ def _facts(
         mean("request_throughput_req_s"),
         either("waiting", "server_waiting_mean"),
     )
-    ttft, e2e = mean("ttft_ms_mean") or 0.0, mean("e2e_ms_mean") or 0.0
+    ttft_ms, e2e_ms = ((mean(name) or 0.0) + (client or 0.0) for name in ("ttft_ms_mean", "e2e_ms_mean"))
+    if whole is not None:
+        # one mean over all requests, of which the parts are, and not the mean of the points' means
+        ttft_ms, e2e_ms = whole.ttft_ms, whole.total_ms
     preempted, answered = mean("server_preemptions"), mean("requests_ok")
     pace = _pace(mean)
     return LevelFacts(
         level=rows[0].level_label,
         engine=run.fact("engine") or "the engine",
         requests=sum(row.requests_ok or 0 for row in rows),
-        ttft_ms=ttft + (client or 0.0),
-        e2e_ms=e2e + (client or 0.0),
+        ttft_ms=ttft_ms,
+        e2e_ms=e2e_ms,
         parts=parts,
         client_ms=client,
         client_cpu=mean("client_cpu_share"),

@@ -10,10 +10,15 @@ import numpy as np
 from servebench.analysis.comparison.model import VALUES_MIN, ComparedPoint, StartValues
 from servebench.analysis.comparison.starts import STARTS_MIN, compare_starts, group_by_start, same_requests
 from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, shown_intervals, statistic
-from servebench.analysis.recommendation.model import RankedLevel
+from servebench.analysis.recommendation.model import Entrant, RankedLevel
 from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+from servebench.analysis.warnings.catalog import is_wide
+from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.precision import half_width, precision_targets
+from servebench.contracts.stored import mapping
 
+THROUGHPUT = "output_throughput_tok_s"
 SOURCES: Mapping[str, tuple[str, float | None]] = {
     "output_throughput_tok_s": ("throughput_tok_s", None),
     **{
@@ -29,9 +34,38 @@ SAME = 0.005
 """Numbers that differ by less are the same, rounded."""
 
 
+def codes_of_mean(level: RankedLevel, entrant: Entrant) -> tuple[str, ...]:
+    """Return the warnings of a level's mean: those of its points, but not that they are wide where their mean is known as well as
+    a point has to be."""
+    ends = metric_interval(THROUGHPUT, level) if len(level.rows) > 1 and is_wide(level.doubts) else None
+    if ends is None or half_width(*ends) > _half_width_asked(entrant):
+        return level.doubts
+    return tuple(code for code in level.doubts if not is_wide([code]))
+
+
+def _half_width_asked(entrant: Entrant) -> float:
+    """Return half the width from which on the interval of a throughput is wide, as a share: what `load.until` asks, or the
+    usual one."""
+    load = mapping(mapping(entrant.manifest.get("config")).get("load"))
+    try:
+        targets = precision_targets(load.get("until"), open_loop=bool(load.get("rate")))
+    except (TypeError, ValueError):
+        # another version's, or changed by hand
+        targets = {}
+    return targets.get(THROUGHPUT, HALF_WIDTH_SHARE_MAX)
+
+
 def metric_value(metric: str, level: RankedLevel) -> float | None:
     """Return a metric at a level: the geometric mean over starts; None where it is unknown or not finite."""
     logs = start_logs(metric, level)
+    return float(np.exp(logs.mean())) if logs is not None else None
+
+
+def column_mean(column: str, level: RankedLevel) -> float | None:
+    """Return the mean of a column of points.csv at a level: as `metric_value`, with latencies of successful requests alone."""
+    rows = {point.repeat: row for row, point in zip(level.rows, level.samples, strict=True)}
+    starts = [[rows[point.repeat].get(column) for point in points] for points in group_by_start(level.samples)]
+    logs = _mean_logs(starts)
     return float(np.exp(logs.mean())) if logs is not None else None
 
 
@@ -41,13 +75,19 @@ def start_logs(metric: str, level: RankedLevel) -> Floats | None:
     None where a start has no value, or one that is not positive and finite.
     """
     rows = {point.repeat: row for row, point in zip(level.rows, level.samples, strict=True)}
-    found = []
-    for points in group_by_start(level.samples):
-        values = [_point_value(metric, point, rows[point.repeat].get(metric)) for point in points]
-        if any(value is None or not np.isfinite(value) or value <= 0 for value in values):
-            return None
-        found.append(float(np.mean(np.log(np.array(values, dtype=np.float64)))))
-    return np.array(found) if found else None
+    return _mean_logs(
+        [
+            [_point_value(metric, point, rows[point.repeat].get(metric)) for point in points]
+            for points in group_by_start(level.samples)
+        ]
+    )
+
+
+def _mean_logs(starts: Sequence[Sequence[float | None]]) -> Floats | None:
+    """Return the mean logarithm of each start's values; None where one is missing, or not positive and finite."""
+    if not starts or any(value is None or not np.isfinite(value) or value <= 0 for own in starts for value in own):
+        return None
+    return np.array([float(np.mean(np.log(np.array(own, dtype=np.float64)))) for own in starts])
 
 
 def _point_value(metric: str, point: ComparedPoint, stored: float | None) -> float | None:

@@ -9,6 +9,7 @@ from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import CLIENT_ONLY
+from servebench.util.figures import short_number
 from servebench.util.spans import length
 from servebench.util.units import NS_PER_S
 
@@ -23,7 +24,7 @@ def machine_busy(point: MeasuredPoint) -> Doubt | None:
     seconds = point.row.disturbed_s
     total = sum(one.amount for one in counted)
     mean = f", on average by {total / seconds:.1f} cores" if total and seconds else ""
-    message = f"{words_of(point, counted)}{_where(point)}; {seconds:.3g} s of the window are disturbed{mean}"
+    message = f"{words_of(point, counted)}{_where(point)}; {short_number(seconds)} s of the window are disturbed{mean}"
     return catalog.MACHINE_BUSY.issue(message)
 
 
@@ -33,7 +34,7 @@ def machine_shared(point: MeasuredPoint) -> Doubt | None:
     if not left_out:
         return None
     gone = [one for one in _inside(point) if not one.inherent]
-    text = f"{words_of(point, gone)}{_where(point)}; {length(left_out) / NS_PER_S:.3g} s of the window are left out"
+    text = f"{words_of(point, gone)}{_where(point)}; {short_number(length(left_out) / NS_PER_S)} s of the window are left out"
     return catalog.MACHINE_SHARED.issue(text)
 
 

@@ -9,7 +9,7 @@ from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.emulation import imitated
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Doubt, Record
-from servebench.util.figures import short_percent
+from servebench.util.figures import short_number, short_percent
 
 FAILED_SHARE_VOID = 0.5
 
@@ -83,7 +83,7 @@ def cancelled_not_freed(point: MeasuredPoint) -> Doubt | None:
         return None
     return catalog.CANCELLED_NOT_FREED.issue(
         "the engine kept working on requests whose client had disconnected: on average it held "
-        f"{point.row.server_excess_requests_mean:.3g} requests more than were in flight"
+        f"{short_number(point.row.server_excess_requests_mean)} requests more than were in flight"
     )
 
 

@@ -7,7 +7,7 @@ from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt
-from servebench.util.figures import plus_minus, rough, seconds, short_percent
+from servebench.util.figures import number, rough, seconds, short_number, short_percent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 WINDOW_S_SHORT = 0.9 * WINDOW_S_MIN
@@ -56,7 +56,7 @@ def level_not_reached(point: MeasuredPoint) -> Doubt | None:
     if planned is not None and planned < level:
         return catalog.LEVEL_NOT_REACHED.issue(
             f"only {planned} requests were planned for concurrency {level}, so the level was never reached "
-            f"({average:.3g} in flight on average)",
+            f"({short_number(average)} in flight on average)",
             remedy=f"plan at least ten requests per stream: load.requests={10 * level}, or load.requests=auto",
         )
     share = average / level
@@ -64,7 +64,7 @@ def level_not_reached(point: MeasuredPoint) -> Doubt | None:
         return None
     never = "" if row.level_reached else ", and the level was never reached"
     return catalog.LEVEL_NOT_REACHED.issue(
-        f"{average:.3g} requests were in flight on average, {short_percent(share)} of concurrency {level}{never}"
+        f"{short_number(average)} requests were in flight on average, {short_percent(share)} of concurrency {level}{never}"
     )
 
 
@@ -77,8 +77,8 @@ def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
     if taken_ns <= SENDING_STRETCH_MAX * planned_ns:
         return None
     return catalog.LEVEL_NOT_REACHED.issue(
-        f"sending {len(sent)} requests at {point.row.rate:g}/s took {taken_ns / NS_PER_S:.3g} s instead of the planned "
-        f"{planned_ns / NS_PER_S:.3g} s",
+        f"sending {len(sent)} requests at {point.row.rate:g}/s took {short_number(taken_ns / NS_PER_S)} s instead of the planned "
+        f"{short_number(planned_ns / NS_PER_S)} s",
         remedy="raise load.max_concurrency or set it to null, and leave a core free for the client",
     )
 
@@ -90,7 +90,7 @@ def lock_step(point: MeasuredPoint) -> Doubt | None:
         return None
     return catalog.LOCK_STEP.issue(
         f"the {streams} streams sent their requests in step ({short_percent(share)}, where 0 is at random and 100% all at once "
-        f"in each round): prompts waited for one another, and the TTFT p50 of {ttft_ms:.3g} ms is that of a burst"
+        f"in each round): prompts waited for one another, and the TTFT p50 of {short_number(ttft_ms)} ms is that of a burst"
     )
 
 
@@ -114,7 +114,9 @@ def too_short(point: MeasuredPoint) -> Doubt | None:
     window_s = point.row.window_s
     if window_s is not None and window_s >= WINDOW_S_SHORT:
         return None
-    return catalog.TOO_SHORT.issue(f"the window is {window_s or 0.0:.3g} s long, less than {WINDOW_S_SHORT:g} s")
+    return catalog.TOO_SHORT.issue(
+        f"the window is {short_number(window_s or 0.0)} s long, less than {WINDOW_S_SHORT:g} s"
+    )
 
 
 def imprecise(point: MeasuredPoint) -> Doubt | None:
@@ -122,11 +124,11 @@ def imprecise(point: MeasuredPoint) -> Doubt | None:
     rate, low, high = (point.row.get(f"output_throughput_tok_s{end}") for end in ("", "_low", "_high"))
     if not rate or low is None or high is None or _targets(point):
         return None
-    half = (high - low) / 2
-    if half <= HALF_WIDTH_SHARE_MAX * rate:
+    width = half_width(low, high)
+    if width <= HALF_WIDTH_SHARE_MAX:
         return None
     return catalog.IMPRECISE.issue(
-        f"throughput is only known to ±{short_percent(half / rate)} ({plus_minus(rate, low, high)} tok/s): it varied slowly, "
+        f"throughput is only known to ±{short_percent(width)} ({number(low)} to {number(high)} tok/s): it varied slowly, "
         "as on a busy machine, or rests on few answers"
     )
 
@@ -147,8 +149,8 @@ def not_precise(point: MeasuredPoint) -> Doubt | None:
             continue
         longer = (width / target) ** 2
         takes_s = longer * (row.window_s or 0.0)
-        # 10.4% is not "±10%; ±10% takes ..."
-        digits = 2 if short_percent(width, 2) != short_percent(target) else 3
+        # 10.04% is not "±10%; ±10% takes ..."
+        digits = next((n for n in range(2, 7) if short_percent(width, n) != short_percent(target)), 7)
         takes = f"about {rough(longer * (row.ttft_ms_n or 0))} requests ({seconds(takes_s)})"
         missed.append(
             f"{title} is good to ±{short_percent(width, digits)}; ±{short_percent(target)} "
@@ -175,8 +177,8 @@ def client_bound(point: MeasuredPoint) -> Doubt | None:
     late, ttft = row.lateness_ms_p99, row.ttft_ms_p50
     limit = LATENESS_ALONE_MS_MAX if ttft is None else max(LATENESS_FLOOR_MS, LATENESS_SHARE_MAX * ttft)
     if late is not None and late > limit:
-        against = "" if ttft is None else f", compared with a TTFT p50 of {ttft:.3g} ms"
-        causes.append(f"1% of the requests were sent at least {late:.3g} ms late{against}")
+        against = "" if ttft is None else f", compared with a TTFT p50 of {short_number(ttft)} ms"
+        causes.append(f"1% of the requests were sent at least {short_number(late)} ms late{against}")
     cpu = row.client_cpu_share
     if cpu is not None and cpu > CPU_SHARE_MAX:
         causes.append(f"the client used {short_percent(cpu)} of a core per worker")
@@ -186,12 +188,12 @@ def client_bound(point: MeasuredPoint) -> Doubt | None:
     lag = row.loop_lag_ms_p99
     # kernel timestamps stay right while the loop sleeps, and late sending shows in the lateness
     if row.stamp_source == "user" and lag is not None and lag > LOOP_LAG_MS_MAX:
-        causes.append(f"the client's loop woke up {lag:.3g} ms late (p99)")
+        causes.append(f"the client's loop woke up {short_number(lag)} ms late (p99)")
     for name, title in (("ttft", "TTFT"), ("itl", "ITL")):
         error, value = row.get(f"client_error_ms_{name}"), row.get(f"{name}_ms_p50")
         # a median gap of 0 means that the server sends several events at once, which has a warning of its own
         if error is not None and value and error > CLIENT_ERROR_SHARE_MAX * value:
-            causes.append(f"{title} is only exact to {error:.3g} ms and its p50 is {value:.3g} ms")
+            causes.append(f"{title} is only exact to {short_number(error)} ms and its p50 is {short_number(value)} ms")
     if not causes:
         return None
     return catalog.CLIENT_BOUND.issue(f"the client may have limited the results: {'; '.join(causes)}")
@@ -203,5 +205,6 @@ def clock_stepped(point: MeasuredPoint) -> Doubt | None:
     if not step_ns:
         return None
     return catalog.CLOCK_STEPPED.issue(
-        f"the wall clock was set by {step_ns / NS_PER_MS:+.3g} ms during the point, which shifts all later timestamps"
+        f"the wall clock was set by {'+' if step_ns > 0 else ''}{short_number(step_ns / NS_PER_MS)} ms during the point, "
+        "which shifts all later timestamps"
     )

@@ -17,7 +17,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import Reading
 from servebench.measure.in_flight import in_flight_at
-from servebench.util.figures import short_percent
+from servebench.util.figures import short_number, short_percent
 from servebench.util.spans import expanded, length, merged
 from servebench.util.units import NS_PER_S
 
@@ -72,18 +72,20 @@ def _changed(name: str, drift: Drift, row: PointRow) -> str:
     """Return what changed, from when to when, by how much."""
     title, unit = TITLES[name]
     start, end_ns = row.window_ns or (0, 0)
-    begin, end = (f"{(_moment(row, share) - start) / NS_PER_S:.3g} s" for share in (drift.begin, drift.end))
+    begin, end = (f"{short_number((_moment(row, share) - start) / NS_PER_S)} s" for share in (drift.begin, drift.end))
     when = f"at about {begin}" if drift.course == "at once" else f"between {begin} and {end}"
     return (
         f"{title} {'rose' if drift.change > 0 else 'fell'} by {short_percent(abs(drift.change))} {drift.course} {when} of a "
-        f"window of {(end_ns - start) / NS_PER_S:.3g} s, from {drift.before:.3g} to {drift.after:.3g} {unit}"
+        f"window of {short_number((end_ns - start) / NS_PER_S)} s, "
+        f"from {short_number(drift.before)} to {short_number(drift.after)} {unit}"
     )
 
 
 def _moment(row: PointRow, share: float) -> int:
     """Return when so much of the window had passed, not counting what is left out (ns)."""
     start, end = row.window_ns or (0, 0)
-    return round(expanded(start + share * (end - start - length(row.left_out)), row.left_out))
+    # a float cannot hold such a moment to the nanosecond
+    return round(expanded(start + round(share * (end - start - length(row.left_out))), row.left_out))
 
 
 def _causes(point: MeasuredPoint, name: str, drift: Drift) -> Iterator[tuple[str, str]]:
@@ -100,17 +102,17 @@ def _causes(point: MeasuredPoint, name: str, drift: Drift) -> Iterator[tuple[str
     for gauge in GAUGES:
         values = [_mean(point.readings, gauge.name, *span) for span in spans]
         if _explains(values, slower=slower == gauge.slows):
-            yield f"{gauge.title} went from {values[0]:.3g} to {values[1]:.3g}", gauge.remedy
+            yield f"{gauge.title} went from {short_number(values[0])} to {short_number(values[1])}", gauge.remedy
     culprits = _disturbers(point, spans, slower=slower)
     if culprits:
         yield words_of(point, culprits), catalog.MACHINE_BUSY.remedy
     cores = [_cores(point.readings, *span) for span in spans]
     if slower and not culprits and _explains(cores, slower=False):
-        text = f"the engine had {cores[1]:.3g} CPU cores after {cores[0]:.3g}"
+        text = f"the engine had {short_number(cores[1])} CPU cores after {short_number(cores[0])}"
         yield text, "look for other processes on the engine's machine (top), and measure again without them"
     flying = [_in_flight(point, *span) for span in spans]
     if point.row.rate is not None and _explains(flying, slower=slower):
-        text = f"requests in flight went from {flying[0]:.3g} to {flying[1]:.3g}"
+        text = f"requests in flight went from {short_number(flying[0])} to {short_number(flying[1])}"
         yield text, "measure longer (load.duration_s), so that the arrivals even out"
     if not slower and drift.course == "early" and not culprits:
         warmup_s = math.ceil(point.settings.load.warmup_s + (cut_ns[1] - window[0]) / NS_PER_S)

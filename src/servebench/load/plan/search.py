@@ -29,6 +29,7 @@ from typing import Any, Literal
 from servebench.contracts.settings import SearchSettings
 from servebench.load.plan.probe import Probe
 from servebench.load.plan.slo_curve import Crossing, crossing, pooled_design_effect
+from servebench.util.figures import number
 
 FLAT_DOUBLINGS = 2
 SATURATED_PROBES = 4
@@ -440,7 +441,7 @@ class Search:
         sure = f"{100 * self.search.confidence:g}% confidence"
         if completed < FALLS_UNDER_OVERLOAD * met:
             level = float(f"{self.search.share * met:.4g}")
-            why = f"of {met:g} that arrived nearly all were completed; overloaded the engine completes only {completed:.3g}"
+            why = f"of {met:g} that arrived nearly all were completed; overloaded the engine completes only {number(completed)}"
             return Finding("found", level, (level, unmet), f"rate (req/s) {level:g} is sustained: {why}")
         level = float(f"{min(completed, unmet):.4g}")
         said = f"rate (req/s) {level:g} is sustained: the engine completes as many when more arrive ({sure}); {unmet:g} is not"
@@ -454,7 +455,7 @@ class Search:
         best, top = max(measured.values()), max(measured)
         if top >= search.upper and knee >= search.share * top:
             # throughput proportional to concurrency reaches 95% of its maximum at 95% of the bound
-            said = f"throughput still grows at concurrency {top:g}, the upper bound ({measured[top]:.4g} tok/s)"
+            said = f"throughput still grows at concurrency {top:g}, the upper bound ({number(measured[top], 4)} tok/s)"
             return Finding("always_met", top, (top, None), said)
         low, high = sure_knee_bracket(self._throughputs(), search.share, search.confidence)
         ends = [f"{side} {end:g}" for side, end in (("above", low), ("at most", high)) if end is not None]
@@ -462,7 +463,7 @@ class Search:
             f"the knee is {' and '.join(ends)} ({100 * search.confidence:g}% confidence)" if ends else "no confidence"
         )
         said = (
-            f"concurrency {knee:g} gives {measured[knee]:.4g} tok/s, {100 * measured[knee] / best:.3g}% of the highest "
+            f"concurrency {knee:g} gives {number(measured[knee], 4)} tok/s, {100 * measured[knee] / best:.3g}% of the highest "
             f"throughput seen; {sure}"
         )
         return Finding("found", knee, (low, high), said)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer import answer_of
 from servebench.analysis.decided import as_decided, decide_study, study_settings
-from servebench.analysis.limits import findings_of
+from servebench.analysis.limits import findings_of, limit_lines
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.published import compare_published
 from servebench.analysis.quality.agreement import Agreement
@@ -75,6 +76,7 @@ def page_of(
     )
     at = common_level(pages)
     over = [(one.name, repeats_of(one.run)) for one in pages]
+    limits = findings_of(runs)
     return Page(
         title=short_id(study) if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",
         folder=study if isinstance(found, StudyData) else found.run_id,
@@ -83,13 +85,13 @@ def page_of(
         runs=pages,
         version=__version__,
         answers=answers if readable else (),
-        answer=answer,
+        answer=replace(answer, limits=tuple(limit_lines(runs, limits))),
         comparisons=comparisons,
         agreements=_all_agreements(runs, names),
         unjudged="" if comparisons or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         times=run_times(readable, names),
-        findings=findings_of(runs),
+        findings=limits,
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         published=[one for page in pages for one in compare_published(page.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),

@@ -6,6 +6,7 @@ from typing import Any
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.analysis.recommendation.values import codes_of_mean
 from servebench.contracts.point_row import level_words
 from servebench.report.html.elements import Label
 from servebench.report.html.model import Page
@@ -101,8 +102,10 @@ def _matrix(data: Page, found: Sequence[Recommendation], columns: Sequence[str])
 def _trust(found: Recommendation) -> dict[str, Any]:
     """Return how far to trust a row and why; of one run alone, the trust in its point."""
     if found.outcome == "only one":
-        level = found.ranking[0].level
-        word, why = point_trust(level.verdict, level.doubts) if level is not None else ("one start", ())
+        first = found.ranking[0]
+        word, why = "one start", tuple[str, ...]()
+        if first.level is not None:
+            word, why = point_trust(first.level.verdict, codes_of_mean(first.level, first.entrant))
         return {"outcome": Label.of(word), "trust": "; ".join(map(reason_of_code, why))}
     return {"outcome": _label(found), "trust": found.trust_why}
 
@@ -138,7 +141,7 @@ def _doubt(score: Score) -> str:
     """Return how far to trust the point of a score, and why; empty for a valid one."""
     if score.level is None:
         return ""
-    word, why = point_trust(score.level.verdict, score.level.doubts)
+    word, why = point_trust(score.level.verdict, codes_of_mean(score.level, score.entrant))
     return "" if word == "valid" else f"{word} ({', '.join(why)})" if why else word
 
 

@@ -1,5 +1,6 @@
 """The results of a run and a study as tables and lines."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -27,7 +28,7 @@ COLUMNS = (
     ("E2E\np50", "e2e_ms_p50"),
 )
 WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
-REPEATS_NOTE = "mean over repeats with its 95% interval (from three repeats on)"
+REPEATS_NOTE = "mean over starts and their repeats, with its 95% interval: over the starts, or of the only one"
 
 
 def point_line(point: Point) -> str:
@@ -36,7 +37,7 @@ def point_line(point: Point) -> str:
     return (
         f"{'rate' if row.rate is not None else 'concurrency'} {row.level_label}: "
         f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
-        f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok} ok, {row.requests_failed} failed, {point.verdict}"
+        f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
     )
 
 
@@ -91,29 +92,36 @@ def _missing_notes(points: Sequence[Point]) -> list[str]:
 
 def warning_lines(points: Iterable[Point]) -> list[str]:
     """Return each warning once, with its levels, cause and remedy."""
-    found: dict[str, list[tuple[str, Doubt]]] = {}
-    for point in points:
+    every = list(points)
+    counts = Counter(point.row.level_label for point in every)
+    found: dict[str, list[tuple[PointRow, Doubt]]] = {}
+    for point in every:
         for doubt in point.doubts:
-            found.setdefault(doubt.code, []).append((point.row.level_label, doubt))
-    return [_warning_line(code, doubts) for code, doubts in found.items()]
+            found.setdefault(doubt.code, []).append((point.row, doubt))
+    return [_warning_line(code, doubts, counts) for code, doubts in found.items()]
 
 
-def _warning_line(code: str, doubts: Sequence[tuple[str, Doubt]]) -> str:
-    """Return a warning with its levels; where its figures differ, with those of the first level, which it names."""
-    levels = list(dict.fromkeys(level for level, _ in doubts))
-    first = doubts[0][1]
-    differ = len(levels) > 1 and len({doubt.message for _, doubt in doubts}) > 1
-    begin = f"at {levels[0]}, " if differ else ""
+def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: Mapping[str, int]) -> str:
+    """Return a warning with its levels, which have `counts` points; it names the point of its figures where they differ."""
+    levels = list(dict.fromkeys(row.level_label for row, _ in doubts))
+    row, first = doubts[0]
+    differ = len({doubt.message for _, doubt in doubts}) > 1
+    one_of_several = counts[row.level_label] > 1 and (differ or len(doubts) == 1)
+    repeat = f", repeat {row.repeat}" if one_of_several else ""
+    begin = f"at {row.level_label}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
     return f"{code} (at {', '.join(levels)}): {begin}{first.message}; {first.remedy}"
 
 
 def failure_lines(points: Iterable[Point]) -> list[str]:
     """Return the latencies including failed requests, for the points that have any."""
+    every = [point.row for point in points]
+    counts = Counter(row.level_label for row in every)
     return [
-        f"latency including failed requests as infinite (at {row.level_label}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
+        f"latency including failed requests as infinite (at {row.level_label}"
+        f"{f', repeat {row.repeat}' if counts[row.level_label] > 1 else ''}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
         f"p99 {cell_text(row, 'ttft_ms_p99_all')} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, "
         f"p99 {cell_text(row, 'e2e_ms_p99_all')} ms"
-        for row in (point.row for point in points)
+        for row in every
         if row.requests_failed and row.ttft_ms_p50_all is not None
     ]
 
