@@ -10,6 +10,7 @@ from servebench.analysis.answer.model import AnswerCell, LevelLead
 from servebench.analysis.comparison.compare import SIGNIFICANCE
 from servebench.analysis.comparison.decisions import starts_may_differ
 from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow
+from servebench.analysis.comparison.starts import EARLIER_STARTS
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import level_words
 from servebench.util.figures import number
@@ -67,6 +68,7 @@ def find_lead(
         codes=tuple(dict.fromkeys(code for one in rows.values() if one is not None for code in one.doubts)),
         within=_equal_within(row_between(a, b, level, comparisons) for a, b in combinations(order, 2)),
         behind=tuple((labels[run].series, values[run] / values[first] - 1) for run in rows if run not in open_rivals),
+        by_earlier=any(one is not None and one.method.endswith(EARLIER_STARTS) for one in rows.values()),
     )
 
 

@@ -61,7 +61,7 @@ class LevelLead:
     `tied` are the runs that it is not clear against, `unequal` settings that differ and
     matter, `unequal_rival`: also between the leader and the rival, `codes` warnings of unknown size, which make it
     provisional. `within`: no two runs differ by more. `behind` are the runs that the leader clearly leads, each with its
-    distance from the leader as a share, the nearest first.
+    distance from the leader as a share, the nearest first. `by_earlier`: the interval rests on how much earlier starts differed.
     """
 
     level: str
@@ -81,6 +81,7 @@ class LevelLead:
     unequal_rival: bool = False
     within: float | None = None
     behind: tuple[tuple[str, float], ...] = ()
+    by_earlier: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

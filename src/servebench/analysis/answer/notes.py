@@ -163,6 +163,8 @@ def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Ite
         elif not all(lead.codes or lead.unequal for lead in leads):
             yield "No lead is a verdict on the engines yet: study.until=decided adds starts until there is one."
 
+    if any(lead.by_earlier for lead in leads):
+        yield "With few starts of each, how sure these leads are rests on how much earlier starts of the same set-ups differed."
     shown = (cell for one in workloads for column in one.columns for cell in column.cells.values())
     if any(cell.wide for cell in shown) and (wide := wide_caveat(runs)):
         yield wide

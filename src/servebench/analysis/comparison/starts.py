@@ -100,6 +100,9 @@ def _two_sided(difference: Floats, error: Floats, freedom: Floats) -> Floats:
     return found
 
 
+EARLIER_STARTS = "earlier starts"
+
+
 def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: StartSpread) -> StartTest:
     """Compare two sides of few starts by the spread of earlier starts of their set-ups (Welch 1947).
 
@@ -119,7 +122,7 @@ def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: St
         low=difference - half,
         high=difference + half,
         p=float(2 * stdtr(freedom, -abs(difference) / error)),
-        method=f"spread of {ours.count} and {theirs.count} earlier starts",
+        method=f"spread of {ours.count} and {theirs.count} {EARLIER_STARTS}",
     )
 
 
