@@ -165,3 +165,15 @@ def test_a_level_has_the_interval_that_other_screens_show() -> None:
     (other,) = summarize_repeats(rows, {key: (110.0, (95.0, 125.0))}).rows
     assert (same.low, same.high) == (95.0, 105.0)
     assert (other.low, other.high) == (own.low, own.high) != (None, None)
+
+
+def test_in_an_open_loop_the_title_says_from_when_users_wait() -> None:
+    """The table of points has TTFT from sent."""
+    rows = [
+        PointRow(
+            rate=5.0, repeat=at, window_start_ns=at, verdict="valid", ttft_ms_p50=40.0, ttft_from_schedule_ms_p50=48.0
+        )
+        for at in range(3)
+    ]
+    (found,) = summarize_repeats(rows).rows
+    assert (found.title, found.mean) == ("TTFT p50 from schedule", pytest.approx(48.0))

@@ -115,8 +115,10 @@ def summarize_repeats(points: Sequence[PointRow], known: Intervals | None = None
             if len(found) > 1:
                 series[level, name] = found
     summary = [
-        _repeated_metric(level, metric, series[level, metric[0]], starts, (known or {}).get((level, metric[0])))
-        for level in levels
+        _repeated_metric(
+            level, _named(metric, rows[0]), series[level, metric[0]], starts, (known or {}).get((level, metric[0]))
+        )
+        for level, rows in levels.items()
         for metric in METRICS
         if (level, metric[0]) in series
     ]
@@ -124,6 +126,12 @@ def summarize_repeats(points: Sequence[PointRow], known: Intervals | None = None
         rows=tuple(summary),
         notes=(*_drifts(series, several_starts=len({row.start_id for row in points}) > 1), *_outliers(series)),
     )
+
+
+def _named(metric: tuple[str, str, str], row: PointRow) -> tuple[str, str, str]:
+    """Return a metric as it is called: tables of points have the one that counts from sent under the plain title."""
+    name, title, unit = metric
+    return name, f"{title} from schedule" if row.rate is not None and name in FROM_SCHEDULE else title, unit
 
 
 def _positive(value: Any) -> bool:

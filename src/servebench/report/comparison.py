@@ -11,7 +11,7 @@ HEADINGS = ("load", "metric", "baseline", "candidate", "change [95%]", "verdict"
 ONE_START_NOTE = (
     "The intervals are of these two starts. Two starts of one engine differ, so they say nothing of the engines."
 )
-
+OPEN_LOOP_NOTE = "At a rate of arrivals TTFT and E2E count from the schedule."
 OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
 
 
@@ -77,7 +77,11 @@ def cells_of(row: ComparisonRow) -> tuple[str, ...]:
 def starts_note(comparison: Comparison) -> str | None:
     """Return what the intervals rest on; None where nothing is compared."""
     methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method))
+    open_loop = any(
+        row.level.endswith("/s") and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows
+    )
+    late = " " + OPEN_LOOP_NOTE if open_loop else ""
     if WITHIN_RUN in methods:
-        return ONE_START_NOTE
+        return ONE_START_NOTE + late
     several = " " + OF_ONE_ROW if any(row.may_be_chance for row in comparison.rows) else ""
-    return f"Change with its 95% interval: {'; '.join(methods)}.{several}" if methods else None
+    return f"Change with its 95% interval: {'; '.join(methods)}.{several}{late}" if methods else None

@@ -42,16 +42,17 @@ def _level(rows: Sequence[PointRow]) -> BestLevel:
     first, one = rows[0], len(rows) == 1
     return BestLevel(
         level=first.level_label,
-        throughput=_mean(rows, "output_throughput_tok_s") or 0.0,
+        throughput=mean_over_starts(rows, "output_throughput_tok_s") or 0.0,
         low=first.output_throughput_tok_s_low if one else None,
         high=first.output_throughput_tok_s_high if one else None,
-        ttft_ms=_mean(rows, "ttft_ms_p50"),
+        ttft_ms=mean_over_starts(rows, "ttft_ms_p50"),
         points=len(rows),
     )
 
 
-def _mean(rows: Sequence[PointRow], column: str) -> float | None:
-    """The geometric mean over starts of the means over their points, as in a comparison; None where a point has no value."""
+def mean_over_starts(rows: Sequence[PointRow], column: str) -> float | None:
+    """Return the geometric mean over starts of the means over their points, as in a comparison; None where a point has no
+    positive and finite value."""
     starts: dict[str | None, list[float]] = {}
     for row in rows:
         value = row.get(column)

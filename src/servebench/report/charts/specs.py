@@ -14,7 +14,7 @@ import numpy as np
 from servebench.analysis.statistics import is_weak_percentile
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
-from servebench.report.points import point_trust, reason_of_code
+from servebench.report.points import mean_over_starts, point_trust, reason_of_code
 from servebench.util.figures import number, rough, with_interval
 
 COLOURS = (
@@ -91,8 +91,11 @@ def by_level(rows: Iterable[PointRow]) -> dict[float, list[PointRow]]:
 
 
 def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
-    """Return the mean over the repeats of a level; None where none has a finite number."""
+    """Return the mean over the repeats of a level, as all screens have it; None where none has a finite number. Where one is
+    missing or zero, it is the plain mean."""
     values = _finite(rows, column)
+    if len(values) == len(rows) > 1 and (mean := mean_over_starts(rows, column)) is not None:
+        return mean
     return sum(values) / len(values) if values else None
 
 
