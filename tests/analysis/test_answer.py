@@ -267,8 +267,10 @@ def test_the_mean_of_points_with_wide_intervals_is_wide_only_if_its_own_interval
     assert not [one for one in found.caveats if one.startswith("Wide")]
     asked = {"load": {"until": "0.01%"}}
     wanted = [replace(run, manifest={**run.manifest, "config": {**run.config, **asked}}) for run in runs]
-    ((cell,),) = (one.columns[0].cells.values() for one in answer_of(wanted).workloads)
+    found = answer_of(wanted)
+    ((cell,),) = (one.columns[0].cells.values() for one in found.workloads)
     assert cell.wide
+    assert [one for one in found.caveats if one.startswith("Wide") and one.endswith(" or study.starts.")]
 
 
 def test_times_of_the_next_steps_rest_on_what_the_study_took(make_study):

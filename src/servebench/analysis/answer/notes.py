@@ -177,7 +177,9 @@ def wide_caveat(runs: Sequence[RunData]) -> str:
     if not limits:
         return ""
     than, keys = (" or ".join(parts) for parts in zip(*limits, strict=True))
-    return f"Wide: the interval is wider than {than}; raise {keys}."
+    # the mean of few starts is as wide as they differ, however long their points are
+    starts = " or study.starts" if any(len({row.start_id for row in run.point_rows}) > 1 for run in runs) else ""
+    return f"Wide: the interval is wider than {than}; raise {keys}{starts}."
 
 
 def _out_of_line(column: AnswerColumn, levels: Sequence[str]) -> Iterable[str]:
