@@ -10,6 +10,7 @@ from servebench.contracts.settings import (
     LaunchSettings,
     LengthSettings,
     LoadSettings,
+    ModelSettings,
     QualitySettings,
     StudySettings,
     WorkloadSettings,
@@ -92,6 +93,7 @@ FAULTS = [
         {"engine": EngineSettings(name="e", tensor_parallel_size=4), "gpu": GpuSettings(name="h100", count=2)},
         "engine.tensor_parallel_size=4 needs 4 GPUs, but gpu.count=2",
     ),
+    ({"model": ModelSettings(name=" ")}, "model.name must not be empty (got ' ')"),
     ({"study": StudySettings(name="../x")}, "study.name must be a folder name without / (got '../x')"),
     ({"study": StudySettings(name="..")}, "study.name must be a folder name without / (got '..')"),
 ]

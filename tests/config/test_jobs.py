@@ -49,6 +49,17 @@ FAULTS = [
     ),
     ("foo", "foo: not an override; write group=option or group.key=value"),
     ("engine.dtype='${nope}'", "engine.dtype: interpolation key 'nope' not found (from engine.dtype=${nope})"),
+    (
+        "engine.extra_args=[--foo]",
+        "engine.extra_args must be a mapping, as in '{name: value}' (got [--foo])",
+    ),
+    ("load.concurrency={a:1}", "load.concurrency must be a list (got {a:1})"),
+    ("-m study.name=a,b", "study.name=a,b: all runs of a command are one study; give one value"),
+    ("-m tracking=none,mlflow", "tracking.name=none,mlflow: all runs of a command are one study; give one value"),
+    (
+        "hydra.run.dir=x",
+        "hydra.run.dir=x: has no effect; set study.dir for the folder of all studies, study.name for one's own",
+    ),
     ("engine.dtype=???", "engine.dtype is required; set engine.dtype=VALUE"),
     ("~engine", "engine must be chosen, with engine=NAME"),
     (
@@ -241,6 +252,7 @@ def folder(tmp_path):
         "load/good.yaml": "defaults:\n  - base\n  - _self_\nname: good\nconcurrency: 3\n",
         "load/broken.yaml": "name: [\n",
         "load/orphan.yaml": "defaults:\n  - bse\n  - _self_\nname: orphan\n",
+        "experiment/bare.yaml": "load:\n  timeout_s: 3\n",
         "load/typo.yaml": "defaults:\n  - base\n  - _self_\nname: typo\nconcurency: 3\n",
     }
     for name, text in files.items():
@@ -273,6 +285,10 @@ def test_each_swept_experiment_brings_its_own_sweep(folder, registry):
     ("word", "fault"),
     [
         ("experiment=sweeping", "experiment=sweeping sweeps engine.port, so it makes several runs; add -m"),
+        (
+            "experiment=bare",
+            "{folder}/experiment/bare.yaml must begin with the line '# @package _global_', and then set keys",
+        ),
         ("load=mine", "load.repeats must be at least 1 (got 0, from {folder}/load/mine.yaml)"),
         ("load=typo", "load.concurency: unknown key; did you mean 'load.concurrency'? (from {folder}/load/typo.yaml)"),
     ],
@@ -291,6 +307,9 @@ def test_files_that_cannot_be_composed(folder, registry):
     assert f"{folder}/load/broken.yaml, line 2" in line
     (line,) = problem_lines(f"-cd {folder} load=orphan", registry)
     assert line.startswith("in 'load/orphan': could not load 'load/bse'")
+    (folder / "load/binary.yaml").write_bytes(b"\xff\xfe")
+    (line,) = problem_lines(f"-cd {folder} load=binary", registry)
+    assert line == f"{folder}/load/binary.yaml is not a text file in UTF-8: invalid start byte"
 
 
 def test_a_users_folder_adds_options(folder, registry):

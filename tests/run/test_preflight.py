@@ -55,6 +55,15 @@ def test_a_secret_flag_is_a_fault_where_the_engine_is_started(flags, seen):
     assert len(process_list_faults(job.settings)) == 1
 
 
+@pytest.mark.parametrize(("flags", "seen"), [({}, True), ({"emulated": True}, False), ({"local": False}, False)])
+def test_a_flag_by_which_the_server_is_found_is_a_fault(flags, seen):
+    job = fake_job(engine=EngineSettings(name="fake", extra_args={"port": 3, "--served_model_name": "x", "size": 3}))
+    faults = [fault for fault in faults_of(job, registry_of(**flags)) if "extra_args" in fault]
+    assert [fault.split("=")[0] for fault in faults] == [
+        f"engine.extra_args.{name}" for name in ("port", "--served_model_name") if seen
+    ]
+
+
 def test_a_named_tokenizer_that_cannot_be_read_is_a_fault_before_anything_starts(tmp_path):
     """And one that can be read is none."""
     broken = tmp_path / "tokenizer.json"

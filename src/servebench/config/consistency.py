@@ -14,6 +14,7 @@ from servebench.contracts.settings import (
     LaunchSettings,
     LengthSettings,
     LoadSettings,
+    ModelSettings,
     QualitySettings,
     RunSettings,
     SearchSettings,
@@ -272,6 +273,15 @@ def _parallelism(engine: EngineSettings, gpu: GpuSettings) -> list[str]:
     return [f"engine.tensor_parallel_size={size} needs {size} GPUs, but gpu.count={gpu.count}; set gpu.count={size}"]
 
 
+def _model_name(model: ModelSettings) -> list[str]:
+    """Return a problem for an empty name, such as that of an unset variable of the shell: `model.name=$MODEL`."""
+    return (
+        []
+        if model.name.strip()
+        else [f"model.name must not be empty (got {format_value(model.name)}); set model.name=NAME"]
+    )
+
+
 def _study_name(study: StudySettings) -> list[str]:
     if study.name is None or (study.name not in ("", ".", "..") and "/" not in study.name and "\0" not in study.name):
         return []
@@ -314,6 +324,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("workload",), _lengths),
     (("engine", "workload"), _fits),
     (("engine",), _spans),
+    (("model",), _model_name),
     (("study",), _study_name),
     (("study",), _decided),
     (("study", "load"), _starts),

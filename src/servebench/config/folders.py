@@ -89,6 +89,12 @@ class Composer:
         """Return whether the group has a base file."""
         return ABSTRACT in self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
 
+    def file_of(self, name: str) -> Path | None:
+        """Return the file of an option `group/option`; None if it is in no folder, such as inside a package."""
+        found = next((item for item in self.loader.get_sources() if item.is_config(name)), None)
+        file = Path(found.path) / f"{name}.yaml" if found is not None else None
+        return file if file is not None and file.is_file() else None
+
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return the composed config with its `hydra` node; do not change it. Raises errors of Hydra and YAML.
 

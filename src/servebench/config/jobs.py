@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from hydra.core.override_parser.types import Override
@@ -73,9 +74,21 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
             if settings is not None:
                 own = tuple(text for text in texts if not text.lstrip("+~").startswith(("hydra.", "hydra/")))
                 jobs.append(Job(own, settings, to_plain(settings), launcher))
+    problems.extend(_several_studies(jobs))
     if problems:
         raise ConfigError([problem.text for problem in without_duplicates(problems)])
     return jobs
+
+
+def _several_studies(jobs: Sequence[Job]) -> list[Problem]:
+    """Return a problem for each setting of a whole study that has several values: one command makes one study."""
+    problems = []
+    for section, key in (("study", "name"), ("study", "dir"), ("tracking", "name"), ("tracking", "uri")):
+        values = list(dict.fromkeys(str(getattr(getattr(job.settings, section), key)) for job in jobs))
+        if len(values) > 1:
+            line = f"{section}.{key}={','.join(values)}: all runs of a command are one study; give one value"
+            problems.append(Problem(line, "combination", f"{section}.{key}"))
+    return problems
 
 
 def expand(
@@ -129,8 +142,22 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> P
             prepared.distrusted.add(group)
             prepared.words.append(f"{group}={ABSTRACT}")
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-            prepared.problems.append(Problem(summarize_error(error), "compose"))
+            file = _not_utf8(source, prepared.choices) if isinstance(error, UnicodeDecodeError) else None
+            line = summarize_error(error) if file is None else f"{file} is not a text file in UTF-8: {error.reason}"
+            prepared.problems.append(Problem(line, "compose"))
             return prepared
+
+
+def _not_utf8(source: Composer, choices: Mapping[str, str]) -> Path | None:
+    """Return the first file of these choices that is not text in UTF-8, which its error does not name."""
+    for group, option in choices.items():
+        file = source.file_of(f"{group}/{option}")
+        try:
+            if file is not None:
+                file.read_text("utf-8")
+        except UnicodeDecodeError:
+            return file
+    return None
 
 
 def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Checked:
@@ -138,6 +165,12 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
     if prepared.config is None:
         return Checked(problems=list(prepared.problems))
     plain, problems = _resolved(prepared.config, prepared)
+    if EXPERIMENT in plain:
+        # without its first line a file of this group sets keys of a section `experiment`
+        name = f"{EXPERIMENT}/{prepared.choices.get(EXPERIMENT, '')}"
+        line = f"{source.file_of(name) or name} must begin with the line '# @package _global_', and then set keys"
+        problems.append(Problem(line, "compose", EXPERIMENT))
+        del plain[EXPERIMENT]
     unresolved = {problem.path for problem in problems}
     checked = check(
         plain,

@@ -23,6 +23,8 @@ from servebench.registry.registry import Registry
 
 LAUNCHER_GROUP = "hydra/launcher"
 LAUNCHER_KEYS = "hydra.launcher."
+FOLDER_KEYS = ("hydra.run.", "hydra.sweep.", "hydra.output_subdir")
+"""Where Hydra would write; servebench names its own folders."""
 IPV6_URL = re.compile(r"""(?<!["'\w])https?://\[[^\s,"'\[\]{}()]+\][^\s,"'\[\]{}()]*""")
 
 
@@ -129,6 +131,9 @@ def _hydra(override: Override, composer: Composer, prepared: Prepared) -> None:
         prepared.problems.append(Problem(line, "group", LAUNCHER_GROUP))
     elif key.startswith(LAUNCHER_KEYS) and not override.is_delete():
         prepared.words.append(f"++{key}={override.get_value_string()}")
+    elif key.startswith(FOLDER_KEYS):
+        line = f"{override.input_line}: has no effect; set study.dir for the folder of all studies, study.name for one's own"
+        prepared.problems.append(Problem(line, "key", key))
     else:
         prepared.words.append(str(override.input_line))
 

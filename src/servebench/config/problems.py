@@ -25,6 +25,9 @@ _NOISE = re.compile(
 )
 
 
+_KINDS_DIFFER = re.compile(r"error merging override \+*([^=]+)=(.*): cannot merge DictConfig with ListConfig\.?", re.I)
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong. `path` is the dotted key it concerns (empty: none)."""
@@ -101,6 +104,10 @@ def summarize_error(error: BaseException) -> str:
     if said and where.startswith("In '"):
         text = f"{where}{said}{what[:1].lower()}{what[1:]}"
     text = text[0].lower() + text[1:]
+    if found := _KINDS_DIFFER.fullmatch(text):
+        # the message is the same for a mapping in place of a list
+        kind = "list" if found[2].startswith("{") else "mapping, as in '{name: value}'"
+        text = f"{found[1]} must be a {kind} (got {found[2]})"
     return text.rstrip(".") if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."
 
 

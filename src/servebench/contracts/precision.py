@@ -78,5 +78,6 @@ def seconds_of(key: str, value: str | float) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", str(value).strip())
     seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"{key} must be a duration such as 90s, 60m or 2h (got {value})")
+        given = f"{value:g}" if isinstance(value, float) else value
+        raise ValueError(f"{key} must be a duration such as 90s, 60m or 2h (got {given})")
     return seconds

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.settings import ModelSettings, RunSettings
+from servebench.engine.adapters.flags import flag_name
 from servebench.engine.pool import launch_context
 from servebench.engine.supervisor.ports import describe_owner, port_problem
 from servebench.engine.tokenize import offline_tokenizer
@@ -44,6 +45,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += launcher.check(engine, context, settings.launch)
             if launcher.local and not launcher.emulated:
                 faults += process_list_faults(settings)
+                faults += own_flag_faults(settings)
             faults += descriptor_faults(settings)
             faults += trace_errors(settings.load)
             faults += tokenizer_faults(settings.model)
@@ -129,6 +131,19 @@ def descriptor_faults(settings: RunSettings) -> list[str]:
     return [
         f"load.concurrency={most}: each stream needs a file descriptor, and a process may open {hard} (ulimit -Hn); "
         "raise the limit, lower the concurrency, or raise load.workers"
+    ]
+
+
+OWN_FLAGS = {"host": "engine.host", "port": "engine.port", "served-model-name": "model.name"}
+"""Flags by which servebench finds the server and its model, and the keys that set them."""
+
+
+def own_flag_faults(settings: RunSettings) -> list[str]:
+    """Return an error for each flag in `engine.extra_args` with which servebench would look for the server in vain."""
+    return [
+        f"engine.extra_args.{name}={value}: servebench sets this flag; set {OWN_FLAGS[flag_name(name)]} instead"
+        for name, value in settings.engine.extra_args.items()
+        if flag_name(name) in OWN_FLAGS
     ]
 
 

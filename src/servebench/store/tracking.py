@@ -387,7 +387,8 @@ def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: s
     if not done:
         why = "could not be talked to: MLflow's client failed"
         if thread.is_alive():
-            why = f"did not take {len(pending.todo)} runs within {limit_s:.0f} s"
+            runs = f"{len(pending.todo)} run{'' if len(pending.todo) == 1 else 's'}"
+            why = f"did not take {runs} within {limit_s:.0f} s"
         error = f"the tracking server {shown} {why}"
         return SyncReport(unchanged=pending.unchanged, error=error, tracker_down=True)
     if isinstance(done[0], StoreError):

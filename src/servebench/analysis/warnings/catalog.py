@@ -172,8 +172,8 @@ CLOCK_STEPPED = _define(
 TOKENS_DISAGREE = _define(
     "tokens_disagree",
     "token counts are missing or contradict each other",
-    "make the server send usage in the stream (stream_options.include_usage), and compare engines by requests per "
-    "second until the counts agree",
+    "make the server send usage in the stream (stream_options.include_usage) or set model.tokenizer, and compare engines by "
+    "requests per second until the counts agree",
     affects=("throughput", "tpot"),
 )
 HIDDEN_TOKENS = _define(

@@ -52,8 +52,9 @@ class FlagTable:
         )
 
     def unsupported(self, settings: EngineSettings) -> list[str]:
-        """Return one line for each shared setting that is set but has no flag. A tensor_parallel_size of 1 needs none."""
-        return [
+        """Return one line for each shared setting that is set but has no flag, or whose flag `extra_args` gives once more. A
+        tensor_parallel_size of 1 needs none."""
+        return self._given_twice(settings) + [
             f"engine.{name}={getattr(settings, name)}: {settings.name} has no flag for it; "
             f"{self.unsupported_reasons.get(name, 'leave it out')}"
             for name in SHARED_SETTINGS
@@ -62,6 +63,24 @@ class FlagTable:
             and name not in self.switches
             and not (name == "tensor_parallel_size" and settings.tensor_parallel_size == 1)
         ]
+
+    def _given_twice(self, settings: EngineSettings) -> list[str]:
+        """Return one line for each flag in `extra_args` that a shared setting gives too: the engine would take one of the two."""
+        extra = {flag_name(name): name for name in settings.extra_args}
+        flags = {name: [flag] for name, flag in self.flags.items()}
+        flags |= {name: [flag for some in pair for flag in some] for name, pair in self.switches.items()}
+        return [
+            f"engine.extra_args.{extra[flag_name(flag)]}: engine.{name}={getattr(settings, name)} sets {flag}, too; leave one out"
+            for name in SHARED_SETTINGS
+            if getattr(settings, name) is not None
+            for flag in flags.get(name, ())
+            if flag_name(flag) in extra
+        ]
+
+
+def flag_name(flag: str) -> str:
+    """Return a flag as it is compared: without its dashes, and with dashes for underscores."""
+    return flag.lstrip("-").replace("_", "-")
 
 
 def extra_arguments(extra: Mapping[str, Any]) -> list[str]:
