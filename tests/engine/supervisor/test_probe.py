@@ -69,6 +69,14 @@ def test_a_rejection_says_whether_it_is_temporary(chat, completions, kind, words
     assert error.value.kind == kind
 
 
+def test_a_redirect_names_the_address_to_set():
+    def answer(request):
+        return httpx.Response(307, headers={"Location": "https://other/v1/chat/completions"})
+
+    with pytest.raises(EngineError, match=r"307: redirected to https://other/v1/chat/completions; set launch.base_url"):
+        generate_from(answer)
+
+
 @pytest.mark.parametrize("status", [400, 404, 405, 422, 501])
 def test_completions_replace_a_missing_chat_route(status):
     """A model without a chat template, or a server without the route."""

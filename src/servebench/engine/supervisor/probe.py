@@ -9,7 +9,7 @@ from servebench.contracts.engine import Engine
 from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import WorkloadSettings
 from servebench.protocol.answer import FirstContent
-from servebench.protocol.errors import error_text
+from servebench.protocol.errors import error_text, shorten
 from servebench.protocol.json_values import decode_text
 from servebench.util.clean import in_one_line
 from servebench.util.errors import EngineError, FailureKind
@@ -121,8 +121,7 @@ def _attempt(
             response.read()
             temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
             kind = FailureKind.NOT_READY if temporary else FailureKind.OTHER
-            problem = EngineError(f"{url} returned {status}: {error_text(response.content)}", kind=kind)
-            return problem, status in NO_CHAT
+            return EngineError(f"{url} returned {_refusal(response)}", kind=kind), status in NO_CHAT
         content = FirstContent()
         for data in response.iter_bytes():
             content.feed(data)
@@ -136,6 +135,15 @@ def _attempt(
     beginning = in_one_line(decode_text(content.beginning[: 8 * BEGINNING_CHARACTERS]), BEGINNING_CHARACTERS)
     answer = f"its answer begins with: {beginning}" if beginning else "its answer is empty"
     return EngineError(f"{url} generated nothing; {answer}"), True
+
+
+def _refusal(response: httpx.Response) -> str:
+    """Return the status of a response other than 200, and what its body or the address of a redirect says."""
+    location = response.headers.get("location")
+    if response.has_redirect_location and location:
+        return f"{response.status_code}: redirected to {shorten(location)}; set launch.base_url to the address that answers"
+    reason = error_text(response.content)
+    return f"{response.status_code}: {reason}" if reason else str(response.status_code)
 
 
 def _has_content(content: FirstContent, url: str) -> bool:
