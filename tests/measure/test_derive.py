@@ -293,7 +293,7 @@ OUTCOMES = {
     "done with a blank": (stream(delta(content="a"), b"[DONE] "), "ok", None),
     "missing [DONE], finish reason": (stream(delta(content="a"), STOP), "ok", None),
     "missing [DONE], usage": (stream(delta(content="a"), END), "ok", None),
-    "nothing ends it": (stream(delta(content="a")), "truncated", "after 1 content events"),
+    "nothing ends it": (stream(delta(content="a")), "truncated", "after 1 content event"),
     "growing usage ends nothing": (stream(delta(content="a", more={"usage": usage(7, 1)})), "truncated", "after 1"),
     "first usage of a growing one": (
         stream(delta(role="assistant", content="", more={"usage": usage(7, 0)})), "truncated", "after 0",
@@ -302,7 +302,11 @@ OUTCOMES = {
     "content that nobody sees": (stream(ROLE, STOP, END, DONE), "empty", "usage counts 2 tokens"),
     "html": (whole(b"<html>\nhi\n</html>", content_type="text/html"), "truncated", "3 lines were no event"),
     "json lines as an event stream": (
-        whole(b'{"choices": []}\n', content_type="text/event-stream"), "truncated", "1 lines were no event",
+        whole(b'{"choices": []}\n', content_type="text/event-stream"), "truncated", "1 line was no event",
+    ),
+    "an error as bare JSON": (
+        whole(b'data: {"choices": [{"text": "a"}]}\n\n{"error": {"message": "cuda died"}}\n', content_type="text/event-stream"),
+        "truncated", "after 1 content event (1 line was no event: cuda died)",
     ),
     "broken json": (whole(b'{"choices": '), "stream_error", "not a JSON object"),
     "an error event": (

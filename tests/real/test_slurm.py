@@ -98,7 +98,7 @@ def test_a_cancelled_job_is_resumed(slurm, tmp_path):
     subprocess.run([shutil.which("scancel"), job], env=study.env, check=True)
     told = process.communicate(timeout=200)[1]
     assert process.returncode == 130, told
-    assert f"{RUNS[1]}: interrupted; what was measured is kept" in told
+    assert f"{RUNS[1]}: stopped by Ctrl-C or a signal; what was measured is kept" in told
     resumed = study.start("resume", "s")
     told = resumed.communicate(timeout=200)[1]
     assert resumed.returncode == 0, told

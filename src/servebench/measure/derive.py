@@ -31,7 +31,7 @@ from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.results import Outcome, Record
 from servebench.measure.timings import timing_columns
 from servebench.protocol import answer, http, stream
-from servebench.protocol.errors import describe_http_error
+from servebench.protocol.errors import describe_http_error, error_text
 from servebench.util.units import NS_PER_MS
 
 ReadTimings = Callable[[Mapping[str, Any], Mapping[str, str]], ServerTimings]
@@ -231,13 +231,23 @@ def _outcome(
     return _SAME[wire], reason
 
 
+def _unknown_lines(scan: answer.AnswerScan) -> str:
+    """Return how many lines were no event, and the first of them: servers write errors in mid-stream as bare JSON."""
+    if not scan.unknown_lines:
+        return ""
+    counted = (
+        "1 line was no event" if scan.unknown_lines == 1 else f"{scan.unknown_lines} lines were no event, the first"
+    )
+    return f" ({counted}: {error_text(scan.unknown_line)})"
+
+
 def _ending(scan: answer.AnswerScan, asked_output_tokens: int | None) -> tuple[Outcome, str | None]:
     """Return the outcome of a complete message without an error."""
     events = len(scan.event_ns)
     if not (scan.done or scan.finish_reason is not None or scan.ended_by_usage):
-        unknown = f" ({scan.unknown_lines} lines were no event)" if scan.unknown_lines else ""
+        content = f"{events} content event{'' if events == 1 else 's'}"
         return "truncated", (
-            f"the stream ended without a finish reason, [DONE] or usage, after {events} content events{unknown}"
+            f"the stream ended without a finish reason, [DONE] or usage, after {content}{_unknown_lines(scan)}"
         )
     if not events and asked_output_tokens != 0:
         reason = f", finish reason '{scan.finish_reason}'" if scan.finish_reason else ""

@@ -52,7 +52,8 @@ class AnswerScan:
     __slots__ = (
         "_generated", "_ids", "_last_read", "_predicted", "cached_tokens", "details", "done", "ended_by_usage", "error",
         "event_ns", "finish_reason", "first_output_ns", "prompt_tokens", "reads_merged", "reasoning_parts",
-        "reasoning_tokens", "text_parts", "unknown_lines", "usage_tokens",
+        "reasoning_tokens", "text_parts", "unknown_line", "unknown_lines",
+        "usage_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -65,6 +66,7 @@ class AnswerScan:
         self.done = False
         self.ended_by_usage = False
         self.unknown_lines = 0
+        self.unknown_line = b""
         self.error: str | None = None
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
@@ -301,6 +303,7 @@ class ContentEvents:
         for event in stream.events:
             self.add(event)
         self._scan.unknown_lines = stream.unknown_lines
+        self._scan.unknown_line = stream.unknown_line
 
     def add(self, event: sse.SseEvent) -> dict[str, Any] | None:
         """Take one event and return its JSON object, None when it is not one."""

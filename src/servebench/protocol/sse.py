@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
+LINE_BYTES_KEPT = 4096
+"""How much is kept of a line that is no field: an error in it should be whole."""
 _KNOWN_FIELDS = (b"data", b"event", b"id", b"retry")
 
 
@@ -25,10 +27,12 @@ class SseEvent(NamedTuple):
 
 @dataclass(slots=True)
 class SseStream:
-    """The events of a body. `unknown_lines` counts lines that are no field of an event, such as bare JSON."""
+    """The events of a body. `unknown_lines` counts lines that are no field of an event, such as bare JSON; `unknown_line` is the
+    beginning of the first."""
 
     events: list[SseEvent] = field(default_factory=list)
     unknown_lines: int = 0
+    unknown_line: bytes = b""
 
 
 def parse(pieces: Sequence[tuple[int, bytes]]) -> SseStream:
@@ -116,6 +120,7 @@ class SseParser:
             self._name = value.strip().decode("utf-8", errors="replace") or None
         elif name not in _KNOWN_FIELDS:
             self._stream.unknown_lines += 1
+            self._stream.unknown_line = self._stream.unknown_line or line[:LINE_BYTES_KEPT]
 
     def _dispatch(self) -> None:
         if self._data:

@@ -28,7 +28,9 @@ class Ending:
 def ending_of_error(error: ServebenchError | KeyboardInterrupt) -> Ending:
     """Return the ending of a run that an error stopped."""
     if isinstance(error, KeyboardInterrupt | Interrupted):
-        return Ending("interrupted", "interrupted; what was measured is kept", FailureKind.INTERRUPTED)
+        return Ending(
+            "interrupted", "stopped by Ctrl-C or a signal; what was measured is kept", FailureKind.INTERRUPTED
+        )
     return Ending("failed", str(error), error.kind)
 
 

@@ -53,7 +53,8 @@ def next_steps(
         yield NextStep(command=f"servebench resume {name}{failed}", why=", ".join(todo), continues=True)
     if decision is not None and (step := decide_step(decision, name)) is not None:
         yield step
-    doubtful = [row for run in runs for row in run.point_rows if row.verdict != "valid"]
+    # where no request succeeded, a longer measurement would not either
+    doubtful = [row for run in runs for row in run.point_rows if row.verdict != "valid" and row.requests_ok != 0]
     again = sum(needs_again(row.verdict, row.doubts) for row in doubtful)
     # points of a study that is not whole are measured first
     if again and not statuses & UNFINISHED:
@@ -64,7 +65,8 @@ def next_steps(
         )
     if decision is None and words and not todo and (step := _starts_step(runs, workloads, words)) is not None:
         yield step
-    yield NextStep(command=f"servebench report {name} --open", why="all charts")
+    if any(run.point_rows for run in runs):
+        yield NextStep(command=f"servebench report {name} --open", why="all charts")
 
 
 def _which(again: int, doubtful: int) -> str:
