@@ -142,8 +142,9 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> P
             prepared.distrusted.add(group)
             prepared.words.append(f"{group}={ABSTRACT}")
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-            file = _not_utf8(source, prepared.choices) if isinstance(error, UnicodeDecodeError) else None
-            line = summarize_error(error) if file is None else f"{file} is not a text file in UTF-8: {error.reason}"
+            line = summarize_error(error)
+            if isinstance(error, UnicodeDecodeError) and (damaged := _not_utf8(source, prepared.choices)) is not None:
+                line = f"{damaged} is not a text file in UTF-8: {error.reason}"
             prepared.problems.append(Problem(line, "compose"))
             return prepared
 
