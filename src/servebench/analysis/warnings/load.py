@@ -105,7 +105,7 @@ def too_few_requests(point: MeasuredPoint) -> Doubt | None:
         )
         return catalog.TOO_FEW_REQUESTS.issue(text, void=True)
     return catalog.TOO_FEW_REQUESTS.issue(
-        f"every number rests on {count} requests (ok and sent inside the window), means and medians too"
+        f"every number rests on {count} request{'s' * (count != 1)} (ok and sent inside the window), means and medians too"
     )
 
 
