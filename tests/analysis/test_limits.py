@@ -15,6 +15,7 @@ from servebench.analysis.limits.facts import _stamps
 from servebench.analysis.limits.proposals import default_running_limit, with_proposals
 from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
 from servebench.calibration.limits import BOTTLENECKS, HEALTHY, found_in
+from servebench.calibration.simulate import Plant
 from servebench.config import compose_jobs
 from servebench.contracts.limits import Knob, Limit
 from servebench.engine.pool import launch_context
@@ -358,3 +359,11 @@ def test_every_run_of_a_study_has_a_line(make_study, monkeypatch):
     ]
     monkeypatch.setattr(limits, "findings_of", lambda _: [])
     assert limits.limit_lines(runs[:2]) == []
+
+
+@pytest.mark.parametrize("network_ms", [0.0, 50.0])
+def test_a_simulated_engine_is_limited_by_a_network_only_if_one_is_planted(network_ms):
+    """A request waits until a step ends, which is a third of a short TTFT."""
+    words = ("engine=vllm", "workload=rag_prefix", "load.concurrency=[8]", "load.requests=200", "telemetry.enabled=true")
+    _, found = found_in(Plant(words=words).planted(network_ms=network_ms), 3)
+    assert [one.code is Limit.NETWORK for one in found] == [network_ms > 0]

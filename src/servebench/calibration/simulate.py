@@ -14,7 +14,7 @@ from servebench.contracts.exchange import StopReason
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, Record
 from servebench.contracts.settings import RunSettings
-from servebench.contracts.stored import RunData
+from servebench.contracts.stored import RunData, mapping
 from servebench.contracts.telemetry import Reading
 from servebench.engine.launchers.simulated import SimulatedEngine, SimulatedLauncher
 from servebench.engine.pool import launch_context
@@ -170,13 +170,17 @@ def _seeded(plant: Plant, seed: int) -> RunSettings:
 def run_data(run: SimulatedRun, plant: Plant, name: str) -> RunData:
     """Return a simulated run in the form in which stored runs are analysed."""
     job = job_of(plant.words)
+    config = {
+        **job.resolved,
+        "launch": {**mapping(job.resolved.get("launch")), "network_ms": plant.variation.network_ms},
+    }
     frames = {"requests": requests_frame([record for of_point in run.records for record in of_point])}
     return RunData(
         study_id="calibration",
         name=name,
         path=NOWHERE / name,
         state={"status": "finished"},
-        manifest={"config": job.resolved, "engine_version": "simulated", "overrides": list(job.overrides)},
+        manifest={"config": config, "engine_version": "simulated", "overrides": list(job.overrides)},
         rows=lambda: [point.judged_row for point in run.points],
         tables=lambda table, *_: frames.get(table, requests_frame([]).iloc[0:0]),
     )

@@ -15,7 +15,7 @@ from servebench.analysis.limits.roofline import Pace, compute_share, memory_shar
 from servebench.analysis.time_parts import TimeParts, time_parts
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.stored import RunData
+from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, measured_rows
 from servebench.measure.in_flight import in_flight_at
 from servebench.util.units import NS_PER_MS
@@ -59,8 +59,8 @@ def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[L
         running_limit = default_running_limit(knobs)
     budget = configured(run.config, knobs.get(Limit.TOKEN_BUDGET, ()))
     limits = {"running_limit": running_limit, "token_budget": budget}
-    # an engine that servebench starts is reached without a network; an emulated one may have a planted network
-    local = not attached and not run.emulated
+    # an engine that servebench starts is reached without a network, unless one is simulated
+    local = not attached and not mapping(run.config.get("launch")).get("network_ms")
     return [_facts(run, rows, whole_of.get(level), limits, same_machine=local) for level, rows in levels.items()]
 
 
