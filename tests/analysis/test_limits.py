@@ -364,6 +364,12 @@ def test_every_run_of_a_study_has_a_line(make_study, monkeypatch):
 @pytest.mark.parametrize("network_ms", [0.0, 50.0])
 def test_a_simulated_engine_is_limited_by_a_network_only_if_one_is_planted(network_ms):
     """A request waits until a step ends, which is a third of a short TTFT."""
-    words = ("engine=vllm", "workload=rag_prefix", "load.concurrency=[8]", "load.requests=200", "telemetry.enabled=true")
+    words = (
+        "engine=vllm",
+        "workload=rag_prefix",
+        "load.concurrency=[8]",
+        "load.requests=200",
+        "telemetry.enabled=true",
+    )
     _, found = found_in(Plant(words=words).planted(network_ms=network_ms), 3)
     assert [one.code is Limit.NETWORK for one in found] == [network_ms > 0]
