@@ -373,3 +373,5 @@ def test_a_simulated_engine_is_limited_by_a_network_only_if_one_is_planted(netwo
     )
     _, found = found_in(Plant(words=words).planted(network_ms=network_ms), 3)
     assert [one.code is Limit.NETWORK for one in found] == [network_ms > 0]
+    actions = [proposal.action for one in found for proposal in one.proposals]
+    assert ("use a client and a server on one network" in actions) == (network_ms > 0)

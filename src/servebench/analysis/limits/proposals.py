@@ -56,8 +56,10 @@ def with_proposals(
     no argument changes if it is `attached`."""
     if finding.code is Limit.LOAD:
         return replace(finding, proposals=_more_load(facts, config))
-    of_both = (Limit.FRONT_END, Limit.NETWORK) if finding.code is Limit.BEFORE_ENGINE else (finding.code,)
-    found = [knob for code in of_both for knob in (*knobs.get(code, ()), *OUTSIDE.get(code, ()))]
+    codes: tuple[Limit, ...] = (finding.code,)
+    if finding.code is Limit.BEFORE_ENGINE:
+        codes = (Limit.FRONT_END,) if facts.same_machine else (Limit.FRONT_END, Limit.NETWORK)
+    found = [knob for code in codes for knob in (*knobs.get(code, ()), *OUTSIDE.get(code, ()))]
     own = [
         _of_server(knob) if attached and knob.key.startswith("engine.") else _proposal(knob, facts, config)
         for knob in found
