@@ -327,12 +327,17 @@ def test_intervals_of_rows_are_those_that_exist():
     assert shown_intervals(rows, "ttft_ms_p50") == [(10.0, 9.0, 11.0), (10.0, 0.01, 30.0)]
 
 
-def test_windows_without_a_finite_value_have_the_interval_of_their_requests():
-    """Where half of the requests failed the median of a window is infinite."""
+def test_windows_of_which_most_requests_failed_have_no_finite_interval():
+    """Two thirds failed: the median is infinite, and so are both ends, however many windows there are."""
     failed = np.where(np.arange(200) % 3, np.inf, 1.0)
-    alone = log_interval([np.full(200, 1.0) + np.arange(200) / 1000] * 2, 50)
-    assert alone is not None
-    assert log_interval([failed] * 3, 50) is None or np.isinf(log_interval([failed] * 3, 50)[1])
+    for windows in (1, 3):
+        assert log_interval([failed] * windows, 50) == (np.inf, np.inf)
+
+
+def test_a_few_failed_requests_leave_a_median_its_interval():
+    some = np.where(np.arange(200) % 10, 1 + np.arange(200) / 1000, np.inf)
+    low, high = log_interval([some] * 3, 50)
+    assert 0 < low < np.log(statistic(some, 50)) < high < 0.2
 
 
 @pytest.mark.parametrize("shared", [True, False])
