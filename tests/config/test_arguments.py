@@ -1,7 +1,6 @@
 import pytest
 
-from servebench.config import asks_hydra
-from servebench.config.arguments import parse_arguments
+from servebench.config.arguments import asks_hydra, parse_arguments
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
-from servebench.config import print_hydra_information
+from servebench.config.information import print_hydra_information
 from servebench.util.errors import ConfigError
 
 

@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 from servebench import __version__
 from servebench.cli.command import HELP_WORDS, SETTINGS, write_examples
 from servebench.cli.completion import complete_words
+from servebench.registry.conf import groups_in_order
 from servebench.util.errors import ConfigError
 
 COMMANDS = (
@@ -97,7 +98,7 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(commands)
         with formatter.section("Config groups"):
-            formatter.write_dl([(group, ", ".join(options)) for group, options in _ordered_groups()])
+            formatter.write_dl([(group, ", ".join(options)) for group, options in groups_in_order()])
         run = self.get_command(ctx, DEFAULT)
         records = [record for param in self.get_params(ctx) if (record := param.get_help_record(ctx)) is not None]
         options = [param for param in run.params if isinstance(param, click.Option)] if run else []
@@ -109,19 +110,6 @@ class Commands(click.Group):
     def _short_help(self, ctx: click.Context, name: str) -> str:
         found = self.get_command(ctx, name)
         return found.get_short_help_str(limit=200) if found is not None else ""
-
-
-def _ordered_groups() -> list[tuple[str, tuple[str, ...]]]:
-    """Return the config groups in the order of the settings, then those that only plugins have."""
-    from dataclasses import fields
-
-    from servebench.contracts.settings import RunSettings
-    from servebench.registry.conf import EXPERIMENT, config_folders, config_groups
-    from servebench.registry.registry import registry
-
-    groups = config_groups(config_folders(registry()))
-    order = [item.name for item in fields(RunSettings)] + [EXPERIMENT]
-    return sorted(groups.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
 
 
 def unknown_command(word: str) -> str:

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from servebench.config.problems import Problem, nearest_name
 
+LOCK_WORD = "--lock"
+"""The option before the manifest of a stored run that is repeated."""
+
 _SWITCHES = ("-m", "--multirun")
 _FOLDER = ("-cd", "--config-dir")
 _WITH_VALUE = (*_FOLDER, "-cn", "--config-name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
@@ -22,6 +23,8 @@ TUNE_FOLDER = "tune"
 """What `servebench tune` searches: a file for each engine."""
 NO_GROUPS = ("hydra", TUNE_FOLDER)
 """Folders of config files that no run is composed of."""
+GROUP_LINE = re.compile(r"^  - (?:optional )?(\w+): ", re.MULTILINE)
+"""An entry of the defaults list in config.yaml."""
 GROUP = "servebench"
 """The entry-point group of plugins, as `contracts.hooks` defines it; importing that would be slow."""
 
@@ -67,10 +70,20 @@ def config_folders(registry: Registry) -> list[Path]:
 def likely_config_folders() -> list[Path]:
     """Return the built-in config folder and `conf/` of each plugin's package, without importing plugins.
 
-    It is for shell completion, where speed matters more than a folder of another name. Raises ConfigError.
+    It is for help and shell completion, where speed matters more than a folder of another name. Raises ConfigError.
     """
     packages = {point.module.partition(".")[0] for point in entry_points(group=GROUP)} - {"servebench"}
     return [conf_dir(), *(folder / "conf" for name in sorted(packages) for folder in _resolve(f"pkg://{name}"))]
+
+
+def groups_in_order() -> list[tuple[str, tuple[str, ...]]]:
+    """Return the config groups with their options in the order of config.yaml, then those that only plugins have.
+
+    Raises ConfigError.
+    """
+    order = GROUP_LINE.findall((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
+    groups = config_groups(likely_config_folders())
+    return sorted(groups.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
 
 
 def _resolve(config_path: str) -> list[Path]:

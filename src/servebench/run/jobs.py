@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from servebench.config import Job, compose_jobs, settings_from_dict
+from servebench.config.arguments import LOCK_WORD
 from servebench.registry.registry import Registry
 from servebench.store.manifest import read_signed_manifest
 from servebench.store.plan import PlannedRun, with_secrets
 from servebench.util.errors import ConfigError
-
-LOCK_WORD = "--lock"
 
 
 def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:

@@ -50,17 +50,13 @@ def command(words: tuple[str, ...], **_: object) -> int:
 
 def run_words(words: tuple[str, ...]) -> int:
     """Run, print or preview what the words describe. Returns the exit code. Raises ServebenchError."""
-    from servebench.config import asks_hydra, print_hydra_information
+    from servebench.config.arguments import LOCK_WORD, asks_hydra
     from servebench.registry.registry import registry
-    from servebench.report.terminal.display import Detail
-    from servebench.run.jobs import LOCK_WORD
-    from servebench.study.show_commands import show_commands
-    from servebench.study.study import run_study
     from servebench.util.errors import ConfigError
 
     # not kept with the study's words: they hold for this command only
     trusted = TRUST_WORD in words
-    detail = Detail(verbose=any(word in VERBOSE_WORDS for word in words), as_json=JSON_WORD in words)
+    verbose, as_json = any(word in VERBOSE_WORDS for word in words), JSON_WORD in words
     words = tuple(word for word in words if word not in (TRUST_WORD, JSON_WORD, *VERBOSE_WORDS))
     asked = next((word for word in words if word.startswith("tune.")), None)
     if asked is not None:
@@ -69,9 +65,16 @@ def run_words(words: tuple[str, ...]) -> int:
         raise ConfigError(f"run: {TRUST_WORD} is for a manifest of {LOCK_WORD} FILE; leave it out")
     place = next((index for index, word in enumerate(words) if word in ("--cfg", "-c")), None)
     if place is not None and words[place + 1 : place + 2] == ("command",):
+        from servebench.study.show_commands import show_commands
+
         return show_commands([*words[:place], *words[place + 2 :]], registry())
     if "--preview" in words:
         return print_previews([word for word in words if word != "--preview"], registry())
     if asks_hydra(words):
+        from servebench.config.information import print_hydra_information
+
         return print_hydra_information(words, registry())
-    return run_study(words, registry(), trusted=trusted, detail=detail)
+    from servebench.report.terminal.display import Detail
+    from servebench.study.study import run_study
+
+    return run_study(words, registry(), trusted=trusted, detail=Detail(verbose=verbose, as_json=as_json))
