@@ -157,16 +157,6 @@ def test_repeats_of_several_starts_are_no_starts() -> None:
     assert (found.low, found.high) == pytest.approx((found.mean * np.exp(-half), found.mean * np.exp(half)), 1e-4)
 
 
-def test_a_level_has_the_interval_that_other_screens_show() -> None:
-    """Where its mean is another (that of the requests, failed ones included), the interval is not taken over."""
-    rows, key = points({"4": [100.0, 100.2, 100.1]}), ("4", "output_throughput_tok_s")
-    (own,) = summarize_repeats(rows).rows
-    (same,) = summarize_repeats(rows, {key: (100.1, (95.0, 105.0))}).rows
-    (other,) = summarize_repeats(rows, {key: (110.0, (95.0, 125.0))}).rows
-    assert (same.low, same.high) == (95.0, 105.0)
-    assert (other.low, other.high) == (own.low, own.high) != (None, None)
-
-
 def test_in_an_open_loop_the_title_says_from_when_users_wait() -> None:
     """The table of points has TTFT from sent."""
     rows = [

@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servebench.analysis.answer import answer_of
-from servebench.analysis.stored_runs import repeats_of, side_of
-from servebench.report.points import best_level
+from servebench.analysis.stored_runs import side_of
 from servebench.store import studies
 from servebench.store.layout import StudyFolder
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns, write_simulated_run
@@ -44,21 +42,3 @@ def test_requests_that_the_client_abandoned_are_not_failed(tmp_path: Path) -> No
     assert row.requests_failed == outcomes["http_error"]
     assert 0 < point.failed.sum() <= outcomes["http_error"]
     assert point.failed.size <= 300 - outcomes["abandoned"]
-
-
-@pytest.mark.parametrize(("starts", "repeats"), [(1, 2), (1, 5), (2, 1), (3, 1), (3, 2)])
-def test_all_screens_show_one_mean_and_one_interval_of_a_level(tmp_path: Path, starts: int, repeats: int) -> None:
-    """What the repeats show is what the last screen, `recommend` and `ls` show; failed requests are in no TTFT."""
-    folder = StudyFolder(tmp_path / "study").run("run")
-    load = SimulatedLoad(levels=(8,), requests=300, starts=starts, repeats=repeats)
-    write_simulated_run(folder, SimulatedEngine(run_sd=0.02, fail_share=0.04), load)
-    run = studies.load_run(folder.path)
-    (cell,) = (cell for column in answer_of([run]).workloads[0].columns for cell in column.cells.values())
-    over = {row.metric: row for row in repeats_of(run).rows}
-    listed = best_level(run.point_rows)
-    assert listed is not None
-    shown = over["output_throughput_tok_s"]
-    assert (shown.mean, shown.low, shown.high) == pytest.approx((cell.value, cell.low, cell.high), rel=1e-3)
-    assert listed.throughput == pytest.approx(cell.value, rel=1e-3)
-    assert over["ttft_ms_p50"].mean == pytest.approx(cell.ttft_ms)
-    assert listed.ttft_ms == pytest.approx(cell.ttft_ms)

@@ -15,13 +15,13 @@ import pytest
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
-from servebench.store import tracking
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.mlflow_client import Mlflow, metric_name
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
 from servebench.store.tracking import sync_study, tracking_uri
+from servebench.study.tracking import ESTIMATORS
 from support.commands import run_program
 from support.hostile import silent
 
@@ -87,7 +87,9 @@ def fresh_database(tmp_path_factory):
     """An empty database of MLflow: its first use takes seconds, so it is made once and copied."""
     folder = tmp_path_factory.mktemp("database")
     study = write_one_study(folder / "outputs", runs=())
-    report = sync_study(study, uri=f"sqlite:///{folder}/mlflow.db", experiment="other", timeout_s=TIMEOUT_S)
+    report = sync_study(
+        study, uri=f"sqlite:///{folder}/mlflow.db", experiment="other", timeout_s=TIMEOUT_S, estimators=ESTIMATORS
+    )
     assert report.error is None
     return folder / "mlflow.db"
 
@@ -100,9 +102,13 @@ def outputs(tmp_path, fresh_database):
     return tmp_path / "outputs"
 
 
-def send(study, uri=None, experiment="servebench", timeout_s=TIMEOUT_S):
+def send(study, uri=None, experiment="servebench", timeout_s=TIMEOUT_S, estimators=ESTIMATORS):
     return sync_study(
-        study, uri=uri or f"sqlite:///{study.path.parent}/mlflow.db", experiment=experiment, timeout_s=timeout_s
+        study,
+        uri=uri or f"sqlite:///{study.path.parent}/mlflow.db",
+        experiment=experiment,
+        timeout_s=timeout_s,
+        estimators=ESTIMATORS,
     )
 
 
@@ -345,9 +351,11 @@ from pathlib import Path
 from servebench.store import mlflow_client, tracking
 from servebench.store.layout import StudyFolder
 from servebench.store.tracking import sync_study
+from servebench.study.tracking import ESTIMATORS
 mlflow_client.LOCK_TIMEOUT_S = tracking.LOCK_TIMEOUT_S = 600.0  # a slow machine may take longer than a user waits
 for uri in sys.argv[3:]:
-    print(sync_study(StudyFolder(Path(sys.argv[1])), uri=uri, experiment="servebench", timeout_s=float(sys.argv[2])).error)
+    options = {"experiment": "servebench", "timeout_s": float(sys.argv[2]), "estimators": ESTIMATORS}
+    print(sync_study(StudyFolder(Path(sys.argv[1])), uri=uri, **options).error)
 """
 
 
@@ -456,13 +464,3 @@ def test_where_studies_are_sent(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://a")
     assert tracking_uri(None, tmp_path) == "http://a"
     assert tracking_uri("http://b", tmp_path) == "http://b"
-
-
-def test_the_best_load_is_that_of_the_best_mean_over_starts():
-    rows = [
-        {"concurrency": load, "verdict": "valid", "output_throughput_tok_s": value}
-        for load, value in ((4, 90.0), (4, 40.0), (1, 61.0), (1, 62.0))
-    ]
-    found = tracking._summary(rows, {})
-    assert found["best_output_throughput_level"] == 1.0
-    assert found["best_output_throughput_tok_s"] == pytest.approx((61 * 62) ** 0.5)

@@ -11,6 +11,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.tables import write_points
 from servebench.store.tracking import sync_study
 from servebench.study.summary import FOLDER, label, write_summary
+from servebench.study.tracking import ESTIMATORS
 from support.studies import SimulatedEngine, SimulatedLoad
 
 
@@ -47,7 +48,7 @@ def test_mlflows_parent_run_shows_the_comparison(study, tmp_path):
 
     write_summary(study)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    report = sync_study(StudyFolder(study), uri=uri, experiment="e", timeout_s=30)
+    report = sync_study(StudyFolder(study), uri=uri, experiment="e", timeout_s=30, estimators=ESTIMATORS)
     assert report.error is None
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("e").experiment_id
@@ -64,7 +65,7 @@ def test_mlflows_parent_run_shows_the_comparison(study, tmp_path):
     assert f"{FOLDER}/summary.json" not in files
     told = json.loads((study / FOLDER / "summary.json").read_text())
     (study / FOLDER / "summary.json").write_text(json.dumps({**told, "note": "another"}))
-    sync_study(StudyFolder(study), uri=uri, experiment="e", timeout_s=30)
+    sync_study(StudyFolder(study), uri=uri, experiment="e", timeout_s=30, estimators=ESTIMATORS)
     assert client.get_run(parent.info.run_id).data.tags["mlflow.note.content"] == "another"
 
 
@@ -77,7 +78,7 @@ def test_rates_between_whole_numbers_have_steps_of_their_own(study, tmp_path):
     rows = [{"run_id": "r", "point": f"q{rate}", "rate": rate, "output_throughput_tok_s": 9.0} for rate in (0.5, 1.2)]
     write_points(folder, [Point(row=PointRow.from_dict(row)) for row in rows])
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    sync_study(StudyFolder(study), uri=uri, experiment="e", timeout_s=30)
+    sync_study(StudyFolder(study), uri=uri, experiment="e", timeout_s=30, estimators=ESTIMATORS)
     client = MlflowClient(tracking_uri=uri)
     runs = client.search_runs([client.get_experiment_by_name("e").experiment_id])
     (run,) = [one for one in runs if one.data.tags.get("servebench.step") == "requests a second x 100"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from servebench.analysis.estimate import best_level
 from servebench.contracts.stored import RunData, StudyData
 from servebench.store.studies import runs_of
 from servebench.util.errors import ConfigError
@@ -59,7 +60,8 @@ def pairs_within(runs: Sequence[RunData], *, to_first: bool = False) -> list[tup
 
 
 def _throughput(run: RunData) -> float:
-    return max((row.output_throughput_tok_s or 0.0 for row in run.point_rows if row.verdict != "void"), default=0.0)
+    best = best_level(run.point_rows)
+    return best.value if best else 0.0
 
 
 def _pair_by_name(baseline: StudyData, other: RunData | StudyData) -> list[tuple[RunData, RunData]]:

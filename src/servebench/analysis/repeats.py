@@ -1,8 +1,6 @@
 """What the repeats of a level show together: their mean with an interval, outliers, and drift from first to last.
 
-- The mean of a level is that over starts of the engine, after its repeats in each start: repeats of one start share its
-  speed. Its interval is the one that every screen shows for the level, where it is known (`known`). Otherwise it is Student's
-  over starts, or over the repeats of the only start, on logarithms, from REPEATS_MIN of them on.
+- The mean of a level and its interval are those that every screen shows (`estimate`).
 - An outlier is found by Grubbs' test (1969, Technometrics 11), on logarithms.
 - Drift over the repeats is found by the seasonal Kendall test (Hirsch, Slack and Smith 1982, Water Resour. Res. 18), each
   level a season, with the exact distribution of the statistic. The order of the levels does not affect it. Where repeats are
@@ -24,12 +22,13 @@ import numpy as np
 
 from servebench.analysis.comparison.compare import SIGNIFICANCE
 from servebench.analysis.comparison.families import holm
-from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+from servebench.analysis.estimate import estimate_level, levels_of
+from servebench.analysis.statistics import Floats
 from servebench.contracts.point_row import PointRow
 from servebench.util.figures import change, number, percent
 
 REPEATS_MIN = 3
-"""The fewest repeats of which an interval is shown."""
+"""The fewest repeats of which one can be an outlier."""
 SMALLEST = 0.02
 METRICS = (
     ("output_throughput_tok_s", "output throughput", "tok/s"),
@@ -40,10 +39,6 @@ FROM_SCHEDULE = {"ttft_ms_p50": "ttft_from_schedule_ms_p50"}
 """The column of a metric in an open loop, where users wait from the schedule on."""
 Series = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
 """(repeat, value) by (level, metric)."""
-Intervals = Mapping[tuple[str, str], tuple[float, Interval | None]]
-"""The mean of a level and its interval by (level, metric)."""
-SAME = 0.005
-"""Means that differ by less are the same: one from the points' columns, the other from their requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,41 +86,36 @@ class RepeatSummary:
 
 
 def repeated_levels(points: Sequence[PointRow]) -> dict[str, list[PointRow]]:
-    """Return the points that count of each level that has several."""
-    levels: dict[str, list[PointRow]] = {}
-    for row in points:
-        if row.verdict != "void":
-            levels.setdefault(row.level_label, []).append(row)
+    """Return the points that count of each level that has several, in the order of the load."""
+    levels = levels_of(row for row in points if row.verdict != "void")
     return {level: rows for level, rows in levels.items() if len(rows) > 1}
 
 
-def summarize_repeats(points: Sequence[PointRow], known: Intervals | None = None) -> RepeatSummary:
-    """Return what the repeats of a run show; void points are left out. `known` are intervals that other screens show. Pure."""
+def summarize_repeats(points: Sequence[PointRow]) -> RepeatSummary:
+    """Return what the repeats of a run show; void points are left out. Pure."""
     levels = repeated_levels(points)
-    starts = {row.repeat: row.start_id for row in points}
     series: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for level, rows in levels.items():
         ordered = sorted(rows, key=lambda row: (row.window_start_ns or 0, row.repeat))
         for name, *_ in METRICS:
-            values = [
-                (row.repeat, row.get(FROM_SCHEDULE.get(name, name) if row.rate is not None else name))
-                for row in ordered
-            ]
+            values = [(row.repeat, row.get(_column(name, row))) for row in ordered]
             found = [(repeat, float(value)) for repeat, value in values if _positive(value)]
             if len(found) > 1:
                 series[level, name] = found
     summary = [
-        _repeated_metric(
-            level, _named(metric, rows[0]), series[level, metric[0]], starts, (known or {}).get((level, metric[0]))
-        )
+        _repeated_metric(level, _named(metric, rows[0]), rows)
         for level, rows in levels.items()
         for metric in METRICS
-        if (level, metric[0]) in series
+        if len(series.get((level, metric[0]), ())) > 1
     ]
     return RepeatSummary(
         rows=tuple(summary),
         notes=(*_drifts(series, several_starts=len({row.start_id for row in points}) > 1), *_outliers(series)),
     )
+
+
+def _column(name: str, row: PointRow) -> str:
+    return FROM_SCHEDULE.get(name, name) if row.rate is not None else name
 
 
 def _named(metric: tuple[str, str, str], row: PointRow) -> tuple[str, str, str]:
@@ -138,43 +128,23 @@ def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and np.isfinite(value) and value > 0
 
 
-def _repeated_metric(
-    level: str,
-    metric: tuple[str, str, str],
-    values: Sequence[tuple[int, float]],
-    starts: Mapping[int, str | None],
-    known: tuple[float, Interval | None] | None,
-) -> RepeatedMetric:
+def _repeated_metric(level: str, metric: tuple[str, str, str], rows: Sequence[PointRow]) -> RepeatedMetric:
     name, title, unit = metric
-    by_start: dict[str | None, list[float]] = {}
-    for repeat, value in values:
-        by_start.setdefault(starts.get(repeat), []).append(float(np.log(value)))
-    logs = np.log([value for _, value in values])
-    units = np.array([np.mean(own) for own in by_start.values()]) if len(by_start) > 1 else logs
-    mean = float(np.exp(units.mean()))
-    ends = known[1] if known is not None and abs(known[0] / mean - 1) <= SAME else _student(units)
-    low, high = ends or (None, None)
+    column = _column(name, rows[0])
+    known = [row for row in rows if _positive(row.get(column))]
+    found = estimate_level(known, column)
+    assert found is not None
     return RepeatedMetric(
         level=level,
         metric=name,
         title=title,
         unit=unit,
-        count=len(values),
-        mean=mean,
-        low=low,
-        high=high,
-        spread=float(np.expm1(logs.std(ddof=1))),
+        count=len(known),
+        mean=found.value,
+        low=found.low,
+        high=found.high,
+        spread=float(np.expm1(np.log([row[column] for row in known]).std(ddof=1))),
     )
-
-
-def _student(logs: Floats) -> Interval | None:
-    """Return the interval of a mean by logarithms that are independent; None for too few of them."""
-    from scipy.special import stdtrit
-
-    if logs.size < REPEATS_MIN:
-        return None
-    half = float(stdtrit(logs.size - 1, (1 + CONFIDENCE) / 2)) * float(logs.std(ddof=1)) / logs.size**0.5
-    return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
 
 
 def grubbs(values: Floats) -> tuple[int, float]:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from servebench.analysis.queueing import is_random, long_run
 from servebench.analysis.serial import ROUNDS_MIN, VALUES_PER_WAVE, WAVES_MIN, SeriesSpan, mean_interval, share_error
+from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.point_row import PointRow
 from servebench.measure.points import Arrivals, PointSample
 from servebench.util.units import MS_PER_S
@@ -35,7 +36,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Interval = tuple[float, float]
 
-CONFIDENCE = 0.95
 Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 BULK, BULK_PERCENT_MAX = (0.05, 0.95), 75
 """How much slower the engine was is seen in the values between these shares; rare late requests say nothing about a median, but

@@ -9,10 +9,7 @@ import numpy as np
 
 from servebench.analysis.comparison.model import ComparedPoint, Side
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
-from servebench.analysis.recommendation.values import metric_interval, metric_value
-from servebench.analysis.repeats import METRICS, RepeatSummary, repeated_levels, summarize_repeats
 from servebench.analysis.slo import SloLimits
-from servebench.analysis.statistics import Interval
 from servebench.contracts.point_row import PointRow, level_label
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
@@ -96,25 +93,6 @@ def side_of(run: RunData, label: str | None = None) -> Side:
             )
         )
     return Side(name=label or run.run_id, run_id=run.run_id, samples=tuple(points))
-
-
-def repeats_of(run: RunData) -> RepeatSummary:
-    """Return what the repeats of a run show together, with the intervals of its levels that other screens show. Without its
-    requests, those of its points."""
-    levels = repeated_levels(run.point_rows)
-    if not levels:
-        return RepeatSummary()
-    try:
-        samples = dict(zip((row.point for row in run.point_rows), side_of(run).samples, strict=True))
-    except StoreError:
-        return summarize_repeats(run.point_rows)
-    known: dict[tuple[str, str], tuple[float, Interval | None]] = {}
-    for level, rows in levels.items():
-        ranked = _ranked_level(level, [(row, samples[row.point]) for row in rows])
-        for name, *_ in METRICS:
-            if (value := metric_value(name, ranked)) is not None:
-                known[level, name] = value, metric_interval(name, ranked)
-    return summarize_repeats(run.point_rows, known)
 
 
 def entrant_of(run: RunData, label: str | None = None) -> Entrant:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from servebench import __version__
-from servebench.analysis.stored_runs import repeats_of
+from servebench.analysis.repeats import summarize_repeats
 from servebench.config import Job
 from servebench.contracts.cluster import RunPart
 from servebench.contracts.engine import StopReport
@@ -144,7 +144,7 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
         return outcome
     error = redact_text(outcome.error) if outcome.error else None
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
-    display.finish(outcome, label + title, repeats_of(load_run(folder.path)))
+    display.finish(outcome, label + title, summarize_repeats(load_run(folder.path).point_rows))
     if error is not None:
         display.problem(error)
     return outcome

@@ -4,17 +4,18 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import geometric_mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import FileLock
 
 from servebench.contracts.emulation import EMULATING
+from servebench.contracts.estimate import LevelEstimate
+from servebench.contracts.point_row import PointRow
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
@@ -46,6 +47,15 @@ class SyncReport:
 def tracking_uri(asked: str | None, outputs: Path) -> str:
     """Return the tracking server: as asked, else `MLFLOW_TRACKING_URI`, else a sqlite file in the outputs folder."""
     return asked or os.environ.get(URI_VARIABLE) or f"sqlite:///{outputs.absolute()}/mlflow.db"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimators:
+    """What makes one number of the points of a level, as every screen has it (`analysis.estimate`)."""
+
+    levels_of: Callable[[Iterable[PointRow]], Mapping[str, Sequence[PointRow]]]
+    mean_of: Callable[[Sequence[PointRow], str], float | None]
+    best_level: Callable[[Iterable[PointRow]], LevelEstimate | None]
 
 
 STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -105,30 +115,31 @@ def _end_ms(row: dict[str, Any], otherwise_ms: int) -> int:
     return int(end_ns // NS_PER_MS) if _number(end_ns) and end_ns else otherwise_ms
 
 
-def _metrics(rows: list[dict[str, Any]], otherwise_ms: int) -> Metrics:
-    """Return all numbers of the points; one without a window is stamped `otherwise_ms`."""
-    scale = _scale(rows)
-    return [
-        (name, float(value), _step(row, scale), _end_ms(row, otherwise_ms))
-        for row in rows
-        for name, value in row.items()
-        if name not in NUMBERLESS and not name.endswith("_ns") and _number(value)
-    ]
+def _metrics(rows: Sequence[PointRow], otherwise_ms: int, estimators: Estimators) -> Metrics:
+    """Return all numbers of each level, with the time of its last point; one without a window is stamped `otherwise_ms`.
+
+    MLflow shows the last value of a metric: points of one level would hide each other.
+    """
+    found = []
+    scale = _scale([row.as_dict() for row in rows])
+    for own in estimators.levels_of(rows).values():
+        last = own[-1].as_dict()
+        for name in dict.fromkeys(name for row in own for name in row.as_dict()):
+            numeric = any(_number(row.get(name)) for row in own)
+            if name in NUMBERLESS or name.endswith("_ns") or not numeric:
+                continue
+            value = estimators.mean_of(own, name)
+            if value is not None:
+                found.append((name, value, _step(last, scale), _end_ms(last, otherwise_ms)))
+    return found
 
 
-def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, float]:
-    """Figures of the whole run: its best throughput that may be believed, of several starts their mean, and its cold start by
-    phase."""
+def _summary(rows: Sequence[PointRow], manifest: dict[str, Any], estimators: Estimators) -> dict[str, float]:
+    """Figures of the whole run: its best throughput that may be believed, and its cold start by phase."""
     found: dict[str, float] = {}
-    levels: dict[float, list[float]] = {}
-    for row in rows:
-        value = row.get("output_throughput_tok_s")
-        if row.get("verdict") != "void" and isinstance(value, (int, float)) and _number(value) and value > 0:
-            levels.setdefault(_load(row), []).append(float(value))
-    if levels:
-        means = {load: own[0] if len(own) == 1 else geometric_mean(own) for load, own in levels.items()}
-        best = max(means, key=means.__getitem__)
-        found["best_output_throughput_tok_s"], found["best_output_throughput_level"] = means[best], best
+    best = estimators.best_level(rows)
+    if best is not None:
+        found["best_output_throughput_tok_s"], found["best_output_throughput_level"] = best.value, best.load
     for kind in ("cold_start", "warm_restart"):
         start = manifest.get(kind) or {}
         for phase in start.get("phases", []):
@@ -153,7 +164,7 @@ def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> Metrics:
     ]
 
 
-def tracked_run(folder: RunFolder, *, at_work: bool, name: str | None = None) -> TrackedRun:
+def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, name: str | None = None) -> TrackedRun:
     """Return a run's folder as MLflow will show it, by its label in the study, or its title.
 
     A run that is `running` though nobody is at work was killed. Raises StoreError.
@@ -167,8 +178,9 @@ def tracked_run(folder: RunFolder, *, at_work: bool, name: str | None = None) ->
     started_ms = int(state.started_s * 1000)
     last_ms = max([started_ms, *(_end_ms(row, started_ms) for row in rows)])
     ended_ms = None if status == "RUNNING" else int(state.ended_s * 1000) if state.ended_s else last_ms
-    metrics = _metrics(rows, ended_ms or last_ms)
-    metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(rows, manifest).items()]
+    points = [PointRow.from_dict(row) for row in rows]
+    metrics = _metrics(points, ended_ms or last_ms, estimators)
+    metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(points, manifest, estimators).items()]
     graded = manifest.get("quality") or []
     metrics += _quality(graded, ended_ms or last_ms)
     verdicts = [row["verdict"] for row in rows if "verdict" in row]
@@ -281,7 +293,7 @@ class _Pending:
         return f"{self.faults[0]}{more}" if self.faults else None
 
 
-def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
+def _pending(study: StudyFolder, place: str, estimators: Estimators, *, empty: bool) -> _Pending:
     """Compare. A run that cannot be read is a fault and keeps no other back. Raises StoreError for the study's own."""
     state = read_study(study)
     at_work = state.at_work()
@@ -293,7 +305,7 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
     todo, unchanged, faults = [], [], []
     for folder in (study.run(name) for name in state.runs if study.run(name).state.exists()):
         try:
-            run = tracked_run(folder, at_work=at_work, name=names.get(folder.name))
+            run = tracked_run(folder, at_work=at_work, name=names.get(folder.name), estimators=estimators)
             mark = digest([run.status, run.params, run.tags, run.metrics, _files(run.artifacts)])
         except StoreError as error:
             faults.append(str(error))
@@ -339,7 +351,9 @@ def _without_secrets(artifacts: list[Path]) -> Iterator[list[Path]]:
         yield files
 
 
-def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: float) -> SyncReport:
+def sync_study(
+    study: StudyFolder, *, uri: str, experiment: str, timeout_s: float, estimators: Estimators
+) -> SyncReport:
     """Send a study and its runs: a parent run and a child run each. What was sent before and is unchanged is left.
 
     Never raises for a fault of the tracking server or of what is on disk: the report has the reason, and a later call
@@ -349,7 +363,7 @@ def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: floa
     database = sqlite_path(uri)
     empty = database is not None and not database.exists()
     try:
-        pending = _pending(study, place, empty=empty)
+        pending = _pending(study, place, estimators, empty=empty)
         if pending.nothing:
             return SyncReport(unchanged=pending.unchanged, error=pending.error)
         fault = unreachable(uri, timeout_s)
@@ -357,7 +371,7 @@ def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: floa
             return SyncReport(error=fault, tracker_down=True)
         # two commands that send one study at once would send it twice
         with FileLock(study.path / ".tracking.lock", timeout=LOCK_TIMEOUT_S):
-            return _send_in_time(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
+            return _send_in_time(study, _pending(study, place, estimators, empty=empty), uri, experiment, timeout_s)
     except StoreError as error:
         return SyncReport(error=str(error))
     except OSError as error:

@@ -69,18 +69,19 @@ def label(name: str) -> str:
 
 
 def metrics(data: Page) -> list[dict[str, Any]]:
-    """Return `metric/engine` for each point that is not void, with the point's load and time."""
+    """Return `metric/engine` for each level with a point that is not void, with the load and the time of its last point."""
+    from servebench.analysis.estimate import levels_of, mean_of
+
     return [
         {
             "name": f"{name}/{label(one.name)}",
-            "value": float(row[name]),
-            **{key: row.get(key) for key in ("concurrency", "rate", "window_end_ns")},
+            "value": value,
+            **{key: own[-1].get(key) for key in ("concurrency", "rate", "window_end_ns")},
         }
         for one in data.runs
-        for row in one.rows
-        if row.verdict != "void"
+        for own in levels_of(row for row in one.rows if row.verdict != "void").values()
         for name in METRICS
-        if isinstance(row.get(name), (int, float))
+        if (value := mean_of(own, name)) is not None
     ]
 
 

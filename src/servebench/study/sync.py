@@ -11,6 +11,7 @@ from servebench.store.manifest import read_manifest
 from servebench.store.state import StudyState, read_study, study_origin
 from servebench.store.tracking import sent_before, sync_study, tracking_uri
 from servebench.study.summary import write_summary
+from servebench.study.tracking import ESTIMATORS
 from servebench.study.trust import confirm, visible
 from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.redaction import MARK
@@ -86,7 +87,7 @@ def _send(sending: _Sending, down: set[str]) -> int:
         # send the results even if their summary fails
         with contextlib.suppress(ServebenchError, OSError):
             write_summary(study.path)
-    report = sync_study(study, uri=uri, experiment=sending.experiment, timeout_s=SYNC_TIMEOUT_S)
+    report = sync_study(study, uri=uri, experiment=sending.experiment, timeout_s=SYNC_TIMEOUT_S, estimators=ESTIMATORS)
     if report.tracker_down:
         down.add(uri)
     sys.stdout.write(f"{study.name}: {len(report.sent)} sent, {len(report.unchanged)} unchanged\n")

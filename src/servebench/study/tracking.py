@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass, field
 
+from servebench.analysis.estimate import best_level, levels_of, mean_of
 from servebench.contracts.settings import TrackingSettings
 from servebench.report.terminal.display import Display
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState
-from servebench.store.tracking import sync_study, tracking_uri
+from servebench.store.tracking import Estimators, sync_study, tracking_uri
 from servebench.study.summary import write_summary
 from servebench.util.errors import ServebenchError
 from servebench.util.short_id import short_id
+
+ESTIMATORS = Estimators(levels_of=levels_of, mean_of=mean_of, best_level=best_level)
 
 
 @dataclass
@@ -29,7 +32,13 @@ class StudyTracker:
             return
         self.display.status("logging to MLflow")
         settings = self.settings
-        report = sync_study(self.folder, uri=self._uri(), experiment=settings.experiment, timeout_s=settings.timeout_s)
+        report = sync_study(
+            self.folder,
+            uri=self._uri(),
+            experiment=settings.experiment,
+            timeout_s=settings.timeout_s,
+            estimators=ESTIMATORS,
+        )
         if report.error is not None:
             self._down = True
             # the last attempt of `conclude` mostly fails for the reason of the first

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from servebench.config import Job, settings_from_dict
+from servebench.config.arguments import LOCK_WORD
 from servebench.registry.registry import Registry
-from servebench.run.jobs import LOCK_WORD
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import read_plan, write_plan
 from servebench.store.state import read_study, study_origin, write_study

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import yaml
 
+from servebench.analysis.estimate import THROUGHPUT, levels_of, mean_of
 from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
 from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.tuning.race import Race
@@ -126,16 +126,14 @@ def stored_spaces(state: TuneState, registry: Registry) -> dict[str, TuneSpace]:
 
 def _figures(folder: StudyFolder, name: str) -> Figures | None:
     rows = load_run(folder.run(name).path).point_rows
-    busiest = max((one.concurrency or one.rate or 0 for one in rows), default=0)
-    own = [one for one in rows if (one.concurrency or one.rate or 0) == busiest]
-    if not own:
+    if not rows:
         return None
-    throughput = [one.output_throughput_tok_s for one in own if one.output_throughput_tok_s]
-    ttft = [one.ttft_ms_p50 for one in own if one.ttft_ms_p50 is not None]
+    level, own = list(levels_of(rows).items())[-1]
+    void = sum(row.verdict == "void" and row.level_label == level for row in rows)
     return Figures(
-        throughput=fmean(throughput) if throughput else None,
-        ttft_ms=fmean(ttft) if ttft else None,
-        void=sum(one.verdict == "void" for one in own),
+        throughput=mean_of(own, THROUGHPUT),
+        ttft_ms=mean_of(own, "ttft_ms_p50"),
+        void=void,
     )
 
 

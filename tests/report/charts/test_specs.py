@@ -1,6 +1,5 @@
 """Charts as data: what is in which panel, in which colour, and what a reader may switch."""
 
-import dataclasses
 import json
 import re
 
@@ -11,7 +10,6 @@ from servebench.contracts.point_row import PointRow
 from servebench.report.charts import draw, runs, specs
 from servebench.report.charts.model import METRICS, STATS, Series
 from servebench.report.charts.runs import RequestSpan, Timeline
-from servebench.report.points import best_level
 
 METRIC = {one.name: one for one in METRICS}
 
@@ -110,7 +108,7 @@ def test_names_below_an_axis_do_not_overlap(runs, named):
 
 
 def test_repeats_of_a_level_are_one_mark():
-    """Their mean, with a bar from the lowest to the highest; a line through each would run up and down at one load."""
+    """Their mean and its interval; a line through each would run up and down at one load."""
     rows = [
         row(8, 100.0),
         row(2, 10.0),
@@ -121,7 +119,7 @@ def test_repeats_of_a_level_are_one_mark():
     one = Series(name="a", panel="", colour=0, rows=rows)
     first, second = values(specs.against_load([one], METRIC["output_throughput"]).charts[0])
     assert (first["x"], first["y"], first["verdict"]) == (2, 10.0, "valid")
-    assert (second["x"], second["low"], second["high"]) == (8, 100.0, 130.0)
+    assert (second["x"], second["low"], second["high"]) == (8, None, None), "two points without intervals have none"
     assert second["y"] == pytest.approx(13_000**0.5), "the geometric mean"
     assert (second["verdict"], second["trust"]) == ("doubtful", "valid; doubtful")
     assert second["warnings"].startswith("too_short: the window is shorter")
@@ -245,11 +243,6 @@ def test_the_mean_of_repeats_is_that_of_the_other_screens():
         row(4, start_id=start, repeat=at, ttft_ms_p50=value)
         for at, (start, value) in enumerate([("a", 40.0), ("a", 40.0), ("b", 160.0)])
     ]
-    assert specs.mean_of(rows, "ttft_ms_p50") == pytest.approx(80.0) == pytest.approx(best_level_ttft(rows))
+    assert specs.mean_of(rows, "ttft_ms_p50") == pytest.approx(80.0)
     assert specs.tips_of("a", rows)["ttft_ms_p50"] == "80.0"
     assert specs.mean_of([row(4, json_compliance=0.0), row(4, json_compliance=1.0)], "json_compliance") == 0.5
-
-
-def best_level_ttft(rows):
-    found = best_level([dataclasses.replace(one, output_throughput_tok_s=100.0) for one in rows])
-    return found.ttft_ms

@@ -116,8 +116,10 @@ def test_the_best_load_of_a_run_is_by_the_means_over_its_starts_and_valid_where_
         *[("c", "32", 26.0, "doubtful"), ("c", "32", 22.0, "valid"), ("d", "4", 3.0, "void")],
     ]
     points = pd.DataFrame(rows, columns=["run_key", "level", "output_throughput_tok_s", "verdict"])
+    points["concurrency"] = points["level"].astype(int)
     found = best_points(points).set_index("run_key")
-    assert found["output_throughput_tok_s"].to_dict() == {"a": 10.0, "b": 7.0, "c": 24.0, "d": 3.0}
+    expected = {"a": 10.0, "b": 7.0, "c": (24 * 26 * 22) ** (1 / 3), "d": 3.0}
+    assert found["output_throughput_tok_s"].to_dict() == pytest.approx(expected)
     assert found["level"].to_dict() == {"a": "4", "b": "32", "c": "32", "d": "4"}
     assert found["verdict"].to_dict() == {"a": "valid", "b": "doubtful", "c": "doubtful", "d": "void"}
 

@@ -11,14 +11,11 @@ from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, is_mark, remarks
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.decided import StudyDecision, as_decided
+from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
 from servebench.analysis.recommendation.values import (
-    THROUGHPUT,
     codes_of_mean,
-    column_mean,
-    metric_interval,
-    metric_value,
 )
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import entrant_of
@@ -127,13 +124,10 @@ def _cells(entrant: Entrant) -> dict[str, AnswerCell]:
 
 
 def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
-    """A level: of one point its own figures, of several their mean over starts and its interval."""
-    row = level.rows[0]
-    value, low, high = (row.get(f"{THROUGHPUT}{end}") for end in ("", "_low", "_high"))
-    if len(level.rows) > 1:
-        value = metric_value(THROUGHPUT, level)
-        low, high = metric_interval(THROUGHPUT, level) or (None, None)
-    ttft_ms = column_mean("ttft_ms_p50", level)
+    """A level: its figures, the mean over starts of several, and the interval."""
+    found = estimate_level(level.rows, THROUGHPUT)
+    low, high = (found.low, found.high) if found else (None, None)
+    value, ttft_ms = (mean_of(level.rows, name) for name in (THROUGHPUT, "ttft_ms_p50"))
     codes = tuple(code for code in level.doubts if not is_mark(code)) if level.verdict != "valid" else ()
     wide = is_wide(codes_of_mean(level, entrant))
     return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)

@@ -43,7 +43,8 @@ from servebench.analysis.comparison.families import corrected
 from servebench.analysis.comparison.methods import missing_row
 from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartValues
 from servebench.analysis.comparison.starts import as_relative, group_by_start
-from servebench.analysis.statistics import CONFIDENCE, Floats
+from servebench.analysis.statistics import Floats
+from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
 SPENT = 0.05

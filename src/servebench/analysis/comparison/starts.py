@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from servebench.analysis.comparison.model import ComparedPoint, Side, StartSpread, StartValues
-from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+from servebench.analysis.statistics import Floats, Interval
+from servebench.contracts.estimate import CONFIDENCE
 
 STARTS_MIN = 2
 """Starts on each side from which on they are compared: the fewest that show a spread."""

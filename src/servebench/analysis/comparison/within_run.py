@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from servebench.analysis.rates import SLOW_WAVES, pooled_rate_error
-from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+from servebench.analysis.statistics import Floats, Interval
+from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.point_row import PointRow
 from servebench.util.percentile import percentile
 

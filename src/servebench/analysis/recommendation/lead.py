@@ -16,8 +16,8 @@ from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
 from servebench.analysis.recommendation.values import LogLead, log_lead, metric_value
-from servebench.analysis.statistics import CONFIDENCE
 from servebench.analysis.warnings.weighing import weigh
+from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.point_row import level_words
 from servebench.util.figures import change_interval, percent
 

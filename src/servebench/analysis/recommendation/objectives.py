@@ -12,8 +12,9 @@ from servebench.analysis.comparison.starts import STARTS_MIN, group_by_start
 from servebench.analysis.recommendation.model import RankedLevel
 from servebench.analysis.recommendation.values import pooled_latencies
 from servebench.analysis.slo import SloLimits, good_requests
-from servebench.analysis.statistics import CONFIDENCE, Floats
+from servebench.analysis.statistics import Floats
 from servebench.analysis.warnings.weighing import weigh
+from servebench.contracts.estimate import CONFIDENCE
 
 LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 Status = Literal["met", "missed", "undecided"]

@@ -10,15 +10,16 @@ import numpy as np
 from servebench.analysis.comparison.model import VALUES_MIN, ComparedPoint, StartValues
 from servebench.analysis.comparison.starts import STARTS_MIN, compare_starts, group_by_start, same_requests
 from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, shown_intervals, statistic
+from servebench.analysis.estimate import THROUGHPUT, estimate_level
+from servebench.analysis.estimate.level import student_interval
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
-from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+from servebench.analysis.statistics import Floats, Interval
 from servebench.analysis.warnings.catalog import is_wide
 from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.precision import half_width, precision_targets
 from servebench.contracts.stored import mapping
 
-THROUGHPUT = "output_throughput_tok_s"
 SOURCES: Mapping[str, tuple[str, float | None]] = {
     "output_throughput_tok_s": ("throughput_tok_s", None),
     **{
@@ -30,8 +31,6 @@ SOURCES: Mapping[str, tuple[str, float | None]] = {
 """The array of a ComparedPoint behind each metric, and its percentile: failed requests count as infinitely slow."""
 COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "goodput_req_s"}
 """The rate behind each cost per million."""
-SAME = 0.005
-"""Numbers that differ by less are the same, rounded."""
 
 
 def codes_of_mean(level: RankedLevel, entrant: Entrant) -> tuple[str, ...]:
@@ -57,16 +56,21 @@ def _half_width_asked(entrant: Entrant) -> float:
 
 def metric_value(metric: str, level: RankedLevel) -> float | None:
     """Return a metric at a level: the geometric mean over starts; None where it is unknown or not finite."""
+    if (known := _estimate(metric, level)) is not None:
+        return known.value
     logs = start_logs(metric, level)
     return float(np.exp(logs.mean())) if logs is not None else None
 
 
-def column_mean(column: str, level: RankedLevel) -> float | None:
-    """Return the mean of a column of points.csv at a level: as `metric_value`, with latencies of successful requests alone."""
-    rows = {point.repeat: row for row, point in zip(level.rows, level.samples, strict=True)}
-    starts = [[rows[point.repeat].get(column) for point in points] for points in group_by_start(level.samples)]
-    logs = _mean_logs(starts)
-    return float(np.exp(logs.mean())) if logs is not None else None
+def _estimate(metric: str, level: RankedLevel) -> LevelEstimate | None:
+    """Return the estimate that all screens have; None for latencies that rank otherwise: where requests failed, which count as
+    infinitely slow, and in an open loop, where users wait from the schedule on."""
+    counted = metric in SOURCES and metric != THROUGHPUT
+    if counted and any(
+        row.rate is not None or point.failed.any() for row, point in zip(level.rows, level.samples, strict=True)
+    ):
+        return None
+    return estimate_level(level.rows, metric)
 
 
 def start_logs(metric: str, level: RankedLevel) -> Floats | None:
@@ -74,6 +78,8 @@ def start_logs(metric: str, level: RankedLevel) -> Floats | None:
 
     None where a start has no value, or one that is not positive and finite.
     """
+    if (known := _estimate(metric, level)) is not None:
+        return np.array(known.starts)
     rows = {point.repeat: row for row, point in zip(level.rows, level.samples, strict=True)}
     return _mean_logs(
         [
@@ -106,40 +112,14 @@ def _samples(metric: str, point: ComparedPoint) -> Floats | None:
 
 
 def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
-    """Return the 95% interval of a metric at a level: over its starts, or of its only start; None without enough data.
-
-    That of a single point is what its row has, as the tables show it.
-    """
-    from scipy.special import stdtrit
-
+    """Return the 95% interval of a metric at a level: over its starts, or of its only start; None without enough data."""
+    if (known := _estimate(metric, level)) is not None:
+        return known.interval
     logs = start_logs(metric, level)
     if logs is None:
         return None
-    if len(level.rows) == 1 and _shows(metric, level.rows[0], float(np.exp(logs[0]))):
-        return _row_interval(metric, level.rows[0])
-    if logs.size >= STARTS_MIN:
-        half = float(logs.std(ddof=1)) / logs.size**0.5 * float(stdtrit(logs.size - 1, (1 + CONFIDENCE) / 2))
-        ends: Interval | None = (float(logs.mean()) - half, float(logs.mean()) + half)
-    else:
-        ends = _within_start(metric, level)
+    ends = student_interval(logs.tolist()) if logs.size >= STARTS_MIN else _within_start(metric, level)
     return None if ends is None else (float(np.exp(ends[0])), float(np.exp(ends[1])))
-
-
-def _shows(metric: str, row: PointRow, value: float) -> bool:
-    """Whether a point's row has this number: one that counts failed requests is another."""
-    own = row.get(metric)
-    return own is not None and abs(own / value - 1) <= SAME
-
-
-def _row_interval(metric: str, row: PointRow) -> Interval | None:
-    """Return the interval of a number of a point's row; of costs and goodput by that of the throughput behind them."""
-    rate = "output_throughput_tok_s" if metric in COSTS or metric == "goodput_req_s" else metric
-    value, middle, low, high = (row.get(name) for name in (metric, rate, f"{rate}_low", f"{rate}_high"))
-    if not middle or low is None or high is None:
-        return None
-    # a cost falls as its rate rises
-    ends = (middle / high, middle / low if low else np.inf) if metric in COSTS else (low / middle, high / middle)
-    return value * ends[0], value * ends[1]
 
 
 def _within_start(metric: str, level: RankedLevel) -> Interval | None:

@@ -33,7 +33,7 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
     """Show the set-up and the results of a stored run, or the answer of a stored study."""
     from servebench.analysis.answer.next_steps import UNFINISHED
     from servebench.analysis.limits import findings
-    from servebench.analysis.stored_runs import repeats_of
+    from servebench.analysis.repeats import summarize_repeats
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
     from servebench.report.terminal.limits import print_findings
@@ -70,7 +70,9 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
         times, limits = parts_json(found) if as_json else None, findings(found)
     except StoreError as error:
         times = {"unreadable": str(error)}
-    show_run(found, as_json=as_json, label=label, repeats=repeats_of(found), times=times, limits=limits)
+    show_run(
+        found, as_json=as_json, label=label, repeats=summarize_repeats(found.point_rows), times=times, limits=limits
+    )
     if not as_json:
         try:
             show_time_parts(found, verbose=verbose)

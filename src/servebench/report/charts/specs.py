@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from servebench.analysis.estimate import estimate_level, mean_of
 from servebench.analysis.statistics import is_weak_percentile
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
-from servebench.report.points import mean_over_starts, point_trust, reason_of_code
+from servebench.report.points import point_trust, reason_of_code
 from servebench.util.figures import number, rough, with_interval
 
 COLOURS = (
@@ -90,26 +91,12 @@ def by_level(rows: Iterable[PointRow]) -> dict[float, list[PointRow]]:
     return dict(sorted(found.items()))
 
 
-def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
-    """Return the mean over the repeats of a level, as all screens have it; None where none has a finite number. Where one is
-    missing or zero, it is the plain mean."""
-    values = _finite(rows, column)
-    if len(values) == len(rows) > 1 and (mean := mean_over_starts(rows, column)) is not None:
-        return mean
-    return sum(values) / len(values) if values else None
-
-
-def _finite(rows: Sequence[PointRow], column: str) -> list[float]:
-    return [float(row[column]) for row in rows if row.get(column) is not None and np.isfinite(row[column])]
-
-
 def _interval(rows: Sequence[PointRow], column: str) -> tuple[float | None, float | None]:
-    """Return the interval of a level, or the range of its repeats where there are several."""
-    if len(values := _finite(rows, column)) > 1:
-        return min(values), max(values)
-    low, high = (rows[0].get(f"{column}_{end}") for end in ("low", "high"))
-    known = low is not None and high is not None and np.isfinite(low) and np.isfinite(high)
-    return (float(low), float(high)) if known else (None, None)
+    """Return the interval of a level, as tables have it."""
+    found = estimate_level(rows, column)
+    return (
+        found.interval if found is not None and found.interval and np.isfinite(found.interval).all() else (None, None)
+    )
 
 
 def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:

@@ -15,13 +15,14 @@ from urllib.parse import quote
 
 import streamlit as st
 
+from servebench.analysis.estimate import best_level, mean_of
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.limits import findings_of
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.statistics import values_needed
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import level_words
+from servebench.contracts.point_row import PointRow, level_words
 from servebench.report.charts import draw
 from servebench.report.charts import runs as run_charts
 from servebench.report.charts.model import STATS, ChartSet
@@ -213,22 +214,26 @@ def grid(table: Any, **options: Any) -> None:
 
 
 def best_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each run: its load with the highest throughput, by the means over its starts and repeats, as `ls` has it.
+    """Return a row for each run: its load with the highest throughput, as `ls` has it; void ones where there are no others.
 
-    Loads of which more than half of the points are valid come first; void points count where a run has no others. Verdict and
-    warnings are those of a point that is not valid, if there is one.
+    Verdict and warnings are those of a point that is not valid, if there is one.
     """
-    known = without_weak_p99(points.dropna(subset=["output_throughput_tok_s"]))
-    known = known.assign(valid=known["verdict"].eq("valid"), counts=known["verdict"].ne("void"))
-    known = known[known["counts"] | ~known.groupby("run_key")["counts"].transform("any")]
-    groups = known.groupby(["run_key", "level"], sort=False)
-    averaged = [name for name in AVERAGED if name in known]
-    known = known.assign(
-        **{name: groups[name].transform("mean") for name in averaged}, believed=groups["valid"].transform("mean") > 0.5
-    )
-    order = known.sort_values(["believed", "output_throughput_tok_s", "valid"], ascending=[True, True, False])
-    found: pd.DataFrame = order.groupby("run_key", sort=False).tail(1).sort_index()
-    return found
+    import pandas as pd
+
+    kept = []
+    for _, own in without_weak_p99(points).groupby("run_key", sort=False):
+        rows = [
+            PointRow.from_dict({str(name): cell for name, cell in values.items()}) for values in own.to_dict("records")
+        ]
+        best = best_level(rows) or best_level(replace(row, verdict="doubtful") for row in rows)
+        if best is None:
+            continue
+        alike = [index for index, row in enumerate(rows) if row.level_label == best.level]
+        counted = [index for index in alike if rows[index].verdict != "void"] or alike
+        shown = next((index for index in counted if rows[index].verdict != "valid"), counted[-1])
+        means = {name: mean_of([rows[index] for index in counted], name) for name in AVERAGED if name in own}
+        kept.append(own.iloc[[shown]].assign(**means))
+    return pd.concat(kept) if kept else points.iloc[:0]
 
 
 def without_weak_p99(points: pd.DataFrame) -> pd.DataFrame:

@@ -15,8 +15,9 @@ from servebench.analysis.pairing import pairs_within
 from servebench.analysis.published import compare_published
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
+from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.run_comparison import compare_speed
-from servebench.analysis.stored_runs import quality_agreements, quality_summaries, repeats_of, shared_limits
+from servebench.analysis.stored_runs import quality_agreements, quality_summaries, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData, mapping
@@ -75,7 +76,7 @@ def page_of(
         decision=decision,
     )
     at = common_level(pages)
-    over = [(one.name, repeats_of(one.run)) for one in pages]
+    over = [(one.name, summarize_repeats(one.run.point_rows)) for one in pages]
     limits = findings_of(runs)
     return Page(
         title=short_id(study) if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",

@@ -1,4 +1,4 @@
-"""The output of `servebench ls`. It imports no analysis: a list has to be there at once."""
+"""The output of `servebench ls`."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,9 +7,12 @@ from typing import Any
 
 from rich.text import Text
 
+from servebench.analysis.estimate import best_level, levels_of, mean_of
+from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.labels import run_labels
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData
-from servebench.report.points import best_level, count_verdicts, valid_count
+from servebench.report.points import count_verdicts, valid_count
 from servebench.report.terminal.tables import STATUS_STYLES, console, local_time, new_table
 from servebench.store.studies import command_words
 from servebench.util.figures import MISSING, number, plus_minus
@@ -23,6 +26,7 @@ def run_facts(run: RunData) -> dict[str, Any]:
     """Return a run as `ls --json` prints it."""
     rows = run.point_rows
     best = best_level(rows)
+    ttft = _ttft_at(rows, best)
     return {
         "study": run.study_id,
         "run": run.name,
@@ -35,9 +39,9 @@ def run_facts(run: RunData) -> dict[str, Any]:
         "started_s": run.started_s,
         "points": len(rows),
         "verdicts": count_verdicts(rows),
-        "best_output_throughput_tok_s": best.throughput if best else None,
+        "best_output_throughput_tok_s": best.value if best else None,
         "best_at": best.level if best else None,
-        "best_ttft_ms_p50": best.ttft_ms if best else None,
+        "best_ttft_ms_p50": ttft,
         "faults": list(run.faults),
     }
 
@@ -81,7 +85,7 @@ def list_runs(
     out.print(table)
     listed = (best_level(run.point_rows) for study in studies for run in study.runs)
     if any(best is not None and best.points > 1 for best in listed):
-        out.print("best tok/s without ±: the mean over the starts or repeats of the best load", style="dim")
+        out.print("best tok/s: at the load where it is highest, the mean over its starts and repeats", style="dim")
     if len(models) == 1:
         out.print(f"model: {models.pop()}", style="dim")
     for study in [one for one in studies if one.status == "interrupted"][-CONTINUED_MAX:]:
@@ -98,7 +102,7 @@ def _cells(run: RunData, label: str, more: Sequence[str]) -> list[str | Text]:
     best = best_level(run.point_rows)
     extra = {
         "model": (run.fact("model") or MISSING).rsplit("/", 1)[-1],
-        "TTFT p50 ms": number(best.ttft_ms if best else None),
+        "TTFT p50 ms": number(_ttft_at(run.point_rows, best)),
         "folder": run.run_id,
     }
     return [
@@ -106,10 +110,14 @@ def _cells(run: RunData, label: str, more: Sequence[str]) -> list[str | Text]:
         local_time(run.started_s)[5:] or MISSING,
         Text(run.standing, style=STATUS_STYLES.get(run.standing, "")),
         valid_count(run.point_rows),
-        plus_minus(best.throughput, best.low, best.high) if best else MISSING,
+        plus_minus(best.value, best.low, best.high) if best else MISSING,
         best.level if best else MISSING,
         *(extra[name] for name in more),
     ]
+
+
+def _ttft_at(rows: Sequence[PointRow], best: LevelEstimate | None) -> float | None:
+    return mean_of(levels_of(rows)[best.level], "ttft_ms_p50") if best else None
 
 
 def _newest(studies: Sequence[StudyData], most: int) -> list[StudyData]:

@@ -1,0 +1,142 @@
+"""The value of a column of points.csv at a load level of a run, with its interval.
+
+The value is the geometric mean over starts of the engine, after that over the points of each start: points of one start share
+its speed. Its 95% interval is
+
+- that of the point's row where there is one point,
+- Student's over the starts where there are several (on logarithms),
+- of several points of one start as wide as their own intervals say (in quadrature), and from POINTS_MIN points on at least
+  as wide as they differ: waves that are slower than a window show only in how much windows differ.
+
+Everything that shows, sends or judges a level reads it here. Only several starts or points need SciPy, so that `servebench ls`
+stays fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, hypot, inf, isfinite, log
+from statistics import fmean, stdev
+
+from servebench.contracts.estimate import CONFIDENCE, Interval, LevelEstimate
+from servebench.contracts.point_row import PointRow
+
+THROUGHPUT = "output_throughput_tok_s"
+RATE_BEHIND: Mapping[str, str] = {
+    "cost_usd_per_mtok": THROUGHPUT,
+    "cost_usd_per_mgood": THROUGHPUT,
+    "goodput_req_s": THROUGHPUT,
+}
+"""Columns without an interval of their own, by the rate with which they vary: they follow the engine's speed."""
+FALLING = frozenset({"cost_usd_per_mtok", "cost_usd_per_mgood"})
+"""Of these, what falls as the rate rises."""
+POINTS_MIN = 3
+"""Two windows say almost nothing of how much windows differ."""
+LEAST = 1e-3
+"""An interval down to nothing is taken to end at this share of its value: it has to have a logarithm."""
+
+
+def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | None:
+    """Return the estimate of a column from the points of one level, void ones included if they are given.
+
+    None without points, and where a point has no positive and finite value.
+    """
+    starts: dict[str | None, list[float]] = {}
+    for row in sorted(rows, key=lambda one: one.repeat):
+        value = row.get(column)
+        if value is None or not 0 < value < inf:
+            return None
+        starts.setdefault(row.start_id, []).append(log(value))
+    if not starts:
+        return None
+    logs = tuple(fmean(own) for own in starts.values())
+    middle = fmean(logs)
+    return LevelEstimate(
+        column=column,
+        level=rows[0].level_label,
+        load=float(rows[0].rate or rows[0].concurrency or 0),
+        value=float(rows[0][column]) if len(rows) == 1 else exp(middle),
+        interval=_interval(rows, column, logs),
+        starts=logs,
+        points=len(rows),
+        warnings=tuple(dict.fromkeys(code for row in rows for code in row.doubts)),
+    )
+
+
+def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
+    """Return the value of a column at a level: its estimate, or for counts and shares, which may be 0 or missing in some points,
+    the plain mean of what is known. None where nothing is."""
+    found = estimate_level(rows, column)
+    if found is not None:
+        return found.value
+    values = [float(value) for row in rows if (value := row.get(column)) is not None and isfinite(value)]
+    return fmean(values) if values else None
+
+
+def levels_of(rows: Iterable[PointRow]) -> dict[str, list[PointRow]]:
+    """Return the points of each level by its label, in the order of the load; void ones only where a level has no others."""
+    found: dict[str, list[PointRow]] = {}
+    for row in rows:
+        found.setdefault(row.level_label, []).append(row)
+    kept = {level: [row for row in own if row.verdict != "void"] or own for level, own in found.items()}
+    return dict(sorted(kept.items(), key=lambda item: item[1][0].rate or item[1][0].concurrency or 0))
+
+
+def best_level(rows: Iterable[PointRow]) -> LevelEstimate | None:
+    """Return the throughput of the level where it is highest, among those of which more than half of the points are valid, else
+    among all; void points count for nothing. None without a throughput."""
+    levels = levels_of(row for row in rows if row.verdict != "void" and row.output_throughput_tok_s)
+    valid = [own for own in levels.values() if 2 * sum(row.verdict == "valid" for row in own) > len(own)]
+    estimates = (estimate_level(own, THROUGHPUT) for own in valid or levels.values())
+    return max((one for one in estimates if one is not None), key=lambda one: one.value, default=None)
+
+
+def student_interval(logs: Sequence[float]) -> Interval:
+    """Return the 95% interval of the mean of two logarithms or more that are independent, as logarithms."""
+    from scipy.special import stdtrit
+
+    middle = fmean(logs)
+    half = float(stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * stdev(logs) / len(logs) ** 0.5
+    return middle - half, middle + half
+
+
+def interval_of_points(rows: Sequence[PointRow], column: str) -> Interval | None:
+    """Return the 95% interval of the mean logarithm of the points of one start; None for fewer than POINTS_MIN points of which
+    one has no interval."""
+    logs = [log(row[column]) for row in rows]
+    known = [one for row in rows if (one := _reach(row, column)) is not None]
+    found = [student_interval(logs)] if len(logs) >= POINTS_MIN else []
+    if len(known) == len(rows):
+        below, above = (hypot(*reach) / len(rows) for reach in zip(*known, strict=True))
+        found.append((fmean(logs) - below, fmean(logs) + above))
+    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+
+
+def _interval(rows: Sequence[PointRow], column: str, logs: Sequence[float]) -> Interval | None:
+    if len(logs) > 1:
+        low, high = student_interval(logs)
+        return exp(low), exp(high)
+    if len(rows) == 1:
+        return row_interval(rows[0], column)
+    ends = interval_of_points(rows, column)
+    return None if ends is None else (exp(ends[0]), exp(ends[1]))
+
+
+def row_interval(row: PointRow, column: str) -> Interval | None:
+    """Return the interval of a column of one point: its own, or by that of the rate behind it; None without one."""
+    rate = RATE_BEHIND.get(column, column)
+    value, middle, low, high = (row.get(name) for name in (column, rate, f"{rate}_low", f"{rate}_high"))
+    if value is None or not middle or low is None or high is None:
+        return None
+    if rate == column:
+        return float(low), float(high)
+    ends = (middle / high, middle / low if low else inf) if column in FALLING else (low / middle, high / middle)
+    return value * ends[0], value * ends[1]
+
+
+def _reach(row: PointRow, column: str) -> Interval | None:
+    """Return by how much the logarithm of a point's value may be lower and higher; None without a finite interval around it."""
+    ends, value = row_interval(row, column), row.get(column)
+    if ends is None or not 0 < value <= ends[1] < inf:
+        return None
+    return log(value / max(ends[0], LEAST * value)), log(ends[1] / value)
