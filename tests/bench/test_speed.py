@@ -13,9 +13,9 @@ from servebench.analysis import statistics
 from servebench.contracts.settings import SloSettings
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.measure.points import summarize
-from servebench.published.simulate import simulate
 from servebench.registry.registry import registry
 from support.records import phase_report, point_context, record_ms
+from support.virtual_clients import simulate
 
 pytestmark = pytest.mark.bench
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
-from servebench.published.simulate import Clients, prompt_of, simulate
 from servebench.registry.registry import registry
+from support.virtual_clients import Clients, prompt_of, simulate
 
 HTTP = httpx.Client(trust_env=False, timeout=300.0, limits=httpx.Limits(max_connections=64))
 CLIENTS = Clients(concurrency=8, requests=40, input_tokens=64, output_tokens=64)

@@ -8,7 +8,7 @@ from servebench.contracts.emulation import Emulation, EmulationSpec
 from servebench.emulator.cost import BatchStep, Profile, StepCost, with_profile
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest
 from servebench.emulator.text import answer_pieces
-from servebench.published.simulate import Clients, simulate
+from support.virtual_clients import Clients, simulate
 
 MODEL = {"parameters_b": 1.54, "layers": 28, "hidden_size": 1536, "heads": 12, "kv_heads": 2, "head_dim": 128}
 GPU = {"memory_gb": 24, "bandwidth_gb_s": 1008, "bf16_tflops": 165}

@@ -10,9 +10,9 @@ from servebench.contracts.emulation import Emulation, EmulationSpec, Variation
 from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.engine.launchers.simulated import SimulatedEngine
 from servebench.measure.derive import e2e_ms, lateness_ms, ttft_ms
-from servebench.published.simulate import Clients, prompt_of, simulate
 from servebench.run.phase import PhaseFacts
 from servebench.run.simulated import drive_simulated, virtual_engine
+from support.virtual_clients import Clients, prompt_of, simulate
 
 MODEL = {"parameters_b": 1.54, "layers": 28, "hidden_size": 1536, "heads": 12, "kv_heads": 2, "head_dim": 128}
 GPU = {"memory_gb": 24, "bandwidth_gb_s": 1008, "bf16_tflops": 165}

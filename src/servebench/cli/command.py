@@ -1,7 +1,6 @@
 """The parts that all commands are made of: the command class, shared options, value types and usage errors."""
 
 import difflib
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,13 +122,6 @@ def _parse_port(text: str) -> int:
     return int(text)
 
 
-def _parse_rate(text: str) -> float:
-    rate = float(text.replace("_", ""))
-    if not 0 < rate < math.inf:
-        raise ValueError(text)
-    return rate
-
-
 def _parse_duration(text: str) -> float:
     from servebench.contracts.precision import seconds_of
 
@@ -144,7 +136,6 @@ def _parse_outputs(text: str) -> Path:
 
 SHARE = Parsed("share", _parse_share, "a percentage between 0% and 100%, or a number between 0 and 1")
 PORT = Parsed("port", _parse_port, "a port from 1 to 65535")
-RATE = Parsed("rate", _parse_rate, "a number of tokens per second above 0, such as 100000")
 DURATION = Parsed("duration", _parse_duration, "a duration such as 90s, 30m or 2h")
 OUTPUTS = Parsed("outputs", _parse_outputs, "a folder")
 FILE = click.Path(path_type=Path)

@@ -29,7 +29,7 @@ COMMANDS = (
         "recommend",
         "report",
     ),
-    *("demo", "published", "selfcheck", "calibrate", "fleet", "export", "import", "dashboard", "help"),
+    *("demo", "selfcheck", "calibrate", "export", "import", "dashboard", "help"),
 )
 """The commands, as help lists them; each is `command` in `cli/commands/<name>.py`."""
 

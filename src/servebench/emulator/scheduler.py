@@ -3,7 +3,7 @@
 A step is decided when it begins: which requests decode, which prompts are computed and how much of each, which requests leave
 the queue, and which are preempted for lack of memory. Its duration comes from `cost`. When it ends, every decoding request
 has one token more and every completed prompt has its first. The same loop runs in real time (`engine`) and on a virtual clock
-(`published.simulate`), so what is fitted offline is what a client measures.
+(`emulator.virtual`), so what is simulated is what a client measures.
 """
 
 import random

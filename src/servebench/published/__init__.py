@@ -1,1 +1,0 @@
-"""The published articles' set-ups, simulated, and fleet arithmetic."""
