@@ -102,6 +102,22 @@ def test_what_is_varied_on_purpose_does_not_matter():
     assert not compare_manifests(MANIFEST, other, varying=["engine.*"])[0].matters
 
 
+@pytest.mark.parametrize("varying", ["gpu.count", "gpu.*"])
+def test_who_varies_the_gpus_varies_what_follows_from_them(varying):
+    """`gpu.count=2` sets the tensor parallelism."""
+    one, two = (
+        changed(
+            (("config", "gpu"), {"name": "h100", "count": count}), (("config", "engine", "tensor_parallel_size"), size)
+        )
+        for count, size in ((1, None), (2, 2))
+    )
+    assert {found.key for found in compare_manifests(one, two) if found.matters} == {
+        "gpu.count",
+        "engine.tensor_parallel_size",
+    }
+    assert [found.key for found in compare_manifests(one, two, varying=[varying]) if found.matters] == []
+
+
 def test_a_sweep_of_one_study_varies_its_own_overrides_and_so_does_a_choice_of_engines():
     other = changed((("overrides",), ["engine=sglang", "engine.dtype=float8"]))
     assert varied_keys(MANIFEST, other) == ("engine.*", "engine.dtype")

@@ -1,12 +1,14 @@
 """Every servebench command in the docs is one that servebench takes."""
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 
-from servebench.cli.group import COMMANDS
+from servebench.cli.group import COMMANDS, cli
 from servebench.config import compose_jobs
 from servebench.registry.registry import registry
 
@@ -38,13 +40,31 @@ def written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def parse(command, words):
+    """Parse the words of a command, and of the command in it, without running it. Raises click.UsageError."""
+    with contextlib.suppress(click.exceptions.Exit):
+        command.make_context(
+            words[0], words[1:] if command is not cli else list(words), resilient_parsing=False
+        ).close()
+    if isinstance(command, click.Group):
+        at = 0 if command is cli else 1
+        inner = command.get_command(click.Context(command), words[at]) if len(words) > at else None
+        assert inner is not None or not words[at:] or command is not cli, words
+        if inner is not None:
+            parse(inner, words[at:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", list(commands()))
 def test_a_documented_command_is_taken(text, written):
     """A verb exists; words without a verb compose to jobs that validate."""
     words = [word for word in shlex.split(re.sub(r"\[(--[a-z-]+|[A-Z]+)\]", "", text)) if word != "--preview"]
     if words and words[0] in COMMANDS:
-        return
+        parse(cli, words)
+        if words[0] not in ("run", "tune"):
+            return
+        several = ["-m"] if words[0] == "tune" else []
+        words = several + [word for word in words[1:] if not word.startswith(("tune.", "--"))]
     if words and words[0].startswith("--") and words[0] != "--config-dir":
         assert words[0] in ("--help", "--cfg", "--version", "--install-completion")
         return

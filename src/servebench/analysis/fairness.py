@@ -154,7 +154,8 @@ def compare_manifests(
     """
     ours, theirs = _facts(baseline), _facts(candidate)
     shared = _engine_settings(baseline) & _engine_settings(candidate)
-    purposes = [f"config.{key}" for key in varying] + list(varying)
+    keys = _with_derived(varying)
+    purposes = [f"config.{key}" for key in keys] + keys
     found = []
     for key in sorted({*ours, *theirs}):
         a, b = ours.get(key), theirs.get(key)
@@ -195,6 +196,11 @@ def varied_keys(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tu
     ours, theirs = _overrides(baseline), _overrides(candidate)
     keys = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
     return tuple(key if "." in key else f"{key}.*" for key in keys)
+
+
+def _with_derived(keys: Iterable[str]) -> list[str]:
+    """Return the keys and those whose values follow from them."""
+    return [name for key in keys for name in (key, *_table()["derived"].get(key, ()))]
 
 
 def _overrides(manifest: Mapping[str, Any]) -> dict[str, str]:

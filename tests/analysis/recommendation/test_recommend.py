@@ -309,13 +309,22 @@ def test_rules_are_the_users_to_edit(answers, tmp_path):
     [
         ("{", "not valid YAML"),
         ("a: 1", "has no use_cases"),
-        ("use_cases: {x: 3}", "use_cases.x must be a mapping"),
-        ("use_cases: {x: {measure: worst, metric: a}}", "measure must be one of .* worst"),
+        ("use_cases: {x: 3}", r"use_cases\.x: .* \(got 3\)"),
+        ("use_cases: {x: {measure: worst, metric: a}}", r"use_cases\.x\.measure: .*within_slo.* \(got 'worst'\)"),
         ("use_cases: {x: {measure: best}}", "metric must name a column"),
-        ("use_cases: {x: {measure: best, metric: a, slo: {tfft_ms: 1}}}", "slo must have numbers"),
+        (
+            "use_cases: {x: {measure: best, metric: a, slo: {tfft_ms: 1}}}",
+            r"slo\.tfft_ms: unknown key; known keys are ttft_ms",
+        ),
         ("use_cases: {x: {measure: within_slo, metric: a}}", "needs a limit in slo"),
-        ("use_cases: {x: {measure: best, metric: a, colour: red}}", "unknown key 'colour'"),
-        ("margin: 7\nuse_cases: {}", "margin must be between 0 and 1"),
+        ("use_cases: {x: {measure: best, metric: a, colour: red}}", r"x\.colour: unknown key; known keys are title"),
+        ("use_cases: {x: {measure: best, metric: a, workloads: unique}}", r"x\.workloads: .* \(got 'unique'\)"),
+        ("use_cases: {x: {measure: best, metric: a, max_load: abc}}", r"x\.max_load: .* \(got 'abc'\)"),
+        ("use_cases: {x: {measure: best, metric: a, max_load: .nan}}", r"x\.max_load"),
+        ("use_cases: {x: {measure: best, metric: a, require: {json_compliance: 1}}}", r"require\.json_compliance"),
+        ("use_cases: {x: {measure: best, metric: a, across: 3}}", r"across"),
+        ("use_cases: {1: {measure: best, metric: a}}\nmargins: 1", "margins: unknown key; known keys are margin"),
+        ("margin: 7\nuse_cases: {}", r"margin: .* \(got 7\)"),
     ],
 )
 def test_a_mistake_in_the_rules_is_an_error(tmp_path, text, told):

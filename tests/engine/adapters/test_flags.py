@@ -21,3 +21,10 @@ TABLE = FlagTable(flags={"max_num_seqs": "--max-num-seqs"}, switches={"prefix_ca
 )
 def test_a_flag_given_twice_and_one_that_is_missing_are_problems(settings, named):
     assert [line.split(":")[0] for line in TABLE.unsupported(EngineSettings(name="e", **settings))] == named
+
+
+@pytest.mark.parametrize("table", ["flags", "switches", "unsupported_reasons"])
+def test_a_flag_table_takes_shared_settings_only(table):
+    """A key that is none would be dropped: its flag would never reach the engine."""
+    with pytest.raises(ValueError, match="max_num_sequences: no shared setting"):
+        FlagTable(**{table: {"max_num_sequences": "--max-num-seqs"}})

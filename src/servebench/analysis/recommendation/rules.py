@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from servebench.analysis.slo import SloLimits
+from servebench.config.problems import format_value
+from servebench.contracts.columns import columns_of
+from servebench.contracts.point_row import PointRow
 from servebench.util.bounded_file import STATE_BYTES_MAX, load_yaml, read_bytes
 from servebench.util.errors import ConfigError, reason_of
 
 LOWER_IS_BETTER = ("_ms", "cost_", "energy_", "cold_start")
-UNITS = {
-    "_tok_s": "tok/s",
-    "_ms": "ms",
-    "_req_s": "req/s",
-    "usd_per_mtok": "$/M tokens",
-    "usd_per_mgood": "$/M requests within the SLO",
-    "j_per_token": "J/token",
-    "s_per_w": "tok/s/W",
+UNITS = {column.name: column.unit for column in columns_of(PointRow)} | {
     "cold_start": "s",
+    "cost_usd_per_mtok": "$/M tokens",
+    "cost_usd_per_mgood": "$/M requests within the SLO",
 }
-MEASURES = ("best", "within_slo", "lowest_load", "cold_start")
-KEYS = ("title", "workloads", "measure", "metric", "slo", "own_slo", "max_load", "require", "across")
-SLO_KEYS = ("ttft_ms", "tpot_ms", "e2e_ms", "attainment")
+"""The unit of each metric as text shows it."""
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class UseCase:
     @property
     def unit(self) -> str:
         """The unit of the score."""
-        return next((unit for part, unit in UNITS.items() if part in self.metric), "")
+        return UNITS.get(self.metric, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,51 @@ class Rules:
     use_cases: tuple[UseCase, ...]
     margin: float = 0.05
     once_margin: float = 0.25
+
+
+class _Strict(BaseModel):
+    """A mapping of the file, without keys that are unknown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Slo(_Strict):
+    ttft_ms: Positive | None = None
+    tpot_ms: Positive | None = None
+    e2e_ms: Positive | None = None
+    attainment: Annotated[float, Field(gt=0, le=1)] = 0.99
+
+
+class _Range(_Strict):
+    min: float | None = None
+    max: float | None = None
+
+
+class _Rule(_Strict):
+    title: str | None = None
+    workloads: tuple[str, ...] | None = None
+    measure: Literal["best", "within_slo", "lowest_load", "cold_start"]
+    metric: str | None = None
+    slo: _Slo | None = None
+    own_slo: bool = False
+    max_load: Positive | None = None
+    require: dict[str, _Range] | None = None
+    across: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.measure != "cold_start" and not self.metric:
+            raise ValueError("metric must name a column of points.csv")
+        slo = self.slo or _Slo()
+        if self.measure == "within_slo" and (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms) == (None, None, None):
+            raise ValueError("measure=within_slo needs a limit in slo")
+        return self
+
+
+class _Rules(_Strict):
+    margin: Share = 0.05
+    once_margin: Share = 0.25
+    use_cases: dict[str, _Rule]
 
 
 def rules_text() -> str:
@@ -84,45 +131,46 @@ def load_rules(path: Path | None = None) -> Rules:
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict) or not isinstance(data.get("use_cases"), dict):
         raise ConfigError(f"{where} has no use_cases; 'servebench recommend --show-rules' prints an example")
-    errors: list[str] = []
-    cases = [_use_case(name, rule, f"{where}: use_cases.{name}", errors) for name, rule in data["use_cases"].items()]
-    margins = {key: data[key] for key in ("margin", "once_margin") if key in data}
-    errors += [
-        f"{where}: {key} must be between 0 and 1 (got {value})"
-        for key, value in margins.items()
-        if not isinstance(value, (int, float)) or not 0 <= value < 1
-    ]
-    if errors:
-        raise ConfigError(errors)
-    return Rules(use_cases=tuple(case for case in cases if case is not None), **margins)
+    try:
+        # strict, as JSON: lists become tuples, and '8' is not 8
+        rules = TypeAdapter(_Rules).validate_json(json.dumps(data), strict=True)
+    except (ValidationError, TypeError, ValueError) as error:
+        details = error.errors(include_url=False) if isinstance(error, ValidationError) else []
+        lines = [f"{where}: {_line(one)}" for one in details]
+        raise ConfigError(lines or f"{where} has values that are no text, number, list or mapping: {error}") from error
+    return Rules(
+        use_cases=tuple(_use_case(name, rule) for name, rule in rules.use_cases.items()),
+        margin=rules.margin,
+        once_margin=rules.once_margin,
+    )
 
 
-def _use_case(name: str, rule: Any, where: str, errors: list[str]) -> UseCase | None:
-    if not isinstance(rule, dict):
-        errors.append(f"{where} must be a mapping")
-        return None
-    measure, slo = rule.get("measure"), rule.get("slo") or {}
-    wrong = [f"{where}: unknown key '{key}'; known keys are {', '.join(KEYS)}" for key in rule if key not in KEYS]
-    if measure not in MEASURES:
-        wrong.append(f"{where}: measure must be one of {', '.join(MEASURES)} (got {measure})")
-    if measure != "cold_start" and not isinstance(rule.get("metric"), str):
-        wrong.append(f"{where}: metric must name a column of points.csv")
-    if not isinstance(slo, dict) or any(k not in SLO_KEYS or not isinstance(v, (int, float)) for k, v in slo.items()):
-        wrong.append(f"{where}: slo must have numbers for {', '.join(SLO_KEYS)}")
-    elif measure == "within_slo" and not any(key in slo for key in SLO_KEYS[:3]):
-        wrong.append(f"{where}: measure=within_slo needs a limit in slo")
-    errors += wrong
-    if wrong:
-        return None
+def _line(error: ErrorDetails) -> str:
+    """Return one line for what is wrong with a value: where it is, what it has to be, and what it is."""
+    place = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{place}: unknown key; known keys are {', '.join(_known_keys(len(error['loc'])))}"
+    reason = str(error.get("ctx", {}).get("error", error["msg"][:1].lower() + error["msg"][1:]))
+    given = "" if error["type"] in ("missing", "value_error") else f" (got {format_value(error['input'])})"
+    return f"{place}: {reason}{given}"
+
+
+def _known_keys(depth: int) -> list[str]:
+    """Return the keys that a mapping may have at this depth: of the file, of a use case, and of what is in it."""
+    models: dict[int, type[BaseModel]] = {1: _Rules, 3: _Rule, 4: _Slo}
+    return list(models.get(depth, _Range).model_fields)
+
+
+def _use_case(name: str, rule: _Rule) -> UseCase:
     return UseCase(
-        name=str(name),
-        title=str(rule.get("title") or name),
-        measure=rule["measure"],
-        metric="cold_start" if measure == "cold_start" else rule["metric"],
-        workloads=tuple(rule["workloads"]) if rule.get("workloads") else None,
-        limits=SloLimits(**slo),
-        own_slo=bool(rule.get("own_slo")),
-        max_load=rule.get("max_load"),
-        require=rule.get("require") or {},
-        across=tuple(rule.get("across") or ()),
+        name=name,
+        title=rule.title or name,
+        measure=rule.measure,
+        metric=rule.metric or "cold_start",
+        workloads=rule.workloads or None,
+        limits=SloLimits(**(rule.slo or _Slo()).model_dump()),
+        own_slo=rule.own_slo,
+        max_load=rule.max_load,
+        require={column: limits.model_dump(exclude_none=True) for column, limits in (rule.require or {}).items()},
+        across=rule.across or (),
     )
