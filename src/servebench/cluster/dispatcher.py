@@ -18,6 +18,7 @@ from servebench.run.recovery import recover_run
 from servebench.run.task import RunTask
 from servebench.store.layout import JOBS, StudyFolder
 from servebench.store.manifest import adopt_manifest
+from servebench.store.prompts import adopt_prompts
 from servebench.store.state import StudyState, read_run
 from servebench.util.errors import FailureKind, ServebenchError
 from servebench.util.redaction import redact_text
@@ -99,6 +100,9 @@ class Dispatcher:
             except KeyboardInterrupt:
                 self.interrupted = True
                 self._stop()
+            finally:
+                # those that machines have sized which have other keys
+                adopt_prompts(self.folder.prompts)
 
     def _submit(self) -> None:
         tasks = [self.waiting.popleft() for _ in range(min(self.cluster.room(), len(self.waiting)))]

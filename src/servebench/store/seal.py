@@ -30,10 +30,11 @@ DIGEST = "sha256"
 @dataclass(frozen=True)
 class Origin:
     """Who wrote a document. `doubt`: why it is not known to be this user; null if it is. `here`: from this folder, so that
-    the relative paths in it still mean the same."""
+    the relative paths in it still mean the same; `folder` stands for the folder in its signature."""
 
     doubt: str | None
     here: bool = False
+    folder: str | None = None
 
     @property
     def own(self) -> bool:
@@ -41,13 +42,14 @@ class Origin:
         return self.doubt is None
 
 
-def signed(kind: str, document: Mapping[str, Any], *scope: str) -> dict[str, Any]:
-    """Return the document with this user's signature; without one if the cache folder cannot hold a key."""
+def signed(kind: str, document: Mapping[str, Any], *scope: str, folder: str | None = None) -> dict[str, Any]:
+    """Return the document with this user's signature; without one if there is no place for a key. `folder` is that of an earlier
+    signature: what is only written again still has the relative paths of the command that made it."""
     bare = _without(document)
     key = _signing_key()
     if key is None:
         return bare
-    here = _tag(key, "folder", _current_folder())
+    here = folder or _tag(key, "folder", _current_folder())
     return {**bare, FIELD: {"folder": here, "mac": _tag(key, kind, here, *scope, _canonical(bare))}}
 
 
@@ -64,7 +66,7 @@ def origin_of(kind: str, document: Mapping[str, Any], *scope: str) -> Origin:
     content = _canonical(_without(document))
     for key in keys:
         if hmac.compare_digest(mac, _tag(key, kind, folder, *scope, content).encode()):
-            return Origin(None, here=folder == _tag(key, "folder", _current_folder()))
+            return Origin(None, here=folder == _tag(key, "folder", _current_folder()), folder=folder)
     return Origin("its signature is not yours, so it was made elsewhere or changed afterwards")
 
 
@@ -92,9 +94,14 @@ def _tag(key: bytes, *parts: str) -> str:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file; an empty string if there is none that can be read."""
     try:
-        return hashlib.sha256(read_bytes(path, STUDY_BYTES_MAX)).hexdigest()
+        return sha256(read_bytes(path, STUDY_BYTES_MAX))
     except OSError:
         return ""
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of data, in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def _signing_key() -> bytes | None:
