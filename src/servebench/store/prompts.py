@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import os
 import platform
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,32 +40,45 @@ def prompts_file(folder: Path, workload: WorkloadSettings, model: ModelSettings,
 def read_prompts(path: Path) -> SizedPrompts | None:
     """Return stored prompts; None where there are none. Raises StoreError for a file that cannot be read."""
     try:
-        return _decoded(gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX))
+        return _decoded(_stored(path))
     except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _stored(path: Path) -> bytes:
+    """Return the JSON of stored prompts. Raises FileNotFoundError, and StoreError for a file that cannot be read."""
+    try:
+        return gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise StoreError(f"cannot read {path}: {reason_of(error)}") from error
-    except (EOFError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is damaged: {error}; delete it, and the prompts are sized again") from error
+    except EOFError as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"{path} is damaged: {error}; delete it, and the prompts are sized again")
 
 
 def adopt_prompts(folder: Path) -> None:
     """Sign the prompts of a study that are not this user's. Raises StoreError."""
     for path in strange_prompts(folder):
         with writing(path):
-            body = _parted(gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX))[0]
+            body = _parted(_stored(path))[0]
         with replacing(path) as beside:
             beside.write_bytes(gzip.compress(_signed(body, path), 1))
 
 
 def strange_prompts(folder: Path) -> list[Path]:
-    """Return the files of a study's prompts that this user did not sign. Those that cannot be read are never used."""
+    """Return the files of a study's prompts that this user did not sign. Raises StoreError for one that cannot be read."""
     found = []
     for path in sorted(folder.glob("*/*.json.gz")):
-        with suppress(OSError, EOFError, ValueError):
-            body, seal = _parted(gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX))
-            if not origin_of(KIND, {"sha256": sha256(body), FIELD: seal}, *_scope(path)).own:
-                found.append(path)
+        body, seal = _parted(_stored(path))
+        if not origin_of(KIND, {"sha256": sha256(body), FIELD: seal}, *_scope(path)).own:
+            found.append(path)
     return found
 
 
