@@ -31,7 +31,15 @@ def decide(folder, clock=None, ticket="t"):
     state = StudyState(study_id="s", words=(), runs=(RUN,), ticket="t")
     write_study(folder, state)
     order = RunOrder(
-        study=str(folder.path), run=RUN, title="t", ticket=ticket, gpus=0, runs_per_machine=1, cluster_gives_gpus=True
+        study=str(folder.path),
+        run=RUN,
+        title="t",
+        ticket=ticket,
+        overrides=(),
+        config={},
+        gpus=0,
+        runs_per_machine=1,
+        cluster_gives_gpus=True,
     )
     return refusal(folder, state, order, now=clock.now, sleep=clock.sleep)
 

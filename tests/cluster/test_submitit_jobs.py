@@ -52,7 +52,17 @@ def test_parse_squeue():
 def test_a_job_that_dies_is_lost(tmp_path):
     pytest.importorskip("submitit")
     cluster = SubmititCluster(SubmititSettings(name="submitit_local"), tmp_path, _dies)
-    order = RunOrder(study="s", run="r", title="t", ticket="x", gpus=0, runs_per_machine=1, cluster_gives_gpus=False)
+    order = RunOrder(
+        study="s",
+        run="r",
+        title="t",
+        ticket="x",
+        overrides=(),
+        config={},
+        gpus=0,
+        runs_per_machine=1,
+        cluster_gives_gpus=False,
+    )
     (job,) = cluster.submit([order])
     assert cluster.room() == 0
     ended = None

@@ -137,6 +137,8 @@ def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench
         run="00_vllm_unique",
         title="t",
         ticket="of an older command",
+        overrides=(),
+        config={},
         gpus=0,
         runs_per_machine=1,
         cluster_gives_gpus=True,

@@ -1,6 +1,7 @@
 """One study has one set of prompts, whichever of its engines sized them."""
 
 import gzip
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from servebench.contracts.request import PriorAnswer, Request
 from servebench.engine.tokenize import EmulatedTokenizer
 from servebench.run.prompts import PromptSource
-from servebench.store.prompts import SizedPrompts, keep_prompts, read_prompts
+from servebench.store.prompts import SizedPrompts, adopt_prompts, keep_prompts, read_prompts, strange_prompts
 from servebench.util.errors import StoreError
 from servebench.workload.multi_turn import MultiTurnWorkload
 from servebench.workload.unique import UniqueWorkload
@@ -91,3 +92,33 @@ def test_the_first_of_two_that_size_at_once_wins(tmp_path):
     answer = PriorAnswer(of="a", mark="m", stand_in="s")
     held = SizedPrompts((Request(request_id="b", prompt="m", answers=(answer,), after=("a",)),), "t", False)
     assert keep_prompts(path.with_name("b.json.gz"), held) == read_prompts(path.with_name("b.json.gz")) == held
+
+
+def test_prompts_are_signed_for_their_place_and_a_changed_one_is_strange(tmp_path, monkeypatch):
+    """A prompt is sent to the engine, so it may not be a stranger's; gunzip still shows the file as JSON."""
+    monkeypatch.setenv("SERVEBENCH_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "prompts"
+    path, moved = folder / "unique-1" / "c1-r0.json.gz", folder / "unique-2" / "c1-r0.json.gz"
+    odd = Request(request_id="a", prompt="p", schema={"properties": {"type": "object", "seal": {"x": 1}}})
+    for prompts in (SizedPrompts((odd,), "t", True), SizedPrompts((), "t", True)):
+        shutil.rmtree(folder, ignore_errors=True)
+        keep_prompts(path, prompts)
+        assert strange_prompts(folder) == []
+        data = gzip.decompress(path.read_bytes())
+        for change in (
+            data.replace(b'"t"', b'"u"'),
+            data[: data.rindex(b',"seal":')] + b"}",
+            data[:-1] + b',"requests":[]}',
+            data.replace(b'"mac":"', b'"mac":"0'),
+        ):
+            path.write_bytes(gzip.compress(change))
+            assert strange_prompts(folder) == [path]
+        path.write_bytes(gzip.compress(data))
+        moved.parent.mkdir()
+        path.rename(moved)
+        assert strange_prompts(folder) == [moved]
+        adopt_prompts(folder)
+        assert (strange_prompts(folder), read_prompts(moved)) == ([], prompts)
+    moved.write_bytes(moved.read_bytes()[:9])
+    with pytest.raises(StoreError):
+        strange_prompts(folder)

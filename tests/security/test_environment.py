@@ -126,6 +126,8 @@ def test_a_job_of_a_scheduler_inherits_no_secrets_and_ignores_results_that_lie_t
         run="r",
         title="t",
         ticket="x",
+        overrides=(),
+        config={},
         gpus=0,
         runs_per_machine=1,
         cluster_gives_gpus=False,

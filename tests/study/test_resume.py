@@ -10,7 +10,7 @@ from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
 from servebench.registry.registry import registry
 from servebench.store.layout import StudyFolder
-from servebench.store.plan import PlannedRun, write_plan
+from servebench.store.plan import PlannedRun, read_plan, write_plan
 from servebench.store.state import RunState, StudyState, read_study, write_run, write_study
 from servebench.study.resume import (
     continue_command,
@@ -41,7 +41,7 @@ def study(outputs):
         write_run(folder, RunState(run_id=f"s/{name}", title="t", overrides=()))
         for point, count in (("c1-r0", 3), ("c2-r0", 3)):
             write_spool(folder, point, count, 3 if name == RUNS[0] else 2)
-    remaining_runs(study, registry(), retry_failed=False)
+    remaining_runs(study, registry(), read_plan(study), retry_failed=False)
     first = study.run(RUNS[0])
     write_run(first, RunState(run_id="s/00_a", title="t", overrides=(), status="finished"))
     return study
@@ -57,7 +57,7 @@ def damaged(left):
 
 @pytest.mark.slow
 def test_finished_runs_are_not_executed_again(study):
-    left = remaining_runs(study, registry(), retry_failed=True)
+    left = remaining_runs(study, registry(), read_plan(study), retry_failed=True)
     assert (todo(left), damaged(left)) == ([False, True], [])
     assert {str(point): count for point, count in left.runs[1].progress.attempts.items()} == {"c1-r0": 1, "c2-r0": 1}
 
@@ -65,10 +65,10 @@ def test_finished_runs_are_not_executed_again(study):
 @pytest.mark.slow
 def test_doubtful_points_are_measured_again_and_longer_with_better(study):
     """Points of three requests are doubtful; those whose warnings no longer measurement settles are kept."""
-    plain = remaining_runs(study, registry(), retry_failed=False)
+    plain = remaining_runs(study, registry(), read_plan(study), retry_failed=False)
     doubtful = {point.first for point, one in plain.runs[0].progress.points.items() if one.verdict != "valid"}
     assert doubtful
-    left = remaining_runs(study, registry(), retry_failed=False, better=True)
+    left = remaining_runs(study, registry(), read_plan(study), retry_failed=False, better=True)
     assert todo(left) == [True, True]
     assert not doubtful & set(left.runs[0].progress.points)
     load, before = (one.runs[0].job.settings.load for one in (left, plain))
@@ -88,7 +88,7 @@ def test_a_damaged_run_does_not_stop_the_others(study, capsys, index, name, cont
     """It is skipped and reported; with `--failed` it is executed again, and its files are kept."""
     run = RUNS[index]
     (study.run(run).path / name).write_bytes(content)
-    left = remaining_runs(study, registry(), retry_failed=False)
+    left = remaining_runs(study, registry(), read_plan(study), retry_failed=False)
     assert damaged(left) == [run]
     assert todo(left) == [False, run == RUNS[0]]
     assert skipped_exit_code(study, left) == StoreError.exit_code
@@ -96,11 +96,11 @@ def test_a_damaged_run_does_not_stop_the_others(study, capsys, index, name, cont
     said = capsys.readouterr().err
     assert name in said
     assert "1 cannot be read (--failed" in said
-    left = remaining_runs(study, registry(), retry_failed=True)
+    left = remaining_runs(study, registry(), read_plan(study), retry_failed=True)
     assert (todo(left), damaged(left)) == ([run == RUNS[0], True], [])
     assert (study.path / f"{run}.damaged-1" / name).read_bytes() == content
     assert not study.run(run).path.exists()
-    again = remaining_runs(study, registry(), retry_failed=True)
+    again = remaining_runs(study, registry(), read_plan(study), retry_failed=True)
     assert todo(again) == todo(left)
 
 
@@ -114,7 +114,7 @@ def test_an_error_of_the_system_is_no_damage(study, monkeypatch):
     write_spool(study.run(RUNS[1]), "c2-r0-a1", 3, 1)
     monkeypatch.setattr("servebench.run.recovery.recover_records", refuse)
     with pytest.raises(StoreError):
-        remaining_runs(study, registry(), retry_failed=True)
+        remaining_runs(study, registry(), read_plan(study), retry_failed=True)
     assert sorted(path.name for path in study.path.iterdir() if path.is_dir()) == list(RUNS)
 
 

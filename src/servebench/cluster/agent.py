@@ -35,10 +35,10 @@ from servebench.run.task import RunContext, RunTask, measured_floor, run_task, s
 from servebench.run.turns import execute_in_order
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import capture_machine
-from servebench.store.plan import PlannedRun, read_plan
+from servebench.store.plan import PlannedRun
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run
 from servebench.util.cache import cache_folder
-from servebench.util.errors import FailureKind, ServebenchError, StoreError
+from servebench.util.errors import FailureKind, ServebenchError
 from servebench.util.private import make_private
 from servebench.util.redaction import redact_text
 from servebench.util.signals import interrupts
@@ -137,7 +137,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
     leases = Leases(lease_folder())
     with interrupts(also=(signal.SIGUSR2,)), Display() as display:
         try:
-            job = _job_of(folder, order, known)
+            job = _job_of(order, known)
             machine = capture_machine()
             _lease_resources(leases, order, machine, display)
             lease_ports(leases, job.settings, display, local=known.launcher(job.settings.launch.name).local)
@@ -205,19 +205,13 @@ def _execute_part(context: RunContext, task: RunTask, part: RunPart) -> RunOutco
     return outcome
 
 
-def _job_of(folder: StudyFolder, order: RunOrder, known: Registry) -> Job:
-    """Return the job of an order: that of its part, else that of the study's stored plan. Raises StoreError, ConfigError."""
-    part = order.part
-    if part is not None:
-        job = planned_job(PlannedRun(name=order.run, overrides=part.overrides, config=part.config), known)
-        if part.ready_timeout_s is None:
-            return job
-        engine = replace(job.settings.engine, ready_timeout_s=part.ready_timeout_s)
-        return replace(job, settings=replace(job.settings, engine=engine))
-    run = next((run for run in read_plan(folder) if run.name == order.run), None)
-    if run is None:
-        raise StoreError(f"{folder.plan} has no run {order.run}")
-    return planned_job(run, known)
+def _job_of(order: RunOrder, known: Registry) -> Job:
+    """Return the job of an order, with secrets from the environment. Raises ConfigError."""
+    job = planned_job(PlannedRun(name=order.run, overrides=order.overrides, config=order.config), known)
+    if order.part is None or order.part.ready_timeout_s is None:
+        return job
+    engine = replace(job.settings.engine, ready_timeout_s=order.part.ready_timeout_s)
+    return replace(job, settings=replace(job.settings, engine=engine))
 
 
 def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any], display: Display) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from servebench.run.recovery import recover_run
 from servebench.run.task import RunTask
 from servebench.store.layout import JOBS, StudyFolder
 from servebench.store.manifest import adopt_manifest
+from servebench.store.prompts import adopt_prompts
 from servebench.store.state import StudyState, read_run
-from servebench.util.errors import FailureKind, ServebenchError
+from servebench.util.errors import FailureKind, ServebenchError, StoreError
 from servebench.util.redaction import redact_text
 
 POLL_S = 0.5
@@ -99,6 +101,10 @@ class Dispatcher:
             except KeyboardInterrupt:
                 self.interrupted = True
                 self._stop()
+            finally:
+                # machines with other keys have signed those that they sized; a damaged one is reported where it is used
+                with suppress(StoreError):
+                    adopt_prompts(self.folder.prompts)
 
     def _submit(self) -> None:
         tasks = [self.waiting.popleft() for _ in range(min(self.cluster.room(), len(self.waiting)))]

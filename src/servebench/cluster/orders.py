@@ -1,6 +1,7 @@
 """The order for a run: what its machine must know, provide and receive."""
 
 import io
+import json
 import os
 import tarfile
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ def order_for(
         run=task.name,
         title=job.title,
         ticket=state.ticket,
+        overrides=job.overrides,
+        config=redact(json.loads(json.dumps(job.resolved, default=str))),
         gpus=gpus_needed(job.settings, registry.launcher(job.settings.launch.name)),
         runs_per_machine=settings.runs_per_machine,
         cluster_gives_gpus=settings.name != "submitit_local",

@@ -89,17 +89,12 @@ LAUNCHERS: Mapping[str, type[ClusterSettings]] = {
 @dataclass(frozen=True, kw_only=True)
 class RunPart:
     """A part of a run: some of its points in one start of the engine, as (repeat, level); without points, the questions of
-    `quality`.
-
-    `overrides` and `config` are those of its job, without secrets as in a plan: the plan may not have this run, or have it
-    without `quality`. `ready_timeout_s` replaces that of the engine. `enough` is the share of good requests from which on the
+    `quality`. `ready_timeout_s` replaces that of the engine. `enough` is the share of good requests from which on the
     other levels of a repeat are not measured (null: all are).
     """
 
     start: int
     points: tuple[tuple[int, str], ...]
-    overrides: tuple[str, ...]
-    config: Mapping[str, Any]
     ready_timeout_s: float | None = None
     enough: float | None = None
 
@@ -108,9 +103,11 @@ class RunPart:
 class RunOrder:
     """An order to execute one run of a stored study on some machine, or with `part` a part of one.
 
-    `ticket` identifies the command that gave the order: orders of earlier commands are refused. `environ` holds variables
-    that the config refers to and the machine may lack. `gpus` is the number of GPUs that the run needs: assigned by the
-    cluster if `cluster_gives_gpus`, else leased from `visible_gpus` (format of CUDA_VISIBLE_DEVICES; null: all).
+    `overrides` and `config` are those of its job, without secrets as in a plan: what its sender has checked, and not what
+    lies in the study's folder by then. `ticket` identifies the command that gave the order: orders of earlier commands are
+    refused. `environ` holds variables that the config refers to and the machine may lack. `gpus` is the number of GPUs that
+    the run needs: assigned by the cluster if `cluster_gives_gpus`, else leased from `visible_gpus` (format of
+    CUDA_VISIBLE_DEVICES; null: all).
     `files` are files of the study (path in its folder, content) for a machine that does not share its disk.
     """
 
@@ -118,6 +115,8 @@ class RunOrder:
     run: str
     title: str
     ticket: str
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any]
     gpus: int
     runs_per_machine: int | None
     cluster_gives_gpus: bool

@@ -11,9 +11,10 @@ from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import read_manifest
+from servebench.store.seal import sha256
 from servebench.store.state import read_study
 from servebench.store.versions import upgraded
-from servebench.util.bounded_file import STUDY_BYTES_MAX, read_json
+from servebench.util.bounded_file import STUDY_BYTES_MAX, parse_json, read_bytes
 from servebench.util.errors import ConfigError, StoreError, reason_of
 from servebench.util.redaction import MARK, redact
 
@@ -27,21 +28,29 @@ class PlannedRun:
     config: Mapping[str, Any]
 
 
-def write_plan(folder: StudyFolder, runs: Sequence[PlannedRun]) -> None:
-    """Write `plan.json`, without secrets. Raises StoreError."""
+def write_plan(folder: StudyFolder, runs: Sequence[PlannedRun]) -> str:
+    """Write `plan.json`, without secrets, and return its SHA-256. Raises StoreError."""
     plan = {
         "schema_version": SCHEMA_VERSION,
         "runs": [{"name": run.name, "overrides": list(run.overrides), "config": run.config} for run in runs],
     }
-    write_text(folder.plan, json.dumps(redact(json.loads(json.dumps(plan, default=str))), indent=2) + "\n")
+    text = json.dumps(redact(json.loads(json.dumps(plan, default=str))), indent=2) + "\n"
+    write_text(folder.plan, text)
+    return sha256(text.encode())
 
 
 def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
     """Return the plan as it was written: secrets stand in it as `[redacted]`. Raises StoreError."""
+    return read_plan_digest(folder)[0]
+
+
+def read_plan_digest(folder: StudyFolder) -> tuple[tuple[PlannedRun, ...], str]:
+    """Return the plan and the SHA-256 of the bytes that it was read from; of no file, an empty text. Raises StoreError."""
     try:
-        plan = read_json(folder.plan, STUDY_BYTES_MAX)
+        data = read_bytes(folder.plan, STUDY_BYTES_MAX)
+        plan = parse_json(data)
     except FileNotFoundError:
-        return _without_plan(folder)
+        return _without_plan(folder), ""
     except OSError as error:
         raise StoreError(f"{folder.plan} cannot be read: {reason_of(error)}") from error
     except ValueError as error:
@@ -58,7 +67,7 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
         raise StoreError(f"{folder.plan} is not the plan of a study: {error}") from error
     for run in runs:
         folder.run(run.name)
-    return runs
+    return runs, sha256(data)
 
 
 def planned_labels(folder: StudyFolder) -> dict[str, str]:

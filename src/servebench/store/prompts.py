@@ -12,11 +12,14 @@ import orjson
 
 from servebench.contracts.request import Message, PriorAnswer, Request
 from servebench.contracts.settings import ModelSettings, WorkloadSettings
-from servebench.store.files import writing
+from servebench.store.files import replacing, writing
+from servebench.store.seal import FIELD, origin_of, sha256, signed
 from servebench.util.bounded_file import gunzip, read_bytes
 from servebench.util.errors import StoreError, reason_of
 
 PROMPTS_BYTES_MAX = 1 << 30
+KIND = "prompts"
+SEAL_BEGINS = b',"seal":'
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,67 @@ def prompts_file(folder: Path, workload: WorkloadSettings, model: ModelSettings,
 def read_prompts(path: Path) -> SizedPrompts | None:
     """Return stored prompts; None where there are none. Raises StoreError for a file that cannot be read."""
     try:
-        return _decoded(gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX))
+        return _decoded(_stored(path))
     except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _stored(path: Path) -> bytes:
+    """Return the JSON of stored prompts. Raises FileNotFoundError, and StoreError for a file that cannot be read."""
+    try:
+        return gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise StoreError(f"cannot read {path}: {reason_of(error)}") from error
-    except (EOFError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is damaged: {error}; delete it, and the prompts are sized again") from error
+    except EOFError as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"{path} is damaged: {error}; delete it, and the prompts are sized again")
+
+
+def adopt_prompts(folder: Path) -> None:
+    """Sign the prompts of a study that are not this user's. Raises StoreError."""
+    for path in strange_prompts(folder):
+        with writing(path):
+            body = _parted(_stored(path))[0]
+        with replacing(path) as beside:
+            beside.write_bytes(gzip.compress(_signed(body, path), 1))
+
+
+def strange_prompts(folder: Path) -> list[Path]:
+    """Return the files of a study's prompts that this user did not sign. Raises StoreError for one that cannot be read."""
+    found = []
+    for path in sorted(folder.glob("*/*.json.gz")):
+        body, seal = _parted(_stored(path))
+        if not origin_of(KIND, {"sha256": sha256(body), FIELD: seal}, *_scope(path)).own:
+            found.append(path)
+    return found
+
+
+def _signed(body: bytes, path: Path) -> bytes:
+    """Return stored prompts with this user's signature as the last value of their object."""
+    seal = signed(KIND, {"sha256": sha256(body)}, *_scope(path)).get(FIELD)
+    return body if seal is None else body[:-1] + SEAL_BEGINS + orjson.dumps(seal) + b"}"
+
+
+def _parted(stored: bytes) -> tuple[bytes, Any]:
+    """Return stored prompts without their signature, and the signature; null if there is none."""
+    body, found, seal = stored.rpartition(SEAL_BEGINS)
+    try:
+        return (body + b"}", orjson.loads(seal[:-1])) if found else (stored, None)
+    except ValueError:
+        # a schema among the prompts may have such a key
+        return stored, None
+
+
+def _scope(path: Path) -> tuple[str, str]:
+    # the folder's name says for which workload and model the prompts are
+    return path.parent.name, path.name
 
 
 def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
@@ -61,7 +118,7 @@ def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            beside.write_bytes(gzip.compress(data, 1))
+            beside.write_bytes(gzip.compress(_signed(data, path), 1))
             _publish(beside, path)
         finally:
             beside.unlink(missing_ok=True)

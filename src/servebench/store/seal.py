@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ DIGEST = "sha256"
 @dataclass(frozen=True)
 class Origin:
     """Who wrote a document. `doubt`: why it is not known to be this user; null if it is. `here`: from this folder, so that
-    the relative paths in it still mean the same."""
+    the relative paths in it still mean the same; `folder` stands for the folder in its signature."""
 
     doubt: str | None
     here: bool = False
+    folder: str | None = None
 
     @property
     def own(self) -> bool:
@@ -41,29 +42,32 @@ class Origin:
         return self.doubt is None
 
 
-def signed(kind: str, document: Mapping[str, Any], *scope: str) -> dict[str, Any]:
-    """Return the document with this user's signature; without one if the cache folder cannot hold a key."""
+def signed(kind: str, document: Mapping[str, Any], *scope: str, folder: str | None = None) -> dict[str, Any]:
+    """Return the document with this user's signature; without one if there is no place for a key. `folder` is that of an earlier
+    signature: what is only written again still has the relative paths of the command that made it."""
     bare = _without(document)
-    key = _key(create=True)
+    key = _signing_key()
     if key is None:
         return bare
-    here = _tag(key, "folder", _current_folder())
+    here = folder or _tag(key, "folder", _current_folder())
     return {**bare, FIELD: {"folder": here, "mac": _tag(key, kind, here, *scope, _canonical(bare))}}
 
 
 def origin_of(kind: str, document: Mapping[str, Any], *scope: str) -> Origin:
     """Return whether this user signed the document on this machine for this scope, and if not, why that is not known."""
-    key, seal = _key(create=False), document.get(FIELD)
+    seal = document.get(FIELD)
     if not isinstance(seal, Mapping):
         return Origin("it is not signed, so an older servebench wrote it or it was made elsewhere")
-    if key is None:
+    keys = _keys()
+    if not keys:
         place = f"your key ({KEY_FILE} in the cache folder)"
         return Origin(f"its signature cannot be checked, because {place} does not exist or is not yours alone")
-    folder, mac = str(seal.get("folder")), str(seal.get("mac"))
-    expected = _tag(key, kind, folder, *scope, _canonical(_without(document)))
-    if not hmac.compare_digest(mac.encode(errors="replace"), expected.encode()):
-        return Origin("its signature is not yours, so it was made elsewhere or changed afterwards")
-    return Origin(None, here=folder == _tag(key, "folder", _current_folder()))
+    folder, mac = str(seal.get("folder")), str(seal.get("mac")).encode(errors="replace")
+    content = _canonical(_without(document))
+    for key in keys:
+        if hmac.compare_digest(mac, _tag(key, kind, folder, *scope, content).encode()):
+            return Origin(None, here=folder == _tag(key, "folder", _current_folder()), folder=folder)
+    return Origin("its signature is not yours, so it was made elsewhere or changed afterwards")
 
 
 def _current_folder() -> str:
@@ -90,29 +94,76 @@ def _tag(key: bytes, *parts: str) -> str:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file; an empty string if there is none that can be read."""
     try:
-        return hashlib.sha256(read_bytes(path, STUDY_BYTES_MAX)).hexdigest()
+        return sha256(read_bytes(path, STUDY_BYTES_MAX))
     except OSError:
         return ""
 
 
-def _key(*, create: bool) -> bytes | None:
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of data, in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _signing_key() -> bytes | None:
     """Return this user's key, made at its first use; null if it cannot be used or made."""
-    places = list(_places())
-    for path in places:
-        if os.path.lexists(path):
-            return _read_key(path)
-    for path in places if create else ():
-        with contextlib.suppress(OSError):
+    if _is_spoiled():
+        return None
+    return _key_in(_cache_place) or next(iter(_temporary_keys()), None) or _key_in(_new_temporary_place)
+
+
+def _keys() -> list[bytes]:
+    """Return the keys by which this user may have signed; none if the one in the cache folder may be known to others."""
+    if _is_spoiled():
+        return []
+    cached = None
+    with contextlib.suppress(RuntimeError):
+        cached = _read_key(_cache_place())
+    return [*([] if cached is None else [cached]), *_temporary_keys()]
+
+
+def _is_spoiled() -> bool:
+    """Return whether this user's own key in the cache folder may be known to others. What another user puts in its place is no
+    key, and only makes the place unusable."""
+    with contextlib.suppress(RuntimeError, OSError):
+        place = _cache_place()
+        return place.lstat().st_uid == os.geteuid() and _read_key(place) is None
+    return False
+
+
+def _key_in(place: Callable[[], Path]) -> bytes | None:
+    """Return the key in a place, made if it has none; null if the place cannot be used."""
+    with contextlib.suppress(RuntimeError, OSError):
+        path = place()
+        if not os.path.lexists(path):
             _create(path)
-            return _read_key(path)
+        return _read_key(path)
     return None
 
 
-def _places() -> Iterator[Path]:
-    """Yield where the key may be: in the cache folder, or in the temporary folder if there is no home to have one in."""
-    with contextlib.suppress(RuntimeError):
-        yield cache_folder() / KEY_FILE
-    yield Path(tempfile.gettempdir()) / f"servebench-{os.geteuid()}" / KEY_FILE
+def _cache_place() -> Path:
+    """Return where the key belongs. Raises RuntimeError if there is no home to have a cache folder in."""
+    return cache_folder() / KEY_FILE
+
+
+def _temporary_keys() -> list[bytes]:
+    """Return the keys that were made while the cache folder could not be used: in folders into which only this user writes."""
+    found = []
+    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_temporary_name()}*")):
+        with contextlib.suppress(OSError):
+            facts = folder.lstat()
+            private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
+            if private and (key := _read_key(folder / KEY_FILE)) is not None:
+                found.append(key)
+    return found
+
+
+def _new_temporary_place() -> Path:
+    """Return a place in a folder for this user alone, whose name nobody could take before. Raises OSError."""
+    return Path(tempfile.mkdtemp(prefix=f"{_temporary_name()}-")) / KEY_FILE
+
+
+def _temporary_name() -> str:
+    return f"servebench-{os.geteuid()}"
 
 
 def _read_key(path: Path) -> bytes | None:

@@ -43,6 +43,11 @@ class StudyState:
     pid: int = field(default_factory=os.getpid)
     pid_started: float = field(default_factory=lambda: psutil.Process().create_time())
 
+    @property
+    def scope(self) -> str:
+        """What other files of the study are signed for, so that those of another study cannot take their place."""
+        return repr(self.started_s)
+
     def at_work(self) -> bool:
         """Whether the process that wrote this still runs it. Of a process of another host nothing is known: False."""
         if self.status != UNFINISHED or self.host not in ("", platform.node()):
@@ -72,16 +77,17 @@ class RunState:
 State = TypeVar("State", StudyState, RunState)
 
 
-def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> State:
+def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> tuple[State, Any]:
+    """Return the state in a file, and the document that it was read from. Raises StoreError."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        document = read_json(path, STUDY_BYTES_MAX)
+        stored = document = read_json(path, STUDY_BYTES_MAX)
         if isinstance(document, dict):
             document = upgraded(what, document, path)
             del document[KEY]
         # as JSON, where a list is what a tuple is written as
-        return TypeAdapter(kind).validate_json(json.dumps(document))
+        return TypeAdapter(kind).validate_json(json.dumps(document)), stored
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -98,31 +104,48 @@ def _document(state: Any) -> dict[str, Any]:
     return {KEY: SCHEMA_VERSION, **redact(asdict(state))}
 
 
-def write_study(folder: StudyFolder, state: StudyState, *, adopt: bool = False) -> None:
-    """Write `study.json`, signed together with the plan: a new one, this user's own, or with `adopt` any. Raises StoreError."""
+def write_study(folder: StudyFolder, state: StudyState, *, adopted_plan: str | None = None) -> None:
+    """Write `study.json`, signed together with the plan: a new one, this user's own, or any whose plan, by its SHA-256, the user
+    has adopted. Raises StoreError."""
     document = _document(state)
     # what is rewritten in a stranger's study must not become this user's
-    if adopt or not folder.state.exists() or study_origin(folder).own:
-        document = signed("study", document, sha256_of(folder.plan))
+    plan = sha256_of(folder.plan) if adopted_plan is None else adopted_plan
+    before = Origin(None) if adopted_plan is not None or not folder.state.exists() else study_origin(folder, plan)
+    if before.own:
+        document = signed("study", document, plan, folder=before.folder)
     write_text(folder.state, json.dumps(document, indent=2) + "\n")
 
 
-def study_origin(folder: StudyFolder) -> Origin:
-    """Return who wrote `study.json` and the plan beside it."""
+def study_origin(folder: StudyFolder, plan: str) -> Origin:
+    """Return who wrote `study.json` and the plan with this SHA-256."""
     try:
         document = read_json(folder.state, STUDY_BYTES_MAX)
     except (OSError, ValueError) as error:
         return Origin(f"{folder.state} cannot be read: {error}")
-    return origin_of("study", document if isinstance(document, dict) else {}, sha256_of(folder.plan))
+    return _origin(document, plan)
+
+
+def _origin(document: Any, plan: str) -> Origin:
+    return origin_of("study", document if isinstance(document, dict) else {}, plan)
 
 
 def read_study(folder: StudyFolder) -> StudyState:
     """Read `study.json`. Raises StoreError, also for names and links that lead out of the study."""
+    return _read_study(folder)[0]
+
+
+def read_signed_study(folder: StudyFolder, plan: str) -> tuple[StudyState, Origin]:
+    """Return `study.json`, and who wrote it and the plan with this SHA-256. Raises StoreError as `read_study` does."""
+    state, document = _read_study(folder)
+    return state, _origin(document, plan)
+
+
+def _read_study(folder: StudyFolder) -> tuple[StudyState, Any]:
     check_plain(folder.path)
-    state = _read(folder.state, StudyState, "study")
-    for name in state.runs:
+    found = _read(folder.state, StudyState, "study")
+    for name in found[0].runs:
         folder.run(name)
-    return state
+    return found
 
 
 def write_run(folder: RunFolder, state: RunState) -> None:
@@ -132,4 +155,4 @@ def write_run(folder: RunFolder, state: RunState) -> None:
 
 def read_run(folder: RunFolder) -> RunState:
     """Read `run.json`. Raises StoreError."""
-    return _read(folder.state, RunState, "run")
+    return _read(folder.state, RunState, "run")[0]

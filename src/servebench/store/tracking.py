@@ -16,6 +16,7 @@ from filelock import FileLock
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.stored import mapping
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
@@ -61,6 +62,9 @@ class Estimators:
 STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 NUMBERLESS = ("run_id", "point")
 ARTIFACT_BYTES_MAX = 200 << 20
+SUMMARY_FACTS = ("engine", "model", "gpu", "workload", "launch")
+"""The facts of its runs that a study's own run has as tags."""
+SUMMARY_TAGS = frozenset(f"servebench.{name}" for name in (*SUMMARY_FACTS, "emulated"))
 SAME_QUALITY_METRICS = ("accuracy", "score", "n", "unanswered", "latency_ms_p50", "latency_ms_p99", "right_per_s")
 QUALITY_METRICS = {**{name: name for name in SAME_QUALITY_METRICS}, "accuracy_low": "low", "accuracy_high": "high"}
 """By the name that MLflow has: the key in the manifest."""
@@ -222,10 +226,18 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
 def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
     """Return what the summary of a study, if one was written, has for the study's own run."""
     summary = _remembered(study.summary / "summary.json")
-    rows = [row for row in summary.get("metrics") or () if isinstance(row, dict) and _number(row.get("value"))]
+    listed = summary.get("metrics")
+    rows = [
+        row
+        for row in (listed if isinstance(listed, list) else ())
+        if isinstance(row, dict) and _number(row.get("value")) and "name" in row
+    ]
     scale = _scale(rows)
     metrics = [(str(row["name"]), float(row["value"]), _step(row, scale), _end_ms(row, otherwise_ms)) for row in rows]
-    tags = {str(name): redact_text(str(value)) for name, value in (summary.get("tags") or {}).items()}
+    # by other tags MLflow finds runs again
+    tags = {
+        name: redact_text(str(value)) for name, value in mapping(summary.get("tags")).items() if name in SUMMARY_TAGS
+    }
     if summary.get("note"):
         tags[NOTE_TAG] = redact_text(str(summary["note"]))
     if rows:

@@ -10,9 +10,13 @@ from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.tuning import Candidate, RefusedCandidate, TuneQuestion
 from servebench.store.files import write_text
 from servebench.store.layout import StudyFolder
+from servebench.store.seal import FIELD, Origin, origin_of, signed
+from servebench.store.state import StudyState
 from servebench.util.bounded_file import STUDY_BYTES_MAX, read_json
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact
+
+KIND = "tune"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +69,12 @@ class TuneState:
         """Return the state with another noted result."""
         return replace(self, noted={**self.noted, key: result})
 
-    def by_run(self, run: str) -> StoredCandidate:
-        """Return the candidate of a run."""
-        return next(one for one in self.candidates if one.run == run)
+    def stock_of(self, candidate: Candidate) -> StoredCandidate:
+        """Return the stock settings of a candidate's engine. Raises StoreError."""
+        found = next((one for one in self.candidates if one.candidate.engine == candidate.engine), None)
+        if found is None:
+            raise StoreError(f"the tune has no settings of engine={candidate.engine}, which '{candidate.name}' changes")
+        return found
 
 
 def is_tune(folder: StudyFolder) -> bool:
@@ -75,22 +82,33 @@ def is_tune(folder: StudyFolder) -> bool:
     return folder.tune.exists()
 
 
-def write_tune(folder: StudyFolder, state: TuneState) -> None:
-    """Write `tune.json`, without secrets. Raises StoreError."""
+def write_tune(folder: StudyFolder, state: TuneState, study: StudyState) -> None:
+    """Write `tune.json` of this study, without secrets, and signed: the state of a stranger's is shown and adopted before it is
+    changed. Raises StoreError."""
     document = {"schema_version": SCHEMA_VERSION, **redact(json.loads(json.dumps(asdict(state), default=str)))}
-    write_text(folder.tune, json.dumps(document, indent=1) + "\n")
+    write_text(folder.tune, json.dumps(signed(KIND, document, study.scope), indent=1) + "\n")
 
 
 def read_tune(folder: StudyFolder) -> TuneState:
     """Read `tune.json`. Raises StoreError."""
+    return read_signed_tune(folder, "")[0]
+
+
+def read_signed_tune(folder: StudyFolder, scope: str) -> tuple[TuneState, Origin]:
+    """Return `tune.json`, and who wrote it for the study with this scope. Raises StoreError."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
         document: Any = read_json(folder.tune, STUDY_BYTES_MAX)
         if not isinstance(document, dict):
             raise StoreError(f"{folder.tune} is no state of a tune: it is no object")
-        document.pop("schema_version", None)
-        return TypeAdapter(TuneState).validate_json(json.dumps(document))
+        origin = origin_of(KIND, document, scope)
+        for key in (FIELD, "schema_version"):
+            document.pop(key, None)
+        state = TypeAdapter(TuneState).validate_json(json.dumps(document))
+        if not state.candidates or not state.levels:
+            raise StoreError(f"{folder.tune} is no state of a tune: it has no candidates or no levels")
+        return state, origin
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

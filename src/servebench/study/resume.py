@@ -17,7 +17,7 @@ from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
 from servebench.store.files import writing
 from servebench.store.layout import RunFolder, StudyFolder, find_studies
-from servebench.store.plan import read_plan
+from servebench.store.plan import PlannedRun
 from servebench.store.state import RunState, read_run, read_study
 from servebench.study.recover import recover_study, running_process
 from servebench.util.errors import ConfigError, DamagedError, FailureKind, StoreError
@@ -68,17 +68,23 @@ class Remaining:
         return tuple(run for run in self.runs if not run.execute and run.standing == standing)
 
 
-def remaining_runs(folder: StudyFolder, known: Registry, *, retry_failed: bool, better: bool = False) -> Remaining:
-    """Recover what was cut off, and return what is left of the study. A damaged run does not stop the others: it is
+def remaining_runs(
+    folder: StudyFolder,
+    known: Registry,
+    planned: Sequence[PlannedRun],
+    *,
+    retry_failed: bool,
+    better: bool = False,
+) -> Remaining:
+    """Recover what was cut off, and return what is left of the study, by its plan. A damaged run does not stop the others: it is
     skipped, or with `retry_failed` renamed and executed again. With `better`, doubtful points are left as well, to be measured
     for longer.
 
-    Raises ConfigError when the study is running or a secret is unavailable, StoreError when the plan cannot be read.
+    Raises ConfigError when the study is running or a secret is unavailable, StoreError when it cannot be recovered.
     """
     state = read_study(folder)
     if (process := running_process(folder, state)) is not None:
         raise ConfigError(f"{folder.name} is still running ({process}); it cannot be resumed before that ends")
-    planned = read_plan(folder)
     damaged = recover_study(folder)
     runs = []
     for plan in planned:

@@ -13,6 +13,9 @@ from servebench.run.jobs import jobs_of
 from servebench.util.cache import cache_folder
 from servebench.util.errors import PreflightError
 
+SPANS_PORT = 4318
+"""Shown where the config leaves the port of spans open: OpenTelemetry's own."""
+
 
 def show_commands(words: Sequence[str], registry: Registry) -> int:
     """Print the exact command of each job's engine, quoted for the shell, and return 0.
@@ -44,4 +47,7 @@ def engine_commands(settings: RunSettings, registry: Registry) -> tuple[Command,
 
 def _context(settings: RunSettings, engine: Engine) -> LaunchContext:
     port = settings.engine.port or engine.default_port
-    return launch_context(replace(settings, engine=replace(settings.engine, port=port)), cache_folder())
+    # a free port would be looked for at the host that a stranger's config names
+    return launch_context(
+        replace(settings, engine=replace(settings.engine, port=port)), cache_folder(), lambda _: SPANS_PORT
+    )

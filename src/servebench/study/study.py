@@ -140,12 +140,12 @@ def continue_study(
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     with exclusive(folder, "it cannot be resumed before that ends"):
-        confirm_study(folder, registry, trusted=trusted, adopt=True, on_cluster=not here)
-        remaining = remaining_runs(folder, registry, retry_failed=retry_failed, better=better)
+        study = confirm_study(folder, registry, trusted=trusted, adopt=True)
+        remaining = remaining_runs(folder, registry, study.plan, retry_failed=retry_failed, better=better)
         remaining, budget_s = open_again(folder, remaining, more_s)
         print_remaining(folder, remaining)
         skipped_code = skipped_exit_code(folder, remaining)
-        before = read_study(folder)
+        before = study.state
         if better and before.launcher and not here:
             raise ConfigError(f"--better measures on this machine, and {folder.name} ran on a cluster: add --here")
         cluster = None if here else launcher_from_dict(before.launcher)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.stored import RunData, StudyData
+from servebench.store.tracking import SUMMARY_FACTS
 
 if TYPE_CHECKING:
     from servebench.report.html.model import Page
@@ -26,7 +27,6 @@ METRICS = (
     "cost_usd_per_mtok", "cost_usd_per_mgood",
 )  # fmt: skip
 """Metrics of each engine over the load in MLflow's parent run."""
-FACTS = ("engine", "model", "gpu", "workload", "launch")
 
 
 def write_summary(path: Path) -> Path:
@@ -89,7 +89,7 @@ def tags(runs: Sequence[RunData]) -> dict[str, str]:
     """Return tags to filter studies by: each fact of the runs with all its values."""
     found = {
         f"servebench.{name}": ",".join(dict.fromkeys(str(value) for run in runs if (value := run.fact(name))))
-        for name in FACTS
+        for name in SUMMARY_FACTS
     }
     found["servebench.emulated"] = str(any(run.emulated for run in runs)).lower()
     return found

@@ -4,19 +4,23 @@ The command line and the user's own config files are trusted. A stored config or
 it (`store.seal`). Everything else is shown and confirmed before it starts a program, sends data or names a folder.
 """
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from servebench.analysis.tuning.conditions import with_settings
 from servebench.config import Job, settings_from_dict
 from servebench.config.arguments import LOCK_WORD
 from servebench.registry.registry import Registry
 from servebench.store.layout import StudyFolder
-from servebench.store.plan import read_plan, write_plan
-from servebench.store.state import read_study, study_origin, write_study
+from servebench.store.sealed import SealedStudy, read_sealed
+from servebench.store.tune import TuneState
 from servebench.study.show_commands import engine_commands
+from servebench.util.children import HUB_TOKENS
 from servebench.util.clean import clean_terminal
 from servebench.util.errors import ConfigError
 from servebench.util.nested import leaves
@@ -24,7 +28,7 @@ from servebench.util.redaction import MARK
 
 SHOWN_MAX = 20_000
 """Characters of a description that a person can still judge; what matters could hide in a longer one."""
-SHOWN_WHOLE = ("engine", "launch", "tracking", "study", "cluster")
+SHOWN_WHOLE = ("engine", "launch", "tracking", "study", "cluster", "tune")
 """Groups of which every value is shown; of the others only text, which may be a path or an address."""
 PATH_KEYS = ("path", "tokenizer", "executable")
 
@@ -38,31 +42,53 @@ def confirm_locked(jobs: Sequence[Job], words: Sequence[str], registry: Registry
             confirm(path, doubt, _effects(job, registry), trusted=trusted)
 
 
-def confirm_study(
-    folder: StudyFolder, registry: Registry, *, trusted: bool, adopt: bool, on_cluster: bool = True
-) -> None:
-    """Confirm a stored study that is not this user's own, before it is continued; `adopt` signs it then.
+def confirm_study(folder: StudyFolder, registry: Registry, *, trusted: bool, adopt: bool) -> SealedStudy:
+    """Return a stored study as it is to be continued: this user's own, or one that is confirmed; `adopt` signs it then.
 
     Raises ConfigError if it is not trusted, or its config cannot be read; StoreError.
     """
-    state, planned, origin = read_study(folder), read_plan(folder), study_origin(folder)
-    doubt = origin.doubt
-    if doubt is None and not folder.plan.exists():
-        doubt = f"it has no {folder.plan.name}, which its signature would cover"
-    doubt = doubt or next((why for run in planned if (why := _other_folder(run.config, here=origin.here))), None)
-    if doubt is None:
-        return
+    study = read_sealed(folder)
+    configs = [run.config for run in study.plan] + ([] if study.tune is None else [_tune_config(study.tune)])
+    doubt = study.doubt or next((why for one in configs if (why := _other_folder(one, here=study.here))), None)
+    if doubt is not None:
+        confirm(str(folder.path), doubt, _study_effects(study, registry), trusted=trusted)
+        if adopt:
+            study.adopt()
+    return study
+
+
+def _study_effects(study: SealedStudy, registry: Registry) -> list[str]:
+    """Return what a stored study would do, one line each, from all of its files."""
     effects: list[str] = []
-    for run in planned:
-        job = Job(run.overrides, settings_from_dict(run.config, registry), dict(run.config))
-        effects += _effects(job, registry)
-    effects += _values({"tracking": state.tracking, **({"cluster": state.launcher} if on_cluster else {})})
-    effects += [_line("writes to", str(folder.path))]
-    confirm(str(folder.path), doubt, effects, trusted=trusted)
-    if adopt:
-        if not folder.plan.exists():
-            write_plan(folder, planned)
-        write_study(folder, state, adopt=True)
+    for overrides, config in _stored_configs(study):
+        effects += _effects(Job(overrides, settings_from_dict(config, registry), dict(config)), registry)
+    if study.tune is not None:
+        config = _tune_config(study.tune)
+        effects += [*_variables_line(config), *_values(config)]
+        if study.tune.question.out is not None:
+            effects += [_line("writes to", str(Path(study.tune.question.out).expanduser().absolute()))]
+    effects += _values({"tracking": study.state.tracking, "cluster": study.state.launcher})
+    effects += [_line("sends prompts of", str(path)) for path in study.prompts]
+    return [*effects, _line("writes to", str(study.folder.path))]
+
+
+def _stored_configs(study: SealedStudy) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yield the overrides and configs of a study: of its plan, of a tune's candidates beside it, of manifests beside both."""
+    planned = {run.name: run for run in study.plan}
+    for run in study.plan:
+        yield run.overrides, run.config
+    for one in () if study.tune is None else study.tune.candidates:
+        stock = planned.get(study.tune.stock_of(one.candidate).run) if study.tune is not None else None
+        if one.run not in planned and stock is not None:
+            yield stock.overrides, with_settings(stock.config, one.candidate.settings)
+    for manifest in study.manifests.values():
+        yield tuple(manifest.get("overrides", ())), manifest["config"]
+
+
+def _tune_config(tune: TuneState) -> dict[str, Any]:
+    """Return what `tune.json` holds beside the settings of its plan, under the keys of a config."""
+    settings = {one.run: dict(one.candidate.settings) for one in tune.candidates}
+    return {"quality": tune.quality, "tune": {**asdict(tune.question), "spaces": tune.spaces, "candidates": settings}}
 
 
 def confirm(what: str, doubt: str, effects: Sequence[str], *, trusted: bool) -> None:
@@ -96,17 +122,22 @@ def visible(text: str) -> str:
 
 def _effects(job: Job, registry: Registry) -> list[str]:
     """Return what a job would do, one line each: its commands, the variables that it takes, and its settings."""
-    lines = []
-    if registry.launcher(job.settings.launch.name).local:
+    lines, tokens = [], []
+    launcher = registry.launcher(job.settings.launch.name)
+    if launcher.local:
         try:
             for command in engine_commands(job.settings, registry):
                 lines.append(_line("runs", shlex.join(command.argv)))
         except ConfigError:
             # it could not start either; the settings are shown
             pass
-    if names := sorted(set(_variables(job.resolved))):
-        lines.append(_line("takes your variables", ", ".join(names)))
-    return lines + _values(job.resolved)
+        tokens = [name for name in HUB_TOKENS if name in os.environ and launcher.needs_executable]
+    return [*lines, *_variables_line(job.resolved, *tokens), *_values(job.resolved)]
+
+
+def _variables_line(config: Mapping[str, Any], *names: str) -> list[str]:
+    found = sorted({*_variables(config), *names})
+    return [_line("takes your variables", ", ".join(found))] if found else []
 
 
 def _variables(config: Mapping[str, Any]) -> Iterator[str]:

@@ -13,9 +13,9 @@ from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display, Schedule
 from servebench.run.jobs import planned_job
 from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder
-from servebench.store.plan import read_plan, write_plan
-from servebench.store.state import read_study, write_study
-from servebench.store.tune import read_tune, write_tune
+from servebench.store.plan import PlannedRun, write_plan
+from servebench.store.state import StudyState, write_study
+from servebench.store.tune import TuneState, write_tune
 from servebench.study.recover import recover_study, running_process
 from servebench.study.study import (
     StudySession,
@@ -51,9 +51,9 @@ def run_tune(words: Sequence[str], registry: Registry, *, detail: Detail | None 
             raise StoreError(f"another servebench has just created {folder.path}; choose another study.name")
         state = new_state(folder.name, ("tune", *words), [first], plan.runs[:1])
         write_plan(folder, plan.runs)
-        write_tune(folder, plan.state)
+        write_tune(folder, plan.state, state)
         write_study(folder, state)
-        return _execute(folder, registry, detail)
+        return _execute(folder, state, plan.runs, plan.state, registry=registry, detail=detail)
 
 
 def continue_tune(
@@ -71,31 +71,42 @@ def continue_tune(
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     with exclusive(folder, "it cannot be resumed before that ends"):
-        confirm_study(folder, registry, trusted=trusted, adopt=True, on_cluster=not here)
-        before = read_study(folder)
+        study = confirm_study(folder, registry, trusted=trusted, adopt=True)
+        before, tune = study.state, study.tune
+        if tune is None:
+            raise StoreError(f"{folder.path} has no {folder.tune.name}, without which a tune cannot be continued")
         # jobs of a command that was killed go on
         if (process := running_process(folder, before)) is not None:
             raise ConfigError(f"{folder.name} is still running ({process}); it cannot be resumed before that ends")
         check_study([], None if here else launcher_from_dict(before.launcher), registry)
-        state = read_tune(folder)
         recover_study(folder)
+        state = resumed_state(before)
         if more:
-            state = replace(state, more=state.more + more, continued=state.continued + 1)
-            write_tune(folder, state)
-        write_study(folder, resumed_state(read_study(folder)))
-        return _execute(folder, registry, detail, here=here)
+            tune = replace(tune, more=tune.more + more, continued=tune.continued + 1)
+            write_tune(folder, tune, state)
+        write_study(folder, state)
+        return _execute(folder, state, study.plan, tune, registry=registry, detail=detail, here=here)
 
 
-def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None, *, here: bool = False) -> int:
-    planned = {run.name: planned_job(run, registry) for run in read_plan(folder)}
+def _execute(
+    folder: StudyFolder,
+    study: StudyState,
+    plan: Sequence[PlannedRun],
+    tune: TuneState,
+    *,
+    registry: Registry,
+    detail: Detail | None,
+    here: bool = False,
+) -> int:
+    planned = {run.name: planned_job(run, registry) for run in plan}
     for job in planned.values():
         remember_config(job.resolved)
     first = next(iter(planned.values()))
     with interrupts(), Display(detail=detail) as display:
         tracker = StudyTracker(folder, first.settings.tracking, display)
-        session = StudySession(folder=folder, state=read_study(folder), display=display, tracker=tracker)
+        session = StudySession(folder=folder, state=study, display=display, tracker=tracker)
         cluster = None if here else launcher_from_dict(session.state.launcher)
-        tuner = _tuner(session, planned, registry, cluster)
+        tuner = _tuner(session, planned, tune, registry=registry, cluster=cluster)
         labels = {one.run: one.candidate.name for one in tuner.state.candidates}
         timed = tuner.state.question.trials is None and cluster is None
         display.plan(Schedule(labels=labels, seconds=tuner.state.budget if timed else None))
@@ -113,12 +124,17 @@ def _execute(folder: StudyFolder, registry: Registry, detail: Detail | None, *, 
 
 
 def _tuner(
-    session: StudySession, planned: dict[str, Job], registry: Registry, cluster: ClusterSettings | None
+    session: StudySession,
+    planned: dict[str, Job],
+    tune: TuneState,
+    *,
+    registry: Registry,
+    cluster: ClusterSettings | None,
 ) -> Tuner:
     """Return what measures a tune: this process, or jobs of a cluster."""
     pool = EnginePool(registry, session.display, cache_folder())
     folder = session.folder
-    parts: dict[str, Any] = {"folder": folder, "registry": registry, "planned": planned, "state": read_tune(folder)}
+    parts: dict[str, Any] = {"folder": folder, "registry": registry, "planned": planned, "state": tune}
     parts |= {"session": session, "pool": pool}
     if cluster is None:
         return Tuner(**parts)

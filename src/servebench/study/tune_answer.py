@@ -32,7 +32,7 @@ from servebench.store.tune import TuneState
 from servebench.study.show_commands import engine_commands
 from servebench.study.tune_plan import candidate_job, take_backs_of
 from servebench.study.tune_records import load_tune
-from servebench.util.errors import ConfigError, ServebenchError
+from servebench.util.errors import ConfigError, ServebenchError, StoreError
 from servebench.util.short_id import short_id
 
 CONF = "conf"
@@ -46,6 +46,8 @@ def write_answer(
     answer = make_answer(folder, race, state, planned, registry, finished=finished)
     if answer.engine_file and answer.recommended is not None:
         file, winner = Path(answer.engine_file), _all_candidates(state)[answer.recommended]
+        if not file.resolve().is_relative_to((_conf(folder, state) / "engine").resolve()):
+            raise StoreError(f"{file} is not in the folder for the winner's file; choose another engine= in a new tune")
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(engine_file(answer, winner), encoding="utf-8")
@@ -64,9 +66,19 @@ def _command(folder: StudyFolder) -> str:
 
 
 def make_answer(
-    folder: StudyFolder, race: Race, state: TuneState, planned: Mapping[str, Job], registry: Registry, *, finished: bool
+    folder: StudyFolder,
+    race: Race,
+    state: TuneState,
+    planned: Mapping[str, Job],
+    registry: Registry,
+    *,
+    finished: bool,
+    own: bool = True,
 ) -> TuneAnswer:
-    """Return the answer; writes nothing. Raises StoreError."""
+    """Return the answer; writes nothing, and reads no file that the state names unless it is this user's `own`.
+
+    Raises StoreError.
+    """
     candidates = _all_candidates(state)
     stock = _stock_of(state, planned, race.winner or race.stock)
     answer = answer_of(
@@ -80,15 +92,17 @@ def make_answer(
         figures={name: figures for name in race.measured if (figures := _figures(folder, name)) is not None},
         refused=[(one.candidate.name, one.why) for one in state.refused],
         space_size=state.space_size,
-        spaces=list(stored_spaces(state, registry).values()),
+        spaces=list(stored_spaces(state, registry).values()) if own else [],
     )
     return _with_commands(replace(answer, command=_command(folder)), folder, state, planned, registry)
 
 
 def _stock_of(state: TuneState, planned: Mapping[str, Job], run: str) -> Job:
     """Return the stock job of a candidate's engine."""
-    engine = _all_candidates(state)[run].engine
-    return next(planned[one.run] for one in state.candidates if one.candidate.engine == engine)
+    stock = planned.get(state.stock_of(_all_candidates(state)[run]).run)
+    if stock is None:
+        raise StoreError(f"the plan of the tune has no stock settings for {run}")
+    return stock
 
 
 def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
@@ -96,7 +110,7 @@ def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
     found = load_tune(folder, registry)
     # a newer servebench may have another use for what the budget left
     over = found.race.next_step() is None or read_study(folder).status == "finished"
-    return make_answer(folder, found.race, found.state, found.planned, registry, finished=over)
+    return make_answer(folder, found.race, found.state, found.planned, registry, finished=over, own=found.own)
 
 
 def print_tune(answer: TuneAnswer, display: Display) -> None:
@@ -164,7 +178,7 @@ def _with_commands(
     option = stock.chosen("engine")
     words = [word for word in split_words(read_study(folder).words)[1] if word not in ("tune", "-m", "--multirun")]
     rest = [word for word in words if not word.startswith(("engine=", "study.name="))]
-    conf = Path(state.question.out).expanduser().absolute() if state.question.out else folder.path / CONF
+    conf = _conf(folder, state)
     tuned = f"{option}_tuned" if winner.settings else option
     known = ["--config-dir", str(conf)] if winner.settings else []
     first = state.candidates[0].candidate.engine
@@ -176,6 +190,11 @@ def _with_commands(
     steps = ((use, "the winner"), *again, (more, "a longer race"))
     file = str(conf / "engine" / f"{tuned}.yaml") if winner.settings else ""
     return replace(answer, engine_file=file, next_steps=steps)
+
+
+def _conf(folder: StudyFolder, state: TuneState) -> Path:
+    """Return the folder for --config-dir in which the winner's engine file goes."""
+    return Path(state.question.out).expanduser().absolute() if state.question.out else folder.path / CONF
 
 
 def engine_file(answer: TuneAnswer, winner: Candidate) -> str:

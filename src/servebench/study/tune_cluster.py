@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from typing import ClassVar
 
 from servebench.analysis.tuning.steps import Result, Step
 from servebench.cluster.dispatcher import Dispatcher, open_cluster
-from servebench.config import Job
 from servebench.contracts.cluster import ClusterSettings, RunPart
 from servebench.contracts.results import RunOutcome
 from servebench.run.task import RunTask
@@ -20,7 +18,7 @@ from servebench.study.tune_records import step_key
 from servebench.study.tuner import NOT_THE_ENGINE, VOID_AGAIN, Tuner
 from servebench.util.errors import FailureKind
 from servebench.util.figures import seconds
-from servebench.util.redaction import redact, remember_config
+from servebench.util.redaction import remember_config
 
 
 @dataclass(kw_only=True)
@@ -115,8 +113,6 @@ class ClusterTuner(Tuner):
         part = RunPart(
             start=step.start,
             points=tuple(points),
-            overrides=job.overrides,
-            config=_without_secrets(job),
             ready_timeout_s=job.settings.engine.ready_timeout_s,
             enough=(self.race.rules.attainment or 1.0) if self.race.rules.ladder else None,
         )
@@ -161,9 +157,3 @@ class ClusterTuner(Tuner):
         """Return for how long the last attempt at a run took on its machine, by the clock of that."""
         state = read_run(self.folder.run(name))
         return max(0.0, (state.ended_s or state.started_s) - state.started_s)
-
-
-def _without_secrets(job: Job) -> dict[str, object]:
-    """Return the config of a job as a plan holds it."""
-    config: dict[str, object] = redact(json.loads(json.dumps(job.resolved, default=str)))
-    return config

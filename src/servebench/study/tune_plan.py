@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from servebench.analysis.tuning.candidates import (
@@ -49,7 +50,7 @@ class TunePlan:
 def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
     """Return what the words of `servebench tune` ask for. Raises ConfigError, PreflightError."""
     own, rest = split_words(words)
-    question = parse_question(own)
+    question = _anchored(parse_question(own))
     composed = compose_jobs([*rest, *([] if {"-m", "--multirun"} & set(rest) else ["-m"])], registry)
     _check_composed(composed, question)
     levels = _levels(composed[0], question)
@@ -77,11 +78,27 @@ def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
         levels=levels,
         candidates=tuple(stored),
         refused=tuple(refused),
-        spaces=tuple(each.space.file for each in found),
+        spaces=tuple(str(Path(each.space.file).absolute()) for each in found),
         space_size=sum(each.size for each in found),
         quality=quality,
     )
     return TunePlan(jobs=jobs, runs=tuple(runs), state=state)
+
+
+def _anchored(question: TuneQuestion) -> TuneQuestion:
+    """Return the question with full paths: a tune may be continued in another folder. Raises ConfigError."""
+
+    def full(path: str | None) -> str | None:
+        return None if path is None else str(Path(path).expanduser().absolute())
+
+    try:
+        return replace(
+            question, space=full(question.space), candidates=full(question.candidates), out=full(question.out)
+        )
+    except RuntimeError as error:
+        raise ConfigError(
+            "tune.space, tune.candidates or tune.out: there is no such home folder; give a path"
+        ) from error
 
 
 def _in_turns(jobs: Sequence[Job], found: Sequence[_Found]) -> Iterator[tuple[Job, Candidate]]:

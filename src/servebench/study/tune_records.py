@@ -18,19 +18,21 @@ from servebench.run.prior import PriorProgress, prior_progress
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import read_plan
 from servebench.store.state import read_study
-from servebench.store.tune import StoredCandidate, TuneState, read_tune
+from servebench.store.tune import StoredCandidate, TuneState, read_signed_tune
 from servebench.study.tune_plan import candidate_job, entrants_of, take_backs_of
 from servebench.util.errors import ConfigError
 
 
 @dataclass(kw_only=True)
 class StoredTune:
-    """The race of a study, with what is stored of it. `planned` are the jobs of its plan by run."""
+    """The race of a study, with what is stored of it. `planned` are the jobs of its plan by run; `own`: this user signed its
+    state."""
 
     folder: StudyFolder
     registry: Registry
     planned: dict[str, Job]
     state: TuneState
+    own: bool = True
     race: Race = field(init=False)
     progress: dict[str, PriorProgress] = field(default_factory=dict, init=False)
 
@@ -114,8 +116,10 @@ class StoredTune:
         """Return the job of a candidate: the stock settings of its engine with its own. Raises ConfigError."""
         if candidate.run in self.planned:
             return self.planned[candidate.run]
-        stock = next(one for one in self.state.candidates if one.candidate.engine == candidate.candidate.engine)
-        job = candidate_job(self.planned[stock.run], candidate.candidate, self.registry)
+        stock = self.planned.get(self.state.stock_of(candidate.candidate).run)
+        if stock is None:
+            raise ConfigError(f"{self.folder.plan} has no stock settings for '{candidate.candidate.name}'")
+        job = candidate_job(stock, candidate.candidate, self.registry)
         if isinstance(job, str):
             raise ConfigError(job)
         return job
@@ -124,7 +128,8 @@ class StoredTune:
 def load_tune(folder: StudyFolder, registry: Registry) -> StoredTune:
     """Return a stored tune with its race as far as it was measured. Raises ConfigError, StoreError."""
     planned = {run.name: planned_job(run, registry) for run in read_plan(folder)}
-    found = StoredTune(folder=folder, registry=registry, planned=planned, state=read_tune(folder))
+    state, origin = read_signed_tune(folder, read_study(folder).scope)
+    found = StoredTune(folder=folder, registry=registry, planned=planned, state=state, own=origin.own)
     replay(found.race, found.stored_result)
     return found
 

@@ -23,7 +23,7 @@ from servebench.run.prior import without_void
 from servebench.run.session import Turn
 from servebench.run.task import RunContext, RunTask, run_task
 from servebench.store.graded import read_quality
-from servebench.store.manifest import read_manifest, write_manifest
+from servebench.store.manifest import read_signed_manifest, write_manifest
 from servebench.store.state import read_run, write_run, write_study
 from servebench.store.studies import load_run
 from servebench.store.tune import NotedResult, StoredCandidate, write_tune
@@ -114,7 +114,7 @@ class Tuner(StoredTune):
             )
         others = self.state.candidates[len(stocks) :]
         self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
-        write_tune(self.folder, self.state)
+        write_tune(self.folder, self.state, self.session.state)
         for one in found:
             self.session.display.say(f"from what limits {self._stock_name(stocks, one)}: {one.candidate.note}")
         self.race = self.new_race()
@@ -198,7 +198,7 @@ class Tuner(StoredTune):
 
     def _note(self, step: Step, noted: NotedResult) -> Result:
         self.state = self.state.with_noted(step_key(step), noted)
-        write_tune(self.folder, self.state)
+        write_tune(self.folder, self.state, self.session.state)
         result = self.stored_result(step)
         assert result is not None
         return result
@@ -251,8 +251,9 @@ class Tuner(StoredTune):
             return
         if stopped.leftover:
             self.session.display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")
-        manifest = self.folder.run(name).manifest
-        write_manifest(manifest, {**read_manifest(manifest), **stop_facts(stopped)})
+        path = self.folder.run(name).manifest
+        manifest, origin = read_signed_manifest(path)
+        write_manifest(path, {**manifest, **stop_facts(stopped)}, own=origin.own)
 
     def finish(self, code: int) -> int:
         """Store how the study ended, close its runs, write and print the answer. Returns the exit code."""

@@ -24,22 +24,23 @@ def command(study: str, run: str, trusted: bool, outputs: Path) -> int:
     from servebench.cluster.agent import execute_order
     from servebench.contracts.cluster import RunOrder
     from servebench.registry.registry import registry
-    from servebench.store.state import read_study
     from servebench.store.studies import named_studies
     from servebench.study.trust import confirm_study
     from servebench.util.errors import ConfigError
 
     folder = named_studies([study], outputs)[0]
-    state = read_study(folder)
-    if run not in state.runs:
-        raise ConfigError(f"{folder.name} has no run '{run}'; it has {', '.join(state.runs)}")
-    confirm_study(folder, registry(), trusted=trusted, adopt=False, on_cluster=False)
+    stored = confirm_study(folder, registry(), trusted=trusted, adopt=False)
+    planned = next((one for one in stored.plan if one.name == run), None)
+    if planned is None:
+        raise ConfigError(f"{folder.name} has no run '{run}'; it has {', '.join(one.name for one in stored.plan)}")
     reply = execute_order(
         RunOrder(
             study=str(folder.path),
             run=run,
             title=run,
-            ticket=state.ticket,
+            ticket=stored.state.ticket,
+            overrides=planned.overrides,
+            config=planned.config,
             gpus=0,
             runs_per_machine=None,
             cluster_gives_gpus=True,
