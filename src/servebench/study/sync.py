@@ -5,11 +5,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servebench.run.recovery import print_problem
+from servebench.run.recovery import clean_logs, print_problem
+from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.state import StudyState, read_study, study_origin
 from servebench.store.tracking import sent_before, sync_study, tracking_uri
+from servebench.study.recover import running_process
 from servebench.study.summary import write_summary
 from servebench.study.trust import confirm, visible
 from servebench.util.errors import ServebenchError, StoreError
@@ -82,6 +84,11 @@ def _send(sending: _Sending, down: set[str]) -> int:
     if uri in down:
         print_problem(study, "not sent, because its tracking server is down")
         return 1
+    clean = True
+    if running_process(study, sending.state) is None:
+        with holding(study) as ours:
+            # a log that is not clean is not sent
+            clean = not ours or clean_logs(study)[1]
     if sending.state.status == "finished" and not study.summary.is_dir():
         # send the results even if their summary fails
         with contextlib.suppress(ServebenchError, OSError):
@@ -92,7 +99,7 @@ def _send(sending: _Sending, down: set[str]) -> int:
     sys.stdout.write(f"{study.name}: {len(report.sent)} sent, {len(report.unchanged)} unchanged\n")
     if report.error is not None:
         print_problem(study, report.error)
-    return int(report.error is not None)
+    return int(report.error is not None or not clean)
 
 
 def _stored_uri(study: StudyFolder, state: StudyState) -> str | None:

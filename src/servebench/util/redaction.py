@@ -225,7 +225,11 @@ def _is_harmless(kind: Kind, text: str, begin: int, sign: str, position: int) ->
         return sign != "=" or begin == 0 or text[begin - 1] not in "?&;"
     # "unexpected token: x" is a parser's complaint
     return (
-        kind == "token" and sign.strip() == ":" and begin > 1 and text[begin - 1].isspace() and text[begin - 2].isalpha()
+        kind == "token"
+        and sign.strip() == ":"
+        and begin > 1
+        and text[begin - 1].isspace()
+        and text[begin - 2].isalpha()
     )
 
 
@@ -244,7 +248,8 @@ def redact_text(text: str, secrets: Sequence[str] | None = None) -> str:
     found = find_secrets(text, known_secrets() if secrets is None else secrets)
     if not found:
         return text
-    parts, done, last = [], 0, -1
+    parts: list[str] = []
+    done, last = 0, -1
     for start, end, _ in found:
         if start > last:
             parts += (text[done:start], MARK)
