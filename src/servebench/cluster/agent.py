@@ -161,6 +161,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 )
             finally:
                 keeper.stop()
+                keeper.clean_logs()
         except (KeyboardInterrupt, ServebenchError) as problem:
             outcome = _early_end(folder, order, problem, started_s)
             display.problem(outcome.error or "")

@@ -25,7 +25,9 @@ _NOISE = re.compile(
 )
 
 
-_KINDS_DIFFER = re.compile(r"error merging override \+*([^=]+)=(.*): cannot merge DictConfig with ListConfig\.?", re.I)
+_KINDS_DIFFER = re.compile(
+    r"error merging override \+*+([^=]++)=(.*): cannot merge DictConfig with ListConfig\.?", re.I
+)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Self
 
-_NAME = re.compile(r"(?P<level>.+?)(?:-r(?P<repeat>\d+))?(?:-a(?P<attempt>\d+))?", re.DOTALL)
+_NAME = re.compile(r"(?P<level>.+?)(?:-r(?P<repeat>\d{1,9}))?(?:-a(?P<attempt>\d{1,9}))?", re.DOTALL)
 _LEVEL = re.compile(r"(?P<kind>[cq])(?P<value>[0-9.e+-]+)")
 
 TRACE = "trace"

@@ -22,10 +22,12 @@ from servebench.engine.admin import resolved_settings
 from servebench.engine.spans.receiver import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
 from servebench.registry.registry import Registry
+from servebench.util.cleaning import clean_file, mark_unclean
 from servebench.util.errors import EngineError, FailureKind, reason_of
-from servebench.util.redaction import redact_file
 from servebench.util.units import NS_PER_S
 
+LOG_BUDGET_S = 60.0
+"""How long the end of a run cleans a log; a larger one is left to `servebench recover`."""
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
@@ -115,13 +117,6 @@ def remove_kept(context: LaunchContext) -> None:
     shutil.rmtree(context.kept_folder, ignore_errors=True)
 
 
-def redact_log(path: Path) -> None:
-    """Remove secrets from the log of a stopped engine: many engines print their settings, keys included."""
-    # a full or read-only disk is reported elsewhere
-    with contextlib.suppress(OSError):
-        redact_file(path)
-
-
 class EnginePool:
     """Start engines on demand; stop one when the next run needs another, or at the end."""
 
@@ -134,6 +129,7 @@ class EnginePool:
         self._display = display
         self._cache_dir = cache_dir
         self._current: tuple[RunSettings, EngineLease] | None = None
+        self._logs: list[Path] = []
         self._without_timings: set[tuple[str, str | None]] = set()
 
     def acquire(self, settings: RunSettings, *, log_path: Path) -> EngineLease:
@@ -161,6 +157,9 @@ class EnginePool:
             self._display.status(f"preparing {engine.name}")
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
+        # a simulated engine has nothing to say but what servebench has written
+        if not launcher.simulated:
+            self._mark_unclean(log_path)
         with contextlib.ExitStack() as undo:
             spans = open_receiver(context)
             if spans is not None:
@@ -168,7 +167,6 @@ class EnginePool:
             if keeps_files(engine, context):
                 undo.callback(remove_kept, context)
                 make_kept_folder(context)
-            undo.callback(redact_log, log_path)
             context, running = self._launch(launcher, engine, context, settings, log_path)
             self._report_start(engine, "start", running)
             first = None
@@ -257,5 +255,28 @@ class EnginePool:
             lease.spans.close()
         if keeps_files(lease.engine, lease.context):
             remove_kept(lease.context)
-        redact_log(lease.owner_log)
         return report
+
+    def _mark_unclean(self, log_path: Path) -> None:
+        try:
+            mark_unclean(log_path)
+        except OSError as error:
+            raise EngineError(f"{log_path.parent} cannot be written: {reason_of(error)}") from error
+        if log_path not in self._logs:
+            self._logs.append(log_path)
+
+    def clean_logs(self) -> None:
+        """Remove secrets from the logs of stopped engines: many engines print their settings, keys included.
+
+        What is not finished, because it takes too long, is interrupted or the disk is full, `servebench recover` finishes.
+        """
+        running = self._current[1].owner_log if self._current is not None else None
+        for path in [path for path in self._logs if path != running]:
+            self._display.status(f"removing keys from {path.name}")
+            try:
+                clean, why = clean_file(path, budget_s=LOG_BUDGET_S), f"it takes longer than {LOG_BUDGET_S:g} s"
+            except OSError as error:
+                clean, why = False, reason_of(error)
+            self._logs.remove(path)
+            if not clean:
+                self._display.say(f"{path} may still hold keys ({why}); to clean it: servebench recover")

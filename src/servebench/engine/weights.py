@@ -14,7 +14,7 @@ from servebench.engine import gguf
 UNKNOWN = "unknown"
 EDGE_BYTES = 1 << 20
 WEIGHT_FILES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".engine")
-GGUF_QUANTIZATION = re.compile(r"(?:^|[-_.])((?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?=[-_.]|$)", re.IGNORECASE)
+GGUF_QUANTIZATION = re.compile(r"(?:^|[-_.])((?:I?Q\d\w{0,20}|BF16|F16|F32|MXFP4\w{0,20}))(?=[-_.]|$)", re.IGNORECASE)
 
 
 def weights_facts(model: ModelSettings, argv: Sequence[str] | None) -> dict[str, str]:

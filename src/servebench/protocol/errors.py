@@ -6,9 +6,13 @@ from typing import Any
 from servebench.protocol.http import HttpResponse
 from servebench.protocol.json_values import decode_text, join_text, load_object
 from servebench.util.clean import in_one_line
+from servebench.util.redaction import redact_text
 
 MESSAGE_CHARS_MAX = 300
 """How much of a server's error message is kept."""
+
+SEARCHED = 16
+"""How many times the length of a message is searched for keys."""
 
 BODY_PIECES_MAX = 64
 """How many reads of an error body are searched for its message."""
@@ -25,7 +29,7 @@ def describe_http_error(response: HttpResponse) -> str:
 def error_text(body: bytes, most: int = MESSAGE_CHARS_MAX) -> str:
     """Return the message in an error body, else the beginning of the body, in one line of at most `most` characters."""
     message = error_message(load_object(body.strip().removeprefix(b"data:")), most)
-    return message or in_one_line(decode_text(body[: 16 * most]), most)
+    return message or _line(decode_text(body[: SEARCHED * most]), most)
 
 
 def error_message(body: Any, most: int = MESSAGE_CHARS_MAX) -> str | None:
@@ -37,13 +41,18 @@ def error_message(body: Any, most: int = MESSAGE_CHARS_MAX) -> str | None:
         error = error.get("message") or error.get("detail") or error
     for value in (error, body.get("message"), body.get("detail")):
         if value:
-            return in_one_line(join_text([value if isinstance(value, str) else _dump(value)]), most)
+            return _line(join_text([value if isinstance(value, str) else _dump(value)]), most)
     return None
 
 
 def shorten(text: str) -> str:
     """Return `text` in one line of at most MESSAGE_CHARS_MAX characters."""
-    return in_one_line(text, MESSAGE_CHARS_MAX)
+    return _line(text, MESSAGE_CHARS_MAX)
+
+
+def _line(text: str, most: int) -> str:
+    # before it is cut: of half a key nobody can tell that it is one
+    return in_one_line(redact_text(text[: SEARCHED * most]), most)
 
 
 def _dump(value: Any) -> str:

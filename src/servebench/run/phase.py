@@ -25,6 +25,7 @@ from servebench.run.looks import Looks
 from servebench.run.requests import traceparent
 from servebench.run.watchdog import Watcher
 from servebench.store.files import replacing, writing
+from servebench.util.cleaning import Traces, traces_of
 from servebench.util.errors import StoreError
 from servebench.util.redaction import known_secrets, redact_text, without_known
 
@@ -55,6 +56,8 @@ class PhaseFacts:
     """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""
     timings_of: str | None = None
     """The engine whose request timings are read; null: none are."""
+    traces: Traces = field(default_factory=dict)
+    """By what the secrets that answers may repeat are found after a kill."""
 
     @property
     def timings(self) -> ReadTimings | None:
@@ -141,9 +144,10 @@ def drive_phase(
     """
     with writing(spool.parent):
         spool.parent.mkdir(parents=True, exist_ok=True)
+    stored = replace(facts, traces=traces_of(known_secrets()))
     for path in worker_spools(spool, workers):
         with replacing(path.with_suffix(".json")) as beside:
-            beside.write_bytes(facts.dump())
+            beside.write_bytes(stored.dump())
         with writing(path):
             path.touch()
     spools = worker_spools(spool, workers)

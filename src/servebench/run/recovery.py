@@ -4,6 +4,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,7 +14,6 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.telemetry import Reading
-from servebench.engine.pool import redact_log
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.plan.levels import Level, level_of, plan_levels
 from servebench.registry.registry import registry
@@ -26,7 +26,8 @@ from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import manifest_plan, read_plan
 from servebench.store.state import read_run, write_run
 from servebench.store.tables import RecordWriter, add_points, merged_count, read_readings, read_records, read_rows
-from servebench.util.errors import FailureKind, ServebenchError, StoreError
+from servebench.util.cleaning import clean_file, remember_traced, unclean_files
+from servebench.util.errors import FailureKind, ServebenchError, StoreError, reason_of
 from servebench.util.units import NS_PER_S
 
 UNKNOWN_COLUMNS = (
@@ -104,10 +105,36 @@ def recover_records(folder: RunFolder) -> int:
         # a phase may have been stored, but not yet removed, before the kill
         if phase not in stored:
             # all workers at once, because half a phase would look like a whole one after another kill
-            writer.append(records_of(spools, PhaseFacts.load(spools[0].with_suffix(".json"))))
+            writer.append(_records(spools, PhaseFacts.load(spools[0].with_suffix(".json"))))
         discard_spools(spools)
     writer.close()
     return merged_count(folder) - before
+
+
+def _records(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
+    """Return the records of a phase without the secrets that the killed process knew. Raises StoreError."""
+    records = records_of(spools, facts)
+    said = "\n".join(text for one in records for text in (one.text, one.reasoning, one.error or ""))
+    return (
+        records_of(spools, facts)
+        if remember_traced(BytesIO(said.encode("utf-8", "replace")), facts.traces)
+        else records
+    )
+
+
+def clean_logs(study: StudyFolder) -> tuple[int, bool]:
+    """Finish the logs of engines that are not clean of secrets yet. Return how many, and whether all are; print why not."""
+    done, whole = 0, True
+    for path in unclean_files(study.path):
+        try:
+            clean_file(path)
+        except OSError as error:
+            print_problem(study, f"{path} may hold keys and cannot be cleaned: {reason_of(error)}")
+            whole = False
+        else:
+            sys.stdout.write(f"{study.name}/{path.parent.name}: {path.name} cleaned of keys\n")
+            done += 1
+    return done, whole
 
 
 def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
@@ -249,7 +276,9 @@ def _mark_interrupted(folder: RunFolder) -> None:
     if folder.state.exists():
         run = read_run(folder)
         if run.status == "running":
-            redact_log(folder.engine_log)
+            # a servebench without marks was killed
+            with contextlib.suppress(OSError):
+                clean_file(folder.engine_log)
             write_run(
                 folder, replace(run, status="interrupted", error="servebench was killed", failure=FailureKind.KILLED)
             )

@@ -95,6 +95,13 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
 
     `next_settings` are those of the run that follows: if it needs the same engine, the engine keeps running.
     """
+    outcome = _run_task(context, task, next_settings, label)
+    # last, because a log may be long and a user impatient
+    context.pool.clean_logs()
+    return outcome
+
+
+def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | None, label: str) -> RunOutcome:
     job, display = task.job, context.display
     remember_config(job.resolved)
     title = job.title

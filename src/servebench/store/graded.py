@@ -15,7 +15,7 @@ from servebench.contracts.results import SCHEMA_VERSION, QualityRecord
 from servebench.store.files import writing
 from servebench.store.layout import RunFolder
 from servebench.store.tables import append_table, read_table
-from servebench.util.redaction import redact_text
+from servebench.util.redaction import known_secrets, redact_text, without_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +38,16 @@ def add_quality(folder: RunFolder, records: Sequence[QualityRecord]) -> None:
     import pyarrow as pa
 
     if records:
-        rows = [{**asdict(one), "error": None if one.error is None else redact_text(one.error)} for one in records]
+        secrets = known_secrets()
+        rows = [{name: _clean(name, value, secrets) for name, value in asdict(one).items()} for one in records]
         append_table(folder.quality, pa.Table.from_pylist(rows, schema=_schema()))
+
+
+def _clean(name: str, value: Any, secrets: Sequence[str]) -> Any:
+    """Return a value without secrets that a server repeated: from errors whatever looks like one, else the known ones."""
+    if not isinstance(value, str):
+        return value
+    return redact_text(value, secrets) if name == "error" else without_known(value, secrets)
 
 
 def read_quality(folder: RunFolder) -> pd.DataFrame:
@@ -84,7 +92,9 @@ class AnswerLog:
     def add(self, digest: str, answer: ItemAnswer) -> None:
         """Append one. Raises StoreError."""
         with writing(self._path):
-            self._file.write(orjson.dumps({"digest": digest, "answer": answer}) + b"\n")
+            secrets = known_secrets()
+            kept = {name: _clean(name, value, secrets) for name, value in asdict(answer).items()}
+            self._file.write(orjson.dumps({"digest": digest, "answer": kept}) + b"\n")
             self._file.flush()
 
 

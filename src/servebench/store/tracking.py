@@ -27,6 +27,7 @@ from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
 from servebench.util.bounded_file import read_json
+from servebench.util.cleaning import is_clean, redact_copy
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact_text
 from servebench.util.units import NS_PER_MS
@@ -210,7 +211,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
         },
     }
     files = [folder.points_csv, folder.points, folder.manifest, folder.requests]
-    files += [folder.quality, folder.report, folder.engine_log]
+    files += [folder.quality, folder.report, *([folder.engine_log] if is_clean(folder.engine_log) else [])]
     return TrackedRun(
         name=name or state.title,
         status=status,
@@ -355,8 +356,8 @@ def _without_secrets(artifacts: list[Path]) -> Iterator[list[Path]]:
         for path in artifacts:
             if path.suffix == ".log":
                 clean = Path(place) / path.name
-                with path.open(encoding="utf-8", errors="replace") as lines, clean.open("w", encoding="utf-8") as copy:
-                    copy.writelines(redact_text(line) for line in lines)
+                with clean.open("w", encoding="utf-8", newline="") as copy:
+                    redact_copy(path, copy)
                 files.append(clean)
             else:
                 files.append(path)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from servebench.cluster.heartbeat import active_process
-from servebench.run.recovery import print_problem, recover_run
+from servebench.run.recovery import clean_logs, print_problem, recover_run
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState, read_study, write_study
@@ -68,9 +68,9 @@ def recover_study(study: StudyFolder) -> list[str]:
 
 def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str], list[str]]:
     """Return how many records and points were recovered, the runs with a damaged file, and those with another error."""
-    total = 0
+    total, whole = clean_logs(study)
     damaged: list[str] = []
-    refused: list[str] = []
+    refused: list[str] = [] if whole else ["engine.log"]
     for name in state.runs:
         try:
             total += recover_run(study, name)

@@ -284,6 +284,7 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
         return execute_in_order(tasks, execute, session.add_outcome)
     finally:
         pool.stop()
+        pool.clean_logs()
 
 
 def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry, pool: EnginePool) -> RunContext:

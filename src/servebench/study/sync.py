@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from servebench.contracts.stored import mapping
 from servebench.run.recovery import print_problem
+from servebench.run.recovery import clean_logs, print_problem
+from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_signed_manifest
 from servebench.store.seal import sha256_of
 from servebench.store.state import StudyState, read_signed_study
 from servebench.store.tracking import sent_before, sync_study, tracking_uri
+from servebench.study.recover import running_process
 from servebench.study.summary import write_summary
 from servebench.study.tracking import ESTIMATORS
 from servebench.study.trust import confirm, visible
@@ -86,6 +89,11 @@ def _send(sending: _Sending, down: set[str]) -> int:
     if uri in down:
         print_problem(study, "not sent, because its tracking server is down")
         return 1
+    clean = True
+    if running_process(study, sending.state) is None:
+        with holding(study) as ours:
+            # a log that is not clean is not sent
+            clean = not ours or clean_logs(study)[1]
     if sending.state.status == "finished" and not study.summary.is_dir():
         # send the results even if their summary fails
         with contextlib.suppress(ServebenchError, OSError):
@@ -96,7 +104,7 @@ def _send(sending: _Sending, down: set[str]) -> int:
     sys.stdout.write(f"{study.name}: {len(report.sent)} sent, {len(report.unchanged)} unchanged\n")
     if report.error is not None:
         print_problem(study, report.error)
-    return int(report.error is not None)
+    return int(report.error is not None or not clean)
 
 
 def _stored_uri(study: StudyFolder, state: StudyState) -> tuple[str | None, str | None]:

@@ -86,6 +86,7 @@ class Tuner(StoredTune):
     def stop(self) -> None:
         """Stop the engine, whatever has ended the race."""
         self.pool.stop()
+        self.pool.clean_logs()
 
     def _say_leaving(self, before: int) -> None:
         for name, left in list(self.race.left.items())[before:]:
@@ -247,6 +248,7 @@ class Tuner(StoredTune):
             return
         name, self._running = self._running[0], None
         stopped = self.pool.release(None)
+        self.pool.clean_logs()
         if stopped is None:
             return
         if stopped.leftover:

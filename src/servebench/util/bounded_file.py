@@ -126,10 +126,11 @@ def load_yaml(text: str) -> Any:
     yaml.YAMLError for a broken one."""
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     expanded = 0
     anchors: dict[str | None, int] = {}
     begun: list[tuple[str | None, int]] = []
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=loader):
         size = 1
         if isinstance(event, yaml.AliasEvent):
             size = anchors.get(event.anchor, 1)
@@ -143,7 +144,11 @@ def load_yaml(text: str) -> Any:
         expanded += size
         if expanded > CONTAINERS_MAX:
             raise LimitError(f"its aliases stand for more than {CONTAINERS_MAX:,} values, the limit")
-    return yaml.safe_load(text)
+    reader = loader(text)
+    try:
+        return reader.get_single_data()
+    finally:
+        reader.dispose()
 
 
 def gunzip(data: bytes, bytes_max: int) -> bytes:

@@ -1,11 +1,12 @@
 """Secrets are taken out of everything that is written or sent: better a harmless word too many than a key."""
 
-import contextlib
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+from urllib.parse import quote
 
 MARK = "[redacted]"
 SECRET_NAME = re.compile(
@@ -22,30 +23,74 @@ HARMLESS_NAME = re.compile(
 )
 SECRET_LENGTH_MIN = 6
 """A shorter value of a secret variable is a placeholder, and would be found inside every other word."""
-LINE_CHARACTERS_MAX = 1 << 20
-"""An engine's log may have a line without end."""
+LINE_LENGTH_MIN = 16
+"""A shorter line of a secret of several may be in any text."""
+NAME_LENGTH_MAX = 200
+"""Of a longer name the end says what it names."""
 
-VALUE = r"\"[^\"]*\"|'[^']*'|[^\s\"'&]+"
-USERINFO = re.compile(r"(?<=://)[^/?#\s\"']+@")
-AUTHORIZATION = re.compile(
-    r"(?i)(authorization[\"']?\s*[:=,]\s*[\"']?)(?:(?:basic|bearer|token|digest)\s+)?(?!\[)[^\s\"',}\])]+"
+NAME_WORDS = (
+    *("key", "token", "secret", "pass", "auth", "cred", "bearer", "sig", "jwt", "pat", "pwd", "cookie", "dsn"),
+    *("connection", "code"),
 )
-BEARER = re.compile(r"(?i)\b(bearer\s+)(?!\[)[^\s\"',;)\]}]{6,}")
-QUERY = re.compile(r"([?&;])([\w.-]{1,60})(=)([^\s\"'&;#:,]+)")
+"""Each name of a secret has one of these."""
 QUERY_NAMES = {"key", "sig", "code", "auth", "pass", "pwd"}
-FLAG = re.compile(rf"(?<![\w-])(--?)([A-Za-z][\w.-]*)(\s+|=)({VALUE})")
-# a name is tried from its first character only (and never given back), or a long line would take hours
-ASSIGNED = re.compile(rf"(?<![\w.@/+~-])([\w.@/+~-]++)([\"']?\s*=\s*)({VALUE})")
-MAPPED = re.compile(rf"(?<![\w.-])([\w.-]++)([\"']?\s*:\s*)({VALUE})")
-WELL_KNOWN = re.compile(
-    r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
-    r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|xox[abprs]-[\w-]{10,}|nvapi-[A-Za-z0-9_-]{16,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
+"""Names that are secret in the query of a URL."""
+
+# All patterns take linear time, whatever the text: a repeat never gives back what it took (`++`), and nothing that can be
+# long is tried again from its second character. `tests/fuzz` tries each of them.
+USERINFO = re.compile(r"(?<=://)[^/?#\s\"']+@")
+_SCHEMES = r"(?:basic|bearer|token|digest|negotiate|ntlm|apikey)"
+AUTHORIZATION = re.compile(
+    r"(?i)authorization\\*+[\"']?+\]?+\s*+[:=,]\s*+\\*+[\"']?+"
+    rf"((?:{_SCHEMES}\s++)?(?:\[redacted\]|[^\s\"',}}\])]++))"
 )
-WORD = re.compile(r"[+~]*([\w.@/-]+)=(.+)", re.DOTALL)
+BEARER = re.compile(r"(?i)\bbearer\s++([^\s\"',;)\]}]{6,}+)")
+WELL_KNOWN = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}+|hf_[A-Za-z0-9]{16,}+|gh[pousr]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+|glpat-[\w-]{16,}+"
+    r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}+|xox[abprs]-[\w-]{10,}+|nvapi-[A-Za-z0-9_-]{16,}+)"
+    r"|(?<![\w-])[\w-]{11,}+\.eyJ[\w-]{8,}+\.[\w-]*+"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*+"
+)
+WELL_KNOWN_WORDS = ("sk-", "hf_", "gh", "glpat-", "AKIA", "AIza", "xox", "nvapi-", ".eyJ", "PRIVATE KEY")
+_RUN = r"[\w.@/+~-]"
+HEAD = re.compile(
+    rf"(?<!{_RUN})({_RUN}++)"
+    rf"(\\*+[\"']?+\]?+\s*+[=:]{{1,2}}+>?+\s*+\\*+|\s++|\\*+[\"'],\s*+\\*+)"
+)
+"""A name that may be a secret's, and what joins it with its value: `=`, `:`, and after a flag a space or a comma."""
+VALUE = re.compile(
+    r"(?:[bru]{1,2}+|[\w.]++\()?(?:\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"|'[^'\\]*+(?:\\.[^'\\]*+)*+'|[\"'][^\n]*+)"
+    r"|[\[({][^\])}\n]*+[\])}]?+"
+    r"|[^\s\"'&]++(?:(?:(?<=[=:(\[{])|(?<=[=:(\[{]b))(?:\"[^\"\n]*+|'[^'\n]*+)[\"']?+)?+",
+    re.DOTALL | re.IGNORECASE,
+)
+"""A quoted text, which may be cut off; a list; a word."""
+ESCAPED_VALUE = re.compile(r"[\"'][^\"'\\]*+|[^\s\"'&\\]++")
+"""A value in a text that is itself quoted: its quotes have a backslash before them."""
+QUERY_VALUE = re.compile(r"[^\s\"'&;#:,]++")
+NO_VALUE = re.compile(
+    r"(?:\"(?:null|None)?\"|'(?:null|None)?'|null|None|true|True|false|False)(?=[\s,;)\]}&\"']|$)|[\"']?\[redacted\]"
+)
+_PROSE = (
+    "(?:a|an|and|be|by|cannot|does|empty|environment|exist|export|field|for|found|from|given|has|in|input|invalid|is|it|missing"
+    "|must|no|not|of|or|required|set|should|that|the|this|unknown|unset|valid|value|variable|was)"
+)
+MESSAGE = re.compile(rf"{_PROSE}[ ]{_PROSE}\b|[A-Z][A-Z0-9]*+(?:_[A-Z0-9]++)++(?![^\s,;.:)\]}}\"'])")
+"""What stands after a name without being its value: a sentence about it, or a variable's name."""
+_MESSAGE_STARTS = frozenset("\"'[ABCDEFGHIJKLMNOPQRSTUVWXYZabcefgimnorstuvw")
+_FLAG = re.compile(r"(?<![\w-])--?(?=[A-Za-z])")
+Kind = Literal["key", "token", "flag", "query"]
+VALUES = {"key": VALUE, "token": VALUE, "flag": VALUE, "query": QUERY_VALUE}
+WORD = re.compile(r"[+~]*+([\w.@/-]++)=(.+)", re.DOTALL)
 
 
 def secret_name(name: str) -> bool:
     """Whether a key, flag or variable of this name holds a secret (`OPENAI_API_KEY`, `hf_token`; not `max_tokens`)."""
+    return _is_secret(name[-NAME_LENGTH_MAX:])
+
+
+@lru_cache(maxsize=4096)
+def _is_secret(name: str) -> bool:
     spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name)
     spaced = re.sub(r"[^A-Za-z0-9]+", "_", spaced).strip("_")
     if HARMLESS_NAME.search(spaced):
@@ -55,7 +100,7 @@ def secret_name(name: str) -> bool:
 
 def _last(name: str) -> str:
     """Return the key itself of a dotted config key (`engine.env.HF_TOKEN`)."""
-    return re.split(r"[./@]", name)[-1]
+    return re.split(r"[./@+~]", name)[-1]
 
 
 _REMEMBERED: set[str] = set()
@@ -97,8 +142,16 @@ def _strings(value: Any) -> list[str]:
 
 def known_secrets() -> list[str]:
     """Return the values that are secret: of secret variables of the environment, and what was remembered. The longest first."""
-    values = {value for name, value in os.environ.items() if secret_name(name) and len(value) >= SECRET_LENGTH_MIN}
-    return sorted(values | _REMEMBERED, key=len, reverse=True)
+    values = {value for name, value in os.environ.items() if secret_name(name)} | _REMEMBERED
+    forms = {form for value in values for form in _forms(value) if len(form) >= SECRET_LENGTH_MIN}
+    return sorted(forms, key=len, reverse=True)
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Return a secret as it may stand in a text: as it is, its long lines, in JSON, in a URL."""
+    yield value
+    yield from (line for line in value.splitlines() if len(line) >= LINE_LENGTH_MIN)
+    yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], quote(value, safe=""))
 
 
 def without_known(text: str, secrets: Sequence[str] | None = None) -> str:
@@ -108,63 +161,101 @@ def without_known(text: str, secrets: Sequence[str] | None = None) -> str:
     return text
 
 
-def redact_file(path: Path) -> None:
-    """Take the secrets out of a text file in its place, line by line; a file without any is left as it is. Raises OSError."""
-    if not path.is_file():
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    found = False
-    secrets = known_secrets()
-    try:
-        with (
-            path.open(encoding="utf-8", errors="surrogateescape", newline="") as lines,
-            beside.open("w", encoding="utf-8", errors="surrogateescape", newline="") as copy,
-        ):
-            while line := lines.readline(LINE_CHARACTERS_MAX):
-                clean = redact_text(line, secrets)
-                found = found or clean != line
-                copy.write(clean)
-        if found:
-            beside.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+Hidden = tuple[int, int, int]
+"""A secret in a text: where it starts and ends, and where the name begins that makes it one."""
 
 
-def _hide_value(found: re.Match[str]) -> str:
-    """For (name, sign, value): the same with the value hidden where the name is a secret's."""
-    name, sign, value = found.groups()
-    if not secret_name(_last(name)) or value.strip("\"'") in ("", "null", "None") or value.startswith(MARK):
-        return found.group()
-    if sign.strip() == ":" and name.lower() == "token":
-        return found.group()  # "unexpected token: x" is a parser's complaint
-    return f"{name}{sign}{MARK}"
+def find_secrets(text: str, secrets: Sequence[str]) -> list[Hidden]:
+    """Return where secrets are in a text, in order: these, user names and keys in URLs, bearer tokens, values given to secret
+    names, and keys of well-known forms."""
+    found = []
+    for secret in secrets:
+        start = text.find(secret)
+        while start >= 0:
+            found.append((start, start + len(secret), start))
+            start = text.find(secret, start + len(secret))
+    if "://" in text:
+        found += [(one.start(), one.end() - 1, one.start()) for one in USERINFO.finditer(text)]
+    if any(word in text for word in WELL_KNOWN_WORDS):
+        found += [(*one.span(), one.start()) for one in WELL_KNOWN.finditer(text)]
+    lower = text.lower()
+    if any(word in lower for word in NAME_WORDS):
+        schemes = (one for pattern in (AUTHORIZATION, BEARER) for one in pattern.finditer(text))
+        found += [(*one.span(1), one.start()) for one in schemes if not _is_message(text, one.start(1))]
+        found += _named_values(text)
+    return sorted(found)
 
 
-def _hide_query(found: re.Match[str]) -> str:
-    before, name, sign, value = found.groups()
-    hidden = secret_name(name) or name.lower() in QUERY_NAMES
-    return f"{before}{name}{sign}{MARK}" if hidden and value not in ("null", "None") else found.group()
+def _named_values(text: str) -> list[Hidden]:
+    """Return the values that stand after secret names."""
+    found, end = [], 0
+    for head in HEAD.finditer(text):
+        name, sign = head.groups()
+        kind = _kind(name[-NAME_LENGTH_MAX:], sign.isspace() or "," in sign)
+        # what is inside a value is hidden with it
+        if kind is None or (position := head.end()) < end:
+            continue
+        if _is_harmless(kind, text, head.start(), sign, position) or _is_message(text, position):
+            continue
+        pattern = ESCAPED_VALUE if sign.endswith("\\") and kind != "query" else VALUES[kind]
+        if (value := pattern.match(text, position)) is not None:
+            end = value.end()
+            found.append((position, end, max(0, head.start() - 1)))
+    return found
 
 
-def _hide_flag(found: re.Match[str]) -> str:
-    dashes, name, sign, value = found.groups()
-    hidden = secret_name(name) and not (sign.isspace() and value.startswith("-"))
-    return f"{dashes}{name}{sign}{MARK}" if hidden else found.group()
+@lru_cache(maxsize=4096)
+def _kind(name: str, after_space: bool) -> Kind | None:
+    """Return what kind of secret has this name; null for none. After a space only that of a flag has one."""
+    flag = _FLAG.search(name)
+    if flag is not None and _is_secret(name[flag.end() :]):
+        return "flag" if after_space else "key"
+    if after_space:
+        return None
+    if _is_secret(last := _last(name)):
+        return "token" if last.lower() == "token" else "key"
+    return "query" if name.lower() in QUERY_NAMES else None
+
+
+def _is_harmless(kind: Kind, text: str, begin: int, sign: str, position: int) -> bool:
+    """Whether what stands before or after a name says that it has no secret."""
+    if kind == "flag":
+        return text.startswith("-", position)
+    if kind == "query":
+        return sign != "=" or begin == 0 or text[begin - 1] not in "?&;"
+    # "unexpected token: x" is a parser's complaint
+    return (
+        kind == "token"
+        and sign.strip() == ":"
+        and begin > 1
+        and text[begin - 1].isspace()
+        and text[begin - 2].isalpha()
+    )
+
+
+def _is_message(text: str, start: int) -> bool:
+    """Whether no secret begins here although the name before is one's: nothing, a sentence, or the name of a variable."""
+    if text[start : start + 1] not in _MESSAGE_STARTS:
+        return False
+    if NO_VALUE.match(text, start):
+        return True
+    found = MESSAGE.match(text, start)
+    return found is not None and (not found[0][:1].isupper() or secret_name(found[0]))
 
 
 def redact_text(text: str, secrets: Sequence[str] | None = None) -> str:
-    """Return the text without user names and keys in URLs, bearer tokens, values given to secret names, and values of secret
-    environment variables."""
-    text = without_known(text, secrets)
-    text = USERINFO.sub(f"{MARK}@", text)
-    text = AUTHORIZATION.sub(rf"\1{MARK}", text)
-    text = BEARER.sub(rf"\1{MARK}", text)
-    text = QUERY.sub(_hide_query, text)
-    text = FLAG.sub(_hide_flag, text)
-    text = ASSIGNED.sub(_hide_value, text)
-    text = MAPPED.sub(_hide_value, text)
-    return WELL_KNOWN.sub(MARK, text)
+    """Return the text with `[redacted]` in place of `find_secrets`; `secrets` are those of `known_secrets` unless given."""
+    found = find_secrets(text, known_secrets() if secrets is None else secrets)
+    if not found:
+        return text
+    parts: list[str] = []
+    done, last = 0, -1
+    for start, end, _ in found:
+        if start > last:
+            parts += (text[done:start], MARK)
+        if end > last:
+            done = last = end
+    return "".join([*parts, text[done:]])
 
 
 def _redact_word(word: str, secrets: Sequence[str]) -> str:

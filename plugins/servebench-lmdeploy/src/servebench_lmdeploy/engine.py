@@ -79,7 +79,7 @@ class LmdeployEngine(Engine):
         PhaseMarker("kernels_ready", r"Building GraphRunner and warmup ops"),
         PhaseMarker("cache_ready", r"Building CacheEngine"),
         PhaseMarker("engine_ready", r"Engine warmup completed in"),
-        PhaseMarker("serving", r"HINT:\s+Please open"),
+        PhaseMarker("serving", r"HINT:\s++Please open"),
     )
     hints = log_hints(
         out_of_memory=r"CUDA out of memory|out of memory|No enough gpu memory|cudaErrorMemoryAllocation",

@@ -105,7 +105,7 @@ class TritonEngine(Engine):
         PhaseMarker("weights_loaded", r"Loading weights took"),
         PhaseMarker("graphs_captured", r"Graph capturing finished in"),
         PhaseMarker("engine_ready", r"init engine \(profile, create kv cache, warmup model\) took"),
-        PhaseMarker("model_ready", r"\|\s*READY\s*\|"),
+        PhaseMarker("model_ready", r"\|\s*+READY\s*+\|"),
         PhaseMarker("model_found", r"Found model: name="),
         PhaseMarker("serving", r"Application startup complete"),
     )
@@ -120,7 +120,7 @@ class TritonEngine(Engine):
             wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver",
             build="this image",
         ),
-        LogHint(r"ModuleNotFoundError: .*tritonserver", "other", "run in the image nvcr.io/nvidia/tritonserver"),
+        LogHint(r"ModuleNotFoundError: .{0,200}tritonserver", "other", "run in the image nvcr.io/nvidia/tritonserver"),
     )
 
     def check(self, context: LaunchContext) -> list[str]:

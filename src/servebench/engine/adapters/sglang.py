@@ -92,7 +92,7 @@ class SglangEngine(Engine):
     phases = (
         PhaseMarker("weights_loading", r"Load weight begin"),
         PhaseMarker("weights_loaded", r"Load weight end"),
-        PhaseMarker("graphs_captured", r"Capture .*graph end"),
+        PhaseMarker("graphs_captured", r"Capture .{0,200}graph end"),
         PhaseMarker("engine_ready", r"max_total_num_tokens="),
         PhaseMarker("serving", r"The server is fired up and ready to roll"),
     )

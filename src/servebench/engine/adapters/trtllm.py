@@ -134,7 +134,7 @@ class TrtllmEngine(Engine):
     timings_sources = ("after_load",)
     emulation = read_emulation("servebench.engine.adapters", "trtllm")
     phases = (
-        PhaseMarker("weights_loading", r"Prefetching .*checkpoint files|Loading safetensors weights in parallel"),
+        PhaseMarker("weights_loading", r"Prefetching .{0,200}checkpoint files|Loading safetensors weights in parallel"),
         PhaseMarker("autotuned", r"\[Autotuner\] Autotuning process ends"),
         PhaseMarker("graphs_captured", r"Creating CUDA graph instances for"),
         PhaseMarker("engine_built", r"Loading model done"),

@@ -125,7 +125,7 @@ class VllmEngine(Engine):
             build="this build of vllm",
         ),
         LogHint(
-            r"does not appear to have a file named config\.json|No such file or directory: .*config\.json",
+            r"does not appear to have a file named config\.json|No such file or directory: .{0,300}config\.json",
             "model_missing",
             "model.path must be a Hugging Face model folder",
         ),

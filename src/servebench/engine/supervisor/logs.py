@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servebench.contracts.engine import LogHint, PhaseMarker, StartPhase
+from servebench.util.redaction import redact_text
 
 TAIL_BYTES = 64_000
 TAIL_LINES = 20
 HINT_LINES = 400
 QUOTE_CHARACTERS = 300
+READ_BYTES_MAX = 8 << 20
+"""What is read of a log at once; the rest is read the next time."""
+LINE_BYTES_MAX = 4096
+"""What is searched of a line: markers are near its beginning, and a line may have no end."""
 
 
 def log_size(path: Path) -> int:
@@ -45,7 +50,11 @@ def explain_failure(
     """Return one line (the reason, the advice of the hint, the last log line, the log's path), and the hint that matches."""
     hint = find_hint(log, hints, since=since)
     last = last_lines(log, 1, since=since)
-    parts = [reason, *([hint.advice] if hint else []), *(f"last log line: {line[:QUOTE_CHARACTERS]}" for line in last)]
+    parts = [
+        reason,
+        *([hint.advice] if hint else []),
+        *(f"last log line: {redact_text(line[:LINE_BYTES_MAX])[:QUOTE_CHARACTERS]}" for line in last),
+    ]
     return "; ".join([*parts, f"log: {log}"]), hint
 
 
@@ -57,7 +66,7 @@ class PhaseReader:
 
     def __init__(self, path: Path, markers: Sequence[PhaseMarker], *, since: int = 0) -> None:
         self.path = path
-        self._pending = [(marker.phase, re.compile(marker.pattern)) for marker in markers]
+        self._pending = [(marker.phase, re.compile(marker.pattern, re.MULTILINE)) for marker in markers]
         self._position = since
         self._partial_line = b""
 
@@ -66,15 +75,14 @@ class PhaseReader:
         try:
             with self.path.open("rb") as file:
                 file.seek(self._position)
-                data = file.read()
+                data = file.read(READ_BYTES_MAX)
         except OSError:
             return []
         self._position += len(data)
-        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
-        phases = []
-        for line in lines:
-            text = line.decode(errors="replace")
-            for marker in [marker for marker in self._pending if marker[1].search(text)]:
-                self._pending.remove(marker)
-                phases.append(StartPhase(name=marker[0], ended_ns=time.time_ns()))
-        return phases
+        *lines, last = (self._partial_line + data).split(b"\n")
+        self._partial_line = last[:LINE_BYTES_MAX]
+        text = b"\n".join([line[:LINE_BYTES_MAX] for line in lines]).decode(errors="replace")
+        found = [(match.start(), marker) for marker in self._pending if (match := marker[1].search(text))]
+        self._pending = [marker for marker in self._pending if marker not in {one for _, one in found}]
+        now_ns = time.time_ns()
+        return [StartPhase(name=phase, ended_ns=now_ns) for _, (phase, _) in sorted(found, key=lambda one: one[0])]

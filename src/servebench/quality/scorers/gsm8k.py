@@ -11,8 +11,8 @@ from servebench.quality.data import GSM8K
 from servebench.quality.rows import examples, read_rows, sample
 from servebench.util.errors import ConfigError
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-_MARKED = re.compile(r"####\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
+_NUMBER = re.compile(r"-?\d[\d,]*+(?:\.\d++)?+")
+_MARKED = re.compile(r"####\s*+\$?+(-?\d[\d,]*+(?:\.\d++)?+)")
 _ASK = "{question}\n\nThink step by step, then end with a line '#### ' followed by the number alone."
 MAX_TOKENS = 400
 

@@ -25,16 +25,21 @@ _ASK = (
     "and nothing else.\n\n```python\n{prompt}```"
 )
 _STOP = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(")
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*+```[ \t]*+([\w+-]*+)[ \t]*+\n(.*?)(?:^[ \t]*+```|\Z)", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^(?:from [\w.]+ import|import \w|def \w|class \w|async def|@\w)", re.MULTILINE)
 MAX_TOKENS = 512
+CODE_CHARACTERS_MAX = 1 << 16
+"""More than any answer of MAX_TOKENS tokens."""
+TRIALS_MAX = 20
+"""How often the end of the code is looked for."""
 
 
 def code_of(text: str, entry_point: str) -> str | None:
     """Return the code of an answer: the first fenced block that defines the function, else the last block, else the text
     from its first line of code to its last. None when nothing could be code."""
+    text = text[:CODE_CHARACTERS_MAX]
     blocks = [textwrap.dedent(block) for _, block in _FENCE.findall(text) if block.strip()]
-    defines = re.compile(rf"^\s*(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
+    defines = re.compile(rf"^[ \t]*+(?:async[ \t]++)?def[ \t]++{re.escape(entry_point)}\b", re.MULTILINE)
     if blocks:
         return next((block for block in blocks if defines.search(block)), blocks[-1])
     if not text.strip():
@@ -49,7 +54,7 @@ def program_of(problem: dict[str, str], code: str) -> str:
     """Return prompt, code and tests as one program. Code that defines the function follows the part of the prompt before
     it, which has imports and helpers; other code is taken as the function's body."""
     head, entry = problem["prompt"], problem["entry_point"]
-    defines = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry)}\b", re.MULTILINE)
+    defines = re.compile(rf"^(?:async[ \t]++)?def[ \t]++{re.escape(entry)}\b", re.MULTILINE)
     if defines.search(code):
         first = defines.search(head)
         start = head[: first.start()] if first else head
@@ -62,14 +67,20 @@ def program_of(problem: dict[str, str], code: str) -> str:
 def _longest_valid(text: str) -> str:
     """Return the most leading lines that are valid Python, which drops prose after the code; the whole text if none are."""
     lines = text.rstrip().splitlines()
-    for end in range(len(lines), 0, -1):
-        piece = "\n".join(lines[:end])
-        trial = piece if piece[:1] not in " \t" else f"def body():\n{piece}"
+    before = ["def body():"] if text[:1] in " \t" else []
+    end = len(lines)
+    for _ in range(TRIALS_MAX):
         try:
-            ast.parse(trial)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        return piece + "\n"
+            ast.parse("\n".join([*before, *lines[:end]]))
+        except SyntaxError as error:
+            # what cannot be parsed up to a line cannot with more lines either
+            end = min(end - 1, (error.lineno or end) - len(before))
+        except (ValueError, RecursionError, MemoryError):
+            end //= 2
+        else:
+            return "\n".join(lines[:end]) + "\n" if end else text
+        if end < 1:
+            break
     return text
 
 

@@ -14,7 +14,7 @@ MAX_TOKENS = 8
 CHANCE = {"chance": 0.25}
 """The share that guessing gets right, stored with each grade."""
 _COLUMNS = ("answer_a", "answer_b", "answer_c", "answer_d")
-_STATED = re.compile(r"answer\s*(?:is|:)?\s*\(?\**([ABCD])\b", re.IGNORECASE)
+_STATED = re.compile(r"answer\s*+(?:is|:)?+\s*+\(?+\**+([ABCD])\b", re.IGNORECASE)
 _FIRST = re.compile(r"^\W*([ABCD])(?![A-Za-z'])")
 
 

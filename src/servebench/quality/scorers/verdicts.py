@@ -10,27 +10,29 @@ from servebench.contracts.quality import Grade
 from servebench.quality.scorers.judge_client import Reply
 from servebench.util.clean import in_one_line
 
+REPLY_CHARACTERS_MAX = 1 << 16
+"""What is read of a reply: its end, where the verdict is."""
 Place = Literal["first", "second", "tie"]
 
 
 def score_of(text: str, scale: int) -> int | None:
     """Return the score in a reply: from its JSON, else a number after `score`; None unless it is from 1 to `scale`."""
-    score = _number_in(text, "score", r'score"?\W{0,4}(\d+)')
+    score = _number_in(text, "score", r'score"?\W{0,4}(\d{1,9})')
     return score if score is not None and 1 <= score <= scale else None
 
 
 def better_of(text: str) -> Place | None:
     """Return the answer that a reply prefers; None unless it says 1, 2 or 0."""
-    number = _number_in(text, "better", r'better"?\W{0,4}(\d+)')
+    number = _number_in(text, "better", r'better"?\W{0,4}(\d{1,9})')
     return None if number is None else {1: "first", 2: "second", 0: "tie"}.get(number)  # type: ignore[return-value]
 
 
 def _number_in(text: str, key: str, pattern: str) -> int | None:
     value: Any = next((one[key] for one in reversed(_objects(text)) if key in one), None)
     if value is None:
-        matches = re.findall(pattern, text, re.IGNORECASE)
+        matches = re.findall(pattern, text[-REPLY_CHARACTERS_MAX:], re.IGNORECASE)
         value = matches[-1] if matches else None
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and re.fullmatch(r"\s*+\d{1,9}\s*+", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
         return None
@@ -104,7 +106,7 @@ def _reason(text: str) -> str | None:
 def _objects(text: str) -> list[dict[str, Any]]:
     """Return the JSON objects in a reply that contain no other object."""
     found = []
-    for piece in re.findall(r"\{[^{}]*\}", text):
+    for piece in re.findall(r"\{[^{}]*+\}", text[-REPLY_CHARACTERS_MAX:]):
         with suppress(ValueError):
             found.append(json.loads(piece))
     return found

@@ -11,6 +11,7 @@ from servebench.analysis.warnings.catalog import CATALOG, WIDE
 from servebench.contracts.stored import RunData
 from servebench.report.html.model import Page
 from servebench.util.bounded_file import open_regular
+from servebench.util.cleaning import is_clean
 
 LOG_LINES = 15
 LOG_BYTES = 64_000
@@ -115,6 +116,8 @@ def log_tail(run: RunData) -> str:
     """Return the last lines of the log of a run's engine; empty without one."""
     if run.engine_log is None:
         return ""
+    if not is_clean(run.engine_log):
+        return f"{run.engine_log.name} may hold keys and is not shown; 'servebench recover' cleans it once its engine is gone"
     try:
         with open_regular(run.engine_log) as file:
             file.seek(max(0, file.seek(0, 2) - LOG_BYTES))

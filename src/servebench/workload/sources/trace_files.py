@@ -15,6 +15,8 @@ from servebench.util.units import NS_PER_S
 
 FORMATS = "a Mooncake .jsonl (timestamp in ms, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
 MOONCAKE_BLOCK_TOKENS = 512
+COLUMNS_MAX = 100
+HEADER_CHARACTERS_MAX = 1 << 16
 BUILTIN_BLOCK_TOKENS = 64
 
 _COLUMNS: tuple[tuple[str, str, str], ...] = (
@@ -92,6 +94,10 @@ def _mooncake(row: Mapping[str, Any]) -> TraceRow:
 def _table(opened: TextIO, file: Path) -> tuple[TraceRow, ...]:
     import pandas as pd
 
+    header = opened.readline(HEADER_CHARACTERS_MAX)
+    if header.count(",") >= COLUMNS_MAX or len(header) == HEADER_CHARACTERS_MAX:
+        raise ConfigError(f"workload.path={file} has more than {COLUMNS_MAX} columns; set it to {FORMATS}")
+    opened.seek(0)
     try:
         table = pd.read_csv(opened)
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
