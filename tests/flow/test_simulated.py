@@ -1,9 +1,12 @@
 """Studies on a virtual clock through the public command."""
 
 import json
+from contextlib import ExitStack
 
 import pandas as pd
 import pytest
+
+from support.commands import COMMAND_LIMIT_S, servebench_started
 
 SMALL = ("launch=simulated", "load.concurrency=[1,4]", "load.requests=20", "tracking=none", "workload=unique")
 SHORT = ("workload.output_tokens=16", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
@@ -141,3 +144,18 @@ def test_a_wrong_precision_is_one_line(run_main, words, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", [(), ("-m", "engine=vllm,sglang")])
+def test_of_several_starts_with_one_name_one_runs_and_the_others_end_with_code_2(tmp_path, sweep):
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                servebench_started(tmp_path, *(sweep or ("engine=vllm",)), *SMALL, *SHORT, "study.name=s")
+            )
+            for _ in range(4)
+        ]
+        ended = [(process.communicate(timeout=COMMAND_LIMIT_S)[1], process.returncode) for process in started]
+    assert sorted(code for _, code in ended) == [0, 2, 2, 2], ended
+    assert all("study.name" in said.splitlines()[-1] and "Traceback" not in said for said, code in ended if code)

@@ -215,21 +215,26 @@ def test_the_filter_allows_what_it_names_and_nothing_else(machine):
     steps = [struct.unpack("=HBBI", data[at : at + 8]) for at in range(0, len(data), 8)]
     numbers, refused, allowed = ALLOWED[machine], 0x00050000 | 38, 0x7FFF0000
 
-    def answer(number, arch={"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine], argument=1):
+    def answer(number, *arguments, arch={"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine]):
         place, value = 0, 0
         while True:
             code, yes, no, k = steps[place]
             place += 1
             if code == 0x20:
-                value = {0: number, 4: arch, 16: argument}[k]
-            elif code == 0x15:
-                place += yes if value == k else no
+                value = {0: number, 4: arch, **{16 + 8 * at: word for at, word in enumerate(arguments)}}[k]
+            elif code in (0x15, 0x45):
+                place += yes if (value == k if code == 0x15 else value & k) else no
             else:
                 return k
 
-    assert {number for number in range(600) if answer(number) == allowed} == set(numbers.values())
+    right = {"socketpair": (1,), "fcntl": (9, 3), "mmap": (0, 9, 3, 0x22)}
+    calls = {number: right.get(name, ()) for name, number in numbers.items()}
+    assert {number for number in range(600) if answer(number, *calls.get(number, ())) == allowed} == set(calls)
     assert {answer(number) for number in {*range(600)} - {*numbers.values()}} == {refused}
-    assert {answer(numbers["socketpair"], argument=family) for family in range(64) if family != 1} == {refused}
+    assert {answer(numbers["socketpair"], family) for family in range(64) if family != 1} == {refused}
+    known = [*range(20), *range(1024, 1050)]
+    assert {word for word in known if answer(numbers["fcntl"], 9, word) == allowed} == {0, 1, 2, 3, 4, 1030}
+    assert {answer(numbers["mmap"], 0, 9, 3, flags) for flags in (1, 0x21, 3, 0x8003)} == {refused}
     assert answer(0x40000000 + 1) == refused
     assert answer(0, arch=1) == 0x80000000
-    assert not {"socket", "clone", "clone3", "mount", "ptrace"} & set(numbers)
+    assert not {"socket", "clone", "clone3", "mount", "ptrace", "sendmsg", "sendmmsg", "recvmsg"} & set(numbers)

@@ -1,10 +1,13 @@
-"""The dashboard answers this machine alone: no page of another site reaches it through the user's browser."""
+"""The dashboard answers its user alone: no other user of the machine, and no page of another site through the user's browser."""
 
+import re
 import socket
+from urllib.parse import parse_qs, urlsplit
 
+import psutil
 import pytest
 
-from servebench.report.dashboard.local import is_local
+from servebench.report.dashboard.local import Door, is_local
 from support.commands import servebench_started
 from support.waiting import wait_until
 
@@ -43,18 +46,63 @@ def test_which_requests_are_local(host, origin, local):
     assert is_local(host, origin, frozenset(("proxy.example",))) is local
 
 
-def status(port, path="/_stcore/health", **headers):
+DOOR = Door("t" * 43, 8501, frozenset(("proxy.example",)))
+NAME, COOKIE = DOOR.cookie
+HOST = (b"host", b"localhost:8501")
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "found"),
+    [
+        ([HOST], "", "refused"),
+        ([HOST], f"token={DOOR.token}", "token"),
+        ([HOST], f"view=Study&token={DOOR.token}", "token"),
+        ([HOST], "token=", "refused"),
+        ([HOST], "token", "refused"),
+        ([HOST], f"token={DOOR.token}x", "refused"),
+        ([HOST], f"token={DOOR.token[:-1]}", "refused"),
+        ([HOST], f"token={COOKIE}", "refused"),
+        ([HOST], "token=%ff%00é", "refused"),
+        ([HOST], f"Token={DOOR.token}", "refused"),
+        ([HOST, (b"cookie", f"{NAME}={COOKIE}".encode())], "", "in"),
+        ([HOST, (b"Cookie", f"a=b; {NAME}={COOKIE}; _x=\xff".encode("latin-1"))], "token=wrong", "in"),
+        ([HOST, (b"cookie", f"{NAME}=; {NAME}={COOKIE}".encode())], "", "in"),
+        ([HOST, (b"cookie", f"{NAME}={DOOR.token}".encode())], "", "refused"),
+        ([HOST, (b"cookie", f"servebench-8502={COOKIE}".encode())], "", "refused"),
+        ([HOST, (b"cookie", f"{NAME}=".encode())], "", "refused"),
+        ([(b"host", b"evil.example"), (b"cookie", f"{NAME}={COOKIE}".encode())], f"token={DOOR.token}", "refused"),
+        ([HOST, HOST, (b"cookie", f"{NAME}={COOKIE}".encode())], "", "refused"),
+        ([(b"cookie", f"{NAME}={COOKIE}".encode())], "", "refused"),
+        ([(b"host", b"proxy.example")], f"token={DOOR.token}", "token"),
+    ],
+)
+def test_who_comes_in(headers, query, found):
+    assert DOOR.asks(headers, query.encode()) == found
+
+
+def test_each_start_has_another_token_and_no_cookie_tells_it():
+    assert Door("u" * 43, 8501).cookie[1] != COOKIE
+    assert DOOR.token not in COOKIE
+
+
+def answer(port, path, **headers):
+    """Return the status and the headers of an answer; none where nobody listens."""
     lines = [f"GET {path} HTTP/1.1", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             connection.sendall("\r\n".join([*lines, "", ""]).encode())
-            return int(connection.recv(64).split()[1])
+            head = connection.recv(65536).split(b"\r\n\r\n")[0].decode().splitlines()
+            return int(head[0].split()[1]), dict(line.lower().split(": ", 1) for line in head[1:])
     except (OSError, IndexError):
-        return None
+        return None, {}
+
+
+def status(port, path, **headers):
+    return answer(port, path, **headers)[0]
 
 
 @pytest.mark.slow
-def test_the_dashboard_refuses_foreign_names_and_origins(tmp_path):
+def test_the_dashboard_answers_who_has_its_token_from_its_own_pages(tmp_path):
     pytest.importorskip("streamlit")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -65,15 +113,37 @@ def test_the_dashboard_refuses_foreign_names_and_origins(tmp_path):
         "Sec_WebSocket_Key": "AAAAAAAAAAAAAAAAAAAAAA==",
         "Sec_WebSocket_Version": "13",
     }
-    with servebench_started(tmp_path, "dashboard", "--port", str(port)):
-        wait_until(lambda: status(port, Host=own) == 200)
-        for path in ("/", "/_stcore/health", "/_stcore/host-config", "/static/x", "/media/x"):
-            assert status(port, path, Host="evil.example") == 403
-            assert status(port, path, Host=own, Origin="http://evil.example") == 403
-        assert status(port, "/", Host=f"localhost:{port}") == 200
-        stream = "/_stcore/stream"
-        assert status(port, stream, Host=own, Origin=f"http://{own}", **socketed) == 101
-        assert status(port, stream, Host=own, Origin="http://evil.example", **socketed) == 403
-        assert (
-            status(port, stream, Host=f"evil.example:{port}", Origin=f"http://evil.example:{port}", **socketed) == 403
-        )
+    paths = ("/", "/_stcore/health", "/_stcore/host-config", "/static/x", "/media/x", "/_stcore/stream")
+    with servebench_started(tmp_path, "dashboard", "--port", str(port)) as process:
+        url = urlsplit(re.search(r"http://\S+", process.stderr.readline())[0].rstrip(";"))
+        assert url.netloc == own
+        wait_until(lambda: status(port, "/", Host=own))
+        words = " ".join(psutil.Process(process.pid).cmdline())
+        (token,) = parse_qs(url.query)["token"]
+        assert len(token) > 40
+        assert token not in words
+        for path in paths:
+            assert status(port, path, Host=own) == 403
+            assert status(port, path, Host=own, Cookie=f"servebench-{port}={token}") == 403
+        code, found = answer(port, f"/?view=Study&{url.query}", Host=own)
+        assert (code, found["location"], found["referrer-policy"]) == (303, "?view=study", "no-referrer")
+        assert {"httponly", "samesite=lax"} <= set(found["set-cookie"].split("; "))
+        shown = {"Cookie": found["set-cookie"].split(";")[0]}
+        assert answer(port, f"//evil.example/?{url.query}", Host=own)[1]["location"] == "./"
+        for path in paths[:2]:
+            assert status(port, path, Host=own, **shown) == 200
+            assert status(port, path, Host=f"localhost:{port}", **shown) == 200
+        for path in paths:
+            assert status(port, path, Host="evil.example", **shown) == 403
+            assert status(port, f"{path}?{url.query}", Host="evil.example") == 403
+            assert status(port, path, Host=own, Origin="http://evil.example", **shown) == 403
+        stream, origin = paths[-1], f"http://{own}"
+        assert status(port, stream, Host=own, Origin=origin, **socketed) == 403
+        assert status(port, f"{stream}?{url.query}", Host=own, Origin=origin, **socketed) == 403
+        assert status(port, stream, Host=own, Origin=origin, **socketed, **shown) == 101
+        assert status(port, stream, Host=own, Origin="http://evil.example", **socketed, **shown) == 403
+        evil = f"evil.example:{port}"
+        assert status(port, stream, Host=evil, Origin=f"http://{evil}", **socketed, **shown) == 403
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+        assert token not in out + err

@@ -70,6 +70,62 @@ def test_an_attack_fails(working, attack, monkeypatch):
     assert result.outcome == "failed", result
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        "os.symlink('x', name)",
+        "os.symlink('x' * 4000, name)",
+        "os.link('/box/one', name)",
+        "os.mkdir(name)",
+        "open(name, 'w').close()",
+        "os.mkdir(name) or os.symlink('x', name + '/y')",
+        "os.symlink('x', name + 'n' * 200)",
+    ],
+)
+def test_files_are_few_whatever_they_are(working, make):
+    program = f"""
+import os
+open('/box/one', 'w').close()
+made = 0
+try:
+    while made < 20 * {LIMITS.files}:
+        name = '/box/%d' % made
+        {make}
+        made += 1
+except OSError:
+    pass
+print(made)
+"""
+    result = run_program(program, LIMITS)
+    assert result.outcome == "passed", result
+    assert 0 < int(result.last_line) <= LIMITS.files
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        # descriptors in a queue are open, and no limit counts them
+        "import socket; a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0])",
+        "import socket; a, b = socket.socketpair(); a.sendmsg([b'x'])",
+        "import socket; a, b = socket.socketpair(type=socket.SOCK_DGRAM); a.setsockopt(1, socket.SO_SNDBUF, 1 << 20)",
+        # shared memory stays whole while one page of it is mapped
+        "import mmap; mmap.mmap(-1, 4096)",
+        "import mmap; mmap.mmap(open('/dev/zero', 'r+b', 0).fileno(), 4096)",
+        "import mmap; f = open('/box/x', 'w+b'); f.truncate(4096); mmap.mmap(f.fileno(), 4096)",
+        "import fcntl; f = open('/box/x', 'w'); [fcntl.lockf(f, fcntl.LOCK_EX, 1, 2 * n) for n in range(9)]",
+        "import fcntl, os; fcntl.fcntl(os.pipe()[1], fcntl.F_SETPIPE_SZ, 1 << 20)",
+        "import fcntl, os; fcntl.fcntl(os.open('/box', 0), fcntl.F_NOTIFY, 1)",
+        "import fcntl; fcntl.fcntl(open('/box/x', 'w'), fcntl.F_SETLEASE, fcntl.F_WRLCK)",
+        "import os; f = open('/box/x', 'w'); os.setxattr('/box/x', 'user.x', b'y')",
+        "import resource; resource.setrlimit(resource.RLIMIT_SIGPENDING, (999, 999))",
+    ],
+)
+def test_the_kernel_keeps_no_memory_for_a_program(working, keep):
+    result = run_program(keep, LIMITS)
+    assert result.outcome == "failed", result
+    assert "OSError" in result.last_line or "Error: [Errno" in result.last_line or "ValueError" in result.last_line
+
+
 @pytest.mark.slow
 def test_the_program_is_not_root_for_the_kernel(working):
     """The user that the machine sees is not root, and has no capabilities; inside, no id is root's outside."""
@@ -96,6 +152,36 @@ def test_the_program_is_not_root_for_the_kernel(working):
         if line.startswith("CapEff")
     ] == [["CapEff:", "0" * 16]]
     thread.join()
+
+
+GROUPS = """\
+#!/bin/sh
+echo "$@" >> {log}
+[ {works} = yes ] || exit 1
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("works", ["yes", "no"])
+def test_a_program_is_in_a_memory_cgroup_where_systemd_makes_one(working, monkeypatch, open_folder, works):
+    """A stand-in for systemd-run, which most machines of tests cannot use."""
+    program, log = open_folder / "systemd-run", open_folder / "log"
+    program.write_text(GROUPS.format(log=log, works=works))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
+    sandbox._memory_group.cache_clear()
+    try:
+        assert run_program("print(7)", LIMITS).last_line == "7"
+    finally:
+        sandbox._memory_group.cache_clear()
+    asked = [line.split() for line in log.read_text().splitlines()]
+    assert len(asked) == (2 if works == "yes" else 1)
+    for words in asked:
+        (limit,) = (int(word.partition("=")[2]) for word in words if word.startswith("MemoryMax="))
+        assert LIMITS.memory_bytes + LIMITS.folder_bytes < limit < 2 * LIMITS.memory_bytes
+        assert ("--user" in words) == (os.getuid() != 0)
 
 
 FAKE = """\

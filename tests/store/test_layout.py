@@ -51,10 +51,10 @@ def test_a_study_with_a_name_of_its_own(tmp_path):
     assert create_study(tmp_path, "a=b ü", "x").path == tmp_path / "a=b ü"
     assert create_study(tmp_path, "a=b ü", "x").name == "a=b ü"
     (tmp_path / "a=b ü" / "study.json").write_text("{}")
-    with pytest.raises(StoreError, match=r"study.name=a=b ü: .* is there already and not empty; choose another name"):
+    with pytest.raises(ConfigError, match=r"study.name=a=b ü: .* is there already and not empty; choose another name"):
         create_study(tmp_path, "a=b ü", "x")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="is a file; choose another name"):
+    with pytest.raises(ConfigError, match="is a file; choose another name"):
         create_study(tmp_path, "file", "x")
 
 
@@ -65,7 +65,7 @@ def test_what_a_killed_start_left_is_in_nobodys_way(tmp_path):
     (folder.path / ".study.json.7.tmp").write_text("")
     assert create_study(tmp_path, "s", "x").path == folder.path
     (folder.path / "mine.txt").write_text("")
-    with pytest.raises(StoreError, match="is there already and not empty"):
+    with pytest.raises(ConfigError, match="is there already and not empty"):
         create_study(tmp_path, "s", "x")
 
 

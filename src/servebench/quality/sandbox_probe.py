@@ -5,6 +5,7 @@ What succeeds does no harm: files are opened and not written, calls get argument
 
 import _thread
 import ctypes
+import fcntl
 import os
 import resource
 import socket
@@ -63,6 +64,29 @@ def _fork() -> None:
         os._exit(7)
 
 
+def _share_memory() -> None:
+    import mmap
+
+    mmap.mmap(-1, mmap.PAGESIZE).close()
+
+
+def _send_descriptor() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(ours, [b"x"], [0])
+
+
+def _fill(folder: str, count: int) -> None:
+    made = []
+    try:
+        for number in range(count):
+            os.symlink("x", f"{folder}/leak{number}")  # noqa: PTH211
+            made.append(number)
+    finally:
+        for number in made:
+            os.remove(f"{folder}/leak{number}")  # noqa: PTH107
+
+
 def check_identity() -> None:
     """Check that the user has no privileges here and is not root outside. Raises AssertionError."""
     with open("/proc/self/status") as file:  # noqa: PTH123
@@ -91,6 +115,15 @@ def check_processes() -> None:
     fails("write to the memory of another process", _write, "/proc/1/mem")
     require(resource.getrlimit(resource.RLIMIT_NPROC) == (0, 0), "processes are not limited")
     require(0 < resource.getrlimit(resource.RLIMIT_AS)[1] < 2**40, "memory is not limited")
+
+
+def check_memory(folder: str, files: int) -> None:
+    """Check that the kernel keeps little memory for a program, which no limit of its own counts. Raises AssertionError."""
+    fails("share memory", _share_memory)
+    fails("send descriptors", _send_descriptor)
+    fails("lock files", fcntl.lockf, 0, fcntl.LOCK_SH)
+    fails("enlarge pipes", fcntl.fcntl, 0, fcntl.F_SETPIPE_SZ, 1 << 20)
+    fails(f"make {files} files", _fill, folder, files)
 
 
 def check_files(needed: Sequence[str], private: Sequence[str]) -> None:

@@ -1,9 +1,12 @@
 """The system calls that a program in the sandbox may make, as a seccomp filter. All others fail as not implemented."""
 
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 # name, number on x86_64, number on aarch64. What one process without threads, network and privileges needs: calls that make
-# processes, namespaces, mounts, keys or sockets, or that look into other processes, are not among them
+# processes, namespaces, mounts, keys or sockets, that look into other processes, or that send descriptors, which live on in the
+# kernel, are not among them
 _TABLE = """
 read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, preadv 295 69, pwritev 296 70,
 open 2 -, openat 257 56, creat 85 -, close 3 57, close_range 436 436, stat 4 -, fstat 5 80, lstat 6 -, newfstatat
@@ -15,8 +18,8 @@ rt_sigsuspend 130 133, rt_sigtimedwait 128 137, sigaltstack 131 132, ioctl 16 29
 115, getitimer 36 102, setitimer 38 103, alarm 37 -, getpid 39 172, getppid 110 173, gettid 186 178, getpgid 121
 155, getpgrp 111 -, getsid 124 156, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177, getresuid
 118 148, getresgid 120 150, getgroups 115 158, capget 125 90, socketpair 53 199, sendto 44 206, recvfrom 45 207,
-sendmsg 46 211, recvmsg 47 212, shutdown 48 210, getsockname 51 204, getpeername 52 205, getsockopt 55 209,
-setsockopt 54 208, execve 59 221, exit 60 93, exit_group 231 94, wait4 61 260, waitid 247 95, kill 62 129, tkill
+shutdown 48 210, getsockname 51 204, getpeername 52 205, getsockopt 55 209,
+execve 59 221, exit 60 93, exit_group 231 94, wait4 61 260, waitid 247 95, kill 62 129, tkill
 200 130, tgkill 234 131, uname 63 160, fsync 74 82, fdatasync 75 83, truncate 76 45, ftruncate 77 46, fallocate
 285 47, fadvise64 221 223, sendfile 40 71, copy_file_range 326 285, getdents 78 -, getdents64 217 61, getcwd 79
 17, chdir 80 49, fchdir 81 50, rename 82 -, renameat 264 38, renameat2 316 276, mkdir 83 -, mkdirat 258 34, rmdir
@@ -38,25 +41,53 @@ ALLOWED: dict[str, dict[str, int]] = {
 """Numbers by machine and name (`platform.machine()`)."""
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_AF_UNIX = 1
 _ENOSYS = 38
-_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS, _ARGUMENT_BYTES = 0, 4, 16, 8
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_REFUSE = _ERRNO | _ENOSYS
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A call that is allowed if one of its arguments has one of these values, or none of these bits."""
+
+    argument: int
+    values: Sequence[int] = ()
+    without: int = 0
+
+    def steps(self, number: int) -> list[tuple[int, int, int, int]]:
+        """Return the steps that decide on the call, and lead on for others."""
+        tests = [(_EQUAL, len(self.values) - place, 0, value) for place, value in enumerate(self.values)]
+        if self.without:
+            tests = [(_ANY_BIT, 0, 1, self.without)]
+        load = (_LOAD, 0, 0, _ARGUMENTS + _ARGUMENT_BYTES * self.argument)
+        decided = [load, *tests, (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+        return [(_EQUAL, 0, len(decided), number), *decided]
+
+
+RULES = {
+    # AF_UNIX: the network namespace does not isolate AF_VSOCK and AF_ALG
+    "socketpair": _Rule(0, values=(1,)),
+    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC: locks, leases and larger pipes are memory of the kernel
+    "fcntl": _Rule(1, values=(0, 1, 2, 3, 4, 1030)),
+    # MAP_SHARED: the kernel keeps what was written to shared memory as long as one page of it is mapped
+    "mmap": _Rule(3, without=1),
+}
+"""The calls that are allowed with some arguments only."""
 
 
 def syscall_filter(machine: str) -> bytes:
-    """Return a seccomp program (classic BPF, a sequence of `struct sock_filter`) that allows the calls in `ALLOWED`.
+    """Return a seccomp program (classic BPF, a sequence of `struct sock_filter`) that allows the calls in `ALLOWED` by `RULES`.
 
-    `socketpair` is allowed for AF_UNIX only, and `socket` not at all: the network namespace does not isolate AF_VSOCK and
-    AF_ALG. Calls of another architecture end the program; x32 has no allowed numbers. Raises KeyError for a machine without
-    a table.
+    `socket` is not allowed at all. Calls of another architecture end the program; x32 has no allowed numbers. Raises KeyError
+    for a machine without a table.
     """
-    numbers = dict(ALLOWED[machine])
-    pair = numbers.pop("socketpair")
+    numbers = ALLOWED[machine]
+    plain = sorted(number for name, number in numbers.items() if name not in RULES)
     steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _ARCHITECTURES[machine]), (_RETURN, 0, 0, _KILL)]
     steps += [(_LOAD, 0, 0, _NUMBER)]
-    steps += [(_EQUAL, len(numbers) + 2 - place, 0, number) for place, number in enumerate(sorted(numbers.values()))]
-    steps += [(_EQUAL, 0, 3, pair), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 0, 1, _AF_UNIX), (_RETURN, 0, 0, _ALLOW)]
-    steps += [(_RETURN, 0, 0, _ERRNO | _ENOSYS)]
-    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+    decided = [step for name, rule in RULES.items() for step in rule.steps(numbers[name])]
+    after = [*decided, (_RETURN, 0, 0, _REFUSE)]
+    steps += [(_EQUAL, len(plain) - 1 - place + len(after), 0, number) for place, number in enumerate(plain)]
+    return b"".join(struct.pack("=HBBI", *step) for step in [*steps, *after, (_RETURN, 0, 0, _ALLOW)])

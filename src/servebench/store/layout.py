@@ -191,7 +191,7 @@ def check_writable(outputs: Path) -> None:
 def create_study(outputs: Path, name: str | None, what: str) -> StudyFolder:
     """Make a study's folder: the asked name, which must be new, or a short id that is free in `outputs` and what is run.
 
-    Raises ConfigError for a name that no folder can have, else StoreError.
+    Raises ConfigError for a name that is taken or that no folder can have, else StoreError.
     """
     if name is not None:
         return _named_study(outputs, name)
@@ -223,11 +223,11 @@ def _named_study(outputs: Path, name: str) -> StudyFolder:
     except FileNotFoundError:
         taken = False
     except NotADirectoryError as error:
-        raise StoreError(f"study.name={name}: {folder.path} is a file; choose another name") from error
+        raise ConfigError(f"study.name={name}: {folder.path} is a file; choose another name") from error
     except OSError as error:
         raise StoreError(f"study.name={name}: {folder.path} cannot be read: {reason_of(error)}") from error
     if taken:
-        raise StoreError(f"study.name={name}: {folder.path} is there already and not empty; choose another name")
+        raise ConfigError(f"study.name={name}: {folder.path} is there already and not empty; choose another name")
     with writing(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
     return folder

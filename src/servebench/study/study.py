@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from servebench import __version__
 from servebench.config import Job, launcher_from_dict
@@ -31,7 +32,7 @@ from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
 from servebench.telemetry.machine import busy_now
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError, StoreError
+from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 
@@ -107,10 +108,7 @@ def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False
     outputs = outputs_folder(jobs[0].settings.study.dir)
     check_writable(outputs)
     check_study(jobs, jobs[0].launcher, registry)
-    folder = create_study(outputs, jobs[0].settings.study.name, study_label(jobs))
-    with exclusive(folder, "choose another study.name"):
-        if folder.state.exists():
-            raise StoreError(f"another servebench has just created {folder.path}; choose another study.name")
+    with new_study(outputs, jobs[0].settings.study.name, study_label(jobs)) as folder:
         plan = planned_runs(jobs)
         state = new_state(folder.name, words, jobs, plan)
         write_plan(folder, plan)
@@ -163,6 +161,16 @@ def continue_study(
             code = _settle(folder, before, remaining, skipped_code)
         print_continuation(folder, [run.name for run in remaining.runs], here=here and bool(before.launcher))
         return code
+
+
+@contextmanager
+def new_study(outputs: Path, name: str | None, what: str) -> Iterator[StudyFolder]:
+    """Make a study's folder, see `create_study`, and keep other processes from it. Raises ConfigError, StoreError."""
+    folder = create_study(outputs, name, what)
+    with exclusive(folder, "choose another study.name"):
+        if folder.state.exists():
+            raise ConfigError(f"another servebench has just created {folder.path}; choose another study.name")
+        yield folder
 
 
 @contextmanager

@@ -16,12 +16,17 @@ from servebench.store.layout import StudyFolder, check_writable, create_study, o
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, write_study
 from servebench.store.tune import TuneState, write_tune
+from servebench.store.layout import StudyFolder, check_writable, outputs_folder
+from servebench.store.plan import read_plan, write_plan
+from servebench.store.state import read_study, write_study
+from servebench.store.tune import read_tune, write_tune
 from servebench.study.recover import recover_study, running_process
 from servebench.study.study import (
     StudySession,
     check_study,
     exclusive,
     new_state,
+    new_study,
     resumed_state,
     study_label,
 )
@@ -31,7 +36,7 @@ from servebench.study.tune_cluster import ClusterTuner
 from servebench.study.tune_plan import plan_tune
 from servebench.study.tuner import Tuner
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ConfigError, FailureKind, ServebenchError, StoreError
+from servebench.util.errors import ConfigError, FailureKind, ServebenchError
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 
@@ -45,10 +50,7 @@ def run_tune(words: Sequence[str], registry: Registry, *, detail: Detail | None 
     first = plan.jobs[0]
     outputs = outputs_folder(first.settings.study.dir)
     check_writable(outputs)
-    folder = create_study(outputs, first.settings.study.name, f"tune-{study_label(plan.jobs)}")
-    with exclusive(folder, "choose another study.name"):
-        if folder.state.exists():
-            raise StoreError(f"another servebench has just created {folder.path}; choose another study.name")
+    with new_study(outputs, first.settings.study.name, f"tune-{study_label(plan.jobs)}") as folder:
         state = new_state(folder.name, ("tune", *words), [first], plan.runs[:1])
         write_plan(folder, plan.runs)
         write_tune(folder, plan.state, state)

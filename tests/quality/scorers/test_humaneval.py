@@ -7,7 +7,7 @@ import pytest
 from servebench.contracts.quality import ItemAnswer
 from servebench.contracts.settings import QualitySettings
 from servebench.quality.sandbox import sandbox_errors
-from servebench.quality.scorers.humaneval import HumanEvalScorer, code_of, program_of
+from servebench.quality.scorers.humaneval import HumanEvalScorer, checks_of, code_of, program_of
 from servebench.util.errors import ConfigError
 
 NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -70,9 +70,10 @@ def test_right_code_in_any_shape_is_a_program_that_passes(code):
     assert names["total"]([4]) == 4
 
 
-def test_wrong_code_is_a_program_that_fails():
+def test_the_tests_fail_for_wrong_code_and_know_nothing_of_it():
+    exec(checks_of(ROW), {"__name__": "tests", "total": sum})
     with pytest.raises(AssertionError):
-        exec(program_of(ROW, "    return 3\n"), {"__name__": "program"})
+        exec(checks_of(ROW), {"__name__": "tests", "total": lambda xs: 3})
 
 
 def test_items_are_the_problems_in_the_shape_of_the_api(tmp_path):
@@ -121,6 +122,61 @@ def test_grades_by_running_the_tests(tmp_path, text, correct, outcome):
     assert grade.correct is correct
     assert (grade.detail or {}).get("outcome") == outcome
     assert (grade.note is None) == correct
+
+
+CHEATS = [
+    # what was possible while the code ran in the interpreter of the verdict
+    "def total(xs):\n    import sys, os\n    f = sys._getframe()\n    while f:\n        g = f.f_globals\n"
+    "        if 'mark' in g:\n"
+    "            [os.write(n, g['mark']) for n in range(3, 64) if os.path.exists(f'/proc/self/fd/{n}')]\n"
+    "            os._exit(0)\n"
+    "        f = f.f_back\n    return 3",
+    "import sys\nsys._getframe(1).f_globals['names'] = {}\ndef total(xs): return 3",
+    "def total(xs):\n    import sys\n    sys._getframe(1).f_globals['check'] = print\n    return 3",
+    "def total(xs):\n    import os\n    os._exit(0)",
+    "import atexit, os\natexit.register(os._exit, 0)\ndef total(xs): return 3",
+    "class Same(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\ndef total(xs): return Same(3)",
+    "class Same:\n    def __eq__(self, other): return True\ndef total(xs): return Same()",
+    "import builtins\nbuiltins.AssertionError = SystemExit\ndef total(xs): raise SystemExit",
+    "import os\ndef total(xs):\n    for n in range(3, 64):\n        try: os.write(n, b'{\"value\": 3}\\n' * 9)\n"
+    "        except OSError: pass\n    return 3",
+    "import os\nos.closerange(3, 64)\ndef total(xs): return 3",
+    "import gc\ndef total(xs):\n    for one in gc.get_objects():\n        if isinstance(one, dict) and 'mark' in one:\n"
+    "            import os\n            os.write(one.get('end_fd', 3), one['mark'])\n    os._exit(0)",
+]
+
+
+@NEEDS
+@pytest.mark.parametrize("code", CHEATS)
+def test_code_cannot_pass_by_its_own_word(working, tmp_path, code):
+    scorer = HumanEvalScorer()
+    (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
+    grade = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=f"```python\n{code}\n```"))
+    assert grade.correct is False
+    assert grade.detail["outcome"] != "passed"
+
+
+@NEEDS
+@pytest.mark.parametrize(
+    ("code", "test"),
+    [
+        ("return tuple(x for x in xs)", "assert candidate([1, (2, 3)]) == (1, (2, 3))"),
+        ("return iter(xs)", "assert tuple(candidate([1, 2])) == (1, 2)\n    assert candidate([1]) != [1]"),
+        ("return {1: {2, 3}, 'é\\ud800': (b'x', 1j, None, 0.1)}", "assert candidate(0)[1] == {2, 3}"),
+        ("xs.sort()", "xs = [2, 1]\n    assert candidate(xs) is None\n    assert xs == [1, 2]"),
+        ("return 7 ** 9999", "assert candidate(0) == 7 ** 9999"),
+        ("return float('nan')", "assert candidate(0) != candidate(0)"),
+        ("return 1 / 0", "try:\n        candidate(0)\n    except ZeroDivisionError:\n        return\n    assert False"),
+        ("return True", "assert candidate(xs=0) is True\n    assert total(0) is helper(True)"),
+    ],
+)  # fmt: skip
+def test_values_of_all_plain_kinds_reach_the_tests(working, tmp_path, code, test):
+    row = {**ROW, "test": f"def check(candidate):\n    {test}\n"}
+    scorer = HumanEvalScorer()
+    (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [row]), 1, 0)
+    text = f"```python\ndef total(xs):\n    {code}\n```"
+    grade = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=text))
+    assert grade.correct is True, grade
 
 
 @NEEDS

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.quality.rows import read_rows, sample
-from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_errors
+from servebench.quality.sandbox import run_tests, sandbox_errors
+from servebench.quality.sandbox_program import SandboxLimits
 from servebench.util.errors import ConfigError
 from servebench.util.wheel_file import PackagedFile
 
@@ -51,17 +52,26 @@ def code_of(text: str, entry_point: str) -> str | None:
 
 
 def program_of(problem: dict[str, str], code: str) -> str:
-    """Return prompt, code and tests as one program. Code that defines the function follows the part of the prompt before
-    it, which has imports and helpers; other code is taken as the function's body."""
-    head, entry = problem["prompt"], problem["entry_point"]
-    defines = re.compile(rf"^(?:async[ \t]++)?def[ \t]++{re.escape(entry)}\b", re.MULTILINE)
-    if defines.search(code):
-        first = defines.search(head)
-        start = head[: first.start()] if first else head
-        body = f"{start}\n{code}"
-    else:
-        body = head + (code if code[:1] in " \t\n" else textwrap.indent(code, "    "))
-    return f"{body}\n\n{problem['test']}\n\ncheck({entry})\n"
+    """Return prompt and code as one program, without the tests. Code that defines the function follows the part of the prompt
+    before it, which has imports and helpers; other code is taken as the function's body."""
+    if _definition(problem).search(code):
+        return f"{_before(problem)}\n{code}"
+    return problem["prompt"] + (code if code[:1] in " \t\n" else textwrap.indent(code, "    "))
+
+
+def checks_of(problem: dict[str, str]) -> str:
+    """Return the tests as a program in which the function is known: they may use the prompt's imports and helpers."""
+    return f"{_before(problem)}\n\n{problem['test']}\n\ncheck({problem['entry_point']})\n"
+
+
+def _definition(problem: dict[str, str]) -> re.Pattern[str]:
+    return re.compile(rf"^(?:async[ \t]++)?def[ \t]++{re.escape(problem['entry_point'])}\b", re.MULTILINE)
+
+
+def _before(problem: dict[str, str]) -> str:
+    """Return the part of the prompt before its function."""
+    found = _definition(problem).search(problem["prompt"])
+    return problem["prompt"][: found.start()] if found else problem["prompt"]
 
 
 def _longest_valid(text: str) -> str:
@@ -127,6 +137,6 @@ class HumanEvalScorer(Scorer):
         code = code_of(answer.text, problem["entry_point"]) if self.settings.api == "chat" else answer.text
         if not code or not code.strip():
             return Grade(correct=False, extracted=None, note="no code in the answer")
-        result = run_program(program_of(problem, code), self.limits)
+        result = run_tests(program_of(problem, code), problem["entry_point"], checks_of(problem), self.limits)
         note = None if result.outcome == "passed" else ": ".join(filter(None, (result.outcome, result.last_line)))
         return Grade(correct=result.outcome == "passed", extracted=code, note=note, detail={"outcome": result.outcome})

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from servebench.report.dashboard.local import ADDRESS
 from servebench.util.children import python_environment
 from servebench.util.errors import PreflightError
 
-ADDRESS = "127.0.0.1"
 PORT = 8501
 
 
@@ -25,20 +25,19 @@ def dashboard_command(outputs: Path, port: int, hosts: Sequence[str] = ()) -> li
         "server.fileWatcherType": "none",
         "browser.gatherUsageStats": "false",
         "client.toolbarMode": "minimal",
+        "logger.hideWelcomeMessage": "true",
         "runner.magicEnabled": "false",
         "theme.base": "light",
         "theme.primaryColor": "#0a58a3",
     }
     words = [f"--{name}={value}" for name, value in options.items()]
     module = "servebench.report.dashboard.serve"
-    return [sys.executable, "-P", "-m", module, str(outputs.absolute()), ",".join(hosts), *words]
+    return [sys.executable, "-P", "-m", module, str(outputs.absolute()), str(port), ",".join(hosts), *words]
 
 
 def serve_dashboard(outputs: Path, port: int, hosts: Sequence[str] = ()) -> NoReturn:
     """Replace this process by the server, so that a signal stops all of it. Raises PreflightError."""
     command, environment = dashboard_command(outputs, port, hosts), python_environment(None, "STREAMLIT_")
-    sys.stderr.write(f"servebench: the dashboard is at http://{ADDRESS}:{port}; press Ctrl-C to stop it\n")
-    sys.stderr.flush()
     # Streamlit reads .streamlit/ of the folder it starts in
     os.chdir(Path(__file__).parent)
     os.execve(command[0], command, environment)  # noqa: S606  no shell is wanted

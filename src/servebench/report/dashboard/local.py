@@ -1,16 +1,19 @@
-"""Refuses requests that other sites make through the user's browser: by a name of their own for this machine, or across origins.
+"""Refuses requests that are not the user's: of other users, who lack the token, and of other sites, through the user's browser.
 
-Streamlit checks neither for pages, and listens to any name. Version 1.5x is built on Tornado, later ones on Starlette.
+As in Jupyter the first request has the token in its address and gets a cookie; it is sent on to the same address without the
+token, so that neither the history nor a `Referer` has it. Streamlit, which is built on Starlette, checks nothing of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from importlib.util import find_spec
-from typing import Any
-from urllib.parse import urlsplit
+import hmac
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-LOCAL = frozenset(("127.0.0.1", "localhost", "::1"))
+ADDRESS = "127.0.0.1"
+LOCAL = frozenset((ADDRESS, "localhost", "::1"))
 
 
 def is_local(host: str | None, origin: str | None, hosts: frozenset[str] = frozenset()) -> bool:
@@ -32,42 +35,70 @@ def _name(url: str) -> str | None:
         return None
 
 
-def require_local(hosts: frozenset[str] = frozenset()) -> None:
-    """Make every server of this process refuse requests that are not local; `hosts` are more names to accept."""
-    if find_spec("starlette"):
-        _guard_starlette(hosts)
-    if find_spec("tornado"):
-        _guard_tornado(hosts)
+@dataclass(frozen=True)
+class Door:
+    """Who comes in: with `token`, from a page of this machine or of `hosts`. `port` keeps the cookies of two dashboards apart."""
+
+    token: str
+    port: int
+    hosts: frozenset[str] = frozenset()
+
+    @property
+    def cookie(self) -> tuple[str, str]:
+        """The name and value of the cookie of those who have shown the token."""
+        return f"servebench-{self.port}", hmac.digest(self.token.encode(), b"cookie", "sha256").hex()
+
+    def asks(self, headers: Sequence[tuple[bytes, bytes]], query: bytes) -> Literal["in", "token", "refused"]:
+        """Return what to do with a request: let it in, replace its token by the cookie, or refuse it."""
+        found = {name.lower(): value.decode("latin-1") for name, value in headers}
+        single = all(sum(name.lower() == one for name, _ in headers) <= 1 for one in (b"host", b"origin"))
+        if not (single and is_local(found.get(b"host"), found.get(b"origin"), self.hosts)):
+            return "refused"
+        if any(_equal(value, self.token) for name, value in _parameters(query) if name == "token"):
+            return "token"
+        name, value = self.cookie
+        cookies = (part.strip().partition("=") for part in found.get(b"cookie", "").split(";"))
+        known = [_equal(given, value) for key, _, given in cookies if key == name]
+        return "in" if any(known) else "refused"
 
 
-def _guard_starlette(hosts: frozenset[str]) -> None:
+def _parameters(query: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+
+
+def _equal(given: str, secret: str) -> bool:
+    """Return whether a secret was given, in a time that does not depend on how much of it is right."""
+    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+
+
+def guard(door: Door) -> None:
+    """Make every server of this process refuse requests that may not come in."""
     from starlette.applications import Starlette
 
     answer = Starlette.__call__
 
     async def checked(self: Any, scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
-        headers = [(name.lower(), value.decode("latin-1")) for name, value in scope.get("headers", ())]
-        found = {name: value for name, value in headers if name in (b"host", b"origin")}
-        single = sum(name in found for name, _ in headers) == len(found)
-        if scope["type"] == "lifespan" or (single and is_local(found.get(b"host"), found.get(b"origin"), hosts)):
+        known = "in" if scope["type"] == "lifespan" else door.asks(scope["headers"], scope["query_string"])
+        if known == "in":
             await answer(self, scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
+        elif known == "token":
+            rest = urlencode([pair for pair in _parameters(scope["query_string"]) if pair[0] != "token"])
+            name, value = door.cookie
+            cookie = f"{name}={value}; Path=/; HttpOnly; SameSite=Lax"
+            # a relative address: a path of two slashes would name another host
+            await _send(send, 303, {"location": f"?{rest}" if rest else "./", "set-cookie": cookie})
         else:
-            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": b"the dashboard is only for this machine"})
+            await _send(send, 403, {}, b"open the address with the token that 'servebench dashboard' printed\n")
 
     Starlette.__call__ = checked  # type: ignore[method-assign]
 
 
-def _guard_tornado(hosts: frozenset[str]) -> None:
-    from tornado.web import Application, ErrorHandler
-
-    find = Application.find_handler
-
-    def checked(self: Any, request: Any, **options: Any) -> Any:
-        if is_local(request.headers.get("Host"), request.headers.get("Origin"), hosts):
-            return find(self, request, **options)
-        return self.get_handler_delegate(request, ErrorHandler, {"status_code": 403})
-
-    Application.find_handler = checked
+async def _send(
+    send: Callable[[Any], Awaitable[None]], status: int, headers: dict[str, str], body: bytes = b""
+) -> None:
+    every = {"content-type": "text/plain", "referrer-policy": "no-referrer", "cache-control": "no-store", **headers}
+    pairs = [(name.encode(), value.encode()) for name, value in every.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})

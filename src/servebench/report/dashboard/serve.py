@@ -1,16 +1,17 @@
 """Serves the dashboard warm: slow imports and reads are done before the first page is requested.
 
-`python -m servebench.report.dashboard.serve OUTPUTS HOSTS STREAMLIT_OPTIONS`; `servebench dashboard` starts it.
+`python -m servebench.report.dashboard.serve OUTPUTS PORT HOSTS STREAMLIT_OPTIONS`; `servebench dashboard` starts it.
 """
 
 from __future__ import annotations
 
+import secrets
 import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servebench.report.dashboard.local import require_local
+from servebench.report.dashboard.local import ADDRESS, Door, guard
 from servebench.store.overview import all_points
 from servebench.store.studies import study_paths
 
@@ -47,11 +48,17 @@ def main() -> None:
 
     from servebench.report.html import build, first_screen  # noqa: F401  slow to import
 
-    outputs = sys.argv[1]
-    require_local(frozenset(filter(None, sys.argv[2].split(","))))
+    outputs, port, hosts, *options = sys.argv[1:]
+    # made here: other users can read the words of a command
+    token = secrets.token_urlsafe(32)
+    guard(Door(token, int(port), frozenset(filter(None, hosts.split(",")))))
+    sys.stderr.write(
+        f"servebench: the dashboard is at http://{ADDRESS}:{port}/?token={token}; press Ctrl-C to stop it\n"
+    )
+    sys.stderr.flush()
     points_of(outputs, signature(Path(outputs)))
     app = Path(__file__).with_name("app.py")
-    sys.argv = ["streamlit", "run", str(app), *sys.argv[3:], "--", outputs]
+    sys.argv = ["streamlit", "run", str(app), *options, "--", outputs]
     cli.main()
 
 
