@@ -28,7 +28,7 @@ from servebench.measure.derive import count_missing
 from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.ledger import entry
 from servebench.run.looks import Looks
-from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S, suspect
+from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S, UNANSWERED, last_failure
 from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of, references_of
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.run.requests import answer_bytes_max, planned_requests
@@ -335,10 +335,14 @@ def _judged(session: RunSession, report: PhaseReport, records: Sequence[Record],
     the server did instead while the load ran."""
     if report.stopped is StopReason.NOT_ANSWERING:
         return replace(report, error=said)
-    if report.stopped is not None or session.launcher.simulated or not suspect(records):
+    failure = last_failure(records)
+    if report.stopped is not None or session.launcher.simulated or failure is None:
         return report
     if session.launcher.local and died_at_end(session.running, records):
         return replace(report, stopped=StopReason.ENGINE_DIED)
+    if session.launcher.local and failure in UNANSWERED:
+        # what is started here is watched: a process that lives and says nothing wrong was only too slow
+        return report
     session.display.status("requests failed: asking the server whether it still answers")
     said = failing(session.running, session.engine, min(session.settings.load.timeout_s, ASK_TIMEOUT_S))
     return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from servebench.analysis.warnings import catalog
 from servebench.contracts.exchange import StopReason
-from servebench.contracts.results import Point, Record, RunStatus
+from servebench.contracts.results import Outcome, Point, Record, RunStatus
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, ServebenchError
 
 SILENCE_MARGIN_S = 30.0
@@ -14,6 +14,8 @@ SILENCE_MARGIN_S = 30.0
 
 BROKEN = ("refused", "reset", "truncated")
 """Outcomes of the last request of a point whose engine may have died."""
+UNANSWERED = (*BROKEN, "timeout")
+"""Outcomes of requests to which the server said nothing that is wrong."""
 NOT_THE_SERVER = ("cancelled", "abandoned", "session_ended")
 """Outcomes that say nothing of the server."""
 
@@ -72,16 +74,17 @@ def no_success_error(points: Sequence[Point], api: str) -> LoadError | None:
     return LoadError(f"no request succeeded: {reason}")
 
 
-def suspect(records: Sequence[Record]) -> bool:
-    """Return whether the server may have stopped answering in a phase: no request succeeded that was sent after the last
-    failure."""
-    failed = [one.ended_ns for one in records if one.outcome not in ("ok", *NOT_THE_SERVER)]
+def last_failure(records: Sequence[Record]) -> Outcome | None:
+    """Return the outcome of the last request that failed, if none succeeded that was sent after it: the server may have stopped
+    answering."""
+    failed = [one for one in records if one.outcome not in ("ok", *NOT_THE_SERVER)]
     answered = [one.sent_ns for one in records if one.outcome == "ok" and one.sent_ns is not None]
-    return bool(failed) and max(failed) > max(answered, default=0)
+    last = max(failed, key=lambda one: one.ended_ns, default=None)
+    return last.outcome if last is not None and last.ended_ns > max(answered, default=0) else None
 
 
 def stop_error(
-    stopped: StopReason | None, death: str | None, *, timeout_s: float, said: str | None, attached: bool
+    stopped: StopReason | None, death: str | None, *, timeout_s: float, said: str | None = None, attached: bool = False
 ) -> ServebenchError | None:
     """Return the error that ends a run after a point; null to go on with the next point.
 

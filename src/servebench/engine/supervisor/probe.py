@@ -166,8 +166,8 @@ def _attempt(
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the deadline is over")
         except httpx.ReadTimeout:
-            lacks = "the end of its answer" if content.arrived else "generated content"
-            late = f"{url} did not stream {lacks} within {left_s:.3g} s"
+            lacks = "no end of its answer" if content.arrived else "no generated content"
+            late = f"{url} streamed {lacks} in time"
             return EngineError(late, kind=FailureKind.NOT_READY), False, False
         content.finish()
         if _has_content(content, url):
