@@ -167,7 +167,7 @@ def _attempt(
                     raise httpx.ReadTimeout("the deadline is over")
         except httpx.ReadTimeout:
             lacks = "no end of its answer" if content.arrived else "no generated content"
-            late = f"{url} streamed {lacks} in time"
+            late = f"{url} streamed {lacks} in time ({left_s:.3g} s)"
             return EngineError(late, kind=FailureKind.NOT_READY), False, False
         content.finish()
         if _has_content(content, url):
