@@ -345,6 +345,15 @@ class Launcher:
         """Return the command that `--cfg command` prints. Pure. Raises ConfigError."""
         return engine.command(context)
 
+    def find(
+        self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, say: Say
+    ) -> RunningEngine | None:
+        """Return a server that is already running once it has generated a token; None from a launcher that starts one.
+
+        Called before anything of a study is made. Raises EngineError with one line if the server cannot be measured.
+        """
+        return None
+
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
     ) -> RunningEngine:

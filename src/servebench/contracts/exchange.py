@@ -170,6 +170,8 @@ class StopReason(StrEnum):
     WORKER_DIED = "worker_died"
     NO_PROGRESS = "no_progress"
     """The engine was up but sent no data."""
+    NOT_ANSWERING = "not_answering"
+    """The server failed request after request, and one more that only asked whether it still answers."""
 
 
 class EndReason(StrEnum):
@@ -191,7 +193,8 @@ class PhaseReport:
 
     `planned` and `sent` count measured requests, `fillers` those sent to keep the level while these ended.
     `loop_lag_ms_p99` is how late the loop woke up; `clock_step_ns` is how far the wall clock was stepped.
-    `stopped` is why the phase was ended early, if it was; `error` then says how a worker died. `ended_by` is why a point that
+    `stopped` is why the phase was ended early, if it was; `error` then says how a worker died, or what the server does instead of
+    answering. `ended_by` is why a point that
     ends when it is precise has ended.
     """
 

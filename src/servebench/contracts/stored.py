@@ -84,6 +84,12 @@ class RunData:
         return str(said) if said else None
 
     @property
+    def failure(self) -> str | None:
+        """The kind of failure of a failed run."""
+        kind = self.state.get("failure")
+        return kind if isinstance(kind, str) else None
+
+    @property
     def config(self) -> Mapping[str, Any]:
         """The resolved config; empty if unknown."""
         return mapping(self.manifest.get("config"))

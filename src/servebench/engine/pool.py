@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,13 +117,29 @@ def remove_kept(context: LaunchContext) -> None:
     shutil.rmtree(context.kept_folder, ignore_errors=True)
 
 
+Found = Sequence[tuple[RunSettings, RunningEngine]]
+"""The servers that were found before the study began, and for which settings."""
+
+
+def same_server(one: RunSettings, other: RunSettings) -> bool:
+    """Return whether two runs measure the same server in the same way."""
+    return (one.engine.name, one.launch, one.model) == (other.engine.name, other.launch, other.model)
+
+
 class EnginePool:
     """Start engines on demand; stop one when the next run needs another, or at the end."""
 
     def __init__(
-        self, registry: Registry, display: ProgressDisplay, cache_dir: Path, port_of: Callable[[str], int] = free_port
+        self,
+        registry: Registry,
+        display: ProgressDisplay,
+        cache_dir: Path,
+        port_of: Callable[[str], int] = free_port,
+        found: Found = (),
     ) -> None:
-        """`port_of(host)` chooses the port of an engine without a configured one."""
+        """`port_of(host)` chooses the port of an engine without a configured one. A server that was `found` is not asked again
+        by the first run."""
+        self._found = found
         self._port_of = port_of
         self._registry = registry
         self._display = display
@@ -196,6 +212,10 @@ class EnginePool:
         """
 
         def start(context: LaunchContext) -> RunningEngine:
+            found, self._found = self._found, ()
+            for known, server in found:
+                if same_server(known, settings):
+                    return server
             return launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
 
         rejected = (engine.name, context.engine.executable)

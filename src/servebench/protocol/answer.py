@@ -109,6 +109,11 @@ class AnswerScan:
         if chunk.get("error") or chunk.get("object") == "error":
             self.fail(error_message(chunk) or "an error without a message")
 
+    @property
+    def said_end(self) -> bool:
+        """Whether the answer has said that it is over: with a finish reason, `[DONE]` or a last usage."""
+        return self.done or self.finish_reason is not None or self.ended_by_usage
+
     def _align(self) -> None:
         """Fill the lists of counts up to `event_ns`, to which `protocol.stream` adds events with nothing but text."""
         behind = len(self.event_ns) - len(self._ids)
@@ -351,6 +356,11 @@ class FirstContent:
     def arrived(self) -> bool:
         """Whether generated content has come."""
         return bool(self._scan.event_ns)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer has said that it is over."""
+        return self._scan.said_end
 
     @property
     def error(self) -> str | None:

@@ -73,7 +73,8 @@ def execute_run(request: RunRequest) -> RunResult:
             _grade(request, progress)
             ending = ending_of_points(progress.points)
     except (KeyboardInterrupt, ServebenchError) as error:
-        ending = ending_of_error(_cause(error, progress))
+        attached = not request.registry.launcher(settings.launch.name).local
+        ending = ending_of_error(_cause(error, progress, attached=attached))
     finally:
         progress.close()
     stored = stored_counts(request.folder)
@@ -90,10 +91,15 @@ def execute_run(request: RunRequest) -> RunResult:
     )
 
 
-def _cause(error: KeyboardInterrupt | ServebenchError, progress: _Progress) -> KeyboardInterrupt | ServebenchError:
-    """Return the death of the engine where that is behind an error of talking to it, else the error."""
-    if isinstance(error, EngineError) and error.kind is not FailureKind.DIED and progress.lease is not None:
-        death = awaited_death(progress.lease.running)
+def _cause(
+    error: KeyboardInterrupt | ServebenchError, progress: _Progress, *, attached: bool
+) -> KeyboardInterrupt | ServebenchError:
+    """Return the death of the engine where that is behind an error of talking to it, else the error. An error of a server that
+    is `attached` passes when its operator has mended it."""
+    if isinstance(error, EngineError) and error.kind is not FailureKind.DIED:
+        if attached:
+            return EngineError(f"{error}; 'servebench resume' goes on when it answers", kind=FailureKind.ENDPOINT)
+        death = awaited_death(progress.lease.running) if progress.lease is not None else None
         return error if death is None else EngineError(death, kind=FailureKind.DIED)
     return error
 
@@ -123,7 +129,12 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         request.display.point(measured.point)
         finished = PointFinished(run_id=request.run_id, point=measured.point, folder=request.folder.path)
         _notify(request, "servebench_point_finished", finished)
-        error = stop_error(measured.stopped, session.running.died(), timeout_s=session.settings.load.timeout_s)
+        error = stop_error(
+            *(measured.stopped, session.running.died()),
+            timeout_s=session.settings.load.timeout_s,
+            said=measured.said,
+            attached=not session.launcher.local,
+        )
         if error is not None:
             raise error
 

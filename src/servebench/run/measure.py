@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from servebench.analysis.disturbance import SOURCES, find_disturbances
@@ -13,6 +14,7 @@ from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, Sto
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.engine.admin import reset_cache
+from servebench.engine.supervisor.probe import failing
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
 from servebench.load.plan.levels import Level, with_trace_times
 from servebench.load.plan.schedule import (
@@ -26,7 +28,7 @@ from servebench.measure.derive import count_missing
 from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.ledger import entry
 from servebench.run.looks import Looks
-from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S
+from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S, UNANSWERED, last_failure
 from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of, references_of
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.run.requests import answer_bytes_max, planned_requests
@@ -39,6 +41,8 @@ from servebench.util.errors import ConfigError, EngineError, ServebenchError
 from servebench.util.units import NS_PER_S
 
 DEATH_NOTICE_S = 5.0
+ASK_TIMEOUT_S = 120.0
+"""For how long a server that fails requests is waited for when it is asked for one more answer."""
 POLL_S = 0.05
 
 ANSWER_READER = "servebench.measure.derive:spoken"
@@ -47,10 +51,12 @@ ANSWER_READER = "servebench.measure.derive:spoken"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredLevel:
-    """A point, its requests and records, and why it was stopped early, if it was."""
+    """A point, its requests and records, and why it was stopped early, if it was. `said` is what the server did instead of
+    answering."""
 
     point: Point
     stopped: StopReason | None
+    said: str | None = None
     requests: Sequence[Request] = ()
     records: Sequence[Record] = ()
 
@@ -68,9 +74,8 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
         report, answered = _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
         if report.stopped:
             evidence = _evidence(session, level, report, facts, planned=0)
-            return MeasuredLevel(
-                point=build_point(evidence, extra=_warnings(session, level, report)), stopped=report.stopped
-            )
+            point = build_point(evidence, extra=_warnings(session, level, report))
+            return MeasuredLevel(point=point, stopped=report.stopped, said=report.error)
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
         answer_s = mean_answer_s(answered)
         level = with_edges(level, session.settings.load, answer_s)
@@ -89,8 +94,6 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
         looks = looks_at(session, level, sampler)
         sent = (*prompts.requests, *fillers)
         report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
-        if report.stopped is None and died_at_end(session.running, records):
-            report = replace(report, stopped=StopReason.ENGINE_DIED)
     readings = sampler.readings()
     if session.launcher.simulated:
         readings += virtual_readings(session.running)
@@ -99,7 +102,9 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
     measured = {"requests": prompts.requests, "records": records, "readings": readings}
     evidence = _evidence(session, level, report, facts, planned=planned_count(level, report), **measured)
     point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)])
-    return MeasuredLevel(point=point, stopped=report.stopped, requests=prompts.requests, records=records)
+    return MeasuredLevel(
+        point=point, stopped=report.stopped, said=report.error, requests=prompts.requests, records=records
+    )
 
 
 def mean_answer_s(records: Sequence[Record]) -> float | None:
@@ -291,7 +296,9 @@ def _run_phase(
     facts = replace(facts, planned={name: one for name, one in facts.planned.items() if name in ids})
     patience_s = plan.timeout_s + SILENCE_MARGIN_S
     duration_s = None if warmup else level.duration_s
-    watch = Watcher(session.display, session.running, label, plan.measured, duration_s, patience_s=patience_s)
+    timeout_s = min(plan.timeout_s, ASK_TIMEOUT_S)
+    ask = None if session.launcher.local else partial(failing, session.running, session.engine, timeout_s)
+    watch = Watcher(session.display, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=ask)
     nodes, workers = _load_generators(session, level, plan, warmup=warmup)
     spool = session.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
     spools = worker_spools(spool, workers)
@@ -320,7 +327,25 @@ def _run_phase(
     session.writer.append(records)
     session.ledger.append(entry(level.point, report, records, warmup=warmup))
     discard_spools(spools)
-    return report, records
+    return _judged(session, report, records, watch.said), records
+
+
+def _judged(session: RunSession, report: PhaseReport, records: Sequence[Record], said: str | None) -> PhaseReport:
+    """Return the report of a phase, stopped if the engine died at its end or the server answers no more requests. `said` is what
+    the server did instead while the load ran."""
+    if report.stopped is StopReason.NOT_ANSWERING:
+        return replace(report, error=said)
+    failure = last_failure(records)
+    if report.stopped is not None or session.launcher.simulated or failure is None:
+        return report
+    if session.launcher.local and died_at_end(session.running, records):
+        return replace(report, stopped=StopReason.ENGINE_DIED)
+    if session.launcher.local and failure in UNANSWERED:
+        # what is started here is watched: a process that lives and says nothing wrong was only too slow
+        return report
+    session.display.status("requests failed: asking the server whether it still answers")
+    said = failing(session.running, session.engine, min(session.settings.load.timeout_s, ASK_TIMEOUT_S))
+    return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
 
 
 def _plan(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from servebench.analysis.warnings import catalog
 from servebench.contracts.exchange import StopReason
-from servebench.contracts.results import Point, RunStatus
+from servebench.contracts.results import Outcome, Point, Record, RunStatus
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, ServebenchError
 
 SILENCE_MARGIN_S = 30.0
@@ -14,6 +14,10 @@ SILENCE_MARGIN_S = 30.0
 
 BROKEN = ("refused", "reset", "truncated")
 """Outcomes of the last request of a point whose engine may have died."""
+UNANSWERED = (*BROKEN, "timeout")
+"""Outcomes of requests to which the server said nothing that is wrong."""
+NOT_THE_SERVER = ("cancelled", "abandoned", "session_ended")
+"""Outcomes that say nothing of the server."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +74,35 @@ def no_success_error(points: Sequence[Point], api: str) -> LoadError | None:
     return LoadError(f"no request succeeded: {reason}")
 
 
-def stop_error(stopped: StopReason | None, death: str | None, *, timeout_s: float) -> ServebenchError | None:
+def last_failure(records: Sequence[Record]) -> Outcome | None:
+    """Return the outcome of the last request that failed, if none succeeded that was sent after it: the server may have stopped
+    answering."""
+    failed = [one for one in records if one.outcome not in ("ok", *NOT_THE_SERVER)]
+    answered = [one.sent_ns for one in records if one.outcome == "ok" and one.sent_ns is not None]
+    last = max(failed, key=lambda one: one.ended_ns, default=None)
+    return last.outcome if last is not None and last.ended_ns > max(answered, default=0) else None
+
+
+def stop_error(
+    stopped: StopReason | None, death: str | None, *, timeout_s: float, said: str | None = None, attached: bool = False
+) -> ServebenchError | None:
     """Return the error that ends a run after a point; null to go on with the next point.
 
-    `death` is why the engine died. A dead worker fails its point only, a dead engine the run.
+    `death` is why the engine died, `said` what a server does instead of answering; servebench did not start one that is
+    `attached`. A dead worker fails its point only, a dead engine the run.
     """
+    if stopped is StopReason.NOT_ANSWERING and death is None:
+        return EngineError(f"the server stopped answering: {said}", kind=FailureKind.OTHER)
     if stopped is StopReason.INTERRUPT:
         return Interrupted("interrupted")
     if stopped is StopReason.ENGINE_DIED or death is not None:
         return EngineError(death or "the engine died under load", kind=FailureKind.DIED)
     if stopped is StopReason.NO_PROGRESS:
         patience_s = timeout_s + SILENCE_MARGIN_S
+        see = "" if attached else "see engine.log, and "
         return EngineError(
             f"the engine was up but sent no data for {patience_s:g} s (load.timeout_s plus {SILENCE_MARGIN_S:g} s) while "
-            "requests were open; see engine.log, and lower load.timeout_s to notice earlier",
+            f"requests were open; {see}lower load.timeout_s to notice earlier",
             kind=FailureKind.SILENT,
         )
     return None

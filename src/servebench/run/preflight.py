@@ -5,10 +5,10 @@ import resource
 from collections.abc import Sequence
 
 from servebench.config import Job
-from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.engine import Engine, Launcher, ProgressDisplay, RunningEngine
 from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.adapters.flags import flag_name
-from servebench.engine.pool import launch_context
+from servebench.engine.pool import Found, launch_context, same_server
 from servebench.engine.supervisor.ports import describe_owner, port_problem
 from servebench.engine.tokenize import offline_tokenizer
 from servebench.load.coordinator.share import usable_cores, worker_count
@@ -60,6 +60,31 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def find_servers(jobs: Sequence[Job], registry: Registry, display: ProgressDisplay) -> Found:
+    """Return the running servers that these jobs measure, each asked once. Raises EngineError with a line for each that cannot be
+    measured."""
+    found: list[tuple[RunSettings, RunningEngine]] = []
+    faults: dict[str, EngineError] = {}
+    asked: list[RunSettings] = []
+    for settings in (job.settings for job in jobs):
+        if any(same_server(settings, one) for one in asked):
+            continue
+        asked.append(settings)
+        launcher = registry.launcher(settings.launch.name)
+        display.status("waiting for the running server to answer a first request")
+        engine = registry.engine(settings.engine.name)
+        try:
+            context = launch_context(settings, cache_folder())
+            server = launcher.find(engine, context, settings.launch, say=display.detail)
+        except EngineError as error:
+            faults.setdefault(str(error), error)
+        else:
+            found += [] if server is None else [(settings, server)]
+    if faults:
+        raise EngineError("\n".join(faults), kind=next(iter(faults.values())).kind)
+    return found
 
 
 def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *, here: bool) -> list[str]:

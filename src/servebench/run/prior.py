@@ -17,7 +17,7 @@ from servebench.store.state import read_run
 from servebench.store.tables import read_records, read_rows
 
 STORED_DOUBT = Doubt(code="", message="shown when the point was measured", remedy="see the output of that command")
-CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
+CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress", "not_answering"})
 """Warnings of a point that was cut off, so that it is measured again."""
 
 

@@ -1,8 +1,9 @@
 """Progress of a phase while it runs, and the reasons to stop it early."""
 
 import statistics
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from servebench.contracts.engine import RunningEngine
@@ -11,6 +12,9 @@ from servebench.contracts.results import Record
 from servebench.load.client.progress import Counts
 from servebench.measure.derive import ttft_ms
 from servebench.report.terminal.display import Display
+
+ASK_AFTER_S, ASK_FAILED_LEAST = 5.0, 3
+"""A server is asked whether it still answers after so long without an answer, and so many failed requests."""
 
 LOOK_ENDED_MAX = 64
 """With more ended requests TTFT so far stays as it is: reading them all again would take CPU time from the load."""
@@ -28,6 +32,8 @@ class Watcher:
     _: KW_ONLY
     patience_s: float
     """How long an engine with open requests may send nothing."""
+    ask: Callable[[], str | None] | None = None
+    """Asks a server whose connections fail for one more answer, and returns what it does instead; null: it is not asked."""
 
     def __post_init__(self) -> None:
         """Start the clock."""
@@ -38,6 +44,11 @@ class Watcher:
         self._seen = Counts()
         self.ttft_ms: float | None = None
         self._next_look = 1
+        self.said: str | None = None
+        self._answered = Counts()
+        self._answered_s = self._started
+        self._ask_at = ASK_FAILED_LEAST
+        self._asking: threading.Thread | None = None
 
     def wants_look(self, ended: int) -> bool:
         """Whether the live area should read the requests so far: seldom, so that reading costs less than the load does."""
@@ -74,7 +85,29 @@ class Watcher:
         )
         if self.running.died():
             return StopReason.ENGINE_DIED
-        return StopReason.NO_PROGRESS if self._silence(counts, now) > self.patience_s else None
+        if self._silence(counts, now) > self.patience_s:
+            return StopReason.NO_PROGRESS
+        return StopReason.NOT_ANSWERING if self._not_answering(counts, now) else None
+
+    def _not_answering(self, counts: Counts, now: float) -> bool:
+        """Return whether the server fails all requests since its last answer, and one that only asks. It is asked while the load
+        goes on, and the less often the more often it has answered."""
+        if counts.completed > self._answered.completed:
+            self._answered, self._answered_s, self.said = counts, now, None
+        failed = counts.failed - self._answered.failed
+        if self.ask is None or now - self._answered_s < ASK_AFTER_S or failed < self._ask_at:
+            return False
+        if self._asking is None:
+            self._asking = threading.Thread(target=self._hear, daemon=True, name="asking")
+            self._asking.start()
+        elif not self._asking.is_alive():
+            self._asking, self._ask_at = None, 2 * failed
+            return self.said is not None
+        return False
+
+    def _hear(self) -> None:
+        assert self.ask is not None
+        self.said = self.ask()
 
     def _silence(self, counts: Counts, now: float) -> float:
         """Return for how long the engine has sent nothing although requests were open. Pauses of the plan do not count."""

@@ -3,12 +3,13 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from servebench.analysis.answer.next_steps import LONGER
+from servebench.analysis.answer.next_steps import LONGER, command_again
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
@@ -20,7 +21,7 @@ from servebench.store.layout import RunFolder, StudyFolder, find_studies
 from servebench.store.plan import PlannedRun
 from servebench.store.state import RunState, read_run, read_study
 from servebench.study.recover import recover_study, running_process
-from servebench.util.errors import ConfigError, DamagedError, FailureKind, StoreError
+from servebench.util.errors import ConfigError, DamagedError, FailureKind, StoreError, remedy_of
 from servebench.util.short_id import short_id
 
 Standing = Literal["finished", "unfinished", "failed", "damaged"]
@@ -139,7 +140,7 @@ def standing_of(state: RunState, *, whole: bool) -> Standing:
     """Return how a run stands by its state; `whole`: no point of it must be measured again."""
     if state.status == "finished" and whole:
         return "finished"
-    if state.status == "failed" and state.failure is not FailureKind.WORKER:
+    if state.status == "failed" and remedy_of(state.failure) != "resume":
         return "failed"
     return "unfinished"
 
@@ -197,11 +198,26 @@ def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here
 
 
 def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool = False) -> None:
-    """Print, as the last line, the command that continues a study that is not whole."""
-    standings = [_stored_standing(folder.run(name)) for name in names]
-    command = continue_command(folder, standings, here=here)
-    if command is not None:
-        open_runs = sum(standing != "finished" for standing in standings)
-        sys.stderr.write(
-            f"{short_id(folder.name)}: unfinished runs: {open_runs} of {len(names)}; to continue:\n{command}\n"
-        )
+    """Print, as the last line, the command that continues a study that is not whole; before it, or instead of it, the command of
+    runs that would fail again with their settings."""
+    standings = {name: _stored_standing(folder.run(name)) for name in names}
+    wrong = {name: run for name in names if (run := _to_mend(folder.run(name))) is not None}
+    left = [standing for name, standing in standings.items() if name not in wrong]
+    open_runs = sum(standing != "finished" for standing in standings.values())
+    counted = f"{short_id(folder.name)}: unfinished runs: {open_runs} of {len(standings)}"
+    if wrong:
+        # a stored command has no secrets
+        words = read_study(folder).words if len(wrong) == len(standings) else next(iter(wrong.values())).overrides
+        again = command_again(words)
+        sys.stderr.write(f"{counted}; the same settings would fail again; mend the argument in:\n{again}\n")
+    if (command := continue_command(folder, left, here=here)) is not None:
+        sys.stderr.write(f"{counted}; to continue:\n{command}\n")
+
+
+def _to_mend(run: RunFolder) -> RunState | None:
+    """Return the state of a run that would fail again with its settings; None for another one."""
+    with suppress(StoreError):
+        state = read_run(run) if run.state.exists() else None
+        if state is not None and state.status == "failed" and remedy_of(state.failure) == "mend":
+            return state
+    return None

@@ -12,11 +12,11 @@ from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.engine.pool import EnginePool
+from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display
 from servebench.run.jobs import jobs_of
-from servebench.run.preflight import check_jobs
+from servebench.run.preflight import check_jobs, find_servers
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
 from servebench.run.turns import execute_in_order
 from servebench.store.hold import holding
@@ -45,6 +45,7 @@ class StudySession:
     """The runs of a study that this process executes or dispatches.
 
     `other_code` is the exit code of runs that earlier commands left failed and that are not executed again; 0 if none.
+    `found` are the running servers that were asked before.
     """
 
     folder: StudyFolder
@@ -52,6 +53,7 @@ class StudySession:
     display: Display
     tracker: StudyTracker
     other_code: int = 0
+    found: Found = ()
     outcomes: list[tuple[str, RunOutcome]] = field(default_factory=list)
 
     def add_outcome(self, name: str, outcome: RunOutcome) -> None:
@@ -107,14 +109,14 @@ def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False
     confirm_locked(jobs, words, registry, trusted=trusted)
     outputs = outputs_folder(jobs[0].settings.study.dir)
     check_writable(outputs)
-    check_study(jobs, jobs[0].launcher, registry)
+    found = check_study(jobs, jobs[0].launcher, registry)
     with new_study(outputs, jobs[0].settings.study.name, study_label(jobs)) as folder:
         plan = planned_runs(jobs)
         state = new_state(folder.name, words, jobs, plan)
         write_plan(folder, plan)
         write_study(folder, state)
         tasks = [RunTask(run.name, job) for run, job in zip(plan, jobs, strict=True)]
-        code = _execute(folder, state, tasks, registry=registry, cluster=jobs[0].launcher, detail=detail)
+        code = _execute(folder, state, tasks, registry=registry, cluster=jobs[0].launcher, found=found, detail=detail)
         print_continuation(folder, state.runs)
         return code
 
@@ -151,11 +153,16 @@ def continue_study(
         if tasks:
             check_writable(folder.path.parent)
             check_decided([run.job for run in remaining.runs], cluster)
-            check_study([task.job for task in tasks], cluster, registry)
+            found = check_study([task.job for task in tasks], cluster, registry)
             state = replace(resumed_state(before), budget_s=budget_s)
             write_study(folder, state)
             code = _execute(
-                folder, state, tasks, registry=registry, cluster=cluster, skipped_code=skipped_code, detail=detail
+                *(folder, state, tasks),
+                registry=registry,
+                cluster=cluster,
+                found=found,
+                skipped_code=skipped_code,
+                detail=detail,
             )
         else:
             code = _settle(folder, before, remaining, skipped_code)
@@ -183,8 +190,9 @@ def exclusive(folder: StudyFolder, remedy: str) -> Iterator[None]:
         yield
 
 
-def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: Registry) -> None:
-    """Check the jobs, and the cluster if there is one. Raises PreflightError with all faults."""
+def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: Registry) -> Found:
+    """Check the jobs, and the cluster if there is one; return the running servers that they measure, unless these are for a
+    cluster to find. Raises PreflightError with all faults, EngineError for servers that cannot be measured."""
     if cluster is not None:
         from servebench.cluster.dispatcher import cluster_faults
 
@@ -192,6 +200,11 @@ def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: 
         if faults:
             raise PreflightError("\n".join(faults))
     check_jobs(jobs, registry, here=cluster is None)
+    attached = [job for job in jobs if not registry.launcher(job.settings.launch.name).local]
+    if cluster is not None or not attached:
+        return ()
+    with interrupts(), Display() as display:
+        return find_servers(attached, registry, display)
 
 
 def _execute(
@@ -201,6 +214,7 @@ def _execute(
     *,
     registry: Registry,
     cluster: ClusterSettings | None,
+    found: Found = (),
     skipped_code: int = 0,
     detail: Detail | None = None,
 ) -> int:
@@ -210,7 +224,9 @@ def _execute(
     with interrupts(), Display(detail=detail) as display:
         display.plan(schedule_of(tasks))
         tracker = StudyTracker(folder, tasks[0].job.settings.tracking, display)
-        session = StudySession(folder=folder, state=state, display=display, tracker=tracker, other_code=skipped_code)
+        session = StudySession(
+            folder=folder, state=state, display=display, tracker=tracker, other_code=skipped_code, found=found
+        )
         try:
             if cluster is None:
                 interrupted = execute_here(session, tasks, registry)
@@ -280,7 +296,7 @@ def resumed_state(before: StudyState) -> StudyState:
 
 def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Registry) -> bool:
     """Execute the runs in this process. Returns whether the study was interrupted. Raises KeyboardInterrupt."""
-    pool = EnginePool(registry, session.display, cache_folder())
+    pool = EnginePool(registry, session.display, cache_folder(), found=session.found)
     try:
         context = open_context(session, [task.job for task in tasks], registry, pool)
 

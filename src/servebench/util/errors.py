@@ -4,9 +4,11 @@ A message is lower case, has no full stop, names the offending value and where i
 Any other exception is a defect of servebench and keeps its traceback.
 """
 
+from __future__ import annotations
+
 import errno
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -43,6 +45,8 @@ class FailureKind(StrEnum):
     UNAUTHORIZED = "unauthorized"
     WRONG_MODEL = "wrong_model"
     SILENT = "silent"
+    ENDPOINT = "endpoint"
+    """A server that servebench did not start cannot be used any more. Finished points stand; `resume` measures the rest."""
     OTHER = "other"
 
     LOAD = "load"
@@ -68,6 +72,22 @@ class FailureKind(StrEnum):
     def exit_code(self) -> int:
         """What the command returns for this kind. Every kind without a code of its own has that of the engine."""
         return _EXIT_CODES.get(self, _ENGINE_EXIT_CODE)
+
+
+Remedy = Literal["resume", "again", "mend"]
+_REMEDIES: dict[FailureKind, Remedy] = {
+    FailureKind.WORKER: "resume",
+    FailureKind.ENDPOINT: "resume",
+    FailureKind.CONFIG: "mend",
+    FailureKind.UNKNOWN_FLAG: "mend",
+    FailureKind.WRONG_MODEL: "mend",
+}
+
+
+def remedy_of(kind: FailureKind | str | None) -> Remedy:
+    """Return what may do better than a failed run: `resume`, whose cause passes by itself; `again`, which is `resume --failed`;
+    or `mend`, since the same settings would fail again."""
+    return "again" if kind is None else _REMEDIES.get(FailureKind(kind), "again")
 
 
 _ENGINE_EXIT_CODE = 4

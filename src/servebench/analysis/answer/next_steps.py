@@ -11,6 +11,7 @@ from servebench.analysis.comparison.compare import STARTS_ADVISED
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.run_comparison import seconds_per_start
 from servebench.contracts.stored import RunData, mapping
+from servebench.util.errors import remedy_of
 
 AGAIN = frozenset(
     {"lock_step", "too_few_requests", "too_short", "machine_busy", "not_stationary", "supply_exhausted", "client_bound",
@@ -47,10 +48,14 @@ def next_steps(
     """Yield what to run next: what is missing, then what would decide and settle doubts, then what shows more."""
     statuses = {run.status for run in runs}
     todo = ["measure what is missing"] if statuses & UNFINISHED else []
-    todo += ["try the failed runs again"] if "failed" in statuses else []
+    remedies = {remedy_of(run.failure) for run in runs if run.status == "failed"}
+    todo += ["try the failed runs again"] if remedies - {"mend"} else []
     if todo:
-        failed = " --failed" if "failed" in statuses else ""
+        failed = " --failed" if "again" in remedies else ""
         yield NextStep(command=f"servebench resume {name}{failed}", why=", ".join(todo), continues=True)
+    if "mend" in remedies and words:
+        todo.append("mend the argument that failed")
+        yield NextStep(command=command_again(words), why=todo[-1], continues=True)
     if decision is not None and (step := decide_step(decision, name)) is not None:
         yield step
     # where no request succeeded, a longer measurement would not either
@@ -69,6 +74,11 @@ def next_steps(
         yield NextStep(command=f"servebench report {name} --open", why="all charts")
 
 
+def command_again(words: Sequence[str]) -> str:
+    """Return the command of a study, to run it once more: a name can be given only once."""
+    return f"servebench {shlex.join(word for word in words if not word.startswith('study.name='))}"
+
+
 def _which(again: int, doubtful: int) -> str:
     """How many of the doubtful points a longer measurement may settle."""
     if again == doubtful:
@@ -80,14 +90,13 @@ def _starts_step(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], w
     """The command with more starts, where runs of one workload were compared and not all of it is decided."""
     if not any(more_starts_help(lead, once=one_start(runs)) for one in workloads for lead in one.leads):
         return None
-    # a name can be given only once
-    same = [word for word in words if not word.startswith(("study.name=", "study.starts="))]
+    same = [word for word in words if not word.startswith("study.starts=")]
     if not one_start(runs):
         why = "for a verdict: adds starts until there is one"
-        return NextStep(command=f"servebench {shlex.join(same)} study.until=decided", why=why)
+        return NextStep(command=f"{command_again(same)} study.until=decided", why=why)
     each = [seconds_per_start(run) for run in runs]
     return NextStep(
-        command=f"servebench {shlex.join(same)} study.starts={STARTS_ADVISED}",
+        command=f"{command_again(same)} study.starts={STARTS_ADVISED}",
         why=f"for a verdict, {STARTS_ADVISED} times this study",
         seconds=STARTS_ADVISED * sum(one or 0.0 for one in each) if None not in each else None,
     )
@@ -107,7 +116,7 @@ def one_start(runs: Sequence[RunData]) -> bool:
 def needs_again(verdict: str | None, codes: Iterable[str]) -> bool:
     """Return whether a longer measurement may settle what makes a point doubtful or void."""
     found = set(codes)
-    return verdict != "valid" and bool(AGAIN & found) and "engine_died" not in found
+    return verdict != "valid" and bool(AGAIN & found) and not {"engine_died", "not_answering"} & found
 
 
 def _better_s(run: RunData) -> float:

@@ -156,6 +156,12 @@ NO_PROGRESS = _define(
     "read engine.log; lower load.timeout_s to detect this sooner",
     void=True,
 )
+NOT_ANSWERING = _define(
+    "not_answering",
+    "the server stopped answering during the point",
+    "read the server's log, and measure the point again once it answers (servebench resume)",
+    void=True,
+)
 INTERRUPTED = _define("interrupted", "the point was stopped before its end", "measure the point again")
 CLIENT_BOUND = _define(
     "client_bound",

@@ -33,7 +33,7 @@ def errors(point: MeasuredPoint) -> Doubt | None:
 
 def _failed(point: MeasuredPoint) -> list[Record]:
     """Return the requests that failed, without those that we cancelled ourselves when the point was stopped."""
-    stopped = point.report.stopped in (StopReason.INTERRUPT, StopReason.WORKER_DIED, StopReason.NO_PROGRESS)
+    stopped = point.report.stopped not in (None, StopReason.ENGINE_DIED)
     return [
         r for r in point.requests if r.outcome not in ("ok", "abandoned") and not (r.outcome == "cancelled" and stopped)
     ]
@@ -61,6 +61,13 @@ def no_progress(point: MeasuredPoint) -> Doubt | None:
         f"the engine was up but sent no data for load.timeout_s={point.settings.load.timeout_s:g} s after {_sent(point)} "
         "were sent, so the point was stopped"
     )
+
+
+def not_answering(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the server stopped answering."""
+    if point.report.stopped != StopReason.NOT_ANSWERING:
+        return None
+    return catalog.NOT_ANSWERING.issue(f"the server stopped answering: {point.report.error}; {_sent(point)} were sent")
 
 
 def interrupted(point: MeasuredPoint) -> Doubt | None:

@@ -29,6 +29,7 @@ CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
     failures.engine_died,
     failures.worker_died,
     failures.no_progress,
+    failures.not_answering,
     failures.interrupted,
     load.client_bound,
     load.clock_stepped,

@@ -111,7 +111,11 @@ class AttachLauncher(Launcher):
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
     ) -> RunningEngine:
-        """Connect to the server and have it generate a token. Raises EngineError."""
+        """Connect to the server and have it answer a request. Raises EngineError."""
+        return self.find(engine, context, settings, say=say)
+
+    def find(self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, say: Say) -> RunningEngine:
+        """Connect to the server and have it answer a request. Raises EngineError."""
         assert isinstance(settings, AttachSettings)
         problems = self.check(engine, context, settings)
         if problems:
@@ -145,14 +149,14 @@ class AttachLauncher(Launcher):
 
 
 def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str) -> None:
-    """Have the server generate a token. Raises EngineError, or httpx.HTTPError if it cannot be reached."""
+    """Have the server answer a request. Raises EngineError, or httpx.HTTPError if it cannot be reached."""
     try:
-        generate_token(http, base_url, engine, model, GENERATE_TIMEOUT_S)
+        generate_token(http, base_url, engine, model, GENERATE_TIMEOUT_S, whole=True)
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except httpx.HTTPError as error:
         raise EngineError(
-            f"launch.base_url={base_url} accepts connections but generated no token for a first request "
+            f"launch.base_url={base_url} accepts connections but did not answer a first request "
             f"({http_error_reason(error)}); check whether the server answers other clients",
             kind=FailureKind.SILENT,
         ) from error

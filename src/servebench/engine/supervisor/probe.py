@@ -5,12 +5,13 @@ from typing import Any
 
 import httpx
 
-from servebench.contracts.engine import Engine
+from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import WorkloadSettings
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text, shorten
 from servebench.protocol.json_values import decode_text
+from servebench.util.bounded_http import client
 from servebench.util.clean import in_one_line
 from servebench.util.errors import EngineError, FailureKind
 
@@ -35,6 +36,9 @@ TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO
 
 QUOTE_CHARACTERS = 300
 """How much of a server's own text is kept."""
+
+PAUSES_S = (0.0, 1.0, 2.0)
+"""How long a server that fails is left alone before each attempt to ask it once more."""
 
 BEGINNING_CHARACTERS = 120
 """How much is quoted of an answer without generated content."""
@@ -86,8 +90,11 @@ def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
     return in_one_line(str(version), QUOTE_CHARACTERS) if version else None
 
 
-def generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str, timeout_s: float) -> None:
-    """Send one real request in the engine's dialect, to chat or else to completions; return at the first content.
+def generate_token(
+    http: httpx.Client, base_url: str, engine: Engine, model: str, timeout_s: float, *, whole: bool = False
+) -> bool:
+    """Send one real request in the engine's dialect, to chat or else to completions; return at the first content, or with
+    `whole` at the end of the answer. Returns whether the answer has said that it is over.
 
     Raises EngineError if the answer has no content or is an error (kind `not_ready` if that may change, `unauthorized`, else
     `other`), and httpx.HTTPError if there is no answer.
@@ -95,9 +102,10 @@ def generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str
     deadline = time.monotonic() + timeout_s
     first_problem: EngineError | None = None
     for probe in (PROBE, PROBE_AS_TEXT):
-        problem, try_completions = _attempt(http, base_url, engine.body(probe, model, PROBE_WORKLOAD), deadline)
+        request = engine.body(probe, model, PROBE_WORKLOAD)
+        problem, ended, try_completions = _attempt(http, base_url, request, deadline, whole=whole)
         if problem is None:
-            return
+            return ended
         # workloads use chat, so its answer matters most
         first_problem = first_problem or problem
         if not try_completions:
@@ -106,35 +114,67 @@ def generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str
     raise first_problem
 
 
+def failing(running: RunningEngine, engine: Engine, timeout_s: float) -> str | None:
+    """Return what a server does instead of answering one more request, in one line; None if it answers one in three attempts.
+
+    A server that restarts, or rejects some requests only, is asked again after a moment; one that leaves a request open is not.
+    """
+    said = None
+    deadline = time.monotonic() + timeout_s
+    for pause_s in PAUSES_S:
+        if said is not None and time.monotonic() > deadline:
+            break
+        time.sleep(pause_s)
+        with client(running.headers, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
+            try:
+                if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True):
+                    return None
+                said = f"{running.base_url} ends an answer without a finish reason, [DONE] or usage"
+            except EngineError as error:
+                said = str(error)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                said = f"cannot reach {running.base_url}: {http_error_reason(error)}"
+            except httpx.HTTPError as error:
+                said = f"a request to {running.base_url} failed: {http_error_reason(error)}"
+    return said
+
+
 def _attempt(
-    http: httpx.Client, base_url: str, request: tuple[str, dict[str, Any]], deadline: float
-) -> tuple[EngineError | None, bool]:
-    """Return what is wrong (None if content was generated), and whether the completions route may work instead."""
+    http: httpx.Client, base_url: str, request: tuple[str, dict[str, Any]], deadline: float, *, whole: bool
+) -> tuple[EngineError | None, bool, bool]:
+    """Return what is wrong (None if content was generated), whether the answer has said that it is over, and whether the
+    completions route may work instead."""
     path, body = request
     url = base_url + path
     left_s = max(1.0, deadline - time.monotonic())
     with http.stream("POST", url, json=body, timeout=httpx.Timeout(left_s, connect=5.0)) as response:
         status = response.status_code
         if status in UNAUTHORIZED:
-            raise EngineError(f"{base_url} returned {status}", kind=FailureKind.UNAUTHORIZED)
+            response.read()
+            raise EngineError(f"{url} returned {_refusal(response)}", kind=FailureKind.UNAUTHORIZED)
         if status != httpx.codes.OK:
             response.read()
             temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
             kind = FailureKind.NOT_READY if temporary else FailureKind.OTHER
-            return EngineError(f"{url} returned {_refusal(response)}", kind=kind), status in NO_CHAT
+            return EngineError(f"{url} returned {_refusal(response)}", kind=kind), False, status in NO_CHAT
         content = FirstContent()
-        for data in response.iter_bytes():
-            content.feed(data)
-            if _has_content(content, url):
-                return None, False
-            if time.monotonic() > deadline:
-                return EngineError(f"{url} streamed no generated content in time", kind=FailureKind.NOT_READY), False
+        try:
+            for data in response.iter_bytes():
+                content.feed(data)
+                if _has_content(content, url) and not whole:
+                    return None, content.ended, False
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("the deadline is over")
+        except httpx.ReadTimeout:
+            lacks = "no end of its answer" if content.arrived else "no generated content"
+            late = f"{url} streamed {lacks} in time ({left_s:.3g} s)"
+            return EngineError(late, kind=FailureKind.NOT_READY), False, False
         content.finish()
         if _has_content(content, url):
-            return None, False
+            return None, content.ended, False
     beginning = in_one_line(decode_text(content.beginning[: 8 * BEGINNING_CHARACTERS]), BEGINNING_CHARACTERS)
     answer = f"its answer begins with: {beginning}" if beginning else "its answer is empty"
-    return EngineError(f"{url} generated nothing; {answer}"), True
+    return EngineError(f"{url} generated nothing; {answer}"), False, True
 
 
 def _refusal(response: httpx.Response) -> str:

@@ -10,7 +10,7 @@ from servebench.load.plan.probe import Probe
 from servebench.load.plan.search import Search, SearchAnswer
 from servebench.load.plan.traces import read_arrivals
 
-UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died", "no_progress"})
+UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died", "no_progress", "not_answering"})
 """Warnings with which a point says nothing about its level. A level with errors, or one not reached, counts as missed."""
 
 

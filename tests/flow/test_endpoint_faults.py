@@ -1,0 +1,184 @@
+"""An endpoint that fails at any moment: one true line, a code that is not 0, and `resume` once it is well again."""
+
+import json
+import ssl
+
+import pandas as pd
+import psutil
+import pytest
+import trustme
+
+from servebench.engine.launchers import attach
+from servebench.util.errors import FailureKind
+from support.commands import EMULATED, servebench_started
+from support.faulty import FAULTS, OF_THE_SERVER, FaultyEndpoint
+from support.waiting import wait_until
+
+LEVEL = 8
+ENGINE_CODE = FailureKind.ENDPOINT.exit_code
+SMALL = (
+    "load=quick", "load.until=null", f"load.requests={LEVEL}", "load.warmup_requests=0", "load.hold_level=false",
+    "load.self_check=never", "load.timeout_s=2", "workload.output_tokens=4", "tracking=none", "quality=none",
+    "study.name=s",
+)  # fmt: skip
+MOMENTS = {
+    "in the first level": 4,
+    "between levels": 1 + LEVEL,
+    "in the last level": 5 + LEVEL,
+    "at its end": 2 * LEVEL,
+}
+"""After how many answers the fault begins; the first is to the question whether the endpoint answers at all."""
+ALL_FAULTS = (*FAULTS, *OF_THE_SERVER)
+OFTEN = ("dies", "hangs", "401", "429", "an HTML page")
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    made = []
+
+    def start(fault, good=0, **options):
+        tls = (lambda one: context.wrap_socket(one, server_side=True)) if "TLS" in fault else None
+        made.append(FaultyEndpoint(fault, good, tls=tls, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Without it each fault in which nothing happens takes two minutes."""
+    monkeypatch.setattr(attach, "GENERATE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(attach, "CONNECT_TIMEOUT_S", 2.0)
+
+
+def words(*endpoints, levels="[1,2]", more=()):
+    urls = ",".join(one if isinstance(one, str) else one.base_url for one in endpoints)
+    trust = ["launch.ca_file=ca.pem"] if "https" in urls else []
+    return (
+        *(["-m"] if len(endpoints) > 1 else []),
+        *("engine=openai", "launch=attach", f"launch.base_url={urls}", "model.name=tiny"),
+        *(f"load.concurrency={levels}", *SMALL, *trust, *more),
+    )  # fmt: skip
+
+
+def problems(done):
+    assert "Traceback" not in done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith("servebench: ")]
+
+
+def states(tmp_path):
+    found = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("outputs/s/*/run.json"))]
+    return [(one["status"], one["failure"]) for one in found]
+
+
+def points(tmp_path):
+    return pd.concat([pd.read_csv(path) for path in sorted(tmp_path.glob("outputs/s/*/points.csv"))])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ALL_FAULTS)
+def test_a_fault_before_the_study_leaves_no_study(faulty, run_main, tmp_path, impatient, fault):
+    done = run_main(*words(faulty(fault)))
+    assert done.returncode == ENGINE_CODE, done.stderr
+    assert len(problems(done)) == 1
+    assert not list(tmp_path.glob("outputs/*/study.json"))
+
+
+@pytest.mark.slow
+def test_an_unknown_name_is_said_before_the_study(run_main, tmp_path):
+    done = run_main(*words("http://no-such-host.invalid:8000/v1"))
+    assert done.returncode == ENGINE_CODE, done.stderr
+    assert len(problems(done)) == 1
+    assert "no-such-host.invalid" in problems(done)[0]
+    assert not list(tmp_path.glob("outputs/*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "moment"),
+    [(fault, "in the last level") for fault in ALL_FAULTS]
+    + [(fault, moment) for fault in OFTEN for moment in MOMENTS if moment != "in the last level"],
+)
+def test_a_fault_in_the_study_fails_the_run_until_it_is_mended(faulty, run_main, tmp_path, impatient, fault, moment):
+    """The level is void, earlier ones stand; `resume` is refused as long as the fault lasts, and completes the study after."""
+    endpoint = faulty(fault, MOMENTS[moment])
+    done = run_main(*words(endpoint))
+    assert done.returncode == ENGINE_CODE, done.stderr
+    assert len(problems(done)) == 1
+    assert states(tmp_path) == [("failed", "endpoint")]
+    assert points(tmp_path).verdict.iloc[-1] == "void"
+    assert done.stderr.splitlines()[-1] == "servebench resume s"
+    assert run_main("resume").returncode == ENGINE_CODE
+    endpoint.repair()
+    again = run_main("resume")
+    assert again.returncode == 0, again.stderr
+    assert states(tmp_path) == [("finished", None)]
+    assert list(points(tmp_path).requests_ok) == [LEVEL, LEVEL]
+
+
+@pytest.mark.slow
+def test_some_failed_requests_are_a_warning(faulty, run_main, tmp_path):
+    """One request in five is refused: the endpoint is asked where the last one was, and the run goes on."""
+    endpoint = faulty("429", every=5)
+    done = run_main(*words(endpoint))
+    assert done.returncode == 0, done.stderr
+    assert states(tmp_path) == [("finished", None)]
+    assert points(tmp_path).doubts.str.contains("errors").all()
+    assert not points(tmp_path).doubts.str.contains("not_answering").any()
+
+
+@pytest.mark.slow
+def test_each_endpoint_of_a_sweep_is_asked_once(faulty, run_main, tmp_path):
+    """Those that fail are all named, and nothing is made."""
+    well, *ill = faulty("dies", 1000), faulty("401"), faulty("an HTML page")
+    done = run_main(*words(well, *ill, more=["workload.output_tokens=4,5"]))
+    assert done.returncode == ENGINE_CODE, done.stderr
+    assert [one.base_url in line for one, line in zip(ill, problems(done), strict=True)] == [True, True]
+    assert not list(tmp_path.glob("outputs/*"))
+    assert well.generations == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [["study.starts=2"], ["load.repeats=2"], ["study.until=decided", "workload.output_tokens=4,5"]],
+    ids=["starts", "repeats", "decided"],
+)
+def test_a_fault_in_the_second_part_of_a_study(faulty, run_main, tmp_path, more):
+    """In the second start, the second repeat or a later round: as in a study of one part."""
+    endpoint = faulty("dies", 2 * LEVEL + 8)
+    multirun = ["-m"] if len(more) > 1 else []
+    done = run_main(*multirun, *words(endpoint, levels="[2]" if multirun else "[1,2]", more=more))
+    assert done.returncode == ENGINE_CODE, done.stderr
+    assert ("failed", "endpoint") in states(tmp_path)
+    endpoint.repair()
+    again = run_main("resume")
+    assert again.returncode == 0, again.stderr
+    assert set(states(tmp_path)) == {("finished", None)}
+
+
+@pytest.mark.slow
+def test_a_killed_engine_fails_its_run(tmp_path, servebench):
+    """An engine that servebench started is named as dead, and `resume --failed` starts it again."""
+    slow = ["engine=vllm", *EMULATED, *SMALL, "load.concurrency=[2]", "load.requests=400", "workload.output_tokens=64"]
+    with servebench_started(tmp_path, *slow) as process:
+
+        def engines():
+            below = psutil.Process(process.pid).children(recursive=True)
+            return [one for one in below if "servebench.emulator" in one.cmdline()]
+
+        wait_until(lambda: list(tmp_path.glob("outputs/s/*/spool/c2-r0*")) and engines(), process=process)
+        engines()[-1].kill()
+        _, stderr = process.communicate(timeout=300)
+    assert process.returncode == FailureKind.DIED.exit_code, stderr
+    assert states(tmp_path) == [("failed", "died")]
+    assert stderr.splitlines()[-1] == "servebench resume s --failed"
+    again = servebench("resume", "--failed")
+    assert again.returncode == 0, again.stderr
+    assert states(tmp_path) == [("finished", None)]
