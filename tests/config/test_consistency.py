@@ -68,16 +68,19 @@ FAULTS = [
     ({"quality": QualitySettings(name="mmlu", concurrency=())}, "quality.concurrency must have at least one level"),
     ({"quality": QualitySettings(name="mmlu", concurrency=(4, 4))}, "quality.concurrency has 4 more than once"),
     ({"quality": QualitySettings(name="all", path="x.jsonl")}, "quality.path=x.jsonl needs one scorer"),
-    (length(kind="fixed"), "workload.input_tokens with kind=fixed needs mean"),
-    (length(kind="uniform", min=1), "workload.input_tokens with kind=uniform needs max"),
-    (length(kind="uniform", min=5, max=2), "workload.input_tokens.min=5 must not be above workload.input_tokens.max=2"),
-    (length(kind="normal", mean=5.0), "workload.input_tokens with kind=normal needs stdev"),
-    (length(kind="lognormal"), "workload.input_tokens with kind=lognormal needs mean and stdev"),
-    (length(kind="normal", mean=5.0, stdev=1.0, min=9, max=3), "workload.input_tokens.min=9 must not be above"),
     (
         bounded(100, input_tokens=90, output_tokens=11),
         "workload.input_tokens=90 and workload.output_tokens=11 do not fit",
     ),
+    (
+        {**bounded(None, output_tokens=101), "model": ModelSettings(name="m", context_length=100)},
+        "workload.output_tokens=101 does not fit model.context_length=100",
+    ),
+    (
+        {"gpu": GpuSettings(name="h100", price_usd_per_hour=2.0)},
+        "gpu.price_usd_per_hour=2 has no effect with gpu.count=0",
+    ),
+    (load(concurrency=None, rate=(1e6,)), "load.rate=1e+06 sends more than 10,000,000 requests in 30 s"),
     (bounded(100, input_tokens=101), "workload.input_tokens=101 does not fit engine.max_model_len=100"),
     (
         bounded(100, input_tokens=LengthSettings(kind="uniform", min=200, max=300)),
@@ -97,6 +100,21 @@ FAULTS = [
     ({"study": StudySettings(name="../x")}, "study.name must be a folder name without / (got '../x')"),
     ({"study": StudySettings(name="..")}, "study.name must be a folder name without / (got '..')"),
 ]
+INVALID = [
+    ({"kind": "fixed"}, "needs mean"),
+    ({"kind": "uniform", "min": 1}, "needs max"),
+    ({"kind": "uniform", "min": 5, "max": 2}, "min=5 must not be above max=2"),
+    ({"kind": "normal", "mean": 5.0}, "needs stdev"),
+    ({"kind": "lognormal"}, "needs mean and stdev"),
+    ({"kind": "lognormal", "mean": 100.0}, "needs stdev"),
+    ({"kind": "normal", "mean": 5.0, "stdev": 1.0, "min": 9, "max": 3}, "min=9 must not be above max=3"),
+    ({"kind": "normal", "mean": 5.0, "stdev": 1.0, "min": 9}, "mean=5 must not be below min=9"),
+    ({"kind": "lognormal", "mean": 5.0, "stdev": 1.0, "max": 3}, "mean=5 must not be above max=3"),
+    ({"kind": "fixed", "mean": 5.0, "stdev": 1.0}, "stdev=1 has no effect with kind=fixed"),
+    ({"kind": "fixed", "mean": 400.0, "max": 32}, "max=32 has no effect with kind=fixed"),
+    ({"kind": "uniform", "min": 1, "max": 9, "mean": 4.0}, "mean=4 has no effect with kind=uniform"),
+]
+"""Lengths that contradict themselves, wherever a length may stand."""
 ALLOWED = [
     {},
     load(duration_s=60.0),
@@ -121,6 +139,12 @@ def test_impossible_combination_is_told(change, start):
     (line,) = faults_of(**change)
     assert line.startswith(start)
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(("keys", "said"), INVALID)
+def test_a_length_that_contradicts_itself_cannot_exist(keys, said):
+    with pytest.raises(ValueError, match=said):
+        LengthSettings(**keys)
 
 
 @pytest.mark.parametrize("change", ALLOWED)

@@ -68,7 +68,7 @@ VALUES = [
         "workload",
         "input_tokens",
         {"kind": "fixed", "mean": 0},
-        "workload.input_tokens.mean must be greater than 0 (got 0)",
+        "workload.input_tokens.mean must be at least 1 (got 0)",
     ),
     (
         "model",

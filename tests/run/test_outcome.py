@@ -5,6 +5,7 @@ import pytest
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
+from servebench.contracts.settings import LoadSettings, WorkloadSettings
 from servebench.run.outcome import (
     Ending,
     ending_of_error,
@@ -22,6 +23,7 @@ from servebench.util.errors import (
     QualityError,
     StoreError,
 )
+from support.settings import run_settings
 
 
 def point(name="c1-r0", ok=1, **messages):
@@ -63,11 +65,21 @@ def test_a_ledger_fault_fails_every_run():
 
 
 def test_a_run_without_any_success_has_an_error():
-    assert no_success_error([], "chat") is None
-    assert no_success_error([point(ok=0), point(ok=1)], "chat") is None
-    assert "refused" in str(no_success_error([point(ok=0, errors="refused")], "chat"))
-    assert "workload.api=completions" in str(no_success_error([point(ok=0, errors="HTTP 404")], "chat"))
-    assert "workload.api=chat" in str(no_success_error([point(ok=0, errors="HTTP 404")], "completions"))
+    chat, completions = (run_settings(workload=WorkloadSettings(name="w", api=api)) for api in ("chat", "completions"))
+    assert no_success_error([], chat) is None
+    assert no_success_error([point(ok=0), point(ok=1)], chat) is None
+    assert "refused" in str(no_success_error([point(ok=0, errors="refused")], chat))
+    assert "workload.api=completions" in str(no_success_error([point(ok=0, errors="HTTP 404")], chat))
+    assert "workload.api=chat" in str(no_success_error([point(ok=0, errors="HTTP 404")], completions))
+    adapters = run_settings(workload=WorkloadSettings(name="w", adapters=("sql",)))
+    assert "workload.adapters" in str(no_success_error([point(ok=0, errors="HTTP 404")], adapters))
+
+
+def test_requests_that_all_were_left_as_configured_are_no_error():
+    settings = run_settings(load=LoadSettings(name="l", concurrency=(1,), cancel_fraction=1.0))
+    left, failed = (Point(row=PointRow(requests_ok=0, requests_failed=count)) for count in (0, 1))
+    assert no_success_error([left], settings) is None
+    assert no_success_error([left, failed], settings) is not None
 
 
 @pytest.mark.parametrize(

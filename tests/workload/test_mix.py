@@ -42,12 +42,16 @@ def test_a_part_is_what_the_workload_gives(pieces):
     ("parts", "said"),
     [
         ({}, "workload.parts is empty"),
-        ({"unique": {"weight": -1}}, "workload.parts.unique.weight=-1"),
+        ({"unique": {"weight": -1}}, "workload.parts.unique.weight must be at least 0 (got -1)"),
         ({"uniqe": {}}, "did you mean 'unique'"),
         ({"unique": {"documents": 3}}, "workload.parts.unique.documents"),
         ({"unique": {"input_tokens": "many"}}, "workload.parts.unique.input_tokens"),
         ({"sharegpt": {"dataset": "no.json"}}, "workload.parts.sharegpt.dataset=no.json"),
         ({"mix": {}}, "workload.parts.mix"),
+        ({"unique": {"weight": True}}, "workload.parts.unique.weight must be a number"),
+        ({"unique": {"wieght": 2}}, "did you mean 'workload.parts.unique.weight'"),
+        ({"unique": {"adapters": ["a"]}}, "workload.parts.unique.adapters"),
+        ({"unique": {"input_tokens": {"kind": "uniform"}}}, "workload.parts.unique.input_tokens: kind=uniform needs"),
     ],
 )
 def test_mistakes(parts, said):

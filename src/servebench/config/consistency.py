@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from servebench.config.problems import format_value
 from servebench.contracts.precision import precision_targets, seconds_of, share_of
 from servebench.contracts.settings import (
+    RATE_AUTO_S,
+    REQUESTS_MAX,
     EngineSettings,
     GpuSettings,
     LaunchSettings,
@@ -24,7 +26,6 @@ from servebench.contracts.settings import (
 )
 
 _URL_EXAMPLE = "launch.base_url=http://HOST:PORT/v1"
-_NEEDED = {"fixed": ("mean",), "uniform": ("min", "max"), "normal": ("mean", "stdev"), "lognormal": ("mean", "stdev")}
 
 
 def with_derived_values(settings: RunSettings) -> RunSettings:
@@ -164,6 +165,12 @@ def _length_of_a_point(load: LoadSettings) -> list[str]:
             "set load.requests=null or load.duration_s=null"
         )
     name, longest_s = _longest(load)
+    highest = max(load.rate or (0.0,))
+    if load.requests in (None, "auto") and highest * (longest_s or RATE_AUTO_S) > REQUESTS_MAX:
+        problems.append(
+            f"load.rate={highest:g} sends more than {REQUESTS_MAX:,} requests in {longest_s or RATE_AUTO_S:g} s; lower it, or "
+            "set load.requests"
+        )
     if load.warmup_s > 0 and longest_s is None:
         problems.append(f"load.warmup_s={load.warmup_s:g} needs a longer load.duration_s; or use load.warmup_requests")
     elif longest_s is not None and load.warmup_s >= longest_s:
@@ -204,20 +211,6 @@ def _quality(quality: QualitySettings) -> list[str]:
     return problems
 
 
-def _lengths(workload: WorkloadSettings) -> list[str]:
-    lengths = {f"workload.{key}": getattr(workload, key) for key in ("input_tokens", "output_tokens")}
-    return [line for path, one in lengths.items() if isinstance(one, LengthSettings) for line in _length(path, one)]
-
-
-def _length(path: str, length: LengthSettings) -> list[str]:
-    missing = [name for name in _NEEDED[length.kind] if getattr(length, name) is None]
-    if missing:
-        return [f"{path} with kind={length.kind} needs {' and '.join(missing)}"]
-    if length.min is not None and length.max is not None and length.min > length.max:
-        return [f"{path}.min={length.min} must not be above {path}.max={length.max}"]
-    return []
-
-
 def _spans(engine: EngineSettings) -> list[str]:
     try:
         engine.spans_listener  # noqa: B018 - read for its error
@@ -226,9 +219,10 @@ def _spans(engine: EngineSettings) -> list[str]:
     return []
 
 
-def _fits(engine: EngineSettings, workload: WorkloadSettings) -> list[str]:
+def _fits(engine: EngineSettings, model: ModelSettings, workload: WorkloadSettings) -> list[str]:
     """Return a problem if even the shortest lengths exceed the engine's limit."""
-    limit = engine.max_model_len
+    key = "engine.max_model_len" if engine.max_model_len else "model.context_length"
+    limit = engine.max_model_len or model.context_length
     if limit is None:
         return []
     lengths = {key: _least(getattr(workload, key)) for key in ("input_tokens", "output_tokens")}
@@ -236,14 +230,12 @@ def _fits(engine: EngineSettings, workload: WorkloadSettings) -> list[str]:
         return []
     lengths_shown = " and ".join(f"workload.{key}={tokens:g}" for key, tokens in lengths.items() if tokens)
     verb, what = ("do", "them") if all(lengths.values()) else ("does", "the length")
-    return [f"{lengths_shown} {verb} not fit engine.max_model_len={limit}; raise it or lower {what}"]
+    return [f"{lengths_shown} {verb} not fit {key}={limit}; raise it or lower {what}"]
 
 
-def _least(length: int | LengthSettings | None) -> float:
+def _least(length: int | LengthSettings | None) -> int:
     """Return the shortest possible length, as far as the settings say."""
-    if isinstance(length, LengthSettings):
-        return (length.mean if length.kind == "fixed" else length.min) or 0
-    return length or 0
+    return length.shortest if isinstance(length, LengthSettings) else length or 0
 
 
 def _address(launch: LaunchSettings) -> list[str]:
@@ -264,6 +256,15 @@ def _unlaunchable(engine: EngineSettings, launch: LaunchSettings) -> str:
         f"engine={engine.name} is a running server and cannot be started (launch={launch.name}): "
         f"use launch=attach {_URL_EXAMPLE}"
     )
+
+
+def _no_gpu(gpu: GpuSettings) -> list[str]:
+    if gpu.count or not gpu.price_usd_per_hour:
+        return []
+    return [
+        f"gpu.price_usd_per_hour={gpu.price_usd_per_hour:g} has no effect with gpu.count=0; use gpu=none, or set gpu.count "
+        "to 1 or more"
+    ]
 
 
 def _parallelism(engine: EngineSettings, gpu: GpuSettings) -> list[str]:
@@ -321,9 +322,9 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load",), _max_concurrency),
     (("load", "slo"), _search_goal),
     (("quality",), _quality),
-    (("workload",), _lengths),
-    (("engine", "workload"), _fits),
+    (("engine", "model", "workload"), _fits),
     (("engine",), _spans),
+    (("gpu",), _no_gpu),
     (("model",), _model_name),
     (("study",), _study_name),
     (("study",), _decided),

@@ -13,6 +13,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
 
 from servebench.config.arguments import Arguments, parse_arguments
+from servebench.config.effects import ignored
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
@@ -24,6 +25,9 @@ from servebench.contracts.stored import chosen as chosen_option
 from servebench.registry.conf import ABSTRACT, EXPERIMENT
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
+
+PRESETS = "conf/"
+"""How messages name the folder of servebench's own config files."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,9 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> P
     while True:
         try:
             prepared.config = source.compose(prepared.words)
+            for key in prepared.emptied:
+                if OmegaConf.select(prepared.config, key) is None:
+                    OmegaConf.update(prepared.config, key, {}, force_add=True)
             return prepared
         except MissingConfigException as error:
             group, _, option = (error.missing_cfg_file or "").rpartition("/")
@@ -180,6 +187,15 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
         distrusted=prepared.distrusted | unresolved,
         options={group: source.options(group) for group in registry.kinds},
     )
+    if checked.settings is not None:
+
+        def is_set(path: str) -> bool:
+            """Whether this command or a file of the user sets a key."""
+            origin = _origin(source, prepared, path)
+            return bool(origin) and not origin.startswith(PRESETS)
+
+        written = RunSettings(**checked.sections)
+        checked.problems += [Problem(line, "combination") for line in ignored(written, is_set)]
     checked.problems = [
         *prepared.problems,
         *problems,
@@ -283,8 +299,8 @@ def _file_of(source: Composer, words: Sequence[str], path: str) -> str | None:
             continue
         content = OmegaConf.to_container(holder.load_config(name).config, resolve=False)
         if _holds(content, inner):
-            folder = "conf" if holder.provider == "main" else holder.path
-            found = f"{folder}/{name}.yaml"
+            folder = PRESETS if holder.provider == "main" else f"{holder.path}/"
+            found = f"{folder}{name}.yaml"
     return found
 
 

@@ -40,8 +40,9 @@ class Prepared:
     choices: dict[str, str] = field(default_factory=dict)
     distrusted: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
+    emptied: list[str] = field(default_factory=list)
     config: DictConfig | None = None
-    """What Hydra composes of the words."""
+    """What Hydra composes of the words, with an empty mapping at each key of `emptied` that is still null."""
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
@@ -185,7 +186,10 @@ def _key(override: Override, composer: Composer, prepared: Prepared) -> None:
     elif override.is_delete():
         prepared.words.append(text)
     else:
-        prepared.words.append(f"++{key}={override.get_value_string()}")
+        # Hydra merges mappings: an empty one would change nothing. null replaces what is there, and composing makes it {}
+        empty = override.value() == {}
+        prepared.words.append(f"++{key}={'null' if empty else override.get_value_string()}")
+        prepared.emptied += [key] * empty
         prepared.keys.pop(key, None)
         prepared.keys[key] = f"{key}={override.get_value_string()}"
 

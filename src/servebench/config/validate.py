@@ -81,7 +81,7 @@ def check(
             text = f"{section}: unknown key; {suggest(section, [*types, *known_keys(types)])}"
             checked.problems.append(Problem(text + _from(origin, section), "key", section))
     for section in types:
-        value, problems = _check_section(section, plain.get(section), types, origin)
+        value, problems = check_section(section, plain.get(section), types, origin)
         checked.problems.extend(problems if section in trusted else _independent(section, problems))
         if value is not None and section in trusted:
             checked.sections[section] = value
@@ -170,8 +170,8 @@ def _type_of(
 _adapter = cache(TypeAdapter)
 
 
-def _check_section(section: str, value: Any, types: Types, origin: Origin) -> tuple[Any, list[Problem]]:
-    """Return the settings of one section, or None and its problems."""
+def check_section(section: str, value: Any, types: Types, origin: Origin = lambda _: "") -> tuple[Any, list[Problem]]:
+    """Return the settings of one section, or None and its problems. `types` has the dataclass of the section, by its path."""
     if value is None:
         return None, [Problem(f"{section} must be chosen, with {section}=NAME", "value", section)]
     if not isinstance(value, Mapping):
@@ -235,19 +235,23 @@ def show_path(path: str) -> str:
 
 def _must(path: str, rule: str, value: Any, origin: Origin) -> Problem:
     """Return the problem of a value that breaks a rule: what is wrong, and where it was set."""
-    source = origin(path)
-    # an override of exactly this key shows nothing new
-    where = f", from {source}" if source and not source.startswith(f"{path}=") else ""
-    return Problem(f"{show_path(path)} must {rule} (got {format_value(value)}{where})", "value", path)
+    where = ", ".join(filter(None, (f"got {format_value(value)}", _source(origin, path))))
+    return Problem(f"{show_path(path)} must {rule} ({where})", "value", path)
 
 
 def _missing_value(path: str) -> Problem:
     return Problem(f"{show_path(path)} is required; set {path}=VALUE", "value", path)
 
 
-def _from(origin: Origin, path: str) -> str:
+def _source(origin: Origin, path: str) -> str:
+    """Return where a value was set; nothing for an override of exactly this key, which shows nothing new."""
     source = origin(path)
-    return f" (from {source})" if source else ""
+    return f"from {source}" if source and not source.startswith(f"{path}=") else ""
+
+
+def _from(origin: Origin, path: str) -> str:
+    source = _source(origin, path)
+    return f" ({source})" if source else ""
 
 
 def _with_numbers_as_text(value: Mapping[str, Any], errors: list[ErrorDetails]) -> Any:
@@ -294,14 +298,17 @@ def _problem_at(
     first = errors[0]
     if first["type"] == "unexpected_keyword_argument":
         known = known_keys(types)
-        near = nearest_name(path, known)
-        own = ", ".join(key for key in known if key.startswith(f"{section}.") and key.count(".") == 1)
+        parent = path.rpartition(".")[0]
+        siblings = [key for key in known if key.rpartition(".")[0] == parent]
+        # inside a mapping such as load.ramp its own keys are meant, and not the mapping
+        near = nearest_name(path, known if parent == section else siblings)
+        own = ", ".join(siblings)
         hint = f"did you mean '{near}'?" if near else f"known keys: {own}"
-        # on the command line the key itself is what was written
-        source = "" if origin(path).startswith(f"{path}=") else _from(origin, path)
-        return Problem(f"{path}: unknown key; {hint}{source}", "key", path)
+        return Problem(f"{path}: unknown key; {hint}{_from(origin, path)}", "key", path)
     if first["type"] == "missing":
         return _missing_value(path)
+    if said := [error["msg"].removeprefix("Value error, ") for error in errors if error["type"] == "value_error"]:
+        return Problem(f"{show_path(path)}: {said[0]}{_from(origin, path)}", "value", path)
     rule, *others = dict.fromkeys(_rule(error) for error in errors)
     return _must(path, " or ".join((rule, *(other.removeprefix("be ") for other in others))), first["input"], origin)
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
-from servebench.contracts.settings import StrictSettings
+from servebench.contracts.settings import Seconds, SecondsOrZero, StrictSettings
 
 PrefixCache = Literal["none", "blocks", "radix", "slots"]
 """`blocks`: whole blocks of the prompt, found by a chain of hashes; `radix`: a tree of token strings; `slots`: what each
@@ -151,6 +151,11 @@ def imitated(launches: Iterable[str | None]) -> str:
     return " and ".join(name for name in EMULATING if name in found)
 
 
+Spread = Annotated[float, Ge(0), Le(2)]
+"""A standard deviation of the logarithm of a duration."""
+Milliseconds = Annotated[float, Ge(0), Le(60_000)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variation:
     """How a simulated engine differs from one that is always equally fast. All shares are of the duration of a step.
@@ -168,20 +173,20 @@ class Variation:
     mean of the exponential delay with which a client of one process sends; several share the work.
     """
 
-    slowdown: Annotated[float, Gt(0)] = 1.0
-    start_sd: Annotated[float, Ge(0)] = 0.01
-    wander_sd: Annotated[float, Ge(0)] = 0.02
-    wander_s: Annotated[float, Gt(0)] = 5.0
-    drift: float = 0.0
-    shift: Annotated[float, Gt(-1)] = 0.0
-    shift_s: Annotated[float, Ge(0)] = 0.0
-    shift_over_s: Annotated[float, Ge(0)] = 0.0
-    step_noise: Annotated[float, Ge(0)] = 0.03
-    front_end_ms: Annotated[float, Ge(0)] = 0.0
-    network_ms: Annotated[float, Ge(0)] = 0.0
+    slowdown: Annotated[float, Ge(1e-3), Le(1e3)] = 1.0
+    start_sd: Spread = 0.01
+    wander_sd: Spread = 0.02
+    wander_s: Seconds = 5.0
+    drift: Annotated[float, Ge(-1), Le(1)] = 0.0
+    shift: Annotated[float, Gt(-1), Le(1e3)] = 0.0
+    shift_s: SecondsOrZero = 0.0
+    shift_over_s: SecondsOrZero = 0.0
+    step_noise: Spread = 0.03
+    front_end_ms: Milliseconds = 0.0
+    network_ms: Milliseconds = 0.0
     failure_rate: Annotated[float, Ge(0), Lt(1)] = 0.0
-    failure_burst: Annotated[int, Ge(1)] = 1
-    client_lateness_ms: Annotated[float, Ge(0)] = 0.0
+    failure_burst: Annotated[int, Ge(1), Le(1_000_000)] = 1
+    client_lateness_ms: Milliseconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +233,7 @@ class EmulationSpec:
     variant: str | None = None
     spans_endpoint: str | None = None
     kept_folder: str | None = None
+    adapters: tuple[str, ...] = ()
 
 
 def to_json(spec: EmulationSpec) -> str:

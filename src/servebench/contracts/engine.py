@@ -33,7 +33,8 @@ class ProgressDisplay(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
     """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files. `spans_endpoint` is
-    the URL to which the engine sends its OpenTelemetry spans (OTLP over HTTP); null if it sends none."""
+    the URL to which the engine sends its OpenTelemetry spans (OTLP over HTTP); null if it sends none. `adapters` are the LoRA
+    adapters that requests will name."""
 
     engine: EngineSettings
     model: ModelSettings
@@ -41,6 +42,7 @@ class LaunchContext:
     port: int
     cache_dir: Path
     spans_endpoint: str | None = None
+    adapters: tuple[str, ...] = ()
 
     @property
     def kept_folder(self) -> Path:

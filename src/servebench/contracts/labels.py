@@ -139,7 +139,9 @@ def _settings(group: Sequence[LabelSource]) -> dict[str, str]:
             leaves = [key.rpartition(".")[2] for key in varied]
             names = [leaf if leaves.count(leaf) == 1 else key for key, leaf in zip(varied, leaves, strict=True)]
             return {
-                one.key: SEPARATOR.join(f"{name}={values[key][index]}" for name, key in zip(names, varied, strict=True))
+                one.key: SEPARATOR.join(
+                    f"{name}={_cut(values[key][index])}" for name, key in zip(names, varied, strict=True)
+                )
                 for index, one in enumerate(group)
             }
     return {}
@@ -158,8 +160,20 @@ def _value(one: LabelSource, key: str) -> str:
         return chosen(one.overrides, key, str(mapping(value.get(key)).get("name", "default")))
     for part in key.split("."):
         value = mapping(value).get(part)
-    text = "default" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    text = text.replace(", ", ",")
+    return setting_text(value)
+
+
+def setting_text(value: Any) -> str:
+    """Return a value of a stored config as a label shows it: as a config file has it, without nulls, and `default` for null."""
+    if isinstance(value, Mapping):
+        known = {name: item for name, item in value.items() if item is not None}
+        return "{" + ",".join(f"{name}:{setting_text(item)}" for name, item in known.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(setting_text, value)) + "]"
+    return "default" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= VALUE_MAX else f"{text[: VALUE_MAX - 1]}…"
 
 

@@ -27,10 +27,18 @@ TOKENS_MAX = 10_000_000
 """The longest prompt or answer: the longest context of any model so far."""
 REQUESTS_MAX = 10_000_000
 """The most requests of one point: all are in memory before the first is sent. Longer points use `duration_s`."""
+RATE_AUTO_S = 30.0
+"""`requests: auto` at a rate: half a minute of arrivals."""
 TokenCount = Annotated[int, Ge(1), Le(TOKENS_MAX)]
 RequestCount = Annotated[int, Ge(1), Le(REQUESTS_MAX)]
 CountOrZero = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
+SECONDS_MAX = 7 * 24 * 3600
+"""The longest time that a setting may say: a week."""
+Seconds = Annotated[float, Gt(0), Le(SECONDS_MAX)]
+SecondsOrZero = Annotated[float, Ge(0), Le(SECONDS_MAX)]
+LevelBound = Annotated[float, Gt(0), Le(1_000_000)]
+"""A concurrency or a rate: more no client can send."""
 PORT_MAX = 65535
 Port = Annotated[int, Ge(0), Le(PORT_MAX)]
 Fraction = Annotated[float, Gt(0), Le(1)]
@@ -60,8 +68,8 @@ class EngineSettings(StrictSettings):
     env: Mapping[str, str] = field(default_factory=dict)
     extra_args: Mapping[str, Any] = field(default_factory=dict)
     executable: str | None = None
-    ready_timeout_s: PositiveFloat = 900.0
-    stop_timeout_s: PositiveFloat = 30.0
+    ready_timeout_s: Seconds = 900.0
+    stop_timeout_s: Seconds = 30.0
     request_timings: bool | Literal["spans", "after_load"] = True
     spans_address: str = "127.0.0.1:0"
     reuse: bool = True
@@ -125,14 +133,56 @@ class GpuSettings(StrictSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class LengthSettings(StrictSettings):
-    """A distribution of token counts. `fixed` uses `mean`; `uniform` uses `min` and `max`; `normal` and `lognormal` use
-    `mean` and `stdev` (of the count itself) and are clipped to `min` and `max`."""
+    """A distribution of counts: of tokens, or of the turns of a session. `fixed` uses `mean`; `uniform` uses `min` and `max`;
+    `normal` and `lognormal` use `mean` and `stdev` (of the count itself) and are clipped to `min` and `max`, from 1 up."""
 
     kind: Literal["fixed", "uniform", "normal", "lognormal"] = "fixed"
-    mean: Annotated[float, Gt(0), Le(TOKENS_MAX)] | None = None
+    mean: Annotated[float, Ge(1), Le(TOKENS_MAX)] | None = None
     stdev: Annotated[float, Ge(0), Le(TOKENS_MAX)] | None = None
     min: TokenCount | None = None
     max: TokenCount | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for parameters that the kind lacks, does not use, or that contradict each other."""
+        needed, optional = _PARAMETERS[self.kind]
+        given = {name for name in ("mean", "stdev", "min", "max") if getattr(self, name) is not None}
+        if missing := [name for name in needed if name not in given]:
+            raise ValueError(f"kind={self.kind} needs {' and '.join(missing)}")
+        if unused := sorted(given - {*needed, *optional}):
+            raise ValueError(
+                f"{unused[0]}={getattr(self, unused[0]):g} has no effect with kind={self.kind}, which uses "
+                f"{' and '.join((*needed, *optional))}; leave it out, or choose another kind"
+            )
+        low, high = self.min or 1, self.max or TOKENS_MAX
+        if low > high:
+            raise ValueError(f"min={low} must not be above max={high}")
+        if self.mean is not None and not low <= self.mean <= high:
+            limit = f"below min={low}" if self.mean < low else f"above max={high}"
+            raise ValueError(f"mean={self.mean:g} must not be {limit}")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the shortest count is the user's choice, and not the tail of a distribution."""
+        return self.kind in ("fixed", "uniform") or self.min is not None
+
+    @property
+    def shortest(self) -> int:
+        """The least count that may be drawn."""
+        return round(self.mean) if self.kind == "fixed" and self.mean is not None else self.min or 1
+
+    @property
+    def longest(self) -> int:
+        """The greatest count that may be drawn."""
+        return round(self.mean) if self.kind == "fixed" and self.mean is not None else self.max or TOKENS_MAX
+
+
+_PARAMETERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "fixed": (("mean",), ()),
+    "uniform": (("min", "max"), ()),
+    "normal": (("mean", "stdev"), ("min", "max")),
+    "lognormal": (("mean", "stdev"), ("min", "max")),
+}
+"""The parameters of each kind of length: those that it needs, and those that it may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +220,14 @@ class SearchSettings(StrictSettings):
 
     goal: Literal["slo", "saturation"]
     of: Literal["concurrency", "rate"] = "concurrency"
-    lower: PositiveFloat = 1.0
-    upper: PositiveFloat = 256.0
+    lower: LevelBound = 1.0
+    upper: LevelBound = 256.0
     confidence: Annotated[float, Ge(0.5), Lt(1)] = 0.95
     share: Annotated[float, Gt(0), Lt(1)] = 0.95
     tolerance: PositiveFloat = 0.05
     probes_per_level: PositiveInt = 3
     max_probes: PositiveInt = 24
-    budget_s: PositiveFloat | None = 3600.0
+    budget_s: Seconds | None = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +235,7 @@ class RampSettings(StrictSettings):
     """How a point's load rises to its level over `over_s` seconds, from `start` (a share of the level); `steps` is the
     number of equal steps of `shape=steps`. In a closed loop streams join; in an open loop the rate rises."""
 
-    over_s: PositiveFloat
+    over_s: Seconds
     shape: Literal["linear", "steps", "exponential"] = "linear"
     start: Annotated[float, Ge(0), Lt(1)] = 0.1
     steps: PositiveInt = 5
@@ -223,8 +273,8 @@ class LoadSettings(StrictSettings):
     """
 
     name: str
-    concurrency: tuple[PositiveInt, ...] | None = None
-    rate: tuple[PositiveFloat, ...] | None = None
+    concurrency: tuple[Annotated[int, Ge(1), Le(1_000_000)], ...] | None = None
+    rate: tuple[LevelBound, ...] | None = None
     search: SearchSettings | None = None
     trace: ReplaySettings | None = None
     time_scale: PositiveFloat = 1.0
@@ -235,19 +285,19 @@ class LoadSettings(StrictSettings):
     burstiness: PositiveFloat = 1.0
     max_concurrency: PositiveInt | None = None
     requests: RequestCount | Literal["auto"] | None = "auto"
-    duration_s: PositiveFloat | None = None
+    duration_s: Seconds | None = None
     until: str | float | Mapping[str, str | float] | None = None
-    max_duration_s: PositiveFloat = 60.0
+    max_duration_s: Seconds = 60.0
     min_requests: PositiveInt = 30
     warmup_requests: CountOrZero | Literal["auto"] = "auto"
-    warmup_s: Annotated[float, Ge(0)] = 0.0
+    warmup_s: SecondsOrZero = 0.0
     cooldown_requests: CountOrZero = 0
-    cooldown_s: Annotated[float, Ge(0)] = 0.0
+    cooldown_s: SecondsOrZero = 0.0
     cancel_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
-    cancel_after_s: PositiveFloat = 1.0
-    timeout_s: PositiveFloat = 600.0
-    drain_s: PositiveFloat | Literal["auto"] = "auto"
-    connect_timeout_s: PositiveFloat = 10.0
+    cancel_after_s: Seconds = 1.0
+    timeout_s: Seconds = 600.0
+    drain_s: Seconds | Literal["auto"] = "auto"
+    connect_timeout_s: Seconds = 10.0
     trace_headers: bool = False
     workers: PositiveInt | Literal["auto", "ray"] = "auto"
     repeats: PositiveInt = 1
@@ -274,7 +324,7 @@ class QualitySettings(StrictSettings):
     shots: CountOrZero = 0
     api: Literal["chat", "completions"] = "chat"
     max_tokens: PositiveInt | None = None
-    timeout_s: PositiveFloat = 300.0
+    timeout_s: Seconds = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +342,7 @@ class TelemetrySettings(StrictSettings):
     """Sampling of the engine's processes and metrics while load runs; `interval_s` between samples."""
 
     enabled: bool = True
-    interval_s: PositiveFloat = 1.0
+    interval_s: Seconds = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +353,7 @@ class TrackingSettings(StrictSettings):
     name: Literal["mlflow", "none"] = "mlflow"
     uri: str | None = None
     experiment: str = "servebench"
-    timeout_s: PositiveFloat = 5.0
+    timeout_s: Seconds = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,7 @@ def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Pa
 
 def _check_fields(spec: EmulationSpec, body: Mapping[str, Any]) -> None:
     model = body.get("model")
-    if spec.model_checked and model is not None and model != spec.model_name:
+    if spec.model_checked and model not in (None, spec.model_name, *spec.adapters):
         raise RequestRejected(404, f"The model `{model}` does not exist.")
     strict = spec.emulation.strict_fields
     unknown = set(body) - KNOWN_FIELDS - set(spec.exact_output) if strict is not None else set()

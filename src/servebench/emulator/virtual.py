@@ -21,6 +21,9 @@ from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, Runni
 
 SECONDS_PER_MINUTE = 60.0
 INSTANT_S = 1e-9
+EXPONENT_MAX = 20.0
+"""A drift slows an engine down by no more than this, as a logarithm."""
+SAMPLES_AT_ONCE = 1000
 NORMALS = 1024
 """Normal values drawn at once: one at a time costs ten times as much."""
 
@@ -61,7 +64,7 @@ class VaryingCost(StepCost):
             exponent += own.drift * now_s / SECONDS_PER_MINUTE
         if own.shift and now_s > own.shift_s:
             exponent += math.log1p(own.shift) * min(1.0, (now_s - own.shift_s) / max(own.shift_over_s, INSTANT_S))
-        return super().seconds(step, now_s) * self._start * math.exp(exponent)
+        return super().seconds(step, now_s) * self._start * math.exp(max(-EXPONENT_MAX, min(EXPONENT_MAX, exponent)))
 
 
 def _normals(key: str) -> Iterator[float]:
@@ -112,6 +115,9 @@ class VirtualEngine:
 
     def sample_until(self, limit_s: float) -> None:
         """Take the samples that are due up to a moment before which nothing more changes."""
+        if limit_s - self._next_sample_s > SAMPLES_AT_ONCE * self._sample_every_s:
+            # hours of an idle engine: only its last samples are taken
+            self._next_sample_s = limit_s - SAMPLES_AT_ONCE * self._sample_every_s
         while self._next_sample_s <= limit_s:
             totals, values = self.scheduler.totals, current_values(self.scheduler, self._next_sample_s)
             found = {name: value for name, value in values.items() if isinstance(value, (int, float))}

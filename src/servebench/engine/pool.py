@@ -77,6 +77,7 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         port=port,
         cache_dir=cache_dir,
         spans_endpoint=endpoint,
+        adapters=settings.workload.adapters,
     )
 
 
@@ -155,7 +156,7 @@ class EnginePool:
         """
         if self._current is not None:
             current, lease = self._current
-            if same_engine(current, settings) and not lease.running.died():
+            if self._is_same(current, settings) and not lease.running.died():
                 self._display.detail(f"reusing the running {settings.engine.name} from the previous run")
                 lease = replace(lease, uses=lease.uses + 1)
                 self._current = (current, lease)
@@ -164,6 +165,11 @@ class EnginePool:
         lease = self._start(settings, log_path)
         self._current = (settings, lease)
         return lease
+
+    def _is_same(self, one: RunSettings, other: RunSettings) -> bool:
+        """Return whether two runs can share one start; an imitated engine serves the adapters of its first run only."""
+        imitated = self._registry.kinds["launch"][one.launch.name].emulated
+        return same_engine(one, other) and not (imitated and one.workload.adapters != other.workload.adapters)
 
     def _start(self, settings: RunSettings, log_path: Path) -> EngineLease:
         engine = self._registry.engine(settings.engine.name)
@@ -259,7 +265,7 @@ class EnginePool:
 
     def release(self, next_settings: RunSettings | None) -> StopReport | None:
         """End a run: stop the engine unless the next run (None: there is none) needs the same one."""
-        if self._current is None or (next_settings is not None and same_engine(self._current[0], next_settings)):
+        if self._current is None or (next_settings is not None and self._is_same(self._current[0], next_settings)):
             return None
         return self.stop()
 

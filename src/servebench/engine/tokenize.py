@@ -32,13 +32,16 @@ class ApproximateTokenizer:
     name = "approximate (4 characters a token)"
     exact = False
 
+    def __init__(self, characters: float = CHARACTERS_PER_TOKEN) -> None:
+        self._characters = characters
+
     def count(self, texts: Sequence[str]) -> list[int]:
         """Return a quarter of the characters, at least 1 for a text that is not empty."""
-        return [max(1, round(len(text) / CHARACTERS_PER_TOKEN)) if text else 0 for text in texts]
+        return [max(1, round(len(text) / self._characters)) if text else 0 for text in texts]
 
     def truncate(self, text: str, tokens: int) -> str:
         """Return the first four characters per token."""
-        return text[: int(tokens * CHARACTERS_PER_TOKEN)]
+        return text[: int(tokens * self._characters)]
 
 
 class EmulatedTokenizer(ApproximateTokenizer):
@@ -195,3 +198,10 @@ def offline_tokenizer(model: ModelSettings) -> Tokenizer:
     """
     path = tokenizer_file(model)
     return FileTokenizer(path) if path is not None else ApproximateTokenizer()
+
+
+def tokenizer_guesses(model: ModelSettings) -> list[Tokenizer]:
+    """Return the model's tokenizer if it is known without an engine; else an approximation, and the least and the most tokens
+    that a text can have."""
+    known = offline_tokenizer(model)
+    return [known] if known.exact else [known, ApproximateTokenizer(8.0), ApproximateTokenizer(1.0)]

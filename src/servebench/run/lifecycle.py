@@ -67,7 +67,7 @@ def execute_run(request: RunRequest) -> RunResult:
             started = RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path)
             _notify(request, "servebench_run_started", started)
         _measure_levels(request, levels, progress)
-        if (error := no_success_error(progress.points, settings.workload.api)) is not None:
+        if (error := no_success_error(progress.points, settings)) is not None:
             raise error
         if turn.last:
             _grade(request, progress)

@@ -31,6 +31,7 @@ from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S, UNANSWERED, last_failure
 from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of, references_of
 from servebench.run.point import PointEvidence, build_point, planned_count
+from servebench.run.preflight import no_arrivals
 from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
 from servebench.run.simulated import drive_simulated, reset_virtual_cache, virtual_readings
@@ -202,10 +203,7 @@ def _schedule_trace(session: RunSession, level: Level, prompts: SizedPrompts) ->
         times = [request.arrival_s for request in prompts.requests]
         known = [time_s for time_s in times if time_s is not None]
         if len(known) < len(times) or not known:
-            raise ConfigError(
-                f"load=trace: workload={session.settings.workload.name} has no arrival times; use workload=trace, or set "
-                "load.trace.path to a file"
-            )
+            raise ConfigError(no_arrivals(session.settings))
         if level.duration_s is None or (known[-1] - known[0]) * load.time_scale > level.duration_s:
             timed = with_trace_times(level, load, known)
             return timed, replace(prompts, requests=prompts.requests[: len(timed.times_s or ())])

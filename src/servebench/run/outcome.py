@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from servebench.analysis.warnings import catalog
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Outcome, Point, Record, RunStatus
+from servebench.contracts.results import Point, RunStatus
+from servebench.contracts.settings import RunSettings
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, ServebenchError
 
 SILENCE_MARGIN_S = 30.0
@@ -62,14 +64,20 @@ def with_ledger_faults(ending: Ending, faults: Sequence[str]) -> Ending:
     return Ending("failed", error, FailureKind.LEDGER)
 
 
-def no_success_error(points: Sequence[Point], api: str) -> LoadError | None:
-    """Return the error of a run in which no request succeeded."""
+def no_success_error(points: Sequence[Point], settings: RunSettings) -> LoadError | None:
+    """Return the error of a run in which no request succeeded; none if the client left them all, as configured."""
     if not points or any(point.row.requests_ok for point in points):
+        return None
+    if settings.load.cancel_fraction and not any(point.row.requests_failed for point in points):
         return None
     messages = [doubt.message for point in points for doubt in point.doubts if doubt.code == catalog.ERRORS.code]
     reason = messages[0] if messages else "see requests.parquet for the errors"
-    if "HTTP 404" in reason:
-        other = "completions" if api == "chat" else "chat"
+    if "HTTP 404" in reason and settings.workload.adapters:
+        reason += (
+            "; if the engine does not serve workload.adapters, start it with them (engine.extra_args) or leave them out"
+        )
+    elif "HTTP 404" in reason:
+        other = "completions" if settings.workload.api == "chat" else "chat"
         reason += f"; if the server has another route only, set workload.api={other}"
     return LoadError(f"no request succeeded: {reason}")
 

@@ -10,7 +10,7 @@ from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.adapters.flags import flag_name
 from servebench.engine.pool import Found, launch_context, same_server
 from servebench.engine.supervisor.ports import describe_owner, port_problem
-from servebench.engine.tokenize import offline_tokenizer
+from servebench.engine.tokenize import EmulatedTokenizer, offline_tokenizer, tokenizer_guesses
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
@@ -18,9 +18,14 @@ from servebench.run.scorers import NONE, select_scorers
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, EngineError, PreflightError
 from servebench.util.redaction import secret_name
+from servebench.workload.build.lengths import with_shortest_lengths
 
 DESCRIPTORS_SPARE = 40
 """File descriptors of a worker besides its streams: spool, pipes, poller, and those of Python."""
+
+TRIAL_REQUESTS = 8
+"""Requests that are made before an engine starts, to see whether its workload can make any."""
+TRIAL = "trial"
 
 
 def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
@@ -29,6 +34,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
     Without `here` the runs execute on other machines, so nothing of this machine is checked.
     """
     faults: list[str] = []
+    tried: list[object] = []
     for job in jobs:
         settings = job.settings
         engine = registry.engine(settings.engine.name)
@@ -51,7 +57,10 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += tokenizer_faults(settings.model)
             if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
                 faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
-        faults += registry.find("workload", settings.workload.name)(settings.workload).check()
+        needed = (settings.workload, settings.load.trace, settings.model, settings.launch.name)
+        if needed not in tried:
+            tried.append(needed)
+            faults += workload_faults(settings, registry, launcher, here=here)
     graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
     for settings in graded.values():
         try:
@@ -85,6 +94,36 @@ def find_servers(jobs: Sequence[Job], registry: Registry, display: ProgressDispl
     if faults:
         raise EngineError("\n".join(faults), kind=next(iter(faults.values())).kind)
     return found
+
+
+def workload_faults(settings: RunSettings, registry: Registry, launcher: Launcher, *, here: bool) -> list[str]:
+    """Return what the workload reports of its settings, and why its shortest requests cannot be made.
+
+    Where the tokenizer is known only from the running engine, a request must be impossible for each of several guesses.
+    """
+    kind = registry.find("workload", settings.workload.name)
+    if (faults := kind(settings.workload).check()) or not here:
+        return list(faults)
+    shortest = kind(with_shortest_lengths(settings.workload))
+    guesses = [EmulatedTokenizer()] if launcher.simulated else tokenizer_guesses(settings.model)
+    for tokenizer in guesses:
+        try:
+            made = shortest.requests(TRIAL_REQUESTS, stream=TRIAL, tokenizer=tokenizer)
+        except ConfigError as error:
+            faults = error.faults
+        else:
+            return no_arrivals(settings) if any(one.arrival_s is None for one in made) else []
+    return list(faults)
+
+
+def no_arrivals(settings: RunSettings) -> list[str]:
+    """Return an error if arrival times are wanted of a workload that has none."""
+    trace, workload = settings.load.trace, settings.workload.name
+    if trace is None or trace.path is not None:
+        return []
+    return [
+        f"load=trace: workload={workload} has no arrival times; use workload=trace, or set load.trace.path to a file"
+    ]
 
 
 def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *, here: bool) -> list[str]:

@@ -11,7 +11,15 @@ from annotated_types import Ge, Le
 from servebench.contracts.settings import LengthSettings, PositiveInt, TokenCount
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.seeding import generator, salt
-from servebench.workload.build.sessions import Piece, Session, SessionSettings, SessionStep, SessionWorkload
+from servebench.workload.build.sessions import (
+    MESSAGE_TOKENS_MIN,
+    THINK_S_MAX,
+    Piece,
+    Session,
+    SessionSettings,
+    SessionStep,
+    SessionWorkload,
+)
 
 DEFAULT_INPUT_TOKENS = 96
 DEFAULT_OUTPUT_TOKENS = 48
@@ -40,7 +48,7 @@ class AgentLoopSettings(SessionSettings):
     result_tokens: TokenCount | LengthSettings = 128
     fan_out: Annotated[int, Ge(0), Le(64)] = 0
     sub_steps: PositiveInt | LengthSettings = 2
-    tool_s: Annotated[float, Ge(0)] = 0.0
+    tool_s: Annotated[float, Ge(0), Le(THINK_S_MAX)] = 0.0
     enforce_calls: bool = False
 
 
@@ -58,9 +66,10 @@ class AgentLoopWorkload(SessionWorkload):
 
     def check(self) -> list[str]:
         """Report calls that must be JSON and yet continue after it."""
+        faults = super().check()
         if self.settings.enforce_calls and self.settings.exact_output:
-            return ["workload.enforce_calls=true: a call ends with its JSON; set workload.exact_output=false"]
-        return []
+            faults.append("workload.enforce_calls=true: a call ends with its JSON; set workload.exact_output=false")
+        return faults
 
     def sessions_of(self, user: int, stream: str, rng: random.Random) -> Sequence[Session]:
         """Return the sessions of an agent and its sub-agents."""
@@ -85,10 +94,14 @@ class AgentLoopWorkload(SessionWorkload):
     def _results(self, sizes: Mapping[str, int], stream: str) -> tuple[Piece, ...]:
         """Return the messages that bring back the results of the sub-agents; `sizes` are their numbers of steps."""
         rng = generator(self.settings.seed, f"{stream}/{list(sizes)}")
-        tokens = sample_lengths(self.settings.result_tokens, len(sizes), rng)
+        tokens = sample_lengths(self.settings.result_tokens, len(sizes), rng, floor=MESSAGE_TOKENS_MIN)
         return tuple(
             Piece(
-                "user", f"Result of {child} [{self._salt(stream, child, 'end')}]:", length, answers=(child, steps - 1)
+                "user",
+                f"Result of {child} [{self._salt(stream, child, 'end')}]:",
+                length,
+                answers=(child, steps - 1),
+                key="result_tokens",
             )
             for (child, steps), length in zip(sizes.items(), tokens, strict=True)
         )
@@ -97,16 +110,16 @@ class AgentLoopWorkload(SessionWorkload):
         self, name: str, count: int, stream: str, rng: random.Random, *, sub_results: tuple[Piece, ...] = ()
     ) -> tuple[SessionStep, ...]:
         settings = self.settings
-        tasks = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, 1, rng)
-        results = sample_lengths(settings.result_tokens, count, rng)
+        tasks = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, 1, rng, floor=MESSAGE_TOKENS_MIN)
+        results = sample_lengths(settings.result_tokens, count, rng, floor=MESSAGE_TOKENS_MIN)
         outputs = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, count, rng)
         steps = []
         for number in range(count):
             mark = self._salt(stream, name, str(number))
             if number == 0:
-                news: tuple[Piece, ...] = (Piece("user", f"[{mark}] Task:", tasks[0]),)
+                news: tuple[Piece, ...] = (Piece("user", f"[{mark}] Task:", tasks[0], key="input_tokens"),)
             else:
-                news = (Piece("user", f"Result [{mark}]:", results[number]),)
+                news = (Piece("user", f"Result [{mark}]:", results[number], key="result_tokens"),)
             steps.append(
                 SessionStep(
                     news=(*sub_results, *news) if number == 1 else news,
@@ -126,15 +139,15 @@ class AgentLoopWorkload(SessionWorkload):
             f"[{salt(settings.seed, owner, 0)}] You work in steps. In each, call one tool by answering with JSON of this "
             f"schema and nothing else: {json.dumps(CALL_SCHEMA, separators=(',', ':'))} Notes on the tools:"
         )
-        return Piece("system", text, settings.system_tokens, owner=owner)
+        return Piece("system", text, settings.system_tokens, owner=owner, key="system_tokens")
 
     def _salt(self, stream: str, name: str, what: str) -> str:
         return salt(self.settings.seed, f"{stream}/{name}/{what}", 0)
 
 
 def _call(rng: random.Random, mark: str, tokens: int, step: tuple[str, int]) -> Piece:
-    """Return a call written in advance: JSON where it is long enough."""
+    """Return a call written in advance: JSON where it is long enough, a few words where not even the tool's name fits."""
     tool = rng.choice(TOOLS)
     if tokens < 40:
-        return Piece("assistant", tool, tokens, answers=step)
+        return Piece("assistant", tool if tokens >= len(tool) else "", tokens, answers=step)
     return Piece("assistant", f'{{"tool":"{tool}","argument":"{mark}', tokens, '"}', answers=step)

@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.build.chronicles import ROOM_TOKENS_MIN, ChronicleWorkload, Draft
+from servebench.workload.build.chronicles import ChronicleWorkload, Draft
 from servebench.workload.build.seeding import salt
 from servebench.workload.sources.prose import paragraphs
 
@@ -59,18 +59,16 @@ class LongContextWorkload(ChronicleWorkload):
         head = f"[{salt(settings.seed, stream, index)}] A chronicle follows, and after it a question.\n\n"
         end = _question(things)
         used = tokenizer.count([head + " ".join(hidden) + end])[0]
-        if length - used < ROOM_TOKENS_MIN:
-            raise ConfigError(
-                f"workload.input_tokens={length} leaves no room for a chronicle around {settings.needles} needles and "
-                f"their question; set it to {used + ROOM_TOKENS_MIN} or more, or reduce workload.needles"
-            )
+        length = self.length_for(
+            length, used, f"a chronicle around workload.needles={settings.needles} and their question"
+        )
 
         def prompt(sentences: list[str]) -> str:
             return head + paragraphs(sentences) + " ".join(hidden) + end
 
         sentences = self.chronicler.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
         text = paragraphs(_hide(hidden, sentences, self._depths(index)))
-        return Draft(head + text, end, tuple(zip(things, answers, strict=True)))
+        return Draft(head + text, end, tuple(zip(things, answers, strict=True)), length)
 
     def reference(self, text: str, draft: Draft) -> Mapping[str, Any]:
         """See ChronicleWorkload.reference. Raises ConfigError if a needle is not once in the prompt: the model would be

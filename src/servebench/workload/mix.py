@@ -1,13 +1,13 @@
 """The workload `mix`: requests of several workloads, mixed by weight."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from functools import cache
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from annotated_types import Ge, Le
 
+from servebench.config.validate import check_section
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.registry.registry import registry
@@ -15,7 +15,10 @@ from servebench.util.errors import ConfigError
 from servebench.workload.build.seeding import generator
 
 INHERITED = ("seed", "api", "temperature", "cache")
-OWN = ("weight", "workload")
+OF_PARTS = ("input_tokens", "output_tokens", "exact_output")
+OF_ALL = ("adapters", "adapter_skew", "priorities")
+"""Keys that only parts have an effect with, and those that only the mix has."""
+Weight = Annotated[float, Ge(0), Le(1e9)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +49,12 @@ class MixWorkload(Workload):
         except ConfigError as error:
             return list(error.faults)
         faults = [
-            f"workload.{key}: mix takes it from its parts; set it to null and use workload.parts.NAME.{key}"
-            for key in ("input_tokens", "output_tokens")
-            if getattr(self.settings, key) is not None
+            f"workload.{key}: mix takes it from its parts; leave it out and use workload.parts.NAME.{key}"
+            for key in OF_PARTS
+            if getattr(self.settings, key)
         ]
         for name in weights:
-            faults += [fault.replace("workload.", f"workload.parts.{name}.") for fault in parts[name].check()]
+            faults += _of_part(name, parts[name].check())
         return faults
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
@@ -59,23 +62,19 @@ class MixWorkload(Workload):
         weights = self._weights()
         rng = generator(self.settings.seed, f"{stream}/mix")
         drawn = rng.choices(list(weights), list(weights.values()), k=count)
-        supply = {
-            name: iter(
-                self._workloads()[name].requests(drawn.count(name), stream=f"{stream}-{name}", tokenizer=tokenizer)
-            )
-            for name in dict.fromkeys(drawn)
-        }
+        supply: dict[str, Iterator[Request]] = {}
+        for name in dict.fromkeys(drawn):
+            part, own = self._workloads()[name], f"{stream}-{name}"
+            try:
+                supply[name] = iter(part.requests(drawn.count(name), stream=own, tokenizer=tokenizer))
+            except ConfigError as error:
+                raise ConfigError(_of_part(name, error.faults)) from error
         return [next(supply[name]) for name in drawn]
 
     def _weights(self) -> dict[str, float]:
         """Return the weights of the parts that have one, in the order of their names."""
-        weights: dict[str, float] = {}
-        for name, keys in sorted(self.settings.parts.items()):
-            weight = keys.get("weight", 1)
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or weight < 0:
-                raise ConfigError(f"workload.parts.{name}.weight={weight} must be a number, 0 or more")
-            if weight:
-                weights[name] = float(weight)
+        parts = sorted(self._workloads().items())
+        weights = {name: weight for name, part in parts if (weight := getattr(part.settings, "weight", 1.0))}
         if not weights:
             raise ConfigError(
                 "workload.parts is empty; set e.g. workload.parts.unique.weight=3 workload.parts.sharegpt.weight=1"
@@ -85,7 +84,15 @@ class MixWorkload(Workload):
     def _workloads(self) -> dict[str, Workload]:
         """Return the workloads of the parts. Raises ConfigError for an unknown workload or key."""
         if self._parts is None:
-            self._parts = {name: self._part(name, self.settings.parts[name]) for name in self._weights()}
+            faults, found = [], {}
+            for name, keys in self.settings.parts.items():
+                try:
+                    found[name] = self._part(name, keys)
+                except ConfigError as error:
+                    faults += error.faults
+            if faults:
+                raise ConfigError(faults)
+            self._parts = found
         return self._parts
 
     def _part(self, name: str, keys: Mapping[str, Any]) -> Workload:
@@ -96,30 +103,23 @@ class MixWorkload(Workload):
             workload: type[Workload] = registry().find("workload", str(kind))
         except ConfigError as error:
             raise ConfigError(f"workload.parts.{name}: {error}") from error
-        plain = {key: getattr(self.settings, key) for key in INHERITED}
-        plain |= {key: value for key, value in keys.items() if key not in OWN}
-        plain["name"] = kind
-        try:
-            settings = TypeAdapter(workload.settings_type).validate_json(json.dumps(plain), strict=True)
-        except ValidationError as error:
-            raise ConfigError(_key_errors(name, error, workload.settings_type)) from error
+        path = f"workload.parts.{name}"
+        for key in ("name", *OF_ALL):
+            if key in keys:
+                raise ConfigError(f"{path}.{key}: a part cannot set it; use workload.{key} for the whole mix")
+        plain = {key: getattr(self.settings, key) for key in INHERITED} | {**keys, "name": kind}
+        settings, problems = check_section(path, plain, {path: _part_type(workload.settings_type)})
+        if problems:
+            raise ConfigError([problem.text for problem in problems])
         return workload(settings)
 
 
-def _key_errors(part: str, error: ValidationError, settings_type: type[WorkloadSettings]) -> list[str]:
-    """Return a line for each invalid key of a part."""
-    by_key: dict[str, list[Any]] = {}
-    for one in error.errors(include_url=False):
-        by_key.setdefault(str(one["loc"][0]) if one["loc"] else "", []).append(one)
-    lines = []
-    for key, errors in by_key.items():
-        path = f"workload.parts.{part}.{key}"
-        if errors[0]["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            known = sorted([*OWN, *(one.name for one in fields(settings_type) if one.name != "name")])
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            lines.append(f"{path}: unknown key; {hint}")
-        else:
-            reasons = ", or ".join(one["msg"].lower().replace("input should", "it should") for one in errors)
-            lines.append(f"{path}: {errors[0]['input']!r} is not allowed: {reasons}")
-    return lines
+def _of_part(name: str, faults: Sequence[str]) -> list[str]:
+    return [fault.replace("workload.", f"workload.parts.{name}.") for fault in faults]
+
+
+@cache
+def _part_type(base: type[WorkloadSettings]) -> Any:
+    """Return the settings of a workload with the keys that only parts have."""
+    own = [("weight", Weight, 1.0), ("workload", str | None, None)]
+    return make_dataclass(f"{base.__name__}OfPart", own, bases=(base,), frozen=True, kw_only=True)

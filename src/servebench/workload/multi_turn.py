@@ -5,12 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from servebench.contracts.settings import LengthSettings, PositiveInt
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.seeding import salt
-from servebench.workload.build.sessions import Piece, Session, SessionSettings, SessionStep, SessionWorkload
+from servebench.workload.build.sessions import (
+    MESSAGE_TOKENS_MIN,
+    THINK_S_MAX,
+    Piece,
+    Session,
+    SessionSettings,
+    SessionStep,
+    SessionWorkload,
+)
 
 DEFAULT_INPUT_TOKENS = 48
 DEFAULT_OUTPUT_TOKENS = 64
@@ -26,7 +34,7 @@ class MultiTurnSettings(SessionSettings):
 
     turns: PositiveInt | LengthSettings = 4
     system_tokens: Annotated[int, Ge(0)] = 128
-    think_s: Annotated[float, Ge(0)] = 0.0
+    think_s: Annotated[float, Ge(0), Le(THINK_S_MAX)] = 0.0
 
 
 class MultiTurnWorkload(SessionWorkload):
@@ -44,14 +52,14 @@ class MultiTurnWorkload(SessionWorkload):
         """See SessionWorkload.sessions_of."""
         settings = self.settings
         (turns,) = sample_lengths(settings.turns, 1, rng)
-        prompts = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, turns, rng)
+        prompts = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, turns, rng, floor=MESSAGE_TOKENS_MIN)
         answers = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, turns, rng)
         steps = []
         for turn in range(turns):
             mark = salt(settings.seed, f"{stream}/session", user * 1_000_000 + turn)
             steps.append(
                 SessionStep(
-                    news=(Piece("user", f"[{mark}]", prompts[turn]),),
+                    news=(Piece("user", f"[{mark}]", prompts[turn], key="input_tokens"),),
                     output_tokens=answers[turn],
                     answer=Piece("assistant", _script(mark, answers[turn]), answers[turn], answers=(f"s{user}", turn)),
                     think_s=rng.expovariate(1 / settings.think_s) if turn and settings.think_s else None,
@@ -66,7 +74,7 @@ class MultiTurnWorkload(SessionWorkload):
         if not settings.system_tokens:
             return ()
         start = f"[{salt(settings.seed, owner, 0)}] Help with what is asked:"
-        return (Piece("system", start, settings.system_tokens, owner=owner),)
+        return (Piece("system", start, settings.system_tokens, owner=owner, key="system_tokens"),)
 
 
 def _script(mark: str, tokens: int) -> str:

@@ -27,7 +27,7 @@ class RagPrefixSettings(WorkloadSettings):
     `skew` the Zipf exponent of their popularity (0: all alike). If `input_tokens` is a distribution, one length is drawn
     for each document: all questions about it make prompts of that length."""
 
-    documents: Annotated[int, Ge(1)] = 8
+    documents: Annotated[int, Ge(1), Le(1_000_000)] = 8
     share: Annotated[float, Ge(0), Le(0.95)] = 0.75
     skew: Annotated[float, Ge(0)] = 0.0
     exact_output: bool = True

@@ -9,8 +9,7 @@ from annotated_types import Ge, Le
 
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import WorkloadSettings
-from servebench.util.errors import ConfigError
-from servebench.workload.build.chronicles import ROOM_TOKENS_MIN, ChronicleWorkload, Draft
+from servebench.workload.build.chronicles import ChronicleWorkload, Draft
 from servebench.workload.build.seeding import salt
 from servebench.workload.sources.prose import paragraphs, town, town_event
 
@@ -44,11 +43,7 @@ class SummarizationWorkload(ChronicleWorkload):
         end = f"\n\nSummarise the chronicle in {settings.events} short sentences, the main events only.\nSummary:"
         main = [event.sentence for event in events]
         used = tokenizer.count([head + " ".join(main) + end])[0]
-        if length - used < ROOM_TOKENS_MIN:
-            raise ConfigError(
-                f"workload.input_tokens={length} is too short for a chronicle of {settings.events} events; set it "
-                f"to {used + ROOM_TOKENS_MIN} or more, or reduce workload.events"
-            )
+        length = self.length_for(length, used, f"a chronicle with workload.events={settings.events}")
 
         def prompt(sentences: list[str]) -> str:
             return head + paragraphs([*sentences, *main]) + end
@@ -57,7 +52,7 @@ class SummarizationWorkload(ChronicleWorkload):
         places = sorted(rng.randint(0, len(sentences)) for _ in main)
         for at, sentence in reversed(list(zip(places, main, strict=True))):
             sentences.insert(at, sentence)
-        return Draft(head + paragraphs(sentences), end, events)
+        return Draft(head + paragraphs(sentences), end, events, length)
 
     def reference(self, text: str, draft: Draft) -> Mapping[str, Any]:
         """See ChronicleWorkload.reference."""

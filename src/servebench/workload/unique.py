@@ -26,7 +26,7 @@ class UniqueWorkload(FillingWorkload):
         """Return `count` requests, no two alike. Raises ConfigError when the prompts are too short for that."""
         settings = self.settings
         rng = generator(settings.seed, stream)
-        lengths = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, count, rng)
+        lengths = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, count, rng, floor=SALT_TOKENS_MAX)
         outputs = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, count, rng)
         salts = [salt(settings.seed, stream, index) for index in range(count)]
         texts, counts = self.fill(salts, lengths, rng, tokenizer)

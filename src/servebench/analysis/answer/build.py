@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from servebench.analysis.answer.leads import find_lead, leads_in_words, other_metrics
 from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, WorkloadAnswer
@@ -20,7 +21,7 @@ from servebench.analysis.recommendation.values import (
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.warnings.catalog import is_wide
-from servebench.contracts.labels import RunLabel, run_labels
+from servebench.contracts.labels import RunLabel, run_labels, setting_text
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.figures import number
@@ -108,15 +109,20 @@ def _workload_answer(
 def _title(workload: str, runs: Sequence[RunData]) -> str:
     """What all runs of a workload share: its name and lengths, the model, the GPU."""
     sizes = {
-        tuple(mapping(run.config.get("workload")).get(f"{way}_tokens") for way in ("input", "output")) for run in runs
+        tuple(_length_text(mapping(run.config.get("workload")).get(f"{way}_tokens")) for way in ("input", "output"))
+        for run in runs
     }
-    lengths = sizes.pop() if len(sizes) == 1 else (None, None)
-    known = all(isinstance(length, int) for length in lengths)
+    lengths = sizes.pop() if len(sizes) == 1 else ("", "")
     models = {(run.fact("model") or "").rstrip("/").rsplit("/", 1)[-1] for run in runs}
     machines = {run.fact("gpu") or "" for run in runs}
-    parts = [workload, f"{lengths[0]} in / {lengths[1]} out" if known else ""]
+    parts = [workload, f"{lengths[0]} in / {lengths[1]} out" if all(lengths) else ""]
     parts += [next(iter(one)) for one in (models, machines) if len(one) == 1]
     return " · ".join(part for part in parts if part and part != "none")
+
+
+def _length_text(length: Any) -> str:
+    """A length of a workload: its only value, or its distribution; empty if the data decide."""
+    return "" if length is None else setting_text(length)
 
 
 def _cells(entrant: Entrant) -> dict[str, AnswerCell]:

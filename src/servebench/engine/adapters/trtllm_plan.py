@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from servebench.contracts.engine import Command, LaunchContext
-from servebench.contracts.settings import EngineSettings, PositiveFloat
+from servebench.contracts.settings import EngineSettings, Seconds
 from servebench.engine.adapters.flags import FlagTable, extra_arguments
 
 BUILDER = "trtllm-build"
@@ -34,7 +34,7 @@ class TrtllmSettings(EngineSettings):
     convert_args: Mapping[str, Any] = field(default_factory=dict)
     build_args: Mapping[str, Any] = field(default_factory=dict)
     builder: str = BUILDER
-    build_timeout_s: PositiveFloat = 7200.0
+    build_timeout_s: Seconds = 7200.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from servebench.contracts.point_id import TRACE, PointId
 from servebench.contracts.precision import precision_targets
-from servebench.contracts.settings import LoadSettings
+from servebench.contracts.settings import RATE_AUTO_S, LoadSettings
 
 REQUESTS_PER_STREAM = 10
 REQUESTS_MIN = 50
@@ -18,9 +18,6 @@ requests mean nothing."""
 
 WARMUP_PER_STREAM = 2
 WARMUP_MAX = 32
-
-RATE_AUTO_S = 30.0
-"""`requests: auto` at a rate: half a minute of arrivals."""
 
 RATE_WARMUP_CONCURRENCY = 4
 

@@ -23,13 +23,19 @@ MS_PER_S = 1000
 
 
 def trace_errors(load: LoadSettings) -> list[str]:
-    """Return why the trace file cannot be used, as far as that is known without reading it."""
+    """Return why the trace file cannot be used."""
     if load.trace is None or load.trace.path is None:
         return []
     path = Path(load.trace.path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         return [f"load.trace.path={load.trace.path}: unknown file type; use {FORMATS}"]
-    return [] if path.is_file() else [f"load.trace.path={load.trace.path}: no such file; use {FORMATS}"]
+    if not path.is_file():
+        return [f"load.trace.path={load.trace.path}: no such file; use {FORMATS}"]
+    try:
+        read_arrivals(load.trace.path, load.trace.point)
+    except ConfigError as error:
+        return list(error.faults)
+    return []
 
 
 def read_arrivals(name: str, point: str | None = None) -> list[float]:

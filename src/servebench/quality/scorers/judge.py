@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from servebench.contracts.quality import DIGEST_LENGTH, Endpoint, Grade, Item, ItemAnswer, Judged
-from servebench.contracts.settings import PositiveFloat, PositiveInt, QualitySettings, StrictSettings
+from servebench.contracts.settings import PositiveInt, QualitySettings, Seconds, StrictSettings
 from servebench.quality.data import prompt_template
 from servebench.quality.rows import OpenPromptScorer, read_answers
 from servebench.quality.scorers.judge_client import Call, Reply, call_all
@@ -42,7 +42,7 @@ class JudgeEndpoint(StrictSettings):
     rubric: str = RUBRIC
     scale: Annotated[int, Ge(2)] = 5
     concurrency: PositiveInt = 4
-    timeout_s: PositiveFloat = 60.0
+    timeout_s: Seconds = 60.0
     give_up_after: PositiveInt = 5
     max_tokens: PositiveInt = 200
     ca_file: str | None = None

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from servebench.contracts.request import Request, Tokenizer
-from servebench.contracts.settings import WorkloadSettings
+from servebench.contracts.settings import LengthSettings, WorkloadSettings
+from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_requests
@@ -19,11 +20,12 @@ ROOM_TOKENS_MIN = 32
 
 @dataclass(frozen=True)
 class Draft:
-    """A text up to where it is filled, its end, and the facts in it."""
+    """A text up to where it is filled, its end, the facts in it, and its whole length in tokens."""
 
     start: str
     end: str
     facts: Sequence[Any]
+    tokens: int
 
 
 class ChronicleWorkload(FillingWorkload):
@@ -40,6 +42,15 @@ class ChronicleWorkload(FillingWorkload):
         """Return a prompt of a little less than `length` tokens. Raises ConfigError when the facts do not fit."""
         raise NotImplementedError
 
+    def length_for(self, length: int, used: int, what: str) -> int:
+        """Return the length of a prompt whose facts take `used` tokens: the one that was drawn, or the least if it is the tail
+        of a distribution. Raises ConfigError when the facts do not fit."""
+        least = used + ROOM_TOKENS_MIN
+        spec = self.settings.input_tokens
+        if length >= least or (isinstance(spec, LengthSettings) and not spec.bounded and spec.longest >= least):
+            return max(length, least)
+        raise ConfigError(f"workload.input_tokens={length} leaves no room for {what}; set it to {least} or more")
+
     def reference(self, text: str, draft: Draft) -> Mapping[str, Any]:
         """Return what a scorer needs to know of the prompt `text`."""
         raise NotImplementedError
@@ -54,6 +65,12 @@ class ChronicleWorkload(FillingWorkload):
             self.draft(index, lengths[index], stream, generator(settings.seed, f"{stream}/{index}"), tokenizer)
             for index in range(count)
         ]
-        texts, counts = self.fill([one.start for one in drafts], lengths, rng, tokenizer, [one.end for one in drafts])
+        texts, counts = self.fill(
+            [one.start for one in drafts],
+            [one.tokens for one in drafts],
+            rng,
+            tokenizer,
+            [one.end for one in drafts],
+        )
         references = [self.reference(text, draft) for text, draft in zip(texts, drafts, strict=True)]
         return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs, references=references)

@@ -1,13 +1,18 @@
-"""Draw token counts from a distribution."""
+"""Draw counts from a distribution."""
 
 import math
 import random
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
 
-from servebench.contracts.settings import LengthSettings
+from servebench.contracts.settings import LengthSettings, WorkloadSettings
+
+_KEYS = {one.name for one in fields(LengthSettings)}
 
 
-def sample_lengths(spec: int | LengthSettings, count: int, rng: random.Random) -> list[int]:
-    """Return `count` token counts, each at least 1.
+def sample_lengths(spec: int | LengthSettings, count: int, rng: random.Random, *, floor: int = 1) -> list[int]:
+    """Return `count` counts. A distribution without a `min` draws none below `floor`, the least that a workload can build.
 
     `fixed`: the mean. `uniform`: whole numbers from `min` to `max`, both included. `normal`: N(mean, stdev). `lognormal`:
     exp(N(mu, sigma)) with sigma^2 = ln(1 + (stdev / mean)^2) and mu = ln(mean) - sigma^2 / 2, so that `mean` and `stdev`
@@ -15,23 +20,35 @@ def sample_lengths(spec: int | LengthSettings, count: int, rng: random.Random) -
     """
     if isinstance(spec, int):
         return [spec] * count
-    return [_clip(round(_draw(spec, rng)), spec) for _ in range(count)]
+    low = spec.shortest if spec.bounded else max(spec.shortest, min(floor, spec.longest))
+    return [max(low, min(round(_draw(spec, rng)), spec.longest)) for _ in range(count)]
 
 
 def _draw(spec: LengthSettings, rng: random.Random) -> float:
     if spec.kind == "uniform":
-        assert spec.min is not None
-        assert spec.max is not None
-        return rng.randint(spec.min, spec.max)
-    assert spec.mean is not None
-    stdev = spec.stdev or 0.0
+        return rng.randint(spec.shortest, spec.longest)
+    mean, stdev = spec.mean or 0.0, spec.stdev or 0.0
     if spec.kind == "normal":
-        return rng.gauss(spec.mean, stdev)
+        return rng.gauss(mean, stdev)
     if spec.kind == "lognormal":
-        variance = math.log(1 + (stdev / spec.mean) ** 2)
-        return math.exp(rng.gauss(math.log(spec.mean) - variance / 2, math.sqrt(variance)))
-    return spec.mean
+        variance = math.log(1 + (stdev / mean) ** 2)
+        return math.exp(rng.gauss(math.log(mean) - variance / 2, math.sqrt(variance)))
+    return mean
 
 
-def _clip(value: int, spec: LengthSettings) -> int:
-    return max(spec.min or 1, min(value, spec.max if spec.max is not None else value))
+def with_shortest_lengths(settings: WorkloadSettings) -> WorkloadSettings:
+    """Return the settings with each distribution replaced by the shortest length that the user allows: its `min`, or its mean.
+
+    In the mappings of a mix's parts a distribution is recognised by its keys.
+    """
+    return replace(settings, **{one.name: _shortest(getattr(settings, one.name)) for one in fields(settings)})
+
+
+def _shortest(value: Any) -> Any:
+    if isinstance(value, LengthSettings):
+        return value.shortest if value.bounded else round(value.mean or 1)
+    if not isinstance(value, Mapping):
+        return value
+    if "kind" in value and value.keys() <= _KEYS:
+        return _shortest(LengthSettings(**value))
+    return {name: _shortest(item) for name, item in value.items()}

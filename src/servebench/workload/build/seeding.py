@@ -21,4 +21,5 @@ def generator(seed: int, stream: str) -> random.Random:
 def zipf(count: int, skew: float) -> list[float]:
     """Return the popularity of `count` things, summing to 1: p(k) proportional to 1 / k^skew for k = 1, 2, ... (Zipf's law)."""
     weights = [float(k) ** -skew for k in range(1, count + 1)]
-    return [weight / sum(weights) for weight in weights]
+    total = sum(weights)
+    return [weight / total for weight in weights]

@@ -6,10 +6,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from servebench.contracts.request import Message, PriorAnswer, Request, Tokenizer, answer_mark
-from servebench.contracts.settings import PositiveInt, WorkloadSettings
+from servebench.contracts.settings import LengthSettings, PositiveInt, WorkloadSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import FillingWorkload
-from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator
+from servebench.workload.build.seeding import generator
+
+MESSAGE_TOKENS_MIN = 32
+"""A message of a session can be as short: at worst its salt and the words around it have one token a character."""
+THINK_S_MAX = 3600.0
+"""The longest mean time that a user or a tool may take between two steps."""
+SESSION_STEPS_MAX = 10_000
+"""The most steps of a session: all are planned before the first is sent."""
 
 Role = Literal["system", "user", "assistant"]
 History = Literal["real", "scripted"]
@@ -23,7 +30,8 @@ class Piece:
     """A message before it is filled with words: how it begins and ends, and its length in tokens.
 
     With an `owner` its words follow from seed and owner alone: the message is the same in every stream. `answers` names
-    the step (session and number) whose answer this message is, or quotes after its `start` if it is a user's.
+    the step (session and number) whose answer this message is, or quotes after its `start` if it is a user's. `key` is the
+    setting of its length.
     """
 
     role: Role
@@ -32,6 +40,7 @@ class Piece:
     end: str = ""
     owner: str | None = None
     answers: tuple[str, int] | None = None
+    key: str = "workload"
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,17 @@ class SessionWorkload(FillingWorkload):
     """Base of the workloads whose requests carry the history of their session."""
 
     settings: SessionSettings
+
+    def check(self) -> list[str]:
+        """Report sessions that are too long to be planned."""
+        lengths = {key: getattr(self.settings, key, 0) for key in ("turns", "steps", "sub_steps")}
+        longest = {key: one.longest if isinstance(one, LengthSettings) else one for key, one in lengths.items()}
+        return [
+            f"workload.{key} may be {most:,}; a session has at most {SESSION_STEPS_MAX:,} steps: lower it, or set "
+            f"workload.{key}.max of a distribution"
+            for key, most in longest.items()
+            if most > SESSION_STEPS_MAX
+        ]
 
     def sessions_of(self, user: int, stream: str, rng: random.Random) -> Sequence[Session]:
         """Return the sessions of user number `user`."""
@@ -189,8 +209,8 @@ class SessionWorkload(FillingWorkload):
         for piece, least in zip(pieces, needed, strict=True):
             if piece.tokens < least:
                 raise ConfigError(
-                    f"a {piece.role} message of {piece.tokens} tokens is too short: its unique beginning takes {least} "
-                    f"tokens; set the lengths in workload to {max(least, SALT_TOKENS_MAX)} or more"
+                    f"workload.{piece.key}={piece.tokens} is too short for a {piece.role} message: its unique beginning takes "
+                    f"{least} tokens; set it to {max(least, MESSAGE_TOKENS_MIN)} or more"
                 )
         made: dict[Piece, str] = {}
         for owner in dict.fromkeys(piece.owner for piece in pieces):
