@@ -10,7 +10,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.state import StudyState, read_study, study_origin
 from servebench.store.tracking import sent_before, sync_study, tracking_uri
-from servebench.study.summary import write_summary
+from servebench.study.summary import WHOLE, write_summary
 from servebench.study.trust import confirm, visible
 from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.redaction import MARK
@@ -82,7 +82,7 @@ def _send(sending: _Sending, down: set[str]) -> int:
     if uri in down:
         print_problem(study, "not sent, because its tracking server is down")
         return 1
-    if sending.state.status == "finished" and not study.summary.is_dir():
+    if sending.state.status == "finished" and not (study.summary / WHOLE).exists():
         # send the results even if their summary fails
         with contextlib.suppress(ServebenchError, OSError):
             write_summary(study.path)
