@@ -192,3 +192,23 @@ def summary(study: Path) -> list[tuple[str, str, int, int, float]]:
                 level = row.point.partition("-a")[0]
                 rows.append((points.parent.name, level, row.requests_ok, row.requests_failed, row.output_tokens_mean))
     return sorted(rows)
+
+
+def tracked(uri, name):
+    """What the server has of the study: for each run its kind, title, status, parameters and how many values each metric has."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(name)
+    runs = client.search_runs([experiment.experiment_id])
+    return sorted(
+        (
+            run.data.tags["servebench.kind"],
+            run.data.tags.get("servebench.run_id", ""),
+            run.info.status,
+            len(run.data.params),
+            tuple(sorted((name, len(client.get_metric_history(run.info.run_id, name))) for name in run.data.metrics)),
+            tuple(sorted(file.path for file in client.list_artifacts(run.info.run_id))),
+        )
+        for run in runs
+    )

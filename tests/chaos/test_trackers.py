@@ -130,26 +130,6 @@ def study_of(uri, runs, experiment):
     )
 
 
-def tracked(uri, name):
-    """What the server has of the study: for each run its kind, title, status, parameters and how many values each metric has."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name(name)
-    runs = client.search_runs([experiment.experiment_id])
-    return sorted(
-        (
-            run.data.tags["servebench.kind"],
-            run.data.tags.get("servebench.run_id", ""),
-            run.info.status,
-            len(run.data.params),
-            tuple(sorted((name, len(client.get_metric_history(run.info.run_id, name))) for name in run.data.metrics)),
-            tuple(sorted(file.path for file in client.list_artifacts(run.info.run_id))),
-        )
-        for run in runs
-    )
-
-
 @pytest.fixture
 def tracker(tmp_path):
     place = harness.Scene(tmp_path / "tracker")
@@ -222,7 +202,7 @@ def test_a_tracker_that_fails_and_dies_under_a_study_that_is_killed(tmp_path, tr
     calm = harness.Scene(tmp_path / "calm")
     assert calm.run(*study_of(tracker.uri, runs, "calm"), timeout_s=1800).returncode == 0
     assert calm.run("sync", "s", timeout_s=600).returncode == 0
-    found, wanted = (tracked(tracker.uri, name) for name in ("harmed", "calm"))
+    found, wanted = (harness.tracked(tracker.uri, name) for name in ("harmed", "calm"))
     with capsys.disabled():
         sys.stderr.write(f"\n{dict(killed)} killed in {sessions} sessions; requests to the tracker by manner: {seen}\n")
     assert [one[:3] for one in found] == [one[:3] for one in wanted]

@@ -196,3 +196,73 @@ def test_a_run_that_stores_its_end_after_ctrl_c_is_collected(bench):
     b.interrupt_at(5)
     b.run()
     assert b.statuses() == [(RUNS[0], "interrupted", "interrupted")]
+
+
+def reply(run, **changes):
+    facts = {"outcome": RunOutcome(run_id=f"s/{run}", status="finished"), "place": {"host": "node1"}}
+    return RunReply(**(facts | changes))
+
+
+HOSTILE = {
+    "text": lambda run: "done",
+    "a number": lambda run: 7,
+    "a list": lambda run: [reply(run)],
+    "an outcome without its reply": lambda run: RunOutcome(run_id=f"s/{run}", status="finished"),
+    "no outcome but text": lambda run: reply(run, outcome="finished"),
+    "an unknown status": lambda run: reply(run, outcome=RunOutcome(run_id=f"s/{run}", status="perfect")),
+    "another run": lambda run: reply(run, outcome=RunOutcome(run_id="s/../../x", status="finished")),
+    "points of text": lambda run: reply(run, outcome=RunOutcome(run_id=f"s/{run}", status="finished", points=("x",))),
+    "points that are none": lambda run: reply(run, outcome=RunOutcome(run_id=f"s/{run}", status="finished", points=5)),
+    "an error that is none": lambda run: reply(run, outcome=RunOutcome(run_id=f"s/{run}", status="failed", error=5)),
+    "no place": lambda run: reply(run, place=None),
+    "files of text": lambda run: reply(run, files="archive"),
+    "a broken archive": lambda run: reply(run, files=b"archive"),
+    "prompts that are none": lambda run: reply(run, prompts={"prompts/x.json.gz": 5}),
+    "prompts in a list": lambda run: reply(run, prompts=["x"]),
+    "a refusal of bytes": lambda run: reply(run, outcome=None, refused=b"no"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_ends_its_own_run_alone(bench, name):
+    """It becomes an interrupted run with one line; the other run is measured."""
+    b = bench(places=1)
+    b.reply(lambda order: JobEnd(reply=HOSTILE[name](order.run)) if order.run == RUNS[0] else finished(order.run))
+    b.run()
+    assert [(run, status) for run, status, _ in b.statuses()] == [(RUNS[0], "interrupted"), (RUNS[1], "finished")]
+    assert read_run(b.folder.run(RUNS[0])).status == "interrupted"
+    assert "\n" not in read_run(b.folder.run(RUNS[0])).error
+
+
+@pytest.mark.parametrize("text", ["{", "null", "[]", '{"status": 5}', '{"status": "finished", "started_s": "x"}'])
+def test_a_state_that_a_job_broke_ends_its_own_run_alone(bench, text):
+    b = bench(places=1, retries=0)
+
+    def break_state(order):
+        if order.run != RUNS[0]:
+            return finished(order.run)
+        b.folder.create_run(order.run).state.write_text(text)
+        return JobEnd(lost="job j0 crashed")
+
+    b.reply(break_state)
+    b.run()
+    assert [(run, status) for run, status, _ in b.statuses()] == [(RUNS[0], "interrupted"), (RUNS[1], "finished")]
+
+
+def test_jobs_do_not_go_on_without_the_command(bench):
+    """A scheduler that rejects the second order: the first job is cancelled."""
+    b = bench(places=2)
+    submit, calls = b.cluster.submit, []
+
+    def submit_one(orders):
+        calls.append(orders)
+        if len(calls) > 1:
+            raise PreflightError("rejected")
+        return submit(orders)
+
+    b.cluster.submit = submit_one
+    b.cluster.places = 1
+    b.clock.at(5, lambda: setattr(b.cluster, "places", 2))
+    with pytest.raises(PreflightError):
+        b.run()
+    assert b.cluster.cancelled

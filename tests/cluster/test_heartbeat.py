@@ -28,7 +28,35 @@ def test_a_process_of_another_host_counts_as_long_as_it_touches_the_file(tmp_pat
     assert active_process(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", [json.dumps({"host": platform.node(), "pid": 2**22 + 1, "job": None}), "{"])
+def test_a_time_in_the_future_is_no_sign_of_life(tmp_path):
+    """A clock that was wrong, or a file made on purpose, must not hold a run for ever."""
+    path = tmp_path / FILE
+    path.write_text(json.dumps({"host": "far", "pid": 1, "job": None}))
+    later = path.stat().st_mtime + 10 * SILENT_S
+    os.utime(path, (later, later))
+    assert active_process(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"host": platform.node(), "pid": 2**22 + 1, "job": None}),
+        "{",
+        "null",
+        '"text"',
+        "[]",
+        '{"host": "far", "pid": Infinity, "job": null}',
+        '{"host": "far", "pid": NaN, "job": null}',
+        '{"host": "far", "pid": null, "job": null}',
+        '{"host": "far", "pid": []}',
+        "[" * 100_000,
+    ],
+)
 def test_a_dead_process_of_this_host_and_a_broken_file_do_not_count(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     assert active_process(tmp_path) is None
+
+
+def test_what_it_says_is_short_text(tmp_path):
+    (tmp_path / FILE).write_text(json.dumps({"host": ["x" * 10_000], "pid": 1, "job": {"y": "z" * 10_000}}))
+    assert len(str(active_process(tmp_path))) < 300

@@ -1,9 +1,12 @@
 """What an order carries to another machine."""
 
+import io
+import tarfile
 from dataclasses import replace
 
 import pytest
 
+from servebench.cluster import orders
 from servebench.cluster.heartbeat import FILE
 from servebench.cluster.orders import gpus_needed, keep_prompt_files, named_variables, pack_run, study_files, unpack_run
 from servebench.config import Job
@@ -65,3 +68,55 @@ def test_a_runs_files_reach_the_machine_and_return(tmp_path):
     assert not (copy / FILE).exists()
     with pytest.raises(StoreError):
         unpack_run(b"no archive", copy)
+
+
+def archive_of(*members):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        for name, kind, size in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.size, member.linkname = kind, size, "/etc/passwd"
+            archive.addfile(member, io.BytesIO(b"new" * size))
+    return data.getvalue()
+
+
+ARCHIVES = {
+    "out of the folder": archive_of(("points.csv", tarfile.REGTYPE, 3), ("../../outside", tarfile.REGTYPE, 3)),
+    "a full path": archive_of(
+        ("points.csv", tarfile.REGTYPE, 3), ("/tmp/../outside/x", tarfile.DIRTYPE, 0), ("../x", tarfile.REGTYPE, 1)
+    ),
+    "a link": archive_of(("points.csv", tarfile.REGTYPE, 3), ("engine.log", tarfile.SYMTYPE, 0)),
+    "a hard link": archive_of(("points.csv", tarfile.REGTYPE, 3), ("engine.log", tarfile.LNKTYPE, 0)),
+    "a pipe": archive_of(("points.csv", tarfile.REGTYPE, 3), ("engine.log", tarfile.FIFOTYPE, 0)),
+    "cut off": archive_of(("points.csv", tarfile.REGTYPE, 3), ("x", tarfile.REGTYPE, 100_000))[:-40],
+    "garbage behind a good start": archive_of(("points.csv", tarfile.REGTYPE, 3), ("x", tarfile.REGTYPE, 100_000))[:60]
+    + b"x" * 500,
+    "no archive": b"no archive",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_a_hostile_archive_changes_nothing(tmp_path, name):
+    """All files of a run are replaced or none, and nothing outside its folder."""
+    run = tmp_path / "s" / "00_a"
+    run.mkdir(parents=True)
+    (run / "points.csv").write_text("old")
+    with pytest.raises(StoreError):
+        unpack_run(ARCHIVES[name], run)
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()] == [
+        (run / "points.csv").relative_to(tmp_path)
+    ]
+    assert (run / "points.csv").read_text() == "old"
+
+
+def test_an_archive_that_is_too_much(tmp_path, monkeypatch):
+    run = tmp_path / "00_a"
+    run.mkdir()
+    monkeypatch.setattr(orders, "RECEIVED_BYTES_MAX", 1000)
+    with pytest.raises(StoreError, match="limits"):
+        unpack_run(archive_of(("bomb", tarfile.REGTYPE, 1001)), run)
+    monkeypatch.setattr(orders, "RECEIVED_FILES_MAX", 3)
+    with pytest.raises(StoreError, match="limits"):
+        unpack_run(archive_of(*((f"f{n}", tarfile.REGTYPE, 1) for n in range(4))), run)
+    assert list(tmp_path.rglob("*")) == [run]

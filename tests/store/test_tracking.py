@@ -310,6 +310,57 @@ def test_a_broken_run_keeps_no_other_back(outputs):
     assert send(study).error == report.error
 
 
+def change(path, *keys, value):
+    whole = json.loads(path.read_text())
+    inner = whole
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    path.write_text(json.dumps(whole))
+
+
+EVIL = "<img src=x onerror=alert(1)>\n\r\x00\x1b]0;x\x07\u202e" + "A/" * 5000
+NAMES = {"x" * 3000: "y", "a/" * 400: 1, "..": "x", "": "e", "a" * 243 + "/..b": 2, EVIL: EVIL}
+TIMES = (float("nan"), float("inf"), 1e308, 1e200, -1e18)
+DAMAGE = [
+    *(("state", ("started_s",), value) for value in TIMES),
+    *(("state", ("ended_s",), value) for value in TIMES),
+    ("manifest", ("config", "engine"), "x"),
+    ("manifest", ("config", "launch"), [1]),
+    ("manifest", ("cold_start",), "x"),
+    ("manifest", ("cold_start",), {"phases": [{"name": "x", "seconds": "y"}]}),
+    ("manifest", ("quality",), [{"benchmark": "x", "doubts": "y"}]),
+    ("manifest", ("search",), "x"),
+]
+
+
+@pytest.mark.parametrize(("file", "keys", "value"), DAMAGE)
+def test_a_damaged_part_keeps_no_other_run_back(outputs, file, keys, value):
+    study = write_one_study(outputs, runs=("00_a", "01_b"))
+    change(getattr(study.run("00_a"), file), *keys, value=value)
+    report = send(study)
+    assert report.sent == ("01_b",)
+    assert "00_a" in report.error
+    assert "\n" not in report.error
+    assert not report.tracker_down
+
+
+def test_hostile_names_are_sent_as_text(outputs):
+    """HTML, control characters, slashes and 10,000 characters in titles, errors, keys and values."""
+    study = write_one_study(outputs)
+    run = study.run("00_a")
+    change(run.state, "title", value=EVIL)
+    change(run.state, "error", value=EVIL)
+    change(run.manifest, "config", "model", value=NAMES)
+    change(run.manifest, "engine_version", value=[EVIL])
+    assert send(study).error is None
+    _, _, (sent,) = stored(outputs)
+    texts = [*sent.data.params, *sent.data.params.values(), *sent.data.tags.values(), sent.info.run_name]
+    assert not any(character in text for text in texts for character in "\x00\x1b\x07\u202e")
+    assert max(map(len, sent.data.params)) <= 250
+    assert len(sent.info.run_name) <= 250
+
+
 def test_a_broken_study_is_one_line(outputs):
     """Nothing is raised."""
     study = write_one_study(outputs)
@@ -342,6 +393,9 @@ def test_long_and_odd_names():
     assert metric_name("a/b_s") == "a/b_s"
     assert metric_name("../a//b/./c") == "_/a/_/b/_/c"
     assert metric_name("/x/") == "_/x/_"
+    assert metric_name("a" * 249 + "/b") == "a" * 249
+    assert metric_name("a" * 247 + "/..b") == "a" * 247
+    assert metric_name("") == metric_name("/." * 0) == "_"
     assert len(metric_name("x" * 400)) == 250
 
 

@@ -11,6 +11,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.tables import write_points
 from servebench.store.tracking import sync_study
 from servebench.study.summary import FOLDER, label, write_summary
+from servebench.study.sync import sync_studies
 from servebench.study.tracking import ESTIMATORS
 from support.studies import SimulatedEngine, SimulatedLoad
 
@@ -96,3 +97,14 @@ def test_a_study_without_points_is_told_too(tmp_path):
     folder = write_summary(tmp_path / "empty")
     assert not (folder / "comparison.md").exists()
     assert "servebench engine=x" in json.loads((folder / "summary.json").read_text())["note"]
+
+
+@pytest.mark.slow
+def test_a_summary_that_a_kill_cut_off_is_written_again(study, tmp_path):
+    """`summary.json` is its last file; without it the others may be old or missing."""
+    folder = write_summary(study)
+    whole = {path.name for path in folder.iterdir()}
+    for name in ("summary.json", "ttft.png", "points.csv"):
+        (folder / name).unlink()
+    assert sync_studies([StudyFolder(study)], uri=f"sqlite:///{tmp_path}/mlflow.db", trusted=True) == 0
+    assert {path.name for path in folder.iterdir()} == whole

@@ -112,7 +112,14 @@ def _growing_log(path):
 
 def _gguf(path):
     name = path.read_bytes()
-    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (1 << 30).to_bytes(8, "little") + len(name).to_bytes(8, "little") + name)
+    path.write_bytes(
+        b"GGUF"
+        + (3).to_bytes(4, "little")
+        + bytes(8)
+        + (1 << 30).to_bytes(8, "little")
+        + len(name).to_bytes(8, "little")
+        + name
+    )
     return gguf.quantization(path)
 
 
@@ -161,7 +168,8 @@ READERS = {
     "record": lambda text: _record(_chunked(text.encode())),
     "record of a text": lambda text: _record(_chunked(_event(text))),
     "answer": lambda text: _record(
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(text.encode()), text.encode())
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(text.encode()), text.encode())
     ),
     "error": lambda text: error_text(text.encode()),
     "error in JSON": lambda text: error_text(orjson.dumps({"error": {"message": text}})),

@@ -2,16 +2,17 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import keep_prompt_files, order_for, unpack_run
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
-from servebench.contracts.results import RunOutcome
+from servebench.contracts.results import Point, RunOutcome, RunStatus
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Display
 from servebench.run.prior import stored_points
@@ -101,6 +102,10 @@ class Dispatcher:
             except KeyboardInterrupt:
                 self.interrupted = True
                 self._stop()
+            except ServebenchError:
+                # no job goes on without a command that collects it
+                self._stop()
+                raise
             finally:
                 # machines with other keys have signed those that they sized; a damaged one is reported where it is used
                 with suppress(StoreError):
@@ -127,8 +132,15 @@ class Dispatcher:
         self.display.status(f"{len(self.running)} runs running, {len(self.waiting) + len(self.jobs)} not finished")
 
     def _handle_end(self, task: RunTask, end: JobEnd) -> None:
+        fault = None if end.reply is None else reply_fault(end.reply, f"{self.folder.name}/{task.name}")
+        if fault is not None:
+            self._give_up(task, fault)
+            return
         if end.reply is not None and end.reply.outcome is not None:
-            self._collect(task, end.reply, end.reply.outcome)
+            try:
+                self._collect(task, end.reply, end.reply.outcome)
+            except ServebenchError as error:
+                self._give_up(task, str(error))
             return
         self.losses[task.name] += end.lost is not None
         if end.lost is not None and not self.interrupted and self.losses[task.name] <= self.settings.retries:
@@ -177,6 +189,31 @@ class Dispatcher:
             self.sleep(POLL_S)
 
 
+def reply_fault(reply: object, run_id: str) -> str | None:
+    """Return what is wrong with a job's reply; None for a usable one. A broken job, or one of another version, sends anything."""
+    usable = (
+        isinstance(reply, RunReply)
+        and isinstance(reply.place, Mapping)
+        and isinstance(reply.refused, str | None)
+        and isinstance(reply.files, bytes | None)
+        and isinstance(reply.prompts, Mapping)
+        and all(isinstance(name, str) and isinstance(data, bytes) for name, data in reply.prompts.items())
+    )
+    if not usable:
+        return f"the job sent {type(reply).__name__} instead of a usable reply"
+    assert isinstance(reply, RunReply)
+    outcome = reply.outcome
+    if outcome is None:
+        return None
+    if not isinstance(outcome, RunOutcome) or outcome.status not in get_args(RunStatus):
+        return "the job sent a reply without a usable outcome"
+    if outcome.run_id != run_id:
+        return f"the job sent the outcome of another run ({str(outcome.run_id)[:100]!r})"
+    points = outcome.points if isinstance(outcome.points, tuple) else (None,)
+    whole = isinstance(outcome.error, str | None) and all(isinstance(point, Point) for point in points)
+    return None if whole else "the job sent an outcome whose error or points are unusable"
+
+
 def lost_outcome(folder: StudyFolder, task: RunTask, error: str) -> RunOutcome:
     """Recover a run whose job is gone: its spools become records, its state becomes `interrupted`."""
     run = folder.create_run(task.name)
@@ -188,6 +225,8 @@ def lost_outcome(folder: StudyFolder, task: RunTask, error: str) -> RunOutcome:
     outcome = RunOutcome(
         run_id=f"{folder.name}/{task.name}", status="interrupted", error=error, failure=FailureKind.LOST, points=points
     )
-    started_s = read_run(run).started_s if run.state.exists() else time.time()
+    started_s = time.time()
+    with suppress(ServebenchError):
+        started_s = read_run(run).started_s
     store_end(run, outcome, title=task.job.title, overrides=task.job.overrides, started_s=started_s)
     return outcome

@@ -20,6 +20,8 @@ BEAT_S = 5.0
 SILENT_S = 60.0
 """A file not touched for this long belongs to a dead process: twelve beats, because network disks lag."""
 
+NAME_MAX = 100
+
 
 @dataclass(frozen=True)
 class ActiveProcess:
@@ -62,12 +64,14 @@ def active_process(folder: Path) -> ActiveProcess | None:
     try:
         facts = read_json(path)
         silent_s = _disk_now(folder) - path.stat().st_mtime
-        process = ActiveProcess(str(facts["host"]), int(facts["pid"]), facts.get("job"))
-    except (OSError, ValueError, KeyError, TypeError):
+        host, job = (None if facts[key] is None else str(facts[key])[:NAME_MAX] for key in ("host", "job"))
+        process = ActiveProcess(str(host), int(facts["pid"]), job)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     if process.host == platform.node() and not Path(f"/proc/{process.pid}").exists():
         return None
-    return process if silent_s < SILENT_S else None
+    # a time far in the future is no sign of life, and would be one for ever
+    return process if abs(silent_s) < SILENT_S else None
 
 
 def _disk_now(folder: Path) -> float:

@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import shutil
 import tarfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from servebench.cluster.heartbeat import FILE
@@ -17,11 +19,13 @@ from servebench.run.task import RunTask
 from servebench.store.files import replacing, writing
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState
+from servebench.util.bounded_file import size_text
 from servebench.util.errors import StoreError
 from servebench.util.redaction import redact
 
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 SENT_FILE_BYTES_MAX = 256 << 20
+RECEIVED_BYTES_MAX, RECEIVED_FILES_MAX = 16 << 30, 100_000
 
 
 def order_for(
@@ -103,9 +107,34 @@ def pack_run(run: Path) -> bytes:
 
 
 def unpack_run(files: bytes, run: Path) -> None:
-    """Write the files of an archive into a run's folder. Raises StoreError."""
+    """Write the files of an archive into a run's folder: all, or none if the archive is damaged or holds what a run does not.
+
+    Raises StoreError.
+    """
+    beside = run.with_name(f".{run.name}.unpacked")
     try:
+        shutil.rmtree(beside, ignore_errors=True)
         with tarfile.open(fileobj=io.BytesIO(files), mode="r:gz") as archive:
-            archive.extractall(run, filter="data")
-    except (OSError, tarfile.TarError) as error:
+            archive.extractall(beside, members=_plain_members(archive), filter="data")
+        for path in sorted(path for path in beside.rglob("*") if path.is_file()):
+            target = run / path.relative_to(beside)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+    except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
         raise StoreError(f"cannot write the files of {run.name} to {run}: {error}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _plain_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield files and folders as long as they are few and small enough. Raises TarError."""
+    left = RECEIVED_BYTES_MAX
+    for number, member in enumerate(archive):
+        left -= member.size
+        if not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name[:200]!r} is a link or a device")
+        if left < 0 or number >= RECEIVED_FILES_MAX:
+            raise tarfile.TarError(
+                f"more than {RECEIVED_FILES_MAX} files or {size_text(RECEIVED_BYTES_MAX)}, the limits"
+            )
+        yield member

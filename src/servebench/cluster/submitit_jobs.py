@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.cluster import JobEnd, OrderRunner, RunOrder, SubmititSettings
+from servebench.util.bounded_file import open_regular
 from servebench.util.children import SCHEDULER_SECRETS, child_environment, find_program, job_environment
 from servebench.util.errors import PreflightError
 
@@ -24,6 +25,8 @@ ALIVE = (
 """Job states of squeue in which a job may still end by itself."""
 SQUEUE_INTERVAL_S = 3.0
 SETTLE_S = 15.0
+LOG_END_BYTES = 1 << 16
+LINE_MAX = 300
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,11 @@ def parse_squeue(text: str) -> dict[str, JobState]:
 def _last_line(*logs: Path) -> str:
     """Return the last line that a job printed, to append to a message."""
     for log in logs:
-        with contextlib.suppress(OSError):
-            lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        with contextlib.suppress(OSError), open_regular(log) as file:
+            file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
             if lines:
-                return f": {lines[-1][:300]}"
+                return f": {lines[-1][:LINE_MAX]}"
     return ""
 
 
@@ -161,9 +165,8 @@ class SubmititCluster:
             return JobEnd(reply=submitted.result())
         except Exception as error:  # noqa: BLE001 - whatever the job raised, it becomes one line
             lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
-            return JobEnd(
-                lost=f"job {job} failed: {next((line for line in lines if 'Error:' in line), lines[-1]).strip()}"
-            )
+            line = next((line for line in lines if "Error:" in line), lines[-1] if lines else type(error).__name__)
+            return JobEnd(lost=f"job {job} failed: {line.strip()[:LINE_MAX]}")
 
     def _gone(self, job: str) -> str | None:
         """Return how a job without a result ended; null while a result may still arrive."""

@@ -12,6 +12,7 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.supervisor.probe import http_error_reason, response_json
+from servebench.engine.tokenizer_process import TokenizerProcess
 from servebench.protocol.errors import error_text
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
@@ -117,21 +118,16 @@ class EngineTokenizer(_ExactTokenizer):
 
 
 class FileTokenizer(_ExactTokenizer):
-    """Count with the model's `tokenizer.json`, read by the package `tokenizers`."""
+    """Count with the model's `tokenizer.json`, read by the package `tokenizers` in a process of its own."""
 
     def __init__(self, path: Path) -> None:
         """Read the file. Raises EngineError if it is not a tokenizer."""
-        from tokenizers import Tokenizer as Reader
-
         self.name = str(path)
-        try:
-            self._reader = Reader.from_file(str(path))
-        except Exception as error:  # the package raises plain Exception
-            raise EngineError(f"the package tokenizers cannot read {path}: {error}") from error
+        self._process = TokenizerProcess(path)
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text, without special tokens."""
-        return [len(encoding.ids) for encoding in self._reader.encode_batch(list(texts), add_special_tokens=False)]
+        """Return the tokens of each text, without special tokens. Raises EngineError if the file cannot count them."""
+        return self._process.count(texts)
 
 
 def tokenizer_file(model: ModelSettings) -> Path | None:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from servebench.contracts.settings import ModelSettings
 from servebench.engine import gguf
+from servebench.util.bounded_file import read_json
 
 UNKNOWN = "unknown"
 EDGE_BYTES = 1 << 20
+NAME_MAX = 100
 WEIGHT_FILES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".engine")
 GGUF_QUANTIZATION = re.compile(r"(?:^|[-_.])((?:I?Q\d\w{0,20}|BF16|F16|F32|MXFP4\w{0,20}))(?=[-_.]|$)", re.IGNORECASE)
 
@@ -62,8 +62,9 @@ def _quantization(source: Path) -> str:
         named = GGUF_QUANTIZATION.findall(source.stem)
         return gguf.quantization(source) or (str(named[-1]).upper() if named else UNKNOWN)
     try:
-        config: dict[str, Any] = orjson.loads((source / "config.json").read_bytes())
+        config: dict[str, Any] = read_json(source / "config.json")
         quantized = config.get("quantization_config") or {}
-        return str(quantized.get("quant_method") or config.get("torch_dtype") or config.get("dtype") or UNKNOWN)
+        named = quantized.get("quant_method") or config.get("torch_dtype") or config.get("dtype") or UNKNOWN
+        return str(named)[:NAME_MAX]
     except (OSError, ValueError, AttributeError):
         return UNKNOWN

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from servebench.analysis.warnings import catalog
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Outcome, Point, Record, RunStatus
-from servebench.contracts.results import Point, RunStatus
 from servebench.contracts.settings import RunSettings
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, ServebenchError
 

@@ -103,7 +103,8 @@ def metric_name(name: str) -> str:
     """Return a name that MLflow accepts: letters, digits, `_ - . / :` and blanks, and no path that can be written otherwise."""
     name = re.sub(r"[^A-Za-z0-9_\-./: ]", "_", name)
     parts = [re.sub(r"^\.{1,2}$", "_", part) or "_" for part in name.split("/")]
-    return "/".join(parts)[:NAME_CHARACTERS_MAX]
+    # a cut must not end in a part that is no name
+    return "/".join(parts)[:NAME_CHARACTERS_MAX].rstrip("/.") or "_"
 
 
 class Mlflow:
@@ -217,7 +218,9 @@ class Mlflow:
         return str(found[0].info.run_id) if found else None
 
     def _create(self, name: str, tags: dict[str, str], started_ms: int) -> str:
-        run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=clean_line(name))
+        run = self._client.create_run(
+            self._experiment_id, start_time=started_ms, tags=tags, run_name=clean_line(name)[:NAME_CHARACTERS_MAX]
+        )
         return str(run.info.run_id)
 
     def _set_status(self, run_id: str, status: str, ended_ms: int | None) -> None:

@@ -30,7 +30,7 @@ from servebench.util.bounded_file import read_json
 from servebench.util.cleaning import is_clean, redact_copy
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact_text
-from servebench.util.units import NS_PER_MS
+from servebench.util.units import MS_PER_S, NS_PER_MS
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 
@@ -78,6 +78,11 @@ SLOWEST_BYTES_S = 1e6
 """Artifacts that go slower are not worth waiting for."""
 
 
+DAMAGED = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+"""What reading raises for a file of which a part has another type or size than servebench writes."""
+STAMP_MAX = 1e14
+STEP_MAX = 2**53
+
 RATE_SCALE = 100
 """MLflow's steps are whole numbers: other rates are stored in hundredths."""
 
@@ -100,7 +105,10 @@ def _scale(rows: Sequence[Mapping[str, Any]]) -> int:
 
 def _step(row: Mapping[str, Any], scale: int = 1) -> int:
     """Return the load level as MLflow's step, so that its charts draw metrics against load."""
-    return round(_load(row) * scale)
+    step = round(_load(row) * scale)
+    if abs(step) > STEP_MAX:
+        raise ValueError(f"the load {_load(row):g} is more than MLflow can keep")
+    return step
 
 
 def _step_words(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -115,9 +123,16 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _stamp(milliseconds: float) -> int:
+    """Return a stored time as MLflow takes it. Raises ValueError for one that no run can have."""
+    if not 0 <= milliseconds < STAMP_MAX:
+        raise ValueError(f"{milliseconds / MS_PER_S:g} s is not a time of this age")
+    return int(milliseconds)
+
+
 def _end_ms(row: dict[str, Any], otherwise_ms: int) -> int:
     end_ns = row.get("window_end_ns")
-    return int(end_ns // NS_PER_MS) if _number(end_ns) and end_ns else otherwise_ms
+    return _stamp(end_ns // NS_PER_MS) if _number(end_ns) and end_ns else otherwise_ms
 
 
 def _metrics(rows: Sequence[PointRow], otherwise_ms: int, estimators: Estimators) -> Metrics:
@@ -180,9 +195,9 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
     rows: list[dict[str, Any]] = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
     config = manifest.get("config", {})
     status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
-    started_ms = int(state.started_s * 1000)
+    started_ms = _stamp(state.started_s * MS_PER_S)
     last_ms = max([started_ms, *(_end_ms(row, started_ms) for row in rows)])
-    ended_ms = None if status == "RUNNING" else int(state.ended_s * 1000) if state.ended_s else last_ms
+    ended_ms = None if status == "RUNNING" else _stamp(state.ended_s * MS_PER_S) if state.ended_s else last_ms
     points = [PointRow.from_dict(row) for row in rows]
     metrics = _metrics(points, ended_ms or last_ms, estimators)
     metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(points, manifest, estimators).items()]
@@ -326,11 +341,17 @@ def _pending(study: StudyFolder, place: str, estimators: Estimators, *, empty: b
         except OSError as error:
             faults.append(f"{folder.path} cannot be read: {reason_of(error)}")
             continue
+        except DAMAGED as error:
+            faults.append(f"{folder.path} has a damaged file: {error}")
+            continue
         if known and _receipt(folder.tracking, _key(state, folder.name)).get("digest") == mark:
             unchanged.append(folder.name)
         else:
             todo.append((folder, replace(run, tags={**run.tags, KEY_TAG: _key(state, folder.name)}), mark))
-    whole = tracked_study(study, int(1000 * (state.ended_s or state.started_s)))
+    try:
+        whole = tracked_study(study, _stamp(MS_PER_S * max(state.started_s, state.ended_s or 0.0)))
+    except DAMAGED as error:
+        raise StoreError(f"{study.path} has a damaged file: {error}") from error
     return _Pending(
         state=state,
         whole=whole,

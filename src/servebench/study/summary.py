@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from servebench.report.html.model import Page
 
 FOLDER = "summary"
+WHOLE = "summary.json"
 NOTE_WIDTH = 100
 METRICS = (
     "output_throughput_tok_s", "goodput_req_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_mean", "tpot_ms_mean",
@@ -49,6 +50,8 @@ def write_summary(path: Path) -> Path:
     data = page_of(study, load_rules())
     folder = path / FOLDER
     folder.mkdir(exist_ok=True)
+    # it is the last file: a summary without it was cut off
+    (folder / WHOLE).unlink(missing_ok=True)
     write_file(folder / "report.html", page(data))
     if data.comparisons:
         write_file(folder / "comparison.md", to_markdown([RunComparison(one) for one in data.comparisons]))
@@ -59,7 +62,7 @@ def write_summary(path: Path) -> Path:
         write_file(folder / f"{chart.name}.svg", draw.svg(spec))
         write_file(folder / f"{chart.name}.png", draw.png(spec))
     shown = {"note": note(study), "metrics": metrics(data), "tags": tags(study.runs)}
-    write_file(folder / "summary.json", json.dumps(shown, indent=1) + "\n")
+    write_file(folder / WHOLE, json.dumps(shown, indent=1) + "\n")
     return folder
 
 

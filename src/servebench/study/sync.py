@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servebench.contracts.stored import mapping
-from servebench.run.recovery import print_problem
 from servebench.run.recovery import clean_logs, print_problem
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
@@ -15,7 +14,7 @@ from servebench.store.seal import sha256_of
 from servebench.store.state import StudyState, read_signed_study
 from servebench.store.tracking import sent_before, sync_study, tracking_uri
 from servebench.study.recover import running_process
-from servebench.study.summary import write_summary
+from servebench.study.summary import WHOLE, write_summary
 from servebench.study.tracking import ESTIMATORS
 from servebench.study.trust import confirm, visible
 from servebench.util.errors import ServebenchError, StoreError
@@ -94,7 +93,7 @@ def _send(sending: _Sending, down: set[str]) -> int:
         with holding(study) as ours:
             # a log that is not clean is not sent
             clean = not ours or clean_logs(study)[1]
-    if sending.state.status == "finished" and not study.summary.is_dir():
+    if sending.state.status == "finished" and not (study.summary / WHOLE).exists():
         # send the results even if their summary fails
         with contextlib.suppress(ServebenchError, OSError):
             write_summary(study.path)

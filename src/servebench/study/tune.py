@@ -12,14 +12,10 @@ from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display, Schedule
 from servebench.run.jobs import planned_job
-from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder
+from servebench.store.layout import StudyFolder, check_writable, outputs_folder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, write_study
 from servebench.store.tune import TuneState, write_tune
-from servebench.store.layout import StudyFolder, check_writable, outputs_folder
-from servebench.store.plan import read_plan, write_plan
-from servebench.store.state import read_study, write_study
-from servebench.store.tune import read_tune, write_tune
 from servebench.study.recover import recover_study, running_process
 from servebench.study.study import (
     StudySession,
@@ -36,7 +32,7 @@ from servebench.study.tune_cluster import ClusterTuner
 from servebench.study.tune_plan import plan_tune
 from servebench.study.tuner import Tuner
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ConfigError, FailureKind, ServebenchError
+from servebench.util.errors import ConfigError, FailureKind, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 

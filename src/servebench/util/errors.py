@@ -27,6 +27,9 @@ def reason_of(error: OSError) -> str:
     return REASONS.get(error.errno or 0, reason[:1].lower() + reason[1:])
 
 
+LINE_MAX = 4000
+
+
 class FailureKind(StrEnum):
     """Why a run failed, as stored in `failure` of run.json. An unknown value in a file reads as `other`."""
 
@@ -111,6 +114,13 @@ class ServebenchError(Exception):
 
     kind = FailureKind.OTHER
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        """Return the lines, each cut to LINE_MAX: a message may repeat what a hostile file or server says."""
+        return "\n".join(
+            line if len(line) <= LINE_MAX else f"{line[: LINE_MAX // 2]} [...] {line[-LINE_MAX // 2 :]}"
+            for line in super().__str__().split("\n")
+        )
 
     def __init_subclass__(cls) -> None:
         """Derive the exit code of the class from its kind."""

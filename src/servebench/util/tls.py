@@ -15,6 +15,8 @@ VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 def tls_context(trust: Trust = True) -> ssl.SSLContext:
     """Return the context of a client. Raises ConfigError for a CA file that cannot be used, by its setting or variable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # a handshake in the middle of a connection would keep a request from being sent
+    context.options |= ssl.OP_NO_RENEGOTIATION
     if trust is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

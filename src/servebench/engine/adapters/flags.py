@@ -35,7 +35,9 @@ class FlagTable:
         """Raise ValueError for a key that is no shared setting: its flag would never be written."""
         named = {*self.flags, *self.switches, *self.unsupported_reasons}
         if strange := sorted(named - set(SHARED_SETTINGS)):
-            raise ValueError(f"FlagTable: {', '.join(strange)}: no shared setting; these are {', '.join(SHARED_SETTINGS)}")
+            raise ValueError(
+                f"FlagTable: {', '.join(strange)}: no shared setting; these are {', '.join(SHARED_SETTINGS)}"
+            )
 
     def arguments(self, settings: EngineSettings) -> list[str]:
         """Return the arguments for the shared settings that are set, in the order of `SHARED_SETTINGS`."""

@@ -177,6 +177,10 @@ class ClientConnection(_HotFields):
         except OSError as error:
             raise wire_failure(error) from error
 
+    def survives_idle_event(self) -> bool:
+        """Return whether the connection can be used after an event without a request: HTTP has nothing to say then."""
+        return False
+
     def close(self) -> None:
         """Close the socket; bytes on their way are lost."""
         self.sock.close()

@@ -92,8 +92,9 @@ class ConnectionPool:
         """Handle a poll event of a connection that carries no request. Returns the failure if connecting failed."""
         if (connection := self.connecting.get(fd)) is not None:
             return self._connect_further(fd, connection)
-        if (connection := self.idle.pop(fd, None)) is not None:
-            # an idle connection has nothing to say: the server closed it or violates the protocol
+        if (connection := self.idle.get(fd)) is not None and not connection.survives_idle_event():
+            # the server closed it or violates the protocol
+            del self.idle[fd]
             self._closed_while_idle += not connection.fresh
             self._close(connection)
         return None

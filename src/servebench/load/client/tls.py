@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import time
 from typing import Any
 
 from servebench.load.client.connection import (
+    ANCILLARY_BYTES,
     LEVELS,
     READ_BYTES_MAX,
     Address,
@@ -60,7 +62,10 @@ class TlsConnection(ClientConnection):
 
     def send(self, data: bytes) -> int:
         """Encrypt a request and hand it to the kernel; return when its first encrypted byte was. Raises WireFailure."""
-        self._tls.write(data)
+        try:
+            self._tls.write(data)
+        except ssl.SSLError as error:
+            raise WireFailure("tls", _tls_reason(error)) from error
         encrypted = bytes(self._tls_rest) + self._outgoing.read()
         self._tls_rest = memoryview(b"")
         return super().send(encrypted)
@@ -72,21 +77,34 @@ class TlsConnection(ClientConnection):
             return encrypted, ancillary, flags, address
         self._incoming.write(encrypted)
         parts = []
-        closed = False
+        closed = True
         try:
+            # an empty part is the end
             while part := self._tls.read(READ_BYTES_MAX):
                 parts.append(part)
         except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            closed = True
+            closed = False
         except ssl.SSLError as error:
             raise WireFailure("tls", _tls_reason(error)) from error
-        if not closed:
+        if closed:
+            # the server may leave the TCP connection open: the next read must see the end
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RD)
+        else:
             self._push()
             if not parts:
                 raise BlockingIOError
         return b"".join(parts), ancillary, flags, address
+
+    def survives_idle_event(self) -> bool:
+        """Take messages of TLS itself (tickets, key updates), which a server may send at any time."""
+        try:
+            self._receive_decrypted(self.room, ANCILLARY_BYTES)
+        except BlockingIOError:
+            return True
+        except (WireFailure, OSError):
+            return False
+        return False
 
     def _push(self) -> None:
         """Send the messages of TLS itself (handshake, key update, tickets)."""
@@ -103,5 +121,5 @@ class TlsConnection(ClientConnection):
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
-    reason = getattr(error, "verify_message", "") or error.reason or str(error)
+    reason = getattr(error, "verify_message", "") or error.reason or "the server broke the protocol"
     return f"tls: {reason.lower().replace('_', ' ')}"

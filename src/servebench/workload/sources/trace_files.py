@@ -18,6 +18,7 @@ MOONCAKE_BLOCK_TOKENS = 512
 COLUMNS_MAX = 100
 HEADER_CHARACTERS_MAX = 1 << 16
 BUILTIN_BLOCK_TOKENS = 64
+SPAN_S_MAX = 366 * 86_400
 
 _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Timestamp", "Request tokens", "Response tokens"),  # BurstGPT, seconds
@@ -130,4 +131,9 @@ def _in_order(rows: list[TraceRow], path: str) -> tuple[TraceRow, ...]:
         key=lambda row: row.arrival_s,
     )
     first_s = kept[0].arrival_s if kept else 0.0
+    if kept and kept[-1].arrival_s - first_s > SPAN_S_MAX:
+        raise ConfigError(
+            f"workload.path={path} has a request {kept[-1].arrival_s - first_s:.4g} s after the first; the maximum is "
+            f"{SPAN_S_MAX} s (a year): remove the rows that do not belong to it"
+        )
     return tuple(TraceRow(row.arrival_s - first_s, row.input_tokens, row.output_tokens, row.blocks) for row in kept)
