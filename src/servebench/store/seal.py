@@ -147,8 +147,10 @@ def _cache_place() -> Path:
 
 def _temporary_keys() -> list[bytes]:
     """Return the keys that were made while the cache folder could not be used: in folders into which only this user writes."""
-    found = []
-    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_temporary_name()}*")):
+    found, folders = [], []
+    with contextlib.suppress(OSError):
+        folders = sorted(Path(tempfile.gettempdir()).glob(f"{_temporary_name()}*"))
+    for folder in folders:
         with contextlib.suppress(OSError):
             facts = folder.lstat()
             private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
