@@ -12,7 +12,7 @@ SEED ?= 1
 SECONDS ?= 60
 REPETITIONS ?= 200
 
-.PHONY: run test coverage check fix audit real bench chaos fuzz reference calibrate pictures docs build clean help
+.PHONY: run test coverage check fix audit real bench chaos fuzz constraints reference calibrate pictures docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -54,6 +54,9 @@ chaos: $(VENV)/.dev ## faults at random moments: kills, full disks, wedged engin
 fuzz: $(VENV)/.dev ## coverage-guided fuzzing of what reads servers' bytes (SECONDS=60 for each reader)
 	@$(PIP) install --no-compile atheris
 	@for target in http framing sse record answer metrics; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
+
+constraints: $(VENV)/.dev ## write the versions that are installed, after the tests have passed with them
+	$(BIN)/python .ci/constraints.py > constraints.txt
 
 reference: $(VENV)/.run ## write the pages of the docs that list config keys, columns and warnings from the code
 	$(BIN)/python -m servebench.config.reference > docs/config.md

@@ -111,3 +111,24 @@ def test_repeats_of_engines_take_turns_also_after_a_kill(servebench, tmp_path):
         assert {one["point"] for one in entries} >= set(points(tmp_path, run)), "no turn's ledger is lost"
     order = [(run, point[:5]) for _, run, point in sorted(spans)]
     assert list(dict.fromkeys(order)) == [(first, "c2-r0"), (second, "c2-r0"), (first, "c2-r1"), (second, "c2-r1")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moved", ["outputs/s", "outputs"])
+def test_a_study_that_is_moved_while_it_runs_ends_with_an_error_that_says_where_it_is(servebench, tmp_path, moved):
+    first = tmp_path / "outputs/s/00_vllm_unique"
+    with servebench_started(tmp_path, *WORDS) as process:
+        wait_until(lambda: points(tmp_path, first.name) and list(first.glob("raw/c4-r0.spool")), process=process)
+        (tmp_path / moved).rename(tmp_path / "elsewhere")
+        _, err = process.communicate(timeout=COMMAND_LIMIT_S)
+    assert process.returncode == 6, err
+    assert "Traceback" not in err
+    assert str(tmp_path / "elsewhere") in err.splitlines()[-1]
+    assert not (tmp_path / "outputs/s").exists()
+    (tmp_path / "outputs").mkdir(exist_ok=True)
+    if moved == "outputs":
+        (tmp_path / "outputs").rmdir()
+    (tmp_path / "elsewhere").rename(tmp_path / moved)
+    done = servebench("resume", "s")
+    assert done.returncode == 0, done.stderr
+    assert points(tmp_path, first.name)[0] == "c1-r0"

@@ -128,6 +128,45 @@ def fifo(study, _):
     os.mkfifo(study / RUN / "points.csv")
 
 
+def hard(path, target):
+    """The file under a second name: nothing but the number of its links tells it from a file of the study."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    path.hardlink_to(target)
+
+
+OF_RUN = ("engine.log", "manifest.json", "run.json", "points.parquet", "points.csv", "requests.parquet", "answers.parquet",
+          "quality.parquet", "telemetry.parquet", "report.html", "raw/c1-r0.spool", "parts/0.parquet")  # fmt: skip
+FILES = ("study.json", "plan.json", "tracking.json", "report.html", "summary/x.html", "prompts/x.json.gz",
+         *(f"{RUN}/{name}" for name in OF_RUN))  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_hard_links_in_a_study_are_not_followed(run_main, study, tmp_path, file):
+    """Of a file with other content, and of the study's own, which is then another's to change."""
+    secret = tmp_path / "private" / "diary.txt"
+    secret.parent.mkdir()
+    secret.write_text(f"dear diary {TOKEN}\n")
+    own = tmp_path / "private" / "own"
+    if (study / file).exists():
+        own.hardlink_to(study / file)
+        for words in ACTING:
+            in_one_line(run_main(*words))
+        own.unlink()
+    changed(study / RUN / "run.json", lambda state: state.update(status="failed"))
+    hard(study / file, secret)
+    for words in ACTING:
+        in_one_line(run_main(*words))
+    for words in (*READING, ("report", "s", "--out", "page.html"), ("report", f"s/{RUN}", "--out", "page.html")):
+        done = run_main(*words)
+        assert "Traceback" not in done.stderr
+        assert TOKEN not in done.stdout
+    for page in (tmp_path / "page.html", study / "report.html", study / RUN / "report.html"):
+        assert not page.is_file() or page.samefile(secret) or TOKEN not in page.read_text()
+    assert secret.read_text() == f"dear diary {TOKEN}\n"
+
+
 LINKS = {
     "a table": lambda study, target: link_file(study / RUN / "points.parquet", target),
     "a log": lambda study, target: (

@@ -143,7 +143,7 @@ def drive_phase(
     Raises what `drive` raises, and StoreError; `servebench recover` can then read the spools.
     """
     with writing(spool.parent):
-        spool.parent.mkdir(parents=True, exist_ok=True)
+        spool.parent.mkdir(exist_ok=True)
     stored = replace(facts, traces=traces_of(known_secrets()))
     for path in worker_spools(spool, workers):
         with replacing(path.with_suffix(".json")) as beside:

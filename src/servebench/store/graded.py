@@ -65,7 +65,7 @@ class AnswerLog:
         self.known = dict(self._read())
         """Answers of an earlier attempt, by the digest of their item; those that failed are not among them."""
         with writing(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(exist_ok=True)
             self._file = self._path.open("ab")
             # what follows must not join the line that a kill cut off
             self._file.write(b"\n")

@@ -34,30 +34,35 @@ def is_name(text: str) -> bool:
 def check_plain(path: Path, *, deep: bool = True) -> None:
     """Check that a stored file or folder is one, and holds only such: with `deep` all below it, else its own entries.
 
-    Raises StoreError naming a link or device.
+    Raises StoreError naming a link, symbolic or hard, or a device.
     """
     try:
-        mode = path.lstat().st_mode
-        _check_entry(path, mode)
-        left = [path] if stat.S_ISDIR(mode) else []
+        facts = path.lstat()
+        _check_entry(path, facts)
+        left = [path] if stat.S_ISDIR(facts.st_mode) else []
         while left:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:
                     # a file may go between the two calls: a run may be at work
                     with suppress(FileNotFoundError):
-                        mode = entry.stat(follow_symlinks=False).st_mode
-                        _check_entry(entry.path, mode)
-                        left += [Path(entry.path)] if deep and stat.S_ISDIR(mode) and entry.name != JOBS else []
+                        facts = entry.stat(follow_symlinks=False)
+                        _check_entry(entry.path, facts)
+                        left += [Path(entry.path)] if deep and stat.S_ISDIR(facts.st_mode) and entry.name != JOBS else []
     except FileNotFoundError:
         return
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
 
 
-def _check_entry(path: Path | str, mode: int) -> None:
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
-        raise StoreError(f"{str(path)!r} is {kind}, which is not followed in stored studies; replace it by a copy")
+def _check_entry(path: Path | str, facts: os.stat_result) -> None:
+    mode = facts.st_mode
+    kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
+    if stat.S_ISREG(mode) and facts.st_nlink > 1:
+        # who has the other name may be allowed less than who reads this one
+        kind = f"a hard link, one of {facts.st_nlink} to its file"
+    elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return
+    raise StoreError(f"{str(path)!r} is {kind}, which is not followed in stored studies; replace it by a copy")
 
 
 class _Entry:

@@ -1,5 +1,7 @@
 """The prompts of a study with several runs: sized once, and sent by all of its runs."""
 
+import ctypes
+import errno
 import gzip
 import hashlib
 import os
@@ -20,6 +22,8 @@ from servebench.util.errors import StoreError, reason_of
 PROMPTS_BYTES_MAX = 1 << 30
 KIND = "prompts"
 SEAL_BEGINS = b',"seal":'
+AT_CURRENT_FOLDER, NO_REPLACE = -100, 1
+"""The words of renameat2(2)."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,9 @@ def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
         return prompts
     beside = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # of a study whose folder is gone nothing is made again
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(exist_ok=True)
         try:
             beside.write_bytes(gzip.compress(_signed(data, path), 1))
             _publish(beside, path)
@@ -126,13 +132,13 @@ def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
 
 
 def _publish(beside: Path, path: Path) -> None:
-    """Give a whole file its name, unless that exists."""
-    try:
-        os.link(beside, path)
-    except FileExistsError:
+    """Give a whole file its name, unless that exists. A file with two names, even for a moment, is not read."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    words = (AT_CURRENT_FOLDER, os.fsencode(beside), AT_CURRENT_FOLDER, os.fsencode(path), NO_REPLACE)
+    if rename is not None and (rename(*words) == 0 or ctypes.get_errno() == errno.EEXIST):
         return
-    except OSError:
-        # a file system without hard links
+    # a file system that cannot tell
+    if not path.exists():
         beside.replace(path)
 
 

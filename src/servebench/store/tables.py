@@ -140,7 +140,7 @@ class RecordWriter:
         import pyarrow.parquet as pq
 
         with writing(self._folder.parts):
-            self._folder.parts.mkdir(parents=True, exist_ok=True)
+            self._folder.parts.mkdir(exist_ok=True)
         batch = f"{self._count:05d}-{secrets.token_hex(4)}"
         for kind, schema in (("answers", _answers_schema()), ("requests", _requests_schema())):
             with (

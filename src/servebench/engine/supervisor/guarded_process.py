@@ -50,7 +50,7 @@ class GuardedProcess:
         self._report, report_write = os.pipe()
         arguments = [str(control_read), str(report_write), str(log_path.absolute()), str(stop_timeout_s), *finish, "--"]
         try:
-            log_path.parent.mkdir(parents=True, exist_ok=True)
+            log_path.parent.mkdir(exist_ok=True)
             log_path.touch()
             self.process = subprocess.Popen(
                 # -P: modules in the guard's folder must not shadow the standard library
