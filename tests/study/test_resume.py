@@ -200,6 +200,22 @@ def test_the_command_names_a_study_elsewhere_by_its_path(outputs, tmp_path):
     assert shlex.split(command) == ["servebench", "resume", str(folder.path), "--here"]
 
 
+def test_settings_that_would_fail_again_are_mended_in_the_command(study, capsys):
+    """`resume --failed` keeps a wrong argument: it is not what continues such a run."""
+    set_states(study, ("failed", "unknown_flag"), ("failed", "config"))
+    print_continuation(study, RUNS)
+    last = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert last == ["servebench", *[word for word in read_study(study).words if not word.startswith("study.name=")]]
+    set_states(study, ("failed", "unknown_flag"), ("finished", None))
+    print_continuation(study, RUNS)
+    said = capsys.readouterr().err.splitlines()
+    assert shlex.split(said[-1])[0] == "servebench"
+    assert not any("resume" in line for line in said)
+    set_states(study, ("failed", "unknown_flag"), ("failed", "endpoint"))
+    print_continuation(study, RUNS)
+    assert capsys.readouterr().err.splitlines()[-1] == "servebench resume s"
+
+
 def test_the_last_line_is_the_command(study, capsys):
     set_states(study, ("failed", "load"), ("interrupted", "interrupted"))
     print_continuation(study, RUNS)

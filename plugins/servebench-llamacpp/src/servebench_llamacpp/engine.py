@@ -142,9 +142,9 @@ class LlamaCppEngine(Engine):
             "this llama.cpp cannot load the file; check that model.path is a GGUF model",
         ),
         LogHint(
-            r"error: invalid argument|unrecognized arguments|cannot be set to",
+            r"error: invalid argument|error while handling argument|unrecognized arguments|cannot be set to",
             "unknown_flag",
-            "unknown flag: check engine.extra_args",
+            "unknown flag or wrong value: check engine.extra_args",
         ),
     )
 
