@@ -218,7 +218,9 @@ class Mlflow:
         return str(found[0].info.run_id) if found else None
 
     def _create(self, name: str, tags: dict[str, str], started_ms: int) -> str:
-        run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=clean_line(name)[:NAME_CHARACTERS_MAX])
+        run = self._client.create_run(
+            self._experiment_id, start_time=started_ms, tags=tags, run_name=clean_line(name)[:NAME_CHARACTERS_MAX]
+        )
         return str(run.info.run_id)
 
     def _set_status(self, run_id: str, status: str, ended_ms: int | None) -> None:
