@@ -1,6 +1,7 @@
 import pytest
 
 from servebench.util.clean import in_one_line
+from servebench.util.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,11 @@ from servebench.util.clean import in_one_line
 )
 def test_what_a_stranger_said_is_one_line_that_no_terminal_obeys(said, line):
     assert in_one_line(said, 20) == line
+
+
+@pytest.mark.parametrize("lines", [["x" * 10_000_000], ["short", "y" * 100_000], ["a", "", "b"], [""]])
+def test_an_error_repeats_a_bounded_part_of_what_it_quotes(lines):
+    shown = str(ConfigError(lines)).split("\n")
+    assert len(shown) == len(lines)
+    assert all(len(line) < 5000 for line in shown)
+    assert [line for line in lines if len(line) < 4000] == [line for line in shown if len(line) < 4000]

@@ -158,3 +158,42 @@ def test_mistakes(pieces, tmp_path):
     for one in keys:
         assert len(TraceWorkload(TraceSettings(name="trace", **one)).check()) == 1
     assert TraceWorkload(TraceSettings(name="trace")).check() == []
+
+
+AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+def two_at(*times):
+    return "\n".join(f'{{"timestamp": {time}, "input_length": 5, "output_length": 5}}' for time in times)
+
+
+HOSTILE = {
+    "negative.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,-5,10\n",
+    "huge.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,{10**30},10\n",
+    "digits.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,{'1' * 5000},10\n",
+    "infinite.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,inf,10\n",
+    "years.csv": f"{AZURE_HEAD}9999-12-31 23:59:59,5,5\n0001-01-01 00:00:00,5,5\n",
+    "quotes.csv": AZURE_HEAD + '"' * 1_000_001,
+    "columns.csv": ",".join("c" * 100_000 for _ in range(10)) + "\n1\n",
+    "empty.csv": "",
+    "far.jsonl": two_at("0", "1e15"),
+    "further.jsonl": two_at("0", "1e308"),
+    "before.jsonl": two_at("-1e15", "0"),
+    "endless.jsonl": '{"timestamp": Infinity, "input_length": 5, "output_length": 5}',
+    "digits.jsonl": '{"timestamp": 0, "input_length": ' + "9" * 5000 + ', "output_length": 5}',
+    "deep.jsonl": "[" * 200_000,
+    "brackets.jsonl": "{" * (3 << 20),
+    "list.jsonl": "[1]",
+    "null.jsonl": "null",
+    "text.jsonl": '"timestamp"',
+    "blocks.jsonl": '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [[1]]}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_trace_is_one_short_line(tmp_path, name):
+    (tmp_path / name).write_text(HOSTILE[name])
+    with pytest.raises(ConfigError, match=r"workload\.path=") as caught:
+        trace_rows(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 5000

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,7 @@ def main(arguments: Sequence[str]) -> None:
     reader: list[Any] = []
     _answer(lambda: reader.append(_read(Path(arguments[0]))))
     for line in sys.stdin.buffer:
-        texts = json.loads(line)
-        _answer(lambda texts=texts: [len(one.ids) for one in reader[0].encode_batch(texts, add_special_tokens=False)])
+        _answer(partial(_count, reader[0], json.loads(line)))
 
 
 def _read(path: Path) -> Any:
@@ -129,6 +129,10 @@ def _read(path: Path) -> Any:
     reader.no_truncation()
     reader.no_padding()
     return reader
+
+
+def _count(reader: Any, texts: Sequence[str]) -> list[int]:
+    return [len(one.ids) for one in reader.encode_batch(texts, add_special_tokens=False)]
 
 
 def _answer(count: Callable[[], Any]) -> None:

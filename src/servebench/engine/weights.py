@@ -64,7 +64,7 @@ def _quantization(source: Path) -> str:
     try:
         config: dict[str, Any] = read_json(source / "config.json")
         quantized = config.get("quantization_config") or {}
-        named = quantized.get("quant_method") or config.get("torch_dtype") or config.get("dtype") or UNKNOWN
-        return str(named)[:NAME_MAX]
+        precision = quantized.get("quant_method") or config.get("torch_dtype") or config.get("dtype") or UNKNOWN
+        return str(precision)[:NAME_MAX]
     except (OSError, ValueError, AttributeError):
         return UNKNOWN
