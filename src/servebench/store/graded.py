@@ -45,7 +45,7 @@ def add_quality(folder: RunFolder, records: Sequence[QualityRecord]) -> None:
 def read_quality(folder: RunFolder) -> pd.DataFrame:
     """Return the graded answers of a run; empty, with all columns, when there are none. Raises StoreError."""
     table = read_table(folder.quality)
-    frame: pd.DataFrame = (_schema().empty_table() if table is None else table).to_pandas()
+    frame: pd.DataFrame = (_schema().empty_table() if table is None else table).to_pandas(use_threads=False)
     return frame
 
 
