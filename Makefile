@@ -12,7 +12,7 @@ SEED ?= 1
 SECONDS ?= 60
 REPETITIONS ?= 200
 
-.PHONY: run test coverage check fix audit real bench chaos fuzz constraints reference calibrate pictures docs build clean help
+.PHONY: run test coverage check fix audit real bench chaos fuzz constraints settings reference calibrate pictures docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -51,12 +51,15 @@ build: $(VENV)/.dev ## the wheels, in dist/
 chaos: $(VENV)/.dev ## faults at random moments: kills, full disks, wedged engines, bad networks (ROUNDS=200 for more kills)
 	$(BIN)/python -m pytest tests/chaos -m chaos -s --rounds=$(ROUNDS) --seed=$(SEED) $(ARGS)
 
-fuzz: $(VENV)/.dev ## coverage-guided fuzzing of what reads servers' bytes (SECONDS=60 for each reader)
+fuzz: $(VENV)/.dev settings ## every setting in every form, and coverage-guided fuzzing of what reads servers' bytes (SECONDS=60 for each reader)
 	@$(PIP) install --no-compile atheris
 	@for target in http framing sse record answer metrics; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
 
 constraints: $(VENV)/.dev ## write the versions that are installed, after the tests have passed with them
 	$(BIN)/python .ci/constraints.py > constraints.txt
+
+settings: $(VENV)/.dev ## every setting in every form through a simulated study (hours; COUNT=500 for a sample)
+	SERVEBENCH_SETTINGS=$(or $(COUNT),0) SEED=$(SEED) $(BIN)/python -m pytest tests/fuzz/test_settings.py -q -o timeout=0
 
 reference: $(VENV)/.run ## write the pages of the docs that list config keys, columns and warnings from the code
 	$(BIN)/python -m servebench.config.reference > docs/config.md

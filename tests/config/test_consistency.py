@@ -73,10 +73,6 @@ FAULTS = [
         "workload.input_tokens=90 and workload.output_tokens=11 do not fit",
     ),
     (
-        {**bounded(None, output_tokens=101), "model": ModelSettings(name="m", context_length=100)},
-        "workload.output_tokens=101 does not fit model.context_length=100",
-    ),
-    (
         {"gpu": GpuSettings(name="h100", price_usd_per_hour=2.0)},
         "gpu.price_usd_per_hour=2 has no effect with gpu.count=0",
     ),

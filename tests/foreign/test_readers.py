@@ -158,3 +158,11 @@ def test_a_missing_file_and_an_unknown_tool_are_told(tmp_path):
     with pytest.raises(StoreError, match="is not a known result file of guidellm"):
         read_foreign(FILES / "vllm_bench.json", "guidellm")
     assert set(READERS) == {"vllm", "sglang", "guidellm", "aiperf", "genai-bench"}
+
+
+def test_a_file_that_is_named_twice_is_refused(tmp_path, capsys):
+    copy = tmp_path / "copy.json"
+    copy.write_bytes((FILES / "vllm_bench.json").read_bytes())
+    with pytest.raises(ConfigError, match="same content"):
+        dispatch(["import", str(FILES / "vllm_bench.json"), str(copy), "--outputs", str(tmp_path / "outputs")])
+    assert not (tmp_path / "outputs").exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
@@ -20,6 +21,7 @@ import yaml
 
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
+from servebench.util.errors import ConfigError
 from servebench.util.figures import MISSING, number
 
 ON_PURPOSE = "this is what is compared"
@@ -84,6 +86,22 @@ def how_to_resolve(found: Iterable[SettingDifference]) -> str:
 
 
 COMPARED_PARTS = ("engine_version", "config", "machine", "packages", "git", "foreign")
+
+
+def check_varying(varying: str | None, runs: Iterable[RunData]) -> None:
+    """Raise ConfigError for a key of `--varying` that no run has: misspelt, it would declare nothing."""
+    asked = [key.strip() for key in (varying or "").split(",") if key.strip()]
+    if varying is not None and not asked:
+        raise ConfigError("--varying needs keys, such as --varying engine.dtype,gpu.*")
+    if not asked:
+        return
+    facts = {key for run in runs for key in ("input_tokens_mean", "output_tokens_mean", *_facts(run.manifest))}
+    settings = {key for run in runs for key in _flat("config", run.config)}
+    known = {key.removeprefix("config.") for key in facts | settings}
+    if wrong := [key for key in asked if not any(fnmatchcase(one, key) for one in known)]:
+        near = get_close_matches(wrong[0], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "name a config key such as engine.dtype, or engine.* for several"
+        raise ConfigError(f"--varying {wrong[0]}: no run has such a setting; {hint}")
 
 
 def unequal_settings(a: RunData, b: RunData, varying: str | None = None) -> tuple[SettingDifference, ...]:

@@ -219,10 +219,9 @@ def _spans(engine: EngineSettings) -> list[str]:
     return []
 
 
-def _fits(engine: EngineSettings, model: ModelSettings, workload: WorkloadSettings) -> list[str]:
+def _fits(engine: EngineSettings, workload: WorkloadSettings) -> list[str]:
     """Return a problem if even the shortest lengths exceed the engine's limit."""
-    key = "engine.max_model_len" if engine.max_model_len else "model.context_length"
-    limit = engine.max_model_len or model.context_length
+    limit = engine.max_model_len
     if limit is None:
         return []
     lengths = {key: _least(getattr(workload, key)) for key in ("input_tokens", "output_tokens")}
@@ -230,7 +229,7 @@ def _fits(engine: EngineSettings, model: ModelSettings, workload: WorkloadSettin
         return []
     lengths_shown = " and ".join(f"workload.{key}={tokens:g}" for key, tokens in lengths.items() if tokens)
     verb, what = ("do", "them") if all(lengths.values()) else ("does", "the length")
-    return [f"{lengths_shown} {verb} not fit {key}={limit}; raise it or lower {what}"]
+    return [f"{lengths_shown} {verb} not fit engine.max_model_len={limit}; raise it or lower {what}"]
 
 
 def _least(length: int | LengthSettings | None) -> int:
@@ -322,7 +321,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load",), _max_concurrency),
     (("load", "slo"), _search_goal),
     (("quality",), _quality),
-    (("engine", "model", "workload"), _fits),
+    (("engine", "workload"), _fits),
     (("engine",), _spans),
     (("gpu",), _no_gpu),
     (("model",), _model_name),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import reduce
 from typing import Any
 
 from servebench.config.problems import format_value
@@ -108,7 +107,9 @@ def _values(settings: RunSettings, keys: tuple[str, ...]) -> Iterator[tuple[str,
     """Yield the keys that these settings have, with values other than their defaults."""
     for key in keys:
         *parents, name = key.split(".")
-        owner: Any = reduce(lambda held, part: getattr(held, part, None), parents, settings)
+        owner: Any = settings
+        for part in parents:
+            owner = getattr(owner, part, None)
         for one in fields(owner) if is_dataclass(owner) else ():
             default = one.default_factory() if one.default_factory is not MISSING else one.default
             value = getattr(owner, one.name)

@@ -18,6 +18,7 @@ from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
 from servebench.util.bounded_file import RESULT_BYTES_MAX, read_bytes
 from servebench.util.clean import in_one_line
+from servebench.util.errors import ConfigError
 from servebench.util.redaction import redact
 
 UNKNOWN = "unknown"
@@ -31,6 +32,7 @@ def store_foreign(outputs: Path, found: Sequence[tuple[Path, ForeignRun]], given
     `given` are the user's names: `name` for the study, and engine, model, gpu and workload, which replace those of the files.
     Raises ConfigError, StoreError.
     """
+    _check_distinct([path for path, _ in found])
     groups: dict[tuple[str, str, str], list[tuple[Path, ForeignRun]]] = {}
     for path, run in found:
         facts = _facts(run, given)
@@ -52,6 +54,19 @@ def store_foreign(outputs: Path, found: Sequence[tuple[Path, ForeignRun]], given
     for name, files in zip(names, groups.values(), strict=True):
         _store_run(study.create_run(name), f"{study.name}/{name}", files, given, now)
     return study.path
+
+
+def _check_distinct(paths: Sequence[Path]) -> None:
+    """Raise ConfigError for two files of the same content: they would pass for two measurements that agree."""
+    seen: dict[str, Path] = {}
+    for path in paths:
+        other = seen.setdefault(_digest(path), path)
+        if other is not path:
+            raise ConfigError(f"{path} has the same content as {other}: name each result once")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_bytes(path, RESULT_BYTES_MAX)).hexdigest()
 
 
 def _facts(run: ForeignRun, given: Mapping[str, str]) -> dict[str, str]:
@@ -86,10 +101,7 @@ def _store_run(
         "servebench_version": __version__,
         FOREIGN_KEY: {
             "tool": run.tool,
-            "files": [
-                {"path": path.name, "sha256": hashlib.sha256(read_bytes(path, RESULT_BYTES_MAX)).hexdigest()}
-                for path, _ in files
-            ],
+            "files": [{"path": path.name, "sha256": _digest(path)} for path, _ in files],
             "config": dict(run.config),
         },
         "config": {**{group: {"name": facts[group]} for group in GROUPS}, "launch": {"name": "attach"}},

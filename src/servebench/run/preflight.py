@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, ProgressDisplay, RunningEngine
+from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.adapters.flags import flag_name
 from servebench.engine.pool import Found, launch_context, same_server
@@ -112,8 +113,22 @@ def workload_faults(settings: RunSettings, registry: Registry, launcher: Launche
         except ConfigError as error:
             faults = error.faults
         else:
-            return no_arrivals(settings) if any(one.arrival_s is None for one in made) else []
+            faults = no_arrivals(settings) if any(one.arrival_s is None for one in made) else []
+            return [*faults, *(too_long(settings, made) if launcher.emulated else [])]
     return list(faults)
+
+
+def too_long(settings: RunSettings, made: Sequence[Request]) -> list[str]:
+    """Return an error if none of these requests fits the context of an imitated engine."""
+    limit = settings.engine.max_model_len or settings.model.context_length
+    least = min((one.prompt_tokens or 1) + one.output_tokens for one in made)
+    if limit is None or least <= limit:
+        return []
+    key = "engine.max_model_len" if settings.engine.max_model_len else "model.context_length"
+    return [
+        f"workload={settings.workload.name}: its requests have {least} tokens or more and do not fit {key}={limit}; lower "
+        "workload.input_tokens or workload.output_tokens"
+    ]
 
 
 def no_arrivals(settings: RunSettings) -> list[str]:

@@ -53,7 +53,7 @@ def _clean(name: str, value: Any, secrets: Sequence[str]) -> Any:
 def read_quality(folder: RunFolder) -> pd.DataFrame:
     """Return the graded answers of a run; empty, with all columns, when there are none. Raises StoreError."""
     table = read_table(folder.quality)
-    frame: pd.DataFrame = (_schema().empty_table() if table is None else table).to_pandas()
+    frame: pd.DataFrame = (_schema().empty_table() if table is None else table).to_pandas(use_threads=False)
     return frame
 
 

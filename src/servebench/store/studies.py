@@ -238,8 +238,8 @@ def _find_path(word: str, outputs: Path) -> Path:
     study, slash, run = word.rpartition("/")
     if slash and study:
         inside = _find_path(study, outputs)
-        return _one_of(word, run, run_paths(inside), outputs)
-    every = [path for one in studies for path in (one, *run_paths(one))]
+        return _one_of(word, run, _every_run(inside), outputs)
+    every = [path for one in studies for path in (one, *_every_run(one))]
     numbers = word.isdigit() and word[0] != "0" and word not in {path.name for path in every}
     if numbers and (path := _numbered(int(word), studies)) is not None:
         return path
@@ -284,6 +284,12 @@ def run_paths(study: Path) -> list[Path]:
     return [child for child in sorted(study.iterdir()) if _is_run(child)]
 
 
+def _every_run(study: Path) -> list[Path]:
+    """Return the folders of a study's runs, also of those that never started."""
+    names = dict.fromkeys([*_planned_names(study), *(path.name for path in run_paths(study))])
+    return [study / name for name in names]
+
+
 def _name(path: Path, outputs: Path) -> str:
     return str(path.relative_to(outputs)) if path.is_relative_to(outputs) else str(path)
 
@@ -316,7 +322,10 @@ def matches(run: RunData, conditions: Mapping[str, str]) -> bool:
     for key, asked in conditions.items():
         actual = _looked_up(run, key)
         value = "null" if actual is None else str(actual).lower()
-        if not any(fnmatchcase(value, one.strip().lower()) for one in asked.split(",")):
+        # the whole value first: a list has commas and brackets, which a pattern reads otherwise
+        patterns = [one.strip().lower() for one in asked.split(",")]
+        same = value.replace(" ", "") == asked.replace(" ", "").lower()
+        if not same and not any(value == one or fnmatchcase(value, one) for one in patterns):
             return False
     return True
 

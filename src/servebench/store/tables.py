@@ -54,8 +54,6 @@ ENCODING: dict[str, Any] = {
 FEW_ROWS: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 """A table of few rows and many columns is smaller and opens in half the time without what pays for many rows."""
 
-Filters = list[tuple[str, str, str]]
-"""Conditions on columns, as pyarrow reads them."""
 _clean = lru_cache(maxsize=1024)(redact_text)
 ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 
@@ -93,7 +91,7 @@ def requests_frame(records: Sequence[Record]) -> pd.DataFrame:
 
     schema = _requests_schema()
     columns = [pa.array(_values(records, name), schema.field(name).type) for name in schema.names]
-    frame: pd.DataFrame = pa.table(columns, schema=schema).to_pandas()
+    frame: pd.DataFrame = pa.table(columns, schema=schema).to_pandas(use_threads=False)
     return frame
 
 
@@ -240,9 +238,10 @@ def csv_cell(value: Any) -> Any:
 
 
 def read_table(
-    path: Path, schema: pa.Schema | None = None, memory_max: int | None = None, filters: Filters | None = None
+    path: Path, schema: pa.Schema | None = None, memory_max: int | None = None, only: tuple[str, str] | None = None
 ) -> pa.Table | None:
-    """Return a stored table, with the columns of `schema` and the rows of `filters` if given; None where there is no file.
+    """Return a stored table, with the columns of `schema` and the rows of `only` (a column and its text) if given; None
+    where there is no file.
 
     Raises StoreError.
     """
@@ -250,7 +249,7 @@ def read_table(
         return None
     with reading(path):
         check = partial(check_table, path=path)
-        table = read_parquet(path, schema=schema, memory_max=memory_max, check=check, filters=filters)
+        table = read_parquet(path, schema=schema, memory_max=memory_max, check=check, only=only)
     return table if schema is None else table.replace_schema_metadata(schema.metadata)
 
 
@@ -274,7 +273,7 @@ def _stored(
     kind: Literal["requests", "answers"],
     merged: Path,
     columns: Sequence[str] | None = None,
-    filters: Filters | None = None,
+    only: tuple[str, str] | None = None,
 ) -> pa.Table:
     """Return all rows of a table of records that are stored, merged or not, each once; with these columns only."""
     import pyarrow as pa
@@ -285,7 +284,7 @@ def _stored(
     done = _merged(merged)
     paths = [merged] if merged.exists() else []
     paths += [folder.parts / f"{kind}-{batch}.parquet" for batch in _batches(folder) if batch not in done]
-    tables = [read_table(path, schema, filters=filters) for path in paths]
+    tables = [read_table(path, schema, only=only) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
@@ -302,7 +301,12 @@ def merged_count(folder: RunFolder) -> int:
 def stored_counts(folder: RunFolder) -> dict[tuple[str, bool], int]:
     """Return the number of stored requests by point and warm-up, merged or not. Raises StoreError."""
     counts: Counter[tuple[str, bool]] = Counter()
-    for row in _requests(folder).group_by(["point", "warmup", "filler"]).aggregate([([], "count_all")]).to_pylist():
+    for row in (
+        _requests(folder)
+        .group_by(["point", "warmup", "filler"], use_threads=False)
+        .aggregate([([], "count_all")])
+        .to_pylist()
+    ):
         counts[row["point"], _is_warmup(row)] += int(row["count_all"])
     return dict(counts)
 
@@ -318,8 +322,8 @@ def read_requests(
 
     Raises StoreError.
     """
-    only: Filters | None = None if request_id is None else [("request_id", "==", request_id)]
-    frame: pd.DataFrame = _stored(folder, "requests", folder.requests, columns, only).to_pandas()
+    only = None if request_id is None else ("request_id", request_id)
+    frame: pd.DataFrame = _stored(folder, "requests", folder.requests, columns, only).to_pandas(use_threads=False)
     return frame
 
 
@@ -390,7 +394,7 @@ def read_frame(path: Path, memory_max: int | None = None) -> pd.DataFrame:
     import pandas as pd
 
     table = read_table(path, memory_max=memory_max)
-    return pd.DataFrame() if table is None else table.to_pandas()
+    return pd.DataFrame() if table is None else table.to_pandas(use_threads=False)
 
 
 def read_rows(folder: RunFolder) -> list[PointRow]:

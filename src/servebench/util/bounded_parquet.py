@@ -30,10 +30,10 @@ def read_parquet(
     columns: list[str] | None = None,
     memory_max: int | None = None,
     check: Callable[[Mapping[bytes, bytes] | None], None] = lambda _: None,
-    filters: list[tuple[str, str, str]] | None = None,
+    only: tuple[str, str] | None = None,
 ) -> pa.Table:
-    """Return a table, with the columns of `schema` or these if given, and with a schema the rows of `filters`; `check` sees its
-    metadata before.
+    """Return a table, with the columns of `schema` or these if given, and with a schema the rows of which a column is this text
+    (`only`: its name and the text); `check` sees its metadata before.
 
     Raises OSError, ValueError, pa.ArrowException, and what `check` does.
     """
@@ -42,7 +42,8 @@ def read_parquet(
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         limit = memory_max or min(TABLE_BYTES_MAX, max(TABLE_BYTES_MIN, TABLE_GROWTH_MAX * size))
-        whole = pq.ParquetFile(file)
+        # no thread is started, to read ahead neither: a command that ends while Arrow starts one is aborted by the C++ library
+        whole = pq.ParquetFile(file, pre_buffer=False)
         check(whole.metadata.metadata)
         wanted = schema.names if schema is not None else columns
         needed = 0
@@ -55,9 +56,30 @@ def read_parquet(
                     f"{size_text(limit)}",
                     str(path),
                 )
-        if schema is None:
-            return whole.read(columns)
-    return pq.read_table(path, schema=schema, columns=columns, filters=filters)
+        stored = set(whole.schema_arrow.names)
+        table = whole.read(None if wanted is None else [one for one in wanted if one in stored], use_threads=False)
+    return table if schema is None else _fitted(table, schema, only)
+
+
+def _fitted(table: pa.Table, schema: pa.Schema, only: tuple[str, str] | None) -> pa.Table:
+    """Return a table with the columns of `schema`, nulls for those that it lacks, and the rows in which `only` is so."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if only is not None:
+        table = table.filter(pc.equal(table.column(only[0]).cast(pa.string()), only[1]))
+    return pa.table([_column(table, field) for field in schema], schema=schema)
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    if field.name not in table.column_names:
+        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+    column = table.column(field.name)
+    if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    return column.cast(field.type)
 
 
 def _parts_bytes(file: BinaryIO, whole: pq.ParquetFile, wanted: list[str] | None, limit: int) -> Iterator[int]:
@@ -83,8 +105,8 @@ def _dictionary(file: BinaryIO, whole: pq.ParquetFile, group: int, path: str) ->
     """Return a column of texts as indices and the different texts, each once."""
     import pyarrow.parquet as pq
 
-    reader = pq.ParquetFile(file, metadata=whole.metadata, read_dictionary=[path])
-    return reader.read_row_group(group, columns=[path]).column(0)
+    reader = pq.ParquetFile(file, metadata=whole.metadata, read_dictionary=[path], pre_buffer=False)
+    return reader.read_row_group(group, columns=[path], use_threads=False).column(0)
 
 
 def _text_bytes(read: Callable[[], pa.ChunkedArray], chunk: Any, limit: int) -> int:

@@ -1,9 +1,9 @@
 """The workload `mix`: requests of several workloads, mixed by weight."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from annotated_types import Ge, Le
 
@@ -108,7 +108,7 @@ class MixWorkload(Workload):
             if key in keys:
                 raise ConfigError(f"{path}.{key}: a part cannot set it; use workload.{key} for the whole mix")
         plain = {key: getattr(self.settings, key) for key in INHERITED} | {**keys, "name": kind}
-        settings, problems = check_section(path, plain, {path: _part_type(workload.settings_type)})
+        settings, problems = check_section(path, plain, {path: _part_type(cast("Hashable", workload.settings_type))})
         if problems:
             raise ConfigError([problem.text for problem in problems])
         return workload(settings)
@@ -119,7 +119,7 @@ def _of_part(name: str, faults: Sequence[str]) -> list[str]:
 
 
 @cache
-def _part_type(base: type[WorkloadSettings]) -> Any:
+def _part_type(base: Hashable) -> Any:
     """Return the settings of a workload with the keys that only parts have."""
     own = [("weight", Weight, 1.0), ("workload", str | None, None)]
-    return make_dataclass(f"{base.__name__}OfPart", own, bases=(base,), frozen=True, kw_only=True)
+    return make_dataclass("PartSettings", own, bases=(base,), frozen=True, kw_only=True)  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ IMPRECISE = _define(
 )
 NOT_PRECISE = _define(
     "not_precise",
-    "the point ended before it was as precise as load.until asks",
+    "the point ended before it was as precise as load.until asks, or had load.min_requests",
     "use the numbers with their intervals; for narrower ones raise load.max_duration_s, on a machine that does nothing else",
     mark=True,
 )

@@ -134,10 +134,14 @@ def imprecise(point: MeasuredPoint) -> Doubt | None:
 
 
 def not_precise(point: MeasuredPoint) -> Doubt | None:
-    """Warn when a metric is less precise than `load.until` asks: say how precise each is, and what the rest would take."""
+    """Warn when a metric is less precise than `load.until` asks, or requests are fewer: say how precise
+    each is, and what the rest would take."""
     row = point.row
     usable, missed = [], []
-    for name, target in _targets(point).items():
+    targets, least = _targets(point), point.settings.load.min_requests
+    if targets and (row.requests_ok or 0) < least:
+        missed.append(f"it has {row.requests_ok or 0} of load.min_requests={least}, which would have taken too long")
+    for name, target in targets.items():
         low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
         title = _title(name)
         if low is None or high is None:

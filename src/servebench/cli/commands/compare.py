@@ -75,6 +75,7 @@ def command(
     from servebench.analysis.answer.next_steps import decide_step
     from servebench.analysis.comparison.compare import MARGIN
     from servebench.analysis.decided import as_studies_decided
+    from servebench.analysis.fairness import check_varying
     from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
     from servebench.analysis.run_comparison import compare_runs
@@ -87,6 +88,7 @@ def command(
 
     named = [find(name, outputs) for name in names]
     pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
+    check_varying(varying, [run for pair in pairs for run in pair])
     earlier = [run for study in load_outputs(outputs) for run in study.runs]
     found = compare_runs(
         pairs, margin=margin or max_regression or MARGIN, with_doubtful=with_doubtful, varying=varying, earlier=earlier

@@ -47,6 +47,7 @@ def command(
     from servebench.analysis.advice import recommend_runs
     from servebench.analysis.answer import answer_of
     from servebench.analysis.decided import decide_study
+    from servebench.analysis.fairness import check_varying
     from servebench.analysis.recommendation.rules import load_rules, rules_text
     from servebench.contracts.emulation import imitated
     from servebench.contracts.labels import run_labels
@@ -66,6 +67,7 @@ def command(
         )
     found = [find(name, outputs) for name in names]
     runs = [run for one in found for run in runs_of(one)]
+    check_varying(varying, runs)
     earlier = runs_beside(found[0]) if len(found) == 1 else ()
     # leads are those of the answer and of the report
     study = found[0] if len(found) == 1 and isinstance(found[0], StudyData) else None
