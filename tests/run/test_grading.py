@@ -16,7 +16,7 @@ from servebench.registry.registry import Registry, registry
 from servebench.run import grading
 from servebench.run.grading import unasked_questions
 from servebench.run.scorers import configured_scorers, select_scorers
-from servebench.store.graded import AnswerLog, add_quality, discard_answers, read_quality
+from servebench.store.graded import AnswerLog, add_quality, discard_answers, discard_graded_answers, read_quality
 from servebench.store.layout import RunFolder
 from servebench.util.errors import ConfigError
 from support.orchestration import RecordingDisplay
@@ -133,6 +133,20 @@ def test_answered_questions_are_not_asked_again(known, tmp_path):
     add_quality(folder, quality_records("echo", [None], concurrency=4, error="key sk-abcdefghijklmnopqrstuvwxyz"))
     assert left() == []
     assert len(read_quality(folder)) == 3
+
+
+def test_the_log_of_graded_answers_does_not_outlive_a_kill(tmp_path):
+    """A kill between the grades and the removal of their log: only the log of what is not graded is kept."""
+    folder = RunFolder(tmp_path)
+    for level in (1, 4):
+        with AnswerLog(folder, "echo", level):
+            pass
+    discard_graded_answers(folder)
+    assert len(list(folder.raw.iterdir())) == 2
+    add_quality(folder, quality_records("echo", [True], concurrency=1))
+    add_quality(folder, quality_records("echo", [True], concurrency=4, point="c4-r0"))
+    discard_graded_answers(folder)
+    assert [path.name for path in folder.raw.iterdir()] == ["answers-echo-c4.jsonl"]
 
 
 def test_only_successful_answers_survive_a_kill(tmp_path):

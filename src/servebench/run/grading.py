@@ -18,7 +18,7 @@ from servebench.load.plan.levels import Level
 from servebench.quality.ask import ask
 from servebench.run.scorers import ALL
 from servebench.run.session import RunRequest
-from servebench.store.graded import AnswerLog, add_quality, discard_answers, read_quality
+from servebench.store.graded import AnswerLog, add_quality, discard_answers, graded_questions, read_quality
 from servebench.store.layout import RunFolder
 from servebench.util.errors import EngineError, FailureKind, QualityError
 
@@ -36,10 +36,7 @@ def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
 
 def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:
     """Return each scorer, with its questions, and a concurrency at which no answers are stored yet. Raises StoreError."""
-    frame = read_quality(request.folder)
-    frame = frame[frame["point"].isna()]
-    names = [str(name).partition(".")[0] for name in frame["benchmark"]]
-    stored = set(zip(names, (int(level) for level in frame["concurrency"]), strict=True))
+    stored = graded_questions(request.folder)
     return [
         (scorer, path, concurrency)
         for scorer, path in request.quality.scorers

@@ -22,6 +22,7 @@ from servebench.run.outcome import BROKEN
 from servebench.run.phase import PhaseFacts, discard_spools, records_of
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.store.files import writing
+from servebench.store.graded import discard_graded_answers
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import manifest_plan, read_plan
 from servebench.store.state import read_run, write_run
@@ -50,6 +51,7 @@ def recover_run(study: StudyFolder, name: str) -> int:
     Returns how many records and points were recovered. Raises StoreError.
     """
     recovered = _recover_tables(study, name)
+    discard_graded_answers(study.run(name))
     _mark_interrupted(study.run(name))
     return recovered
 

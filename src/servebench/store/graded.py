@@ -103,5 +103,20 @@ def discard_answers(folder: RunFolder, benchmark: str, concurrency: int) -> None
     _log(folder, benchmark, concurrency).unlink(missing_ok=True)
 
 
+def graded_questions(folder: RunFolder) -> set[tuple[str, int]]:
+    """Return the scorers and concurrencies whose questions have stored grades. Raises StoreError."""
+    frame = read_quality(folder)
+    frame = frame[frame["point"].isna()]
+    names = [str(name).partition(".")[0] for name in frame["benchmark"]]
+    return set(zip(names, (int(level) for level in frame["concurrency"]), strict=True))
+
+
+def discard_graded_answers(folder: RunFolder) -> None:
+    """Remove the logs that a kill left behind stored grades. Raises StoreError."""
+    if any(folder.raw.glob("answers-*.jsonl")):
+        for scorer, concurrency in graded_questions(folder):
+            discard_answers(folder, scorer, concurrency)
+
+
 def _log(folder: RunFolder, benchmark: str, concurrency: int) -> Path:
     return folder.raw / f"answers-{benchmark}-c{concurrency}.jsonl"
