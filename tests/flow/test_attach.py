@@ -168,7 +168,7 @@ def test_a_rate_is_an_open_loop(endpoint, run_main, tmp_path):
     words = [
         word
         for word in attach(url, "load=rate", "load.rate=[20]", "load.arrival=constant")
-        if "concurrency" not in word
+        if "concurrency" not in word and "hold_level" not in word
     ]
     done = run_main(*words, "workload.output_tokens=4")
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,7 @@
 """What can be known of settings before an engine starts is said before it starts, and leaves no study behind."""
 
+import shutil
+
 import pytest
 
 STUDY = (
@@ -63,3 +65,23 @@ def test_impossible_requests_are_told_before_the_start(run_main, tmp_path, words
 @pytest.mark.parametrize("words", DISTRIBUTIONS)
 def test_documented_forms_reach_the_last_screen(run_main, words):
     assert run_main(*STUDY, "workload=unique", *words).returncode == 0
+
+
+def test_stored_runs_are_found_by_lists_and_before_they_start(run_main, tmp_path):
+    assert run_main("-m", "engine=vllm,sglang", *STUDY[1:], "workload=unique", "study.name=s").returncode == 0
+    assert "00_vllm_unique" in run_main("ls", "load.concurrency=[2]", "--json").stdout
+    assert "00_vllm_unique" not in run_main("ls", "load.concurrency=[2,4]", "--json").stdout
+    shutil.rmtree(tmp_path / "outputs" / "s" / "01_sglang_unique")
+    assert run_main("show", "s/01_sglang_unique").returncode == 0
+    assert run_main("show", "s/01").returncode == 0
+    for command in ("compare", "recommend"):
+        assert run_main(command, "s", "--varying", "engine.dtpe").returncode == 2
+        assert run_main(command, "s", "--varying", "").returncode == 2
+
+
+def test_a_point_with_fewer_requests_than_asked_says_so(run_main, tmp_path):
+    words = [word for word in STUDY if not word.startswith(("load.until", "load.requests"))]
+    asked = ("workload=unique", "load.min_requests=100000", "load.until=10%", "study.name=s")
+    assert run_main(*words, *asked).returncode == 0
+    (points,) = tmp_path.glob("outputs/s/*/points.csv")
+    assert "not_precise" in points.read_text()

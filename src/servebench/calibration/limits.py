@@ -112,7 +112,11 @@ BOTTLENECKS = (
         (*_users(8), "workload.input_tokens=4000", "workload.output_tokens=8"),
         (Limit.COMPUTE,),
     ),
-    Bottleneck("1 request in 2 s", ("load=rate", "load.rate=[0.5]", "load.requests=60", *CHAT), (Limit.LOAD,)),
+    Bottleneck(
+        "1 request in 2 s",
+        ("load=rate", "load.rate=[0.5]", "load.hold_level=true", "load.requests=60", *CHAT),
+        (Limit.LOAD,),
+    ),
 )
 HEALTHY = (
     Bottleneck("no bottleneck: 8 users, no GPU described", (*_users(8), *CHAT, "gpu=none"), (Limit.NONE,)),

@@ -95,8 +95,9 @@ class Scenario:
     """How many long runs the truth is the mean of."""
 
     def plant(self, requests: int) -> Plant:
-        """Return it with a number of requests."""
-        return Plant(words=(*self.words, f"load.requests={requests}"), variation=self.variation)
+        """Return it with a number of requests, which no time limits."""
+        words = [word for word in self.words if not word.startswith("load.max_duration_s=")]
+        return Plant(words=(*words, f"load.requests={requests}"), variation=self.variation)
 
 
 SCENARIOS = (

@@ -64,8 +64,12 @@ def command(
     from servebench.report.html.build import page_of
     from servebench.report.html.page import page
     from servebench.store.studies import find
+    from servebench.util.errors import ConfigError
 
     if tool is not None:
+        for option, given in (("--out", out), ("--open", opened), ("--varying", varying), ("--rules", rules_path)):
+            if given:
+                raise ConfigError(f"{option} is for the page, and --as {tool} prints numbers: leave one of the two out")
         return _print_as(tool, name, as_json=as_json, outputs=outputs)
     found = find(name, outputs)
     data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
