@@ -173,9 +173,10 @@ Choose = Callable[[int, str, str], str | None]
 
 
 class HostileServer(ScriptedServer):
-    """Serve one model. `choose(number, method, path)` names the behaviour for a request; None for an honest answer.
+    """Serve one model. `choose(number, method, path)` names the behaviour for a request; None for an honest answer, which a
+    request without an id always gets.
 
-    `asked` lists the requests in order: (method, path, name of the behaviour).
+    `asked` lists the others in order: (method, path, name of the behaviour).
     """
 
     def __init__(self, choose: Choose, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -185,6 +186,10 @@ class HostileServer(ScriptedServer):
         super().__init__(self._behave, host=host, port=port)
 
     def _behave(self, connection: socket.socket, request: Received) -> None:
+        if request.method == "POST" and "x-request-id" not in request.headers:
+            # no request of the load: only asks whether the server answers
+            connection.sendall(ANSWER)
+            return
         with self.choosing:
             name = self.choose(len(self.asked), request.method, request.path)
             self.asked.append((request.method, request.path, name or "honest"))
