@@ -24,7 +24,7 @@ def server():
     made = []
 
     def start(choose):
-        made.append(HostileServer(choose))
+        made.append(HostileServer(choose, only_load=True))
         return made[-1]
 
     yield start
