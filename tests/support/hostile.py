@@ -173,18 +173,23 @@ Choose = Callable[[int, str, str], str | None]
 
 
 class HostileServer(ScriptedServer):
-    """Serve one model. `choose(number, method, path)` names the behaviour for a request; None for an honest answer.
+    """Serve one model. `choose(number, method, path)` names the behaviour for a request; None for an honest answer, which with
+    `only_load` all get that are no request of a load.
 
-    `asked` lists the requests in order: (method, path, name of the behaviour).
+    `asked` lists the others in order: (method, path, name of the behaviour).
     """
 
-    def __init__(self, choose: Choose, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.choose = choose
+    def __init__(self, choose: Choose, *, host: str = "127.0.0.1", port: int = 0, only_load: bool = False) -> None:
+        self.choose, self.only_load = choose, only_load
         self.asked: list[tuple[str, str, str]] = []
         self.choosing = threading.Lock()
         super().__init__(self._behave, host=host, port=port)
 
     def _behave(self, connection: socket.socket, request: Received) -> None:
+        if self.only_load and request.method == "POST" and "x-request-id" not in request.headers:
+            # no request of the load: only asks whether the server answers
+            connection.sendall(ANSWER)
+            return
         with self.choosing:
             name = self.choose(len(self.asked), request.method, request.path)
             self.asked.append((request.method, request.path, name or "honest"))
