@@ -58,6 +58,14 @@ def test_a_setting_with_an_effect_and_a_preset_pass(words):
     assert compose_jobs(words, registry())
 
 
+def test_in_a_sweep_one_run_that_uses_a_setting_is_enough():
+    words = ["-m", *CLOSED, "load=quick,rate", "load.arrival=gamma"]
+    closed, opened = compose_jobs(words, registry())
+    assert closed.settings.load.arrival == opened.settings.load.arrival == "gamma"
+    with pytest.raises(ConfigError, match=r"load\.arrival"):
+        compose_jobs([*words[:-2], "load=quick,baseline", "load.arrival=gamma"], registry())
+
+
 def test_a_setting_of_a_file_of_the_user_is_refused_too(tmp_path):
     (tmp_path / "load").mkdir()
     (tmp_path / "load" / "mine.yaml").write_text(

@@ -88,8 +88,8 @@ DEPENDENCIES: tuple[Dependency, ...] = (
 """Which settings need which others. A key with two entries needs both; only the first that fails is reported."""
 
 
-def ignored(settings: RunSettings, is_set: Callable[[str], bool]) -> list[str]:
-    """Return one line for each setting that has no effect. `is_set` says whether a user has set a key: a preset may have more
+def ignored(settings: RunSettings, is_set: Callable[[str], bool]) -> dict[str, str]:
+    """Return one line for each setting that has no effect, by its key. `is_set` says whether a user has set a key: a preset may have more
     than a run needs."""
     found: dict[str, str] = {}
     for dependency in DEPENDENCIES:
@@ -100,7 +100,7 @@ def ignored(settings: RunSettings, is_set: Callable[[str], bool]) -> list[str]:
                 found[path] = (
                     f"{path}={format_value(value)} has no effect without {dependency.needs}; set that, or leave it out"
                 )
-    return list(found.values())
+    return found
 
 
 def _values(settings: RunSettings, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

@@ -67,6 +67,7 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
     problems = list(words.problems)
     problems.extend(folder_problems(words.config_dirs, registry))
     jobs: list[Job] = []
+    unused: list[dict[str, Problem]] = []
     with composer(registry, words.config_dirs, words.config_name) as source:
         overrides, unreadable = parse(words.overrides)
         problems.extend(unreadable)
@@ -74,10 +75,13 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
         problems.extend(more)
         for texts in expanded:
             settings, launcher, more = _settings(source, registry, texts)
-            problems.extend(more)
+            problems.extend(problem for problem in more if problem.kind != "unused")
+            unused.append({problem.path: problem for problem in more if problem.kind == "unused"})
             if settings is not None:
                 own = tuple(text for text in texts if not text.lstrip("+~").startswith(("hydra.", "hydra/")))
                 jobs.append(Job(own, settings, to_plain(settings), launcher))
+    # of several runs one that uses a setting is enough
+    problems.extend(problem for path, problem in (unused[0] if unused else {}).items() if all(path in one for one in unused))
     problems.extend(_several_studies(jobs))
     if problems:
         raise ConfigError([problem.text for problem in without_duplicates(problems)])
@@ -195,7 +199,7 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
             return bool(origin) and not origin.startswith(PRESETS)
 
         written = RunSettings(**checked.sections)
-        checked.problems += [Problem(line, "combination") for line in ignored(written, is_set)]
+        checked.problems += [Problem(line, "unused", path) for path, line in ignored(written, is_set).items()]
     checked.problems = [
         *prepared.problems,
         *problems,
@@ -211,7 +215,8 @@ def _settings(
     checked = check_job(source, registry, prepared)
     launcher, problems = select_launcher(prepared.config) if prepared.config is not None else (None, [])
     problems = [*checked.problems, *problems]
-    return (None, None, problems) if problems else (checked.settings, launcher, [])
+    failed = any(problem.kind != "unused" for problem in problems)
+    return (None, None, problems) if failed else (checked.settings, launcher, problems)
 
 
 def _needs_multirun(swept: Sequence[Override], source: Composer) -> Problem:

@@ -13,10 +13,11 @@ from yaml import MarkedYAMLError  # type: ignore[import-untyped, unused-ignore]
 from servebench.registry.conf import install_command
 from servebench.registry.registry import DISABLE_VARIABLE, Registry
 
-Kind = Literal["words", "syntax", "group", "compose", "key", "value", "class", "combination"]
+Kind = Literal["words", "syntax", "group", "compose", "key", "value", "class", "combination", "unused"]
 """`words`: an option of the command line. `syntax`: an override that cannot be read. `group`: an unknown group or
 option. `compose`: files that do not compose. `key`: an unknown key. `value`: a value of the wrong type or out of range.
-`class`: nothing installed offers it. `combination`: settings that exclude each other."""
+`class`: nothing installed offers it. `combination`: settings that exclude each other. `unused`:
+a setting without an effect in a run."""
 
 _LONGEST_VALUE = 80
 _LONGEST_LINE = 300
