@@ -45,6 +45,7 @@ def add_to_library(
     port = free_port(HOST)
     server_env = {**env, "OLLAMA_HOST": f"{HOST}:{port}"}
     log = folder / "prepare.log"
+    folder.mkdir(parents=True, exist_ok=True)
     server = GuardedProcess(Command(argv=(executable, "serve"), env=server_env), log, STOP_TIMEOUT_S)
     try:
         deadline = time.monotonic() + START_TIMEOUT_S

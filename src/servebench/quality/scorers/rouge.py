@@ -1,6 +1,8 @@
 """ROUGE: the overlap of an answer with a reference. Needs the package rouge-score of the extra `quality`."""
 
+import contextlib
 import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +65,9 @@ class RougeScorer(Scorer):
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
         if self._measure is None:
-            from rouge_score.rouge_scorer import RougeScorer as Measure
+            # absl logs to the stderr of its import, and closes it with the handlers unless it is the process's own
+            with contextlib.redirect_stderr(sys.__stderr__):
+                from rouge_score.rouge_scorer import RougeScorer as Measure
 
             self._measure = Measure(KINDS, use_stemmer=True)
         scores = self._measure.score(item.expected, answer.text)
