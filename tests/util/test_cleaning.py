@@ -1,7 +1,6 @@
 """Files that are cleaned of secrets after they were written: whatever is cut off is finished later."""
 
 import io
-import os
 import random
 
 import pytest
@@ -35,7 +34,7 @@ def test_a_marked_file_is_clean_when_its_mark_is_gone(log, monkeypatch):
     assert clean_file(log)
     assert is_clean(log)
     assert log.read_bytes() == f"twice {MARK} and {MARK}\nkept\r50%\rlast".encode()
-    assert os.listdir(log.parent) == ["engine.log"]
+    assert [one.name for one in log.parent.iterdir()] == ["engine.log"]
 
 
 def test_the_mark_finds_a_secret_that_is_not_known_any_more(log, monkeypatch, forgotten):
@@ -73,7 +72,7 @@ def test_a_file_that_takes_too_long_keeps_its_mark(log, monkeypatch):
     log.write_text(f"{KEY}\n" * 100)
     assert not clean_file(log, budget_s=-1.0)
     assert not is_clean(log)
-    assert sorted(os.listdir(log.parent)) == [mark_of(log).name, "engine.log"]
+    assert sorted(one.name for one in log.parent.iterdir()) == [mark_of(log).name, "engine.log"]
     assert clean_file(log)
     assert KEY not in log.read_text()
 
