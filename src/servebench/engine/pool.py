@@ -26,7 +26,7 @@ from servebench.util.cleaning import clean_file, mark_unclean
 from servebench.util.errors import EngineError, FailureKind, reason_of
 from servebench.util.units import NS_PER_S
 
-LOG_BUDGET_S = 60.0
+LOG_BUDGET_S = 20.0
 """How long the end of a run cleans a log; a larger one is left to `servebench recover`."""
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
@@ -298,11 +298,13 @@ class EnginePool:
         """
         running = self._current[1].owner_log if self._current is not None else None
         for path in [path for path in self._logs if path != running]:
-            self._display.status(f"removing keys from {path.name}")
-            try:
-                clean, why = clean_file(path, budget_s=LOG_BUDGET_S), f"it takes longer than {LOG_BUDGET_S:g} s"
-            except OSError as error:
-                clean, why = False, reason_of(error)
             self._logs.remove(path)
-            if not clean:
-                self._display.say(f"{path} may still hold keys ({why}); to clean it: servebench recover")
+            self._display.status(f"removing keys from {path.name}")
+            why = "interrupted"
+            try:
+                why = "" if clean_file(path, budget_s=LOG_BUDGET_S) else f"not done in {LOG_BUDGET_S:g} s"
+            except OSError as error:
+                why = reason_of(error)
+            finally:
+                if why:
+                    self._display.say(f"{path} may still hold keys ({why}); to remove them: servebench recover")

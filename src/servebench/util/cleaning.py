@@ -75,6 +75,9 @@ def clean_file(path: Path, *, budget_s: float | None = None) -> bool:
 def _redact_file(path: Path, deadline: float | None) -> bool:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     found = False
+    # of processes that were killed
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        left.unlink(missing_ok=True)
     try:
         with (
             path.open(encoding="utf-8", errors="surrogateescape", newline="") as lines,

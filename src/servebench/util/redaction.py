@@ -44,7 +44,7 @@ AUTHORIZATION = re.compile(
     r"(?i)authorization\\*+[\"']?+\]?+\s*+[:=,]\s*+\\*+[\"']?+"
     rf"((?:{_SCHEMES}\s++)?(?:\[redacted\]|[^\s\"',}}\])]++))"
 )
-BEARER = re.compile(r"(?i)\bbearer\s++([^\s\"',;)\]}]{6,}+)")
+BEARER = re.compile(r"(?i)\bbearer\s++[=:\\]*+(\[redacted\]|[^\s\"',;)\]}]{6,}+)")
 WELL_KNOWN = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}+|hf_[A-Za-z0-9]{16,}+|gh[pousr]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+|glpat-[\w-]{16,}+"
     r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}+|xox[abprs]-[\w-]{10,}+|nvapi-[A-Za-z0-9_-]{16,}+)"
@@ -60,7 +60,7 @@ HEAD = re.compile(
 """A name that may be a secret's, and what joins it with its value: `=`, `:`, and after a flag a space or a comma."""
 VALUE = re.compile(
     r"(?:[bru]{1,2}+|[\w.]++\()?(?:\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"|'[^'\\]*+(?:\\.[^'\\]*+)*+'|[\"'][^\n]*+)"
-    r"|[\[({][^\])}\n]*+[\])}]?+"
+    r"|[\[({][^\])}\n]*+[\])}]?+[^\s\"'&]*+"
     r"|[^\s\"'&]++(?:(?:(?<=[=:(\[{])|(?<=[=:(\[{]b))(?:\"[^\"\n]*+|'[^'\n]*+)[\"']?+)?+",
     re.DOTALL | re.IGNORECASE,
 )
@@ -68,14 +68,16 @@ VALUE = re.compile(
 ESCAPED_VALUE = re.compile(r"[\"'][^\"'\\]*+|[^\s\"'&\\]++")
 """A value in a text that is itself quoted: its quotes have a backslash before them."""
 QUERY_VALUE = re.compile(r"[^\s\"'&;#:,]++")
+_ENDS = r"(?=[,;:.)\]}]*+(?:[\s\"']|$))"
 NO_VALUE = re.compile(
-    r"(?:\"(?:null|None)?\"|'(?:null|None)?'|null|None|true|True|false|False)(?=[\s,;)\]}&\"']|$)|[\"']?\[redacted\]"
+    rf"(?:\"(?:null|None)?\"(?![^\s,;)\]}}])|'(?:null|None)?'(?![^\s,;)\]}}])|(?:null|None|true|True|false|False){_ENDS})"
+    r"|[\"']?\[redacted\]"
 )
 _PROSE = (
     "(?:a|an|and|be|by|cannot|does|empty|environment|exist|export|field|for|found|from|given|has|in|input|invalid|is|it|missing"
     "|must|no|not|of|or|required|set|should|that|the|this|unknown|unset|valid|value|variable|was)"
 )
-MESSAGE = re.compile(rf"{_PROSE}[ ]{_PROSE}\b|[A-Z][A-Z0-9]*+(?:_[A-Z0-9]++)++(?![^\s,;.:)\]}}\"'])")
+MESSAGE = re.compile(rf"{_PROSE}[ ]{_PROSE}\b|[A-Z][A-Z0-9]*+(?:_[A-Z0-9]++)++{_ENDS}")
 """What stands after a name without being its value: a sentence about it, or a variable's name."""
 _MESSAGE_STARTS = frozenset("\"'[ABCDEFGHIJKLMNOPQRSTUVWXYZabcefgimnorstuvw")
 _FLAG = re.compile(r"(?<![\w-])--?(?=[A-Za-z])")
@@ -100,7 +102,7 @@ def _is_secret(name: str) -> bool:
 
 def _last(name: str) -> str:
     """Return the key itself of a dotted config key (`engine.env.HF_TOKEN`)."""
-    return re.split(r"[./@+~]", name)[-1]
+    return re.split(r"[./@+~]", name.rstrip("./@+~"))[-1]
 
 
 _REMEMBERED: set[str] = set()
@@ -193,7 +195,7 @@ def _named_values(text: str) -> list[Hidden]:
         name, sign = head.groups()
         kind = _kind(name[-NAME_LENGTH_MAX:], sign.isspace() or "," in sign)
         # what is inside a value is hidden with it
-        if kind is None or (position := head.end()) < end:
+        if kind is None or (position := head.end()) < end - 1:
             continue
         if _is_harmless(kind, text, head.start(), sign, position) or _is_message(text, position):
             continue
@@ -214,7 +216,7 @@ def _kind(name: str, after_space: bool) -> Kind | None:
         return None
     if _is_secret(last := _last(name)):
         return "token" if last.lower() == "token" else "key"
-    return "query" if name.lower() in QUERY_NAMES else None
+    return "query" if name.lower() in QUERY_NAMES or _is_secret(name) else None
 
 
 def _is_harmless(kind: Kind, text: str, begin: int, sign: str, position: int) -> bool:
@@ -222,7 +224,7 @@ def _is_harmless(kind: Kind, text: str, begin: int, sign: str, position: int) ->
     if kind == "flag":
         return text.startswith("-", position)
     if kind == "query":
-        return sign != "=" or begin == 0 or text[begin - 1] not in "?&;"
+        return not sign.startswith("=") or begin == 0 or text[begin - 1] not in "?&;"
     # "unexpected token: x" is a parser's complaint
     return (
         kind == "token"

@@ -99,7 +99,9 @@ class OllamaEngine(Engine):
             "out of memory: lower engine.max_model_len or engine.max_num_seqs (they multiply), or use a smaller model",
         ),
         LogHint(
-            r"pull model manifest|model .* not found|no such file", "model_missing", "check model.name or model.path"
+            r"pull model manifest|model .{0,200} not found|no such file",
+            "model_missing",
+            "check model.name or model.path",
         ),
         LogHint(
             r"unknown flag|unknown command", "unknown_flag", "engine.executable is not a compatible version of ollama"

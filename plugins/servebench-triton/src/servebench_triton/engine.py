@@ -114,7 +114,7 @@ class TritonEngine(Engine):
             out_of_memory=r"CUDA out of memory|No available memory for the cache blocks|out of memory|"
             r"larger than the available KV cache memory",
             memory_advice="lower engine.gpu_memory_fraction or engine.max_model_len, or free the GPU",
-            model_missing=MODEL_NOT_FOUND + r"|failed to open text file for read .*config\.pbtxt",
+            model_missing=MODEL_NOT_FOUND + r"|failed to open text file for read .{0,300}config\.pbtxt",
             model_advice="model not found: check model.name or engine.model_repository, or set model.path=",
             unknown_flag=r"unrecognized arguments|invalid choice|unexpected keyword argument",
             wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver",

@@ -146,7 +146,7 @@ class TrtllmEngine(Engine):
             memory_advice="lower engine.gpu_memory_fraction (a share of the memory left after the weights), "
             "engine.max_num_seqs or engine.max_model_len",
             unknown_flag=r"[Nn]o such option",
-            wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Unsupported .*sm",
+            wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Unsupported .{0,200}sm",
             build="this build of TensorRT-LLM",
         ),
         LogHint(r"libmpi|MPI_Init", "other", "TensorRT-LLM needs OpenMPI: apt-get install libopenmpi-dev"),

@@ -40,7 +40,7 @@ def last_lines(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[
 
 def find_hint(path: Path, hints: Sequence[LogHint], *, since: int = 0) -> LogHint | None:
     """Return the first hint whose pattern occurs near the end of the log, after byte `since`."""
-    text = "\n".join(last_lines(path, HINT_LINES, since=since))
+    text = "\n".join(line[:LINE_BYTES_MAX] for line in last_lines(path, HINT_LINES, since=since))
     return next((hint for hint in hints if re.search(hint.pattern, text)), None)
 
 

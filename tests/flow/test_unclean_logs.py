@@ -1,0 +1,88 @@
+"""servebench is stopped while it removes keys from an engine's log; whoever comes next finishes that before anything else."""
+
+import signal
+
+import pytest
+
+from support.commands import COMMAND_LIMIT_S, run_servebench, servebench_started
+from support.waiting import wait_until
+
+KEY = "plantedLOG0123456789zq"
+RUN = "outputs/s/00_vllm_unique"
+ENGINE = """#!/bin/sh
+[ "$1" = serve ] || exit 0
+echo "args: api_key=[$VLLM_API_KEY] twice $VLLM_API_KEY"
+yes "INFO 01-01 12:00:00 a line of a long log, with token_ids: 5" | head -n 250000
+echo "again $VLLM_API_KEY"
+exit 1
+"""
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """Run a study and send servebench a signal while it cleans the log. Returns the folder of the run."""
+
+    def stop(number):
+        engine = tmp_path / "vllm"
+        engine.write_text(ENGINE)
+        engine.chmod(0o755)
+        run = tmp_path / RUN
+        words = (
+            *("engine=vllm", f"engine.executable={engine}", "model.name=tiny", "workload=unique", "study.name=s"),
+            *("load.concurrency=[2]", "load.requests=4", "load.self_check=never", f"++engine.env.VLLM_API_KEY={KEY}"),
+        )
+        with servebench_started(tmp_path, *words, env=home(tmp_path)) as process:
+            wait_until(
+                lambda: list(run.glob(".engine.log.*.tmp")) or process.poll() is not None, limit_s=COMMAND_LIMIT_S
+            )
+            assert process.poll() is None
+            process.send_signal(number)
+            process.wait(COMMAND_LIMIT_S)
+        assert KEY in (run / "engine.log").read_text(), "the clean-up was over before the signal came"
+        assert (run / ".engine.log.unclean").exists()
+        return run
+
+    return stop
+
+
+def home(folder):
+    return {"HOME": str(folder), "SERVEBENCH_CACHE": str(folder / "cache")}
+
+
+def assert_clean(run):
+    log = (run / "engine.log").read_text()
+    assert KEY not in log
+    assert log.count("token_ids: 5") == 250_000
+    assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_recover_finishes_the_log(stopped, tmp_path, number):
+    """In a shell without the key, which servebench has from the command line."""
+    run = stopped(number)
+    done = run_servebench(tmp_path, "recover", env=home(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "nothing to recover" not in done.stdout
+    assert_clean(run)
+    assert "nothing to recover" in run_servebench(tmp_path, "recover", env=home(tmp_path)).stdout
+
+
+@pytest.mark.slow
+def test_resume_finishes_the_log(stopped, tmp_path):
+    """Also one that then cannot go on, because it does not have the key again."""
+    run = stopped(signal.SIGKILL)
+    run_servebench(tmp_path, "resume", "s", "--failed", env=home(tmp_path))
+    log = (run / "engine.log").read_text()
+    assert KEY not in log
+
+
+@pytest.mark.slow
+def test_sync_sends_no_log_with_keys(stopped, tmp_path):
+    run = stopped(signal.SIGKILL)
+    done = run_servebench(tmp_path, "sync", "s", env=home(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert_clean(run)
+    sent = [path for path in (tmp_path / "outputs").rglob("engine.log") if path != run / "engine.log"]
+    assert sent
+    assert not any(KEY in path.read_text() for path in sent)
