@@ -4,6 +4,7 @@ Their percentiles are over all successful requests, not over a window, and their
 so every imported point has the warning `foreign`.
 """
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,7 +81,7 @@ def _documents(text: str, path: Path) -> list[dict[str, Any]]:
         raise StoreError(f"{path} cannot be read: {error}") from error
     except ValueError:
         try:
-            found = [parse_json(line) for line in text.splitlines() if line.strip()]
+            found = [one for line in io.StringIO(text) if line.strip() and isinstance(one := parse_json(line), dict)]
         except ValueError as error:
             raise StoreError(f"{path} is not valid JSON: {error}") from error
     kept = [one for one in found if isinstance(one, dict)]

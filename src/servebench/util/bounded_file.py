@@ -24,6 +24,8 @@ DATASET_BYTES_MAX = 2 << 30
 DEPTH_MAX = 100
 CONTAINERS_MAX = 2_000_000
 """Objects and lists in one document: an empty one of two bytes takes a hundred in memory."""
+VALUES_MAX = 8_000_000
+"""Values in one document, a key as one: the shortest text takes twenty times as much in memory as in the file."""
 DIGITS_MAX = 20
 TOO_DEEP = f"it is nested too deeply; the limit is {DEPTH_MAX} levels"
 
@@ -84,9 +86,12 @@ def read_json(path: Path, bytes_max: int = STATE_BYTES_MAX) -> Any:
 def parse_json(data: bytes | str) -> Any:
     """Return the value of a JSON document. Raises LimitError for one that is nested too deeply or has too many values, and
     ValueError for a broken one."""
-    signs: Any = ("[", "{") if isinstance(data, str) else (b"[", b"{")
-    if (count := sum(data.count(sign) for sign in signs)) > CONTAINERS_MAX:
+    signs: Any = ("[", "{", ",", ":") if isinstance(data, str) else (b"[", b"{", b",", b":")
+    lists, objects, *others = (data.count(sign) for sign in signs)
+    if (count := lists + objects) > CONTAINERS_MAX:
         raise LimitError(f"it has {count:,} objects and lists, and the limit is {CONTAINERS_MAX:,}")
+    if (values := count + sum(others)) > VALUES_MAX:
+        raise LimitError(f"it has {values:,} values or so, and the limit is {VALUES_MAX:,}")
     try:
         value = json.loads(data, parse_int=_integer)
     except RecursionError:
