@@ -89,8 +89,8 @@ DEPENDENCIES: tuple[Dependency, ...] = (
 
 
 def ignored(settings: RunSettings, is_set: Callable[[str], bool]) -> dict[str, str]:
-    """Return one line for each setting that has no effect, by its key. `is_set` says whether a user has set a key: a preset may have more
-    than a run needs."""
+    """Return one line for each setting that has no effect, by its key. `is_set` says whether a user has set a key: a preset may
+    have more than a run needs."""
     found: dict[str, str] = {}
     for dependency in DEPENDENCIES:
         if dependency.holds(settings):

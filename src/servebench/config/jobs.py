@@ -81,7 +81,9 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
                 own = tuple(text for text in texts if not text.lstrip("+~").startswith(("hydra.", "hydra/")))
                 jobs.append(Job(own, settings, to_plain(settings), launcher))
     # of several runs one that uses a setting is enough
-    problems.extend(problem for path, problem in (unused[0] if unused else {}).items() if all(path in one for one in unused))
+    problems.extend(
+        problem for path, problem in (unused[0] if unused else {}).items() if all(path in one for one in unused)
+    )
     problems.extend(_several_studies(jobs))
     if problems:
         raise ConfigError([problem.text for problem in without_duplicates(problems)])
