@@ -126,7 +126,7 @@ def _cold_start(engine: Engine, spec: EmulationSpec, started_ns: int) -> _ColdSt
 def _log_start(log_path: Path, lines: list[str]) -> int:
     """Append a start to the log and return its number: 1 for the first one of the run. Raises EngineError."""
     try:
-        before = log_path.read_text(encoding="utf-8") if log_path.exists() else ""
+        before = log_path.read_text(encoding="utf-8", errors="replace") if log_path.exists() else ""
         number = before.count(START_LINE) + 1
         with log_path.open("a", encoding="utf-8") as log:
             log.write("\n".join([f"{START_LINE}{number}", *lines, ""]))
