@@ -53,9 +53,9 @@ SHAPES = {
     "tokens of JSON, dotted": ("", "eyJhbGciOi.", ""),
     "known keys": ("", "sk-aaaaaaaaaaaaaaaaaaaa ", ""),
     "beginnings of known keys": ("", "sk-", ""),
-    "private keys": ("", "-----BEGIN PRIVATE KEY-----", ""),
+    "private keys": ("", "-----BEGIN PRIVATE KEY-----", ""),  # pragma: allowlist secret
     "URLs": ("", "http://", ""),
-    "URLs with passwords": ("", "http://user:pass@host/ ", ""),
+    "URLs with passwords": ("", "http://user:pass@host/ ", ""),  # pragma: allowlist secret
     "users without a host": ("http://", "a:b", ""),
     "at signs": ("http://", "a@", ""),
     "colours": ("", "\x1b[31m", ""),

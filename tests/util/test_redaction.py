@@ -83,7 +83,8 @@ PLANTED = {
     "walrus": f"api_key := {SECRET}",
     "other scheme": f"Authorization: Negotiate {SECRET}",
     "yaml token": f"token: {SECRET}",
-    "private key": f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET.replace('-', '')}\n-----END RSA PRIVATE KEY-----",
+    "private key": "-----BEGIN RSA PRIVATE KEY-----\n"  # pragma: allowlist secret
+    f"{SECRET.replace('-', '')}\n-----END RSA PRIVATE KEY-----",
 }
 
 
