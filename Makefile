@@ -51,9 +51,10 @@ build: $(VENV)/.dev ## the wheels, in dist/
 chaos: $(VENV)/.dev ## faults at random moments: kills, full disks, wedged engines, bad networks (ROUNDS=200 for more kills)
 	$(BIN)/python -m pytest tests/chaos -m chaos -s --rounds=$(ROUNDS) --seed=$(SEED) $(ARGS)
 
-fuzz: $(VENV)/.dev ## coverage-guided fuzzing of what reads servers' bytes (SECONDS=60 for each reader)
+fuzz: $(VENV)/.dev ## the time of every reader of strangers' text for texts of all shapes, and coverage-guided fuzzing (SECONDS=60 for each target)
+	$(BIN)/python -m pytest tests/fuzz/test_time.py -n $(JOBS) -m "slow or not slow" -q $(ARGS)
 	@$(PIP) install --no-compile atheris
-	@for target in http framing sse record answer metrics; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
+	@for target in http framing sse record answer metrics redaction; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
 
 reference: $(VENV)/.run ## write the pages of the docs that list config keys, columns and warnings from the code
 	$(BIN)/python -m servebench.config.reference > docs/config.md

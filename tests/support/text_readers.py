@@ -30,6 +30,7 @@ from servebench.protocol.json_values import load_object
 from servebench.quality.rows import read_rows
 from servebench.quality.scorers import gsm8k, humaneval, mmlu, structured, verdicts
 from servebench.registry.registry import registry
+from servebench.report.terminal.display import shown
 from servebench.store.layout import slug
 from servebench.telemetry.engine_metrics import parse_series
 from servebench.util import clean, redaction
@@ -132,7 +133,7 @@ def _traceback(text):
 
 def _printed(text):
     console = Console(file=io.StringIO(), width=100)
-    console.print(Text(clean.clean_line(redaction.redact_text(text))))
+    console.print(Text(shown(text)))
 
 
 def _redacted_document(text):

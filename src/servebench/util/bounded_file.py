@@ -25,6 +25,8 @@ DEPTH_MAX = 100
 CONTAINERS_MAX = 2_000_000
 """Objects and lists in one document: an empty one of two bytes takes a hundred in memory."""
 DIGITS_MAX = 20
+YAML_CHARACTERS_MAX = 256 << 10
+"""Its parser takes seconds for a megabyte."""
 TOO_DEEP = f"it is nested too deeply; the limit is {DEPTH_MAX} levels"
 
 
@@ -126,6 +128,8 @@ def load_yaml(text: str) -> Any:
     yaml.YAMLError for a broken one."""
     import yaml
 
+    if len(text) > YAML_CHARACTERS_MAX:
+        raise LimitError(f"it has {size_text(len(text))}, and the limit is {size_text(YAML_CHARACTERS_MAX)}")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     expanded = 0
     anchors: dict[str | None, int] = {}
