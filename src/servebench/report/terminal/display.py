@@ -44,7 +44,7 @@ from servebench.util.figures import duration, number, seconds
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 
-CHARACTERS_MAX = 100_000
+CHARACTERS_MAX = 30_000
 WAIT_SHOWN_S = 5.0
 WAIT_SHOWN_FACTOR = 4.0
 """What is waited for is printed after WAIT_SHOWN_S, and again each time it has taken this many times longer."""
@@ -301,7 +301,8 @@ class Display:
 
 def shown(text: str) -> str:
     """Return text without secrets, as much as a screen takes at once: wrapping a megabyte takes seconds."""
-    return redact_text(text)[:CHARACTERS_MAX]
+    clean = redact_text(text)
+    return clean if len(clean) <= CHARACTERS_MAX else f"{clean[:CHARACTERS_MAX]} ..."
 
 
 def redacted_uri(uri: str) -> str:
