@@ -249,5 +249,5 @@ def test_a_key_that_a_server_repeats_is_not_stored(tmp_path, monkeypatch):
     (file,) = tmp_path.glob("raw/*")
     assert key not in file.read_text()
     (record,) = quality_records("echo", [True], concurrency=1)
-    add_quality(folder, [replace(record, text=f"you said {key}", extracted=key, error=f"wrong key {key}")])
+    add_quality(folder, [replace(record, answer=f"you said {key}", extracted=key, error=f"wrong key {key}")])
     assert key not in read_quality(folder).to_json()
