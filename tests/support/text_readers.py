@@ -33,7 +33,7 @@ from servebench.registry.registry import registry
 from servebench.report.terminal.display import shown
 from servebench.store.layout import slug
 from servebench.telemetry.engine_metrics import parse_series
-from servebench.util import clean, redaction
+from servebench.util import clean, redaction, secret_text
 from servebench.util.bounded_file import load_yaml, parse_json
 from servebench.util.errors import ServebenchError
 from servebench.workload.sources.prompts import READERS as DATASETS
@@ -144,7 +144,7 @@ def _redacted_document(text):
 READERS = {
     "redaction": redaction.redact_text,
     "redaction of a document": _redacted_document,
-    "names of secrets": redaction.secret_name,
+    "names of secrets": secret_text.secret_name,
     "known secrets": lambda text: redaction.without_known(text, ["abcdef", "aaaaaaaaaaaaaaaa", "-a.-a.-a."]),
     "tracebacks": _traceback,
     "terminal": clean.clean_terminal,

@@ -17,7 +17,7 @@ from servebench.registry.registry import Registry
 from servebench.run.scorers import NONE, select_scorers
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, EngineError, PreflightError
-from servebench.util.redaction import secret_name
+from servebench.util.secret_text import secret_name
 
 DESCRIPTORS_SPARE = 40
 """File descriptors of a worker besides its streams: spool, pipes, poller, and those of Python."""

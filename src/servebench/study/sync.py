@@ -15,7 +15,7 @@ from servebench.study.recover import running_process
 from servebench.study.summary import write_summary
 from servebench.study.trust import confirm, visible
 from servebench.util.errors import ServebenchError, StoreError
-from servebench.util.redaction import MARK
+from servebench.util.secret_text import MARK
 
 SYNC_TIMEOUT_S = 10.0
 
