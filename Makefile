@@ -51,9 +51,10 @@ build: $(VENV)/.dev ## the wheels, in dist/
 chaos: $(VENV)/.dev ## faults at random moments: kills, full disks, wedged engines, bad networks (ROUNDS=200 for more kills)
 	$(BIN)/python -m pytest tests/chaos -m chaos -s --rounds=$(ROUNDS) --seed=$(SEED) $(ARGS)
 
-fuzz: $(VENV)/.dev settings ## every setting in every form, and coverage-guided fuzzing of what reads servers' bytes (SECONDS=60 for each reader)
+fuzz: $(VENV)/.dev settings ## every setting in every form, the time of every reader, and coverage-guided fuzzing (SECONDS=60 for each target)
+	$(BIN)/python -m pytest tests/fuzz/test_time.py -n $(JOBS) -m "slow or not slow" -q $(ARGS)
 	@$(PIP) install --no-compile atheris
-	@for target in http framing sse record answer metrics; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
+	@for target in http framing sse record answer metrics redaction; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
 
 constraints: $(VENV)/.dev ## write the versions that are installed, after the tests have passed with them
 	$(BIN)/python .ci/constraints.py > constraints.txt

@@ -29,3 +29,14 @@ def test_a_level_says_its_load():
 def test_attempts_at_a_point_share_the_first():
     assert PointId.parse("c8-r1-a2").first == PointId.at_concurrency(8, 1)
     assert PointId.at_rate(2.5, 0).with_attempt(1).format() == "q2.5-r0-a1"
+
+
+@pytest.mark.parametrize(
+    "name", ["c" + "1" * 6000, "q1e+-.", "c1-r" + "1" * 6000, "c1-r0-a" + "9" * 6000, "c", "q", "q1e999"]
+)
+def test_any_name_is_that_of_a_point(name):
+    """Tables of others may have any."""
+    point = PointId.parse(name)
+    assert point.format() == name
+    assert point.concurrency is None or point.concurrency >= 0
+    assert point.rate is None or point.rate >= 0

@@ -1,7 +1,8 @@
-"""servebench is stopped while it removes keys from an engine's log; whoever comes next finishes that before anything else."""
+"""servebench is stopped before keys are out of what others wrote; whoever comes next finishes that before anything else."""
 
 import signal
 
+import pandas as pd
 import pytest
 
 from support.commands import COMMAND_LIMIT_S, run_servebench, servebench_started
@@ -86,3 +87,40 @@ def test_sync_sends_no_log_with_keys(stopped, tmp_path):
     sent = [path for path in (tmp_path / "outputs").rglob("engine.log") if path != run / "engine.log"]
     assert sent
     assert not any(KEY in path.read_text() for path in sent)
+
+
+@pytest.mark.slow
+def test_recover_takes_keys_out_of_answers(endpoint, tmp_path):
+    """A server repeats the key that it was given, and servebench is killed; recovery is in a shell without the key."""
+    url, _ = endpoint(key=KEY, echo_key=True)
+    run = tmp_path / "outputs/s/00_openai_unique"
+    words = (
+        *("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny", "launch.api_key_env=MY_OWN"),
+        *(
+            "workload=unique",
+            "workload.output_tokens=4",
+            "load.concurrency=[1]",
+            "load.requests=100000",
+            "study.name=s",
+        ),
+        *("load.self_check=never", "load.warmup_requests=0", "tracking=none"),
+    )
+    with servebench_started(tmp_path, *words, env={**home(tmp_path), "MY_OWN": KEY}) as process:
+        wait_until(
+            lambda: (
+                any(KEY.encode() in spool.read_bytes() for spool in run.glob("raw/*.spool"))
+                or process.poll() is not None
+            ),
+            limit_s=COMMAND_LIMIT_S,
+        )
+        assert process.poll() is None
+        process.kill()
+        process.wait(COMMAND_LIMIT_S)
+    done = run_servebench(tmp_path, "recover", env=home(tmp_path))
+    assert done.returncode == 0, done.stderr
+    texts = "".join(pd.read_parquet(path).to_json() for path in run.glob("*.parquet"))
+    assert "[redacted]" in texts
+    assert KEY not in texts
+    assert not [
+        path for path in (tmp_path / "outputs").rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()
+    ]

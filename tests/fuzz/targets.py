@@ -12,9 +12,11 @@ from servebench.protocol import answer, http, sse
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
 from servebench.telemetry.engine_metrics import parse_series
+from servebench.util.redaction import redact_text
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 INT32 = 2**31
+SECRET = "planted-0123456789"  # pragma: allowlist secret
 
 
 def pieces(data: bytes, size: int) -> list[tuple[int, bytes]]:
@@ -108,6 +110,14 @@ def fuzz_metrics(data: bytes) -> None:
             assert (type(name), type(labels), type(value)) == (str, str, float)
     except ValueError:
         return
+
+
+def fuzz_redaction(data: bytes) -> None:
+    """A known secret is gone wherever it stands, and a second redaction changes nothing."""
+    text = data.decode("utf-8", errors="replace")
+    clean = redact_text(text[:500] + SECRET + text[500:], [SECRET])
+    assert SECRET not in clean, clean
+    assert redact_text(clean, [SECRET]) == clean, clean
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -42,7 +42,30 @@ METRICS = (
     ),
     *(b"{", b"}", b"[", b"]", b'{"a": {"b": 1}}', b"\x00", b"\xff", b"\n", b" ", b","),
 )
-PARTS = {"metrics": METRICS, "sse": SSE, "record": HTTP + SSE, "answer": SSE}
+REDACTION = (
+    *(b"api_key", b"HF_TOKEN", b"Authorization", b"Bearer ", b"--api-key", b"token", b"sig", b"http://u:p@h/?"),
+    *(
+        b"=",
+        b": ",
+        b'": "',
+        b"='",
+        b'\\": \\"',
+        b"[",
+        b"]",
+        b"(",
+        b"{",
+        b"&",
+        b"?",
+        b";",
+        b" ",
+        b"\n",
+        b'"',
+        b"'",
+        b"\\",
+    ),
+    *(b"null", b"[redacted]", b"abcdefgh", b"\xff", b"eyJhbGciOi.eyJhbGciOi.x"),
+)
+PARTS = {"redaction": REDACTION, "metrics": METRICS, "sse": SSE, "record": HTTP + SSE, "answer": SSE}
 
 
 def made_of(parts):

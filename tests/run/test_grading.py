@@ -1,7 +1,7 @@
 """Which scorers a run uses, which questions are asked after a restart, and scorers of plugins."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -252,3 +252,16 @@ def test_an_engine_that_cannot_empty_its_cache_is_a_warning_too(quality_job):
 
 def test_without_a_prefix_cache_there_is_nothing_to_warn_of(quality_job):
     assert warnings_of(quality_job("404", "engine.prefix_caching=false")) == {1: [], 4: []}
+
+
+def test_a_key_that_a_server_repeats_is_not_stored(tmp_path, monkeypatch):
+    key = "planted-0123456789"
+    monkeypatch.setenv("MY_API_KEY", key)
+    folder = RunFolder(tmp_path)
+    with AnswerLog(folder, "echo", 2) as log:
+        log.add("a", ItemAnswer(item_id="a", text=f"you said {key}"))
+    (file,) = tmp_path.glob("raw/*")
+    assert key not in file.read_text()
+    (record,) = quality_records("echo", [True], concurrency=1)
+    add_quality(folder, [replace(record, answer=f"you said {key}", extracted=key, error=f"wrong key {key}")])
+    assert key not in read_quality(folder).to_json()

@@ -20,8 +20,9 @@ from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.mlflow_client import Mlflow, metric_name
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
-from servebench.store.tracking import sync_study, tracking_uri
+from servebench.store.tracking import sync_study, tracked_run, tracking_uri
 from servebench.study.tracking import ESTIMATORS
+from servebench.util.cleaning import clean_file, mark_unclean
 from support.commands import run_program
 from support.hostile import silent
 
@@ -198,6 +199,19 @@ def test_a_running_study_is_brought_up_to_date(outputs):
     history = client.get_metric_history(done.info.run_id, "output_throughput_tok_s")
     assert [(one.step, one.value) for one in history] == [(1, 5.0), (2, 9.0)]
     assert done.data.metrics["best_output_throughput_tok_s"] == 9.0
+
+
+def test_a_log_that_is_not_clean_is_sent_when_it_is(outputs):
+    """It may hold keys until then; what else the run has is sent at once."""
+    study = write_one_study(outputs)
+    log = study.run("00_a").engine_log
+    mark_unclean(log)
+    sent = tracked_run(study.run("00_a"), at_work=False, estimators=ESTIMATORS)
+    assert log.exists()
+    assert log not in sent.artifacts
+    assert study.run("00_a").state.exists()
+    clean_file(log)
+    assert log in tracked_run(study.run("00_a"), at_work=False, estimators=ESTIMATORS).artifacts
 
 
 def test_what_was_sent_is_not_sent_again(outputs):

@@ -30,9 +30,10 @@ from servebench.protocol.json_values import load_object
 from servebench.quality.rows import read_rows
 from servebench.quality.scorers import gsm8k, humaneval, mmlu, structured, verdicts
 from servebench.registry.registry import registry
+from servebench.report.terminal.display import shown
 from servebench.store.layout import slug
 from servebench.telemetry.engine_metrics import parse_series
-from servebench.util import clean, redaction
+from servebench.util import clean, redaction, secret_text
 from servebench.util.bounded_file import load_yaml, parse_json
 from servebench.util.errors import ServebenchError
 from servebench.workload.sources.prompts import READERS as DATASETS
@@ -132,7 +133,7 @@ def _traceback(text):
 
 def _printed(text):
     console = Console(file=io.StringIO(), width=100)
-    console.print(Text(clean.clean_line(redaction.redact_text(text))))
+    console.print(Text(shown(text)))
 
 
 def _redacted_document(text):
@@ -143,7 +144,7 @@ def _redacted_document(text):
 READERS = {
     "redaction": redaction.redact_text,
     "redaction of a document": _redacted_document,
-    "names of secrets": redaction.secret_name,
+    "names of secrets": secret_text.secret_name,
     "known secrets": lambda text: redaction.without_known(text, ["abcdef", "aaaaaaaaaaaaaaaa", "-a.-a.-a."]),
     "tracebacks": _traceback,
     "terminal": clean.clean_terminal,

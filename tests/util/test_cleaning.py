@@ -7,7 +7,7 @@ import pytest
 
 from servebench.util import cleaning
 from servebench.util.cleaning import clean_file, is_clean, mark_of, mark_unclean, redact_copy, traces_of, unclean_files
-from servebench.util.redaction import MARK
+from servebench.util.secret_text import MARK
 
 KEY = "planted-Value-42-öé"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 _NAME = re.compile(r"(?P<level>.+?)(?:-r(?P<repeat>\d{1,9}))?(?:-a(?P<attempt>\d{1,9}))?", re.DOTALL)
-_LEVEL = re.compile(r"(?P<kind>[cq])(?P<value>[0-9.e+-]+)")
+_LEVEL = re.compile(r"(?P<kind>[cq])(?P<value>\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)")
 
 TRACE = "trace"
 

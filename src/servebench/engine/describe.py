@@ -3,7 +3,8 @@
 import shlex
 
 from servebench.contracts.engine import Command
-from servebench.util.redaction import MARK, redact
+from servebench.util.redaction import redact
+from servebench.util.secret_text import MARK
 
 
 def describe_command(command: Command) -> str:

@@ -16,7 +16,8 @@ from servebench.store.state import read_study
 from servebench.store.versions import upgraded
 from servebench.util.bounded_file import STUDY_BYTES_MAX, parse_json, read_bytes
 from servebench.util.errors import ConfigError, StoreError, reason_of
-from servebench.util.redaction import MARK, redact
+from servebench.util.redaction import redact
+from servebench.util.secret_text import MARK
 
 
 @dataclass(frozen=True, kw_only=True)

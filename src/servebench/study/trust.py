@@ -24,7 +24,7 @@ from servebench.util.children import HUB_TOKENS
 from servebench.util.clean import clean_terminal
 from servebench.util.errors import ConfigError
 from servebench.util.nested import leaves
-from servebench.util.redaction import MARK
+from servebench.util.secret_text import MARK
 
 SHOWN_MAX = 20_000
 """Characters of a description that a person can still judge; what matters could hide in a longer one."""

@@ -15,6 +15,9 @@ TIMEOUT_S = 3.0
 BYTES_MAX = 8_000_000
 """More than any engine's metrics. A larger response is dropped, so that a broken server cannot fill the memory."""
 
+LINE_CHARACTERS_MAX = 1 << 14
+"""The parser takes quadratic time for the labels of a line."""
+
 
 class EngineMetricsSource(TelemetrySource):
     """`GET` of the engine's `metrics_path`."""
@@ -101,6 +104,8 @@ def parse_series(text: bytes) -> Iterator[tuple[str, str, float]]:
 def _prometheus_series(text: str) -> Iterator[tuple[str, str, float]]:
     from prometheus_client.parser import text_string_to_metric_families
 
+    if (longest := max(map(len, text.split("\n")))) > LINE_CHARACTERS_MAX:
+        raise ValueError(f"a line has {longest} characters, and the limit is {LINE_CHARACTERS_MAX}")
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.value == sample.value:

@@ -27,6 +27,8 @@ CONTAINERS_MAX = 2_000_000
 VALUES_MAX = 8_000_000
 """Values in one document, a key as one: the shortest text takes twenty times as much in memory as in the file."""
 DIGITS_MAX = 20
+YAML_CHARACTERS_MAX = 256 << 10
+"""Its parser takes seconds for a megabyte."""
 TOO_DEEP = f"it is nested too deeply; the limit is {DEPTH_MAX} levels"
 
 
@@ -131,6 +133,8 @@ def load_yaml(text: str) -> Any:
     yaml.YAMLError for a broken one."""
     import yaml
 
+    if len(text) > YAML_CHARACTERS_MAX:
+        raise LimitError(f"it has {size_text(len(text))}, and the limit is {size_text(YAML_CHARACTERS_MAX)}")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     expanded = 0
     anchors: dict[str | None, int] = {}

@@ -22,10 +22,11 @@ _REGIONAL_FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e00
 _ONLY_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 _LINE_BREAKS = re.compile(r"\r\n?|\n")
 _FORMULA = re.compile(r"'*\s*[=+\-@\uff1d\uff0b\uff0d\uff20|%]|'*[\t\r\n]")
+_MARKUP = {ord(sign): f"\\{sign}" for sign in "\\`*{}[]<>|#~$&"}
 _MARKDOWN = re.compile(
-    r"[\\`*{}\[\]<>|#~$&]|(?<![^\W_])_|_(?![^\W_])|:(?=//|[\w/+-]+:)|(?<=www)\.|^[-+=](?=\s|[-+=]|$)", re.IGNORECASE
+    r"__++|(?<![^\W_])_|_(?![^\W_])|:(?=//|[\w/+-]++:)|(?<=www)\.|^[-+=](?=\s|[-+=]|$)", re.IGNORECASE
 )
-"""An underscore inside a word emphasizes nothing."""
+"""What is markup in some places only; an underscore inside a word emphasizes nothing."""
 
 
 def clean_terminal(text: str) -> str:
@@ -71,7 +72,8 @@ clean_tracking = clean_terminal
 
 def clean_markdown(text: object) -> str:
     """Return text as one line of Markdown (GitHub's, MLflow's and Streamlit's) that formats, links and loads nothing."""
-    return _NUMBERED.sub(r"\1\\", _MARKDOWN.sub(r"\\\g<0>", clean_line(str(text)).strip()))
+    plain = clean_line(str(text)).strip().translate(_MARKUP)
+    return _NUMBERED.sub(r"\1\\", _MARKDOWN.sub(lambda found: "\\" + "\\".join(found[0]), plain))
 
 
 def markdown_code(text: str) -> str:

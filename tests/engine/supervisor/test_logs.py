@@ -1,4 +1,5 @@
 from servebench.contracts.engine import LogHint, PhaseMarker
+from servebench.engine.supervisor import logs
 from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines, log_size
 
 MARKERS = (PhaseMarker("loaded", r"Loading weights took \d"), PhaseMarker("up", "startup complete"))
@@ -47,3 +48,30 @@ def test_a_marker_is_stamped_once_when_its_line_is_complete(log):
     (up,) = phases.read()
     assert (up.name, up.ended_ns >= loaded.ended_ns) == ("up", True)
     assert phases.read() == []
+
+
+def test_a_line_without_end_is_not_kept(log):
+    """An engine may write gigabytes without the end of a line; the next line is found nevertheless."""
+    phases = PhaseReader(log, MARKERS)
+    for _ in range(50):
+        append(log, b"x" * 100_000)
+        assert phases.read() == []
+        assert len(phases._partial_line) <= logs.LINE_BYTES_MAX
+    append(log, b"\nstartup complete\nLoading weights took 3 s\n")
+    assert [phase.name for phase in phases.read()] == ["up", "loaded"]
+
+
+def test_a_large_log_is_read_in_parts(log, monkeypatch):
+    monkeypatch.setattr(logs, "READ_BYTES_MAX", 10)
+    phases = PhaseReader(log, MARKERS)
+    append(log, b"Loading weights took 3 s\nstartup complete\n")
+    assert [phase.name for _ in range(6) for phase in phases.read()] == ["loaded", "up"]
+
+
+def test_no_part_of_a_key_is_quoted(log, monkeypatch):
+    """A line is cut after the keys are out of it: of half a key nobody could tell that it is one."""
+    key = "planted-0123456789-0123456789"
+    monkeypatch.setenv("MY_API_KEY", key)
+    for before in range(logs.QUOTE_CHARACTERS - len(key), logs.QUOTE_CHARACTERS):
+        append(log, b"x" * before + key.encode() + b"\n")
+        assert "planted" not in logs.explain_failure("it ended", log)[0]

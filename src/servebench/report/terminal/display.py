@@ -44,6 +44,7 @@ from servebench.util.figures import duration, number, seconds
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 
+CHARACTERS_MAX = 30_000
 WAIT_SHOWN_S = 5.0
 WAIT_SHOWN_FACTOR = 4.0
 """What is waited for is printed after WAIT_SHOWN_S, and again each time it has taken this many times longer."""
@@ -138,7 +139,7 @@ class Display:
     def say(self, text: str) -> None:
         """Print a line that stays on screen."""
         if not self.quiet:
-            self.err.print(Text(redact_text(text)))
+            self.err.print(Text(shown(text)))
 
     def say_once(self, text: str) -> None:
         """Print a line that stays on screen, unless an earlier run of the study has printed the same."""
@@ -231,7 +232,7 @@ class Display:
 
     def problem(self, text: str) -> None:
         """Print an error, also when quiet."""
-        self.err.print(Text(f"servebench: {redact_text(text)}", style="red"))
+        self.err.print(Text(f"servebench: {shown(text)}", style="red"))
 
     def answer(self, answer: Answer) -> None:
         """Print the last screen of a study on standard output."""
@@ -296,6 +297,12 @@ class Display:
         elif left_s is not None:
             left_s = max(0.0, left_s - spent_s)
         return f" · {self._done} of {planned} points" + (f" · about {duration(left_s)} left" if left_s else "")
+
+
+def shown(text: str) -> str:
+    """Return text without secrets, as much as a screen takes at once: wrapping a megabyte takes seconds."""
+    clean = redact_text(text)
+    return clean if len(clean) <= CHARACTERS_MAX else f"{clean[:CHARACTERS_MAX]} ..."
 
 
 def redacted_uri(uri: str) -> str:

@@ -137,11 +137,14 @@ def _json_rows(path: Path) -> Iterator[Any]:
     yield from rows or _elements(text)
 
 
+_JSON_STARTS = ("{", "[", '"')
+
+
 def _line_rows(path: Path) -> Iterator[Any]:
     """Yield the rows of the lines that are JSON; broken lines, as in a truncated download, are skipped."""
     with open_text(path, DATASET_BYTES_MAX, errors="replace") as file:
         for line in file:
-            if line.strip() and (row := _parse_json(line)) is not None:
+            if line.lstrip()[:1] in _JSON_STARTS and (row := _parse_json(line)) is not None:
                 yield row
 
 
