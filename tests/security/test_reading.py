@@ -35,7 +35,7 @@ sys.exit(code)
 """Runs a command and writes how much memory it took: the test's own process has had other children."""
 
 
-def run_bounded(cwd, *words):
+def run_bounded(cwd, *words, memory_max=MEMORY_MAX):
     """Run servebench and return its exit code, output and errors, which are without a traceback; it takes little memory."""
     memory = cwd / "memory.txt"
     command = [sys.executable, "-m", "servebench", *map(str, words)]
@@ -47,7 +47,7 @@ def run_bounded(cwd, *words):
     finally:
         process.kill()
     assert "Traceback" not in err, err
-    assert int(memory.read_text()) < MEMORY_MAX
+    assert int(memory.read_text()) < memory_max
     return process.returncode, out, err
 
 
@@ -125,6 +125,14 @@ def deep(path, sign="[", depth=200_000):
     path.write_text(sign * depth)
 
 
+RESULT = '{"model_id":"m","mean_ttft_ms":1,"completed":3,"max_concurrency":1,"x":'
+
+
+def filled(head, unit, tail, size=126 << 20):
+    """Return a text just below the limit of an imported file that repeats the unit."""
+    return head + unit * ((size - len(head) - len(tail)) // len(unit)) + tail
+
+
 IMPORTS = {
     "fifo": os.mkfifo,
     "link to a device": lambda path: path.symlink_to("/dev/zero"),
@@ -139,8 +147,31 @@ IMPORTS = {
     "folder": lambda path: path.mkdir(),
     "binary": lambda path: path.write_bytes(os.urandom(4096)),
     "one long line": lambda path: path.write_text("x" * 10_000_000),
+    **{
+        f"many {name}": lambda path, parts=parts: path.write_text(filled(*parts))
+        for name, parts in {
+            "short texts": (f"{RESULT}[", '"ab",', '"ab"]}'),
+            "numbers": (f"{RESULT}[", "1.5,", "1]}"),
+            "texts with a wide letter": (f"{RESULT}[", '"ab",', '"😀"]}'),
+            "texts under one key": (f"{RESULT}{{", '"k":"v",', '"k":"v"}}'),
+            "lines of texts": ("", '"ab"\n', "1\n"),
+            "lines of numbers": ("", "12345678\n", "1\n"),
+            "empty lines": ("{}\n{", "\n\n \n", "}"),
+        }.items()
+    },
+    "many keys": lambda path: path.write_text(
+        RESULT + "{" + "".join(f'"{n}":{n},' for n in range(6_000_000)) + '"x":1}}'
+    ),
     "zip": lambda path: path.write_bytes(gzip.compress(bytes(50 << 20))),
 }
+
+
+@pytest.mark.slow
+def test_a_large_result_file_with_the_time_of_each_token_is_read(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text(RESULT + "[" + "0.0123456789012345," * 5_000_000 + "1]}")
+    code, _, err = run_bounded(tmp_path, "import", path)
+    assert code == 0, err
 
 
 @pytest.mark.slow
@@ -148,7 +179,7 @@ IMPORTS = {
 def test_an_import_that_is_no_result_file_is_one_line(tmp_path, name):
     path = tmp_path / "result.json"
     IMPORTS[name](path)
-    code, out, err = run_bounded(tmp_path, "import", path)
+    code, out, err = run_bounded(tmp_path, "import", path, memory_max=1_000 << 20)
     assert (code, out) == (6, "")
     assert len(err.splitlines()) == 1
     assert "result.json" in err
