@@ -193,3 +193,17 @@ def test_a_killed_engine_fails_its_run(tmp_path, servebench, part):
     again = servebench("resume", "--failed")
     assert again.returncode == 0, again.stderr
     assert set(states(tmp_path)) == {("finished", None)}
+
+
+@pytest.mark.slow
+def test_a_killed_engine_stops_a_tune_of_which_it_is_stock(tmp_path, servebench):
+    """Nothing can be compared without it: the tune has failed, and `resume` measures it again."""
+    words = ["tune", "load.concurrency=[2]", "tune.trials=6", "tune.count=2"]
+    code, said = killed_engine(tmp_path, "c2-r0", *words)
+    assert code == FailureKind.DIED.exit_code, said
+    assert "Traceback" not in said
+    assert len([line for line in said.splitlines() if line.startswith("servebench: ")]) == 1
+    assert said.splitlines()[-1] == "servebench resume s"
+    again = servebench("resume")
+    assert "died" not in again.stderr
+    assert ("failed", "died") not in states(tmp_path)

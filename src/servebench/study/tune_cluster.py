@@ -15,7 +15,7 @@ from servebench.run.task import RunTask
 from servebench.store.state import read_run
 from servebench.store.tune import NotedResult
 from servebench.study.tune_records import step_key
-from servebench.study.tuner import NOT_THE_ENGINE, VOID_AGAIN, Tuner
+from servebench.study.tuner import VOID_AGAIN, Tuner
 from servebench.util.errors import FailureKind
 from servebench.util.figures import seconds
 from servebench.util.redaction import remember_config
@@ -144,7 +144,7 @@ class ClusterTuner(Tuner):
         if steps[0].quality and (outcome.status == "finished" or outcome.failure is FailureKind.QUALITY):
             self._note(steps[0], self._answers(steps[0], self._seconds(name)))
             return 0
-        if outcome.failure in NOT_THE_ENGINE:
+        if self._stops(name, outcome):
             return outcome.exit_code
         missing = self._missing(steps)
         if outcome.status != "finished" or missing:

@@ -74,11 +74,8 @@ class Tuner(StoredTune):
                     return code
             left = len(self.race.left)
             self.race.add(result)
+            self.race.next_step()
             self._say_leaving(left)
-            stock = self.race.stock
-            if step.candidate == stock and stock in self.race.left and self.race.left[stock].reason == "start failed":
-                self.session.display.problem(f"the stock settings do not start: {self.race.left[stock].note}")
-                return FailureKind.OTHER.exit_code
         self._release_unless(None)
         tried = any(name != self.race.stock for name in self.race.measured)
         return 0 if self.race.winner is not None and tried else 1
@@ -171,12 +168,20 @@ class Tuner(StoredTune):
                 self.session.display.say(f"{candidate.candidate.name}: {VOID_AGAIN}")
                 return self._measure(step)
             return result, 0
-        if outcome.failure in NOT_THE_ENGINE:
-            self.session.display.problem(f"{candidate.candidate.name}: {outcome.error}")
+        if self._stops(step.candidate, outcome):
             return None, outcome.exit_code
         cost = 1.0 if self.state.question.trials is not None else seconds
         reason = (outcome.error or "it measured nothing").splitlines()[0]
         return self._note(step, NotedResult(failure=reason, cost=cost)), 0
+
+    def _stops(self, name: str, outcome: RunOutcome) -> bool:
+        """Return whether a failure stops the study: it says nothing of the candidate, or all others are compared with this one.
+        It is not noted, so that `resume` measures the step again."""
+        stock_failed = name == self.race.stock and outcome.status == "failed"
+        if outcome.failure not in NOT_THE_ENGINE and not stock_failed:
+            return False
+        self.session.display.say(f"the tune stops, since {self._label(name)} was not measured")
+        return True
 
     def _run(self, task: RunTask, label: str) -> RunOutcome:
         """Execute a part of a run; its engine keeps running."""

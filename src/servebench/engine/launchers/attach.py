@@ -180,6 +180,8 @@ def _unauthorized(base_url: str, settings: AttachSettings) -> EngineError:
 def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
     reason = http_error_reason(error)
     advice = "check that the server is running and that the address is right"
+    if not isinstance(error, httpx.ConnectError) or base_url.startswith("https:"):
+        advice += ", https for a server with TLS and http for one without"
     if "certificate" in reason:
         advice = "if a CA of your own issued its certificate, name it with launch.ca_file=FILE.pem (or SSL_CERT_FILE)"
     return EngineError(f"cannot reach launch.base_url={base_url}: {reason}; {advice}", kind=FailureKind.UNREACHABLE)
