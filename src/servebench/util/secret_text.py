@@ -82,7 +82,7 @@ VALUES = {"key": VALUE, "token": VALUE, "flag": VALUE, "query": QUERY_VALUE}
 
 
 def secret_name(name: str) -> bool:
-    """Whether a key, flag or variable of this name holds a secret (`OPENAI_API_KEY`, `hf_token`; not `max_tokens`)."""  # pragma: allowlist secret
+    """Whether a key, flag or variable of this name holds a secret (`hf_token`; not `max_tokens`)."""
     return _is_secret(name[-NAME_LENGTH_MAX:])
 
 
