@@ -7,6 +7,7 @@ import sys
 import threading
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from servebench.store.layout import RunFolder, StudyFolder
@@ -87,8 +88,16 @@ def test_this_process_is_at_work():
 
 def test_a_pid_that_somebody_else_has_now():
     """The start of the process tells it from a later one with its number."""
-    assert not replace(STUDY, pid_started=STUDY.pid_started - 60).at_work()
+    boot, ticks = STUDY.process.split("+")
+    assert not replace(STUDY, process=f"{boot}+{int(ticks) - 1}").at_work()
+    assert not replace(STUDY, process=f"{boot[::-1]}+{ticks}").at_work()
     assert not replace(STUDY, pid=1).at_work()
+
+
+def test_a_clock_that_is_set_stops_no_study(monkeypatch):
+    """psutil computes the start of a process from the clock."""
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: 1000.0)
+    assert STUDY.at_work()
 
 
 @pytest.mark.parametrize("pid", [999_999_999, -1, 2**70])

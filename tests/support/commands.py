@@ -40,10 +40,12 @@ def run_servebench(
 def servebench_started(
     cwd: Path, *words: str, env: Mapping[str, str] | None = None, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start `servebench WORDS` in the background; kill what is left of it at the end."""
+    """Start `servebench WORDS` in the background; kill what is left of it at the end. Its coverage is not measured: a signal that
+    comes while coverage holds its own lock would hang the command."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    around = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "servebench", *words], cwd=cwd, env={**os.environ, **(env or {})}, text=True, **options
+        [sys.executable, "-m", "servebench", *words], cwd=cwd, env={**around, **(env or {})}, text=True, **options
     )
     try:
         yield process

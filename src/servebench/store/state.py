@@ -20,12 +20,23 @@ from servebench.util.errors import DamagedError, FailureKind, StoreError, reason
 from servebench.util.redaction import redact
 
 UNFINISHED = "running"
+START_TICKS = 19
+"""Which of the fields after a process's name in its `stat` says when it started (proc_pid_stat(5), field 22)."""
+
+
+def process_of(pid: int) -> str:
+    """Return what tells a process from any other that has or had its number: the boot of the machine, and the ticks from there to
+    its start. Both stay as they are when somebody sets the clock. Raises OSError."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    # the name of the program, in parentheses, may have spaces of its own
+    after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+    return f"{boot}+{int(after_name.split()[START_TICKS])}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyState:
-    """`study.json`. `runs` are the names of the run folders in order; `host`, `pid` and `pid_started` name the process at
-    work. `launcher` is where the runs are done (empty: there); `ticket` is what its orders to other machines carry.
+    """`study.json`. `runs` are the names of the run folders in order; `host`, `pid` and `process` (`process_of`) name the process
+    at work. `launcher` is where the runs are done (empty: there); `ticket` is what its orders to other machines carry.
     `budget_s` is for how long engines may run where `resume --budget` has said so, instead of the plan's `study.budget`."""
 
     study_id: str
@@ -41,7 +52,7 @@ class StudyState:
     started_s: float = field(default_factory=time.time)
     ended_s: float | None = None
     pid: int = field(default_factory=os.getpid)
-    pid_started: float = field(default_factory=lambda: psutil.Process().create_time())
+    process: str = field(default_factory=lambda: process_of(os.getpid()))
 
     @property
     def scope(self) -> str:
@@ -53,10 +64,10 @@ class StudyState:
         if self.status != UNFINISHED or self.host not in ("", platform.node()):
             return False
         try:
-            process = psutil.Process(self.pid)
             # a killed process that its parent has not asked about yet still has a pid
-            return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.pid_started) < 1.0
-        except (psutil.Error, ValueError, OverflowError):
+            at_work = psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+            return at_work and self.process == process_of(self.pid)
+        except (psutil.Error, OSError, ValueError, OverflowError):
             return False
 
 

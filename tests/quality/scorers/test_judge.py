@@ -208,7 +208,7 @@ def _garbage(connection):
     ("said", "outcome", "note"),
     [
         ((500, b"out of order"), "http_error", "HTTP 500: out of order"),
-        ((401, b'{"error": "bad key SECRETKEY"}'), "http_error", "bad key ***"),
+        ((401, b'{"error": "bad key SECRETKEY"}'), "http_error", "bad key [redacted]"),
         ((302, b""), "http_error", "HTTP 302"),
         ((200, b"<html>\x1b[2J"), "protocol", "<html>\N{REPLACEMENT CHARACTER}[2J"),
         ((200, b'{"choices": []}'), "protocol", "it has no choices[0].message.content"),

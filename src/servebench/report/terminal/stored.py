@@ -124,7 +124,7 @@ def show_study(
 ) -> None:
     """Print a study: its answer, and its runs where that is not a terminal or `verbose`."""
     if as_json:
-        state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "pid_started")}
+        state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "process")}
         facts = {"study": study.study_id, "path": str(study.path), **state, "id": short_id(study.study_id)}
         runs, said = [run_facts(run) for run in study.runs], as_plain(answer) if answer is not None else None
         print_json({**facts, "runs": runs, "answer": said})
