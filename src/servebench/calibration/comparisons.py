@@ -134,7 +134,7 @@ def _slowed(seed: int, _truth: None, *, promise: Promise, slowdown: float) -> Ou
 def _passed(seed: int, _truth: None, *, starts: int, spread: float) -> Outcome:
     """Return whether the gate passes a regression of 2 points more than its limit."""
     gate = evaluate_gate([_compared(seed, starts, spread, 1.0 + LIMIT + 0.02)], LIMIT)
-    return {(GATE, ""): float(not gate.failures and not gate.undecided)}
+    return {(GATE, ""): float(not gate.failed and not gate.undecided)}
 
 
 @lru_cache(maxsize=1)

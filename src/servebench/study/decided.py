@@ -14,8 +14,8 @@ from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import plan_levels, repeats_of
-from servebench.report.decisions import round_line
 from servebench.report.terminal.display import Display
+from servebench.report.wording.decisions import round_line
 from servebench.run.prior import has_unmeasured, levels_given_up, without_void
 from servebench.run.session import Turn
 from servebench.run.task import RunTask

@@ -35,8 +35,8 @@ from servebench.analysis.comparison.within_run import (
     statistic,
 )
 from servebench.analysis.statistics import Z_95, Floats
+from servebench.analysis.verdict import Reason, ReasonKind
 
-ONE_START = "one start each: no verdict on the engines"
 WITHIN_RUN = "this start only"
 
 Points = Sequence[ComparedPoint]
@@ -52,9 +52,9 @@ def compare_level(level: str, baseline: Side, candidate: Side, metrics: Sequence
     return [row for row in (*rows, _compare_failures(level, ours, theirs, paired)) if row is not None]
 
 
-def missing_row(level: str, metric: Metric, why: str) -> ComparisonRow:
+def missing_row(level: str, metric: Metric, reason: Reason) -> ComparisonRow:
     """Return a row that cannot be compared."""
-    return ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, why=why, competes=False)
+    return ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, reasons=(reason,), competes=False)
 
 
 def _compare_metric(
@@ -70,16 +70,18 @@ def _compare_metric(
     if not any(known):
         return None
     if not all(known):
-        return missing_row(level, metric, f"the {'candidate' if known[0] else 'baseline'} has no such number")
+        return missing_row(
+            level, metric, Reason(ReasonKind.METRIC_MISSING, side="candidate" if known[0] else "baseline")
+        )
     fewest = min(sum(part.size for part in parts) for side in known for parts in side)
     if fewest < metric.requests_min:
-        unit = "requests in a start" if metric.percent is not None else "slices of time"
+        kind = ReasonKind.FEW_REQUESTS if metric.percent is not None else ReasonKind.FEW_SLICES
         return ComparisonRow(
             level=level,
             metric=metric,
             baseline=None,
             candidate=None,
-            why=f"{fewest} {unit}, {metric.requests_min} are needed",
+            reasons=(Reason(kind, count=fewest, needed=metric.requests_min),),
         )
     complete = [len(side) for side in values] == [len(side) for side in known]
     starts = StartValues(
@@ -111,8 +113,7 @@ def _with_difference(
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
     row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
     if not (np.isfinite(starts.baseline).all() and np.isfinite(starts.candidate).all()):
-        why = "so many requests failed that this has no finite value: see failed requests"
-        return replace(row, starts=None, why=why)
+        return replace(row, starts=None, reasons=(Reason(ReasonKind.REQUESTS_FAILED),))
     if min(starts.baseline.size, starts.candidate.size) >= STARTS_MIN:
         return _tested(row, compare_starts(starts))
     return row if spreads is None else _tested(row, compare_with_known_spread(starts, *spreads))
@@ -160,11 +161,11 @@ def _within_run(
     for starts, logs, own in zip(values, (row.starts.baseline, row.starts.candidate), shown, strict=True):
         interval = log_interval([part for parts in starts for part in parts], row.metric.percent, own)
         if interval is None:
-            return replace(row, why=f"{ONE_START}; too few requests for an interval")
+            return replace(row, reasons=(Reason(ReasonKind.ONE_START), Reason(ReasonKind.FEW_FOR_INTERVAL)))
         sides.append((float(logs.mean()), interval))
     low, high = as_relative(log_ratio_interval(sides[0], sides[1]))
     effect = float(np.expm1(sides[1][0] - sides[0][0]))
-    return replace(row, effect=effect, low=low, high=high, method=WITHIN_RUN, why=ONE_START)
+    return replace(row, effect=effect, low=low, high=high, method=WITHIN_RUN, reasons=(Reason(ReasonKind.ONE_START),))
 
 
 def _compare_failures(
@@ -189,7 +190,12 @@ def _compare_failures(
         return replace(row, effect=test.difference, low=test.low, high=test.high, p=test.p, method=test.method)
     effect = middle[1] - middle[0]
     return replace(
-        row, effect=effect, low=effect - Z_95 * error, high=effect + Z_95 * error, method=WITHIN_RUN, why=ONE_START
+        row,
+        effect=effect,
+        low=effect - Z_95 * error,
+        high=effect + Z_95 * error,
+        method=WITHIN_RUN,
+        reasons=(Reason(ReasonKind.ONE_START),),
     )
 
 

@@ -137,10 +137,12 @@ def _print(out: Console, pairs: Sequence[RunPair], found: Sequence[RunComparison
 
 def _gate_code(gate: Gate) -> int:
     """Print why the gate does not pass, and return the exit code."""
-    for line in gate.failures:
+    from servebench.report.wording.comparison import gate_failures, gate_undecided
+
+    for line in gate_failures(gate):
         click.echo(f"servebench: regression larger than {100 * gate.limit:g}%: {line}", err=True)
-    if gate.failures:
+    if gate.failed:
         return EXIT_REGRESSION
-    for candidate, why in gate.undecided:
+    for candidate, why in gate_undecided(gate):
         click.echo(f"servebench: {candidate} cannot be judged: {why}", err=True)
     return EXIT_NOT_JUDGED if gate.undecided else 0

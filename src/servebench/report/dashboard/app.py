@@ -376,7 +376,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     """Compare each run with the first, as plain tables."""
     from servebench.analysis.decided import as_studies_decided
     from servebench.analysis.run_comparison import compare_speed
-    from servebench.report import comparison as texts
+    from servebench.report.wording import comparison as texts
 
     runs = [load_run(outputs, key, changed) for key in keys]
     pairs, earlier = [(runs[0], run) for run in runs[1:]], read.runs_beside(runs[0])
@@ -388,10 +388,11 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
             "baseline": one.baseline,
             "candidate": one.candidate,
             "verdict": texts.result_of(one),
-            "summary": one.summary,
+            "summary": texts.summary_of(one),
             "note": texts.starts_note(one),
             "rows": [
-                {**dict(zip(texts.HEADINGS, texts.cells_of(row), strict=True)), "why": row.why} for row in one.rows
+                {**dict(zip(texts.HEADINGS, texts.cells_of(row), strict=True)), "why": texts.text_of(row.reasons)}
+                for row in one.rows
             ],
         }
         for one in found

@@ -14,7 +14,7 @@ from servebench.report.html.results import legend_of
 from servebench.report.html.trust import progress, trust_notes
 from servebench.report.points import point_trust, reason_of_code
 from servebench.report.terminal.advice import lead_text, place_text, score_text
-from servebench.report.terminal.answer import step_reason
+from servebench.report.wording.answer import sentence_of, step_reason, title_of
 from servebench.util.figures import MISSING, number
 
 RANKED_MAX = 4
@@ -32,7 +32,7 @@ def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
     measured = [one for one in data.answers if one.outcome != "not measured"]
     found, ranked = data.answer, [one for one in measured if one.ranking]
     columns = _columns(data, ranked)
-    sentences = [(one.title, one.sentence) for one in found.workloads if one.sentence]
+    sentences = [(title_of(one), text) for one in found.workloads if (text := sentence_of(one))]
     return "first_screen", {
         "question": _question(data),
         "sentences": sentences,

@@ -22,9 +22,11 @@ from servebench.analysis.answer.model import (
 )
 from servebench.analysis.warnings.catalog import WIDE
 from servebench.contracts.point_row import level_words
+from servebench.report.export.comparison import row_as_plain
 from servebench.report.points import VERDICTS
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
-from servebench.util.figures import MISSING, duration, number
+from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, step_reason, title_of
+from servebench.util.figures import MISSING, number
 from servebench.util.plain_json import to_json as plain_json
 
 CELL_WIDTH = 15
@@ -43,16 +45,17 @@ def print_answer(answer: Answer, out: Console, *, complete: bool = False, verbos
     complete = complete or verbose
     marks = footnotes(answer)
     for one in answer.workloads:
-        out.print(Text(one.title, style="bold"))
+        out.print(Text(title_of(one), style="bold"))
         if one.levels:
             out.print(_table(one, marks, out.width))
-        if one.sentence:
-            out.print(Text(one.sentence))
+        if sentence := sentence_of(one):
+            out.print(Text(sentence))
     if answer.caveats:
-        out.print(" ".join(answer.caveats), style="yellow")
+        out.print(" ".join(map(caveat_text, answer.caveats)), style="yellow")
     for failure in answer.failures[: None if complete else FAILURES_MAX]:
         # the first part says what happened; the rest was printed when it did
-        out.print(failure if complete else failure.partition("; ")[0], style="red")
+        brief = replace(failure, error=failure.error.partition("; ")[0])
+        out.print(failure_text(failure if complete else brief), style="red")
     _print_unequal([one for one in answer.inequalities if verbose or one.matters], out, verbose=complete)
     for remark in answer.remarks:
         if remark.first or complete:
@@ -118,11 +121,6 @@ def _remark(remark: Remark, mark: str | None, *, verbose: bool) -> Text:
     return text.append(f"; {remark.remedy}") if verbose and remark.remedy else text
 
 
-def step_reason(step: NextStep) -> str:
-    """Return why to run a command, and about how long that takes."""
-    return step.why + (f": about {duration(step.seconds)}" if step.seconds else "")
-
-
 def print_step(step: NextStep, out: Console) -> None:
     """Print a command to run next, why, and about how long it takes."""
     out.print(Text("next: ").append(step.command, style="bold").append(f"  ({step_reason(step)})", style="dim"))
@@ -135,9 +133,22 @@ def to_json(answer: Answer) -> str:
 
 def as_plain(answer: Answer) -> dict[str, Any]:
     """Return an answer as plain data, without the comparisons that it rests on: `compare --json` prints these."""
-    found = asdict(replace(answer, comparisons=()))
+    found = asdict(replace(answer, comparisons=(), workloads=()))
     del found["comparisons"]
-    return found
+    return found | {
+        "workloads": [_workload(one) for one in answer.workloads],
+        "failures": [asdict(one) | {"text": failure_text(one)} for one in answer.failures],
+        "caveats": [asdict(one) | {"text": caveat_text(one)} for one in answer.caveats],
+        "next_steps": [asdict(one) | {"why": purpose_text(one)} for one in answer.next_steps],
+    }
+
+
+def _workload(one: WorkloadAnswer) -> dict[str, Any]:
+    others = [
+        {"baseline": other.baseline, "candidate": other.candidate, **row_as_plain(other.row)} for other in one.others
+    ]
+    plain = asdict(replace(one, others=()))
+    return plain | {"title": title_of(one), "sentence": sentence_of(one), "others": others}
 
 
 def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table | Padding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from servebench.analysis.comparison.decisions import Decision, PairDecision
 from servebench.analysis.decided import StudyDecision
+from servebench.report.wording.comparison import text_of
 from servebench.util.figures import MISSING, change, change_interval, percent
 
 HEADINGS = ("load", "metric", "verdict", "difference [interval]", "starts")
@@ -71,8 +72,8 @@ def notes_of(found: StudyDecision) -> list[str]:
     places: dict[str, dict[str, None]] = {}
     for pair in found.pairs:
         for one in pair.rows:
-            if one.row.why:
-                places.setdefault(one.row.why, {})[f"{title_of(pair, found)} at {one.level}"] = None
+            if one.row.reasons:
+                places.setdefault(text_of(one.row.reasons), {})[f"{title_of(pair, found)} at {one.level}"] = None
     lines += [f"{why}: {'; '.join(where)}" for why, where in places.items()]
     for name, spread in found.spreads.items():
         if spread.between is not None:
