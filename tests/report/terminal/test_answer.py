@@ -133,7 +133,7 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
     )
     lines = screen(long).splitlines()
     assert len(lines) <= 36
-    assert " ".join(lines[-2:]).endswith("--better  (the 18 points in doubt, twice as long: about 5 min)")
+    assert " ".join(" ".join(lines[-2:]).split()).endswith("--better  (the 18 points in doubt, twice as long: about 5 min)")
     assert "[d] the engine was not steady while the point was measured: 9 of 18 points" in " ".join(lines)
 
 
