@@ -7,6 +7,7 @@ import pytest
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.model import CaveatKind, LevelLead
 from servebench.analysis.comparison.decisions import starts_may_differ
+from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import pair_runs
 from servebench.analysis.run_comparison import compare_speed, seconds_per_start
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
@@ -21,8 +22,12 @@ def load(workload="unique", **more):
     return SimulatedLoad(**{"levels": (1, 8), "requests": 80, "workload": workload, **more})
 
 
+def concluded(runs, *, earlier=(), varying=None, name="last", words=()) -> Answer:
+    return conclude(runs, (), Options(varying=varying, name=name, words=words), earlier=earlier).answer
+
+
 def answer(path, **more) -> Answer:
-    return answer_of(read.load_study(path).runs, **more)
+    return concluded(read.load_study(path).runs, **more)
 
 
 FAST, SLOW = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=1.5)
@@ -138,14 +143,14 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
 def test_numbers_of_wide_intervals_have_no_best(make_study):
     """Requests that are compared in pairs may say that a lead is certain, where the machine itself wandered."""
     runs = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
-    assert all(lead.clear for lead in answer_of(runs).workloads[0].leads)
+    assert all(lead.clear for lead in concluded(runs).workloads[0].leads)
     wide = [
         replace(run, rows=lambda rows=run.point_rows: [
             replace(row, output_throughput_tok_s_low=0.6 * row.output_throughput_tok_s) for row in rows
         ])
         for run in runs
     ]  # fmt: skip
-    (found,) = answer_of(wide).workloads
+    (found,) = concluded(wide).workloads
     assert not any(lead.clear for lead in found.leads)
     assert "fast is 50% ahead at 8 users; with one start of each, up to " in sentence_of(found)
 
@@ -216,7 +221,7 @@ def test_other_weights_are_one_difference(make_study):
     def keys(*values):
         known = zip(runs, values, strict=True)
         with_weights = [replace(run, manifest={**run.manifest, "weights": weights}) for run, weights in known]
-        return {one.key for one in answer_of(with_weights).inequalities if one.key.startswith("weights")}
+        return {one.key for one in concluded(with_weights).inequalities if one.key.startswith("weights")}
 
     gguf = {"format": "gguf", "digest": "sha256:1", "quantization": "unknown"}
     folder = {"format": "safetensors", "digest": "sha256:2", "quantization": "bfloat16"}
@@ -233,7 +238,7 @@ def test_a_lead_matters_by_the_margin_of_its_comparison(make_study):
     pairs = pair_runs([read.load_study(make_study(*runs))], None)
     for margin, result, clear in ((0.01, "slower", True), (0.05, "no difference", False)):
         compared = compare_speed(pairs, margin=margin)
-        (lead,) = answer_of([run for pair in pairs for run in pair], comparisons=compared).workloads[0].leads
+        (lead,) = answer_of([run for pair in pairs for run in pair], compared).workloads[0].leads
         assert (compared[0].result, lead.clear) == (result, clear)
 
 
@@ -244,7 +249,7 @@ def test_prompts_of_different_length_are_listed_in_words_by_workload(make_study)
     runs = [
         with_columns(run, input_tokens_mean=mean) for run, mean in zip(read.load_study(path).runs, tokens, strict=True)
     ]
-    (found,) = [one for one in answer_of(runs).inequalities if one.key == "input_tokens_mean"]
+    (found,) = [one for one in concluded(runs).inequalities if one.key == "input_tokens_mean"]
     assert (found.name, dict(found.values)) == (
         "mean prompt, in tokens (unique at 1 user)",
         {"319": ("fast",), "311": ("slow",)},
@@ -262,13 +267,13 @@ def test_a_wide_interval_is_said_with_what_narrows_it(make_study):
 def test_the_mean_of_points_with_wide_intervals_is_wide_only_if_its_own_interval_is(make_study):
     steady = replace(FAST, spread=0.05, drift_sd=0.003, run_sd=0.002)
     runs = read.load_study(make_study((steady, load(levels=(4,), starts=5)), doubts=[IMPRECISE.issue("y")])).runs
-    found = answer_of(runs)
+    found = concluded(runs)
     (cell,) = found.workloads[0].columns[0].cells.values()
     assert not cell.wide
     assert not [one for one in found.caveats if one.kind is CaveatKind.WIDE]
     asked = {"load": {"until": "0.01%"}}
     wanted = [replace(run, manifest={**run.manifest, "config": {**run.config, **asked}}) for run in runs]
-    found = answer_of(wanted)
+    found = concluded(wanted)
     ((cell,),) = (one.columns[0].cells.values() for one in found.workloads)
     assert cell.wide
     assert [one for one in found.caveats if one.kind is CaveatKind.WIDE and one.keys[-1] == "study.starts"]
@@ -294,7 +299,7 @@ def test_the_start_of_a_simulated_engine_takes_no_longer_than_its_run(make_study
     runs = [
         replace(one, manifest={**one.manifest, "cold_start": {"seconds": 3600.0}}) for one in read.load_study(path).runs
     ]
-    (again,) = [one for one in answer_of(runs, name="x").next_steps if "--better" in one.command]
+    (again,) = [one for one in concluded(runs, name="x").next_steps if "--better" in one.command]
     windows_s = sum(row.window_s for run in runs for row in run.point_rows)
     assert again.seconds <= sum(seconds_per_start(run) for run in runs) + 2 * windows_s
 
@@ -302,11 +307,11 @@ def test_the_start_of_a_simulated_engine_takes_no_longer_than_its_run(make_study
 def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):
     path = make_study((FAST, load(levels=(1, 2, 8))))
     runs = read.load_study(path).runs
-    assert not [one for one in answer_of(runs).caveats if one.kind is CaveatKind.OUT_OF_LINE]
+    assert not [one for one in concluded(runs).caveats if one.kind is CaveatKind.OUT_OF_LINE]
     first, *others = runs[0].point_rows
     slow = replace(first, output_throughput_tok_s=first.output_throughput_tok_s / 20)
     run = replace(runs[0], rows=lambda: [slow, *others])
-    (told,) = [one for one in answer_of([run]).caveats if one.kind is CaveatKind.OUT_OF_LINE]
+    (told,) = [one for one in concluded([run]).caveats if one.kind is CaveatKind.OUT_OF_LINE]
     assert (told.label, told.level, told.heavier) == ("fast", "1", "2")
 
 
@@ -357,7 +362,7 @@ def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):
     runs = list(read.load_study(make_study((FAST, load()), (SLOW, load()), (replace(SLOW, name="c"), load()))).runs)
     rows = [replace(row, verdict="void") if row.concurrency == 8 else row for row in runs[2].point_rows]
     runs[2] = replace(runs[2], rows=lambda: rows)
-    (workload,) = answer_of(runs).workloads
+    (workload,) = concluded(runs).workloads
     assert [lead.clear for lead in workload.leads] == [True, True]
     assert {level: cell.best for level, cell in workload.columns[0].cells.items()} == {"1": True, "8": False}
 
@@ -388,7 +393,7 @@ def test_what_makes_a_lead_provisional_is_said_with_its_level(make_study):
     fast, slow = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
     doubtful = {"verdict": "doubtful", "doubts": ("not_stationary",)}
     rows = [replace(row, **(doubtful if row.concurrency == 8 else {})) for row in fast.point_rows]
-    (found,) = answer_of([replace(fast, rows=lambda: rows), slow]).workloads
+    (found,) = concluded([replace(fast, rows=lambda: rows), slow]).workloads
     assert "(provisional at 8 users)" in sentence_of(found)
 
 
@@ -397,7 +402,7 @@ def test_a_warning_of_some_starts_says_of_how_many(make_study):
     (run,) = read.load_study(make_study((FAST, load(starts=3)))).runs
     doubtful = {"verdict": "doubtful", "doubts": ("not_stationary",)}
     rows = [replace(row, **(doubtful if (row.concurrency, row.repeat) == (8, 1) else {})) for row in run.point_rows]
-    (found,) = [one for one in answer_of([replace(run, rows=lambda: rows)]).remarks if one.code == "not_stationary"]
+    (found,) = [one for one in concluded([replace(run, rows=lambda: rows)]).remarks if one.code == "not_stationary"]
     assert (found.points, found.of, found.where) == (1, 6, "fast at 8 users (1 of 3 points)")
 
 
@@ -415,6 +420,6 @@ def test_a_lead_that_rests_on_earlier_starts_says_so(make_study):
     study = read.load_study(path)
     text = "rests on how much earlier starts of the same set-ups differed"
     for earlier, said in ([], False), (read.runs_beside(study), True):
-        found = answer_of(study.runs, earlier=earlier)
+        found = concluded(study.runs, earlier=earlier)
         assert any(lead.by_earlier for lead in found.workloads[0].leads) == said
         assert any(text in caveat_text(one) for one in found.caveats) == said

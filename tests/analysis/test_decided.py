@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servebench.analysis.advice import recommend_runs
-from servebench.analysis.answer import answer_of
 from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.answer.next_steps import decide_step
 from servebench.analysis.comparison.decisions import DECIDING as METRICS
 from servebench.analysis.comparison.decisions import Decision, PairDecision
 from servebench.analysis.comparison.model import ComparisonRow, StartValues
-from servebench.analysis.decided import StudyDecision, as_studies_decided, decide_study
+from servebench.analysis.conclude import Options, conclude
+from servebench.analysis.decided import StudyDecision, decide_study
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_speed
@@ -47,14 +46,9 @@ def conclusions(path, **options):
     """What the last screen, `compare` and `recommend` make of a stored study."""
     study = read.load_study(path)
     decision = decide_study(study)
-    answer = answer_of(study.runs, decision=decision)
-    compared, _ = as_studies_decided(compare_speed(pairs_within(study.runs), **options), [study], ())
-    (batch,) = [
-        one
-        for one in recommend_runs(study.runs, load_rules(None), comparisons=answer.comparisons, decision=decision)
-        if one.use_case.name == "batch"
-    ]
-    return decision, answer.workloads[0], compared, batch
+    found = conclude(study.runs, [study], Options(rules=load_rules(None), **options))
+    (batch,) = [one for one in found.recommendations if one.use_case.name == "batch"]
+    return decision, found.answer.workloads[0], found.answer.comparisons, batch
 
 
 def test_two_starts_that_decide_are_a_verdict_on_every_screen(make_study):
@@ -160,7 +154,7 @@ def test_what_is_said_of_all_leads_does_not_advise_what_has_been_done(make_study
     doubtful = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1)), name="doubtful", doubts=doubts)
     for path in (unequal, doubtful):
         study = read.load_study(path)
-        found = answer_of(study.runs, decision=decide_study(study))
+        found = conclude(study.runs, [study]).answer
         assert found.workloads[0].leads[0].clear
         assert not any(one.kind is CaveatKind.NO_VERDICT_YET for one in found.caveats)
 
@@ -182,7 +176,7 @@ def test_a_lead_that_is_not_decided_is_said_with_its_size(make_study):
     earlier = make_study((engine("a"), load(6, seed=4)), (engine("b", 1.2), load(6, seed=5)), name="earlier")
     study = read.load_study(make_study((engine("a"), load(1)), (engine("b", 1.2), load(1, seed=1))))
     stored = read.load_study(earlier).runs
-    (workload,) = answer_of(study.runs, earlier=stored, decision=decide_study(study, stored)).workloads
+    (workload,) = conclude(study.runs, [study], earlier=stored).answer.workloads
     assert (workload.leads[0].clear, workload.leads[0].over_starts) == (False, True)
     assert workload.leads[0].low > 0.1
     assert "a is 20% ahead, which may still be chance" in sentence_of(workload)
@@ -323,7 +317,7 @@ def test_what_was_decided_before_a_void_point_stays_decided_on_every_screen(make
     study = with_void(path, "c4-r2-a2", repeat=2)
     decision = decide_study(study)
     assert decision.pairs[0].levels == {"4": "slower"}
-    (compared,), _ = as_studies_decided(compare_speed(pairs_within(study.runs)), [study], ())
+    (compared,) = conclude(study.runs, [study]).answer.comparisons
     assert compared.result == "slower"
     assert {row.metric.name for row in compared.rows if row.result == "slower"} == {
         "output_throughput_tok_s",

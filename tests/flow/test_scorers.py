@@ -44,7 +44,7 @@ def test_a_judge_and_two_engines_side_by_side(servebench, tmp_path, endpoint):
     assert json.loads(rows.detail[0])["alone"] == {"tokens": None, "logprobs": None}
     done = servebench("compare", "a", "b", "--json", "--markdown", "page.md")
     assert done.returncode == 0, done.stderr
-    (compared,) = json.loads(done.stdout)
+    (compared,) = json.loads(done.stdout)["comparisons"]
     (parity,) = compared["parity"]
     assert parity["finding"] == "more than itself"
     assert (parity["across"]["n"], parity["across"]["unit"]) == (64, "words")

@@ -118,7 +118,7 @@ def beside(tmp_path, first, second):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    ((found,),) = (one["parity"] for one in json.loads(done.stdout))
+    ((found,),) = (one["parity"] for one in json.loads(done.stdout)["comparisons"])
     return found
 
 

@@ -183,20 +183,6 @@ def decide_study(
     )
 
 
-def as_studies_decided(
-    comparisons: Sequence[Comparison], studies: Iterable[StudyData], earlier: Iterable[RunData], **options: Any
-) -> tuple[list[Comparison], list[StudyDecision]]:
-    """Return comparisons as these studies have decided them, and what each study has decided that decides.
-
-    `options` are those of `decide_study`."""
-    known = list(earlier)
-    decisions = [one for study in studies if (one := decide_study(study, known, **options)) is not None]
-    found = list(comparisons)
-    for one in decisions:
-        found = [as_decided(comparison, one) for comparison in found]
-    return found, decisions
-
-
 def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
     """Return a comparison of two runs as the study has decided it: by its margin, and with no verdict that it has not made.
 

@@ -10,7 +10,7 @@ from servebench.analysis.comparison.compare import MARGIN, compare
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import spreads_of_pairs
-from servebench.analysis.stored_runs import quality_agreements, quality_parities, side_of
+from servebench.analysis.stored_runs import side_of
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
 
@@ -29,25 +29,6 @@ class RunComparison:
     comparison: Comparison
     agreements: Sequence[Agreement] = ()
     parities: Sequence[Parity] = ()
-
-
-def compare_runs(
-    pairs: Sequence[RunPair],
-    *,
-    margin: float = MARGIN,
-    with_doubtful: bool = False,
-    varying: str | None = None,
-    earlier: Sequence[RunData] = (),
-) -> list[RunComparison]:
-    """Compare each pair of runs, speed and answers; `varying` are settings that differ on purpose.
-
-    `earlier` are other stored runs: those of the same set-ups show by how much starts differ.
-    """
-    found = compare_speed(pairs, margin=margin, with_doubtful=with_doubtful, varying=varying, earlier=earlier)
-    return [
-        RunComparison(one, quality_agreements(a, b), quality_parities(a, b))
-        for one, (a, b) in zip(found, pairs, strict=True)
-    ]
 
 
 def compare_speed(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 
 from servebench.analysis.advice import recommend_runs
-from servebench.analysis.answer import answer_of
+from servebench.analysis.conclude import conclude
 from servebench.analysis.gate import evaluate_gate
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.run_comparison import RunComparison, compare_runs
+from servebench.analysis.run_comparison import RunComparison, compare_speed
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.calibration.simulate import Plant, run_data, simulate_run
 
@@ -107,7 +107,7 @@ def _compared(seed: int, starts: int, spread: float, slowdown: float, earlier: i
         )
         if count
     ]
-    return compare_runs([(a, b)], earlier=stored)[0]
+    return RunComparison(compare_speed([(a, b)], earlier=stored)[0])
 
 
 def _equal(seed: int, _truth: None, *, starts: int, spread: float, earlier: int = 0) -> Outcome:
@@ -120,7 +120,7 @@ def _best(seed: int, _truth: None, *, plant: Plant, starts: int) -> Outcome:
     runs = [
         run_data(simulate_run(plant, f"{seed}/{name}", seed=seed, starts=starts), plant, name) for name in ("a", "b")
     ]
-    answer = answer_of(runs)
+    answer = conclude(runs).answer
     return {(ANSWER, ""): float(any(lead.clear for one in answer.workloads for lead in one.leads))}
 
 

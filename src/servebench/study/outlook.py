@@ -1,12 +1,9 @@
 """What a study will do before it runs, and what it says when it has ended."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from servebench.analysis.answer import Answer, answer_of
-from servebench.analysis.decided import decide_study
-from servebench.analysis.limits import limit_lines
+from servebench.analysis.conclude import Conclusions, Options, conclude
 from servebench.config import Job
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.labels import labels_of, source_of_job
@@ -42,10 +39,8 @@ def _levels(job: Job) -> tuple[Level, ...]:
     return plan_levels(settings.load, settings.workload.seed, settings.study.starts)
 
 
-def study_answer(path: Path) -> Answer:
-    """Return the answer of a stored study. Raises StoreError, OSError."""
+def study_conclusions(path: Path) -> Conclusions:
+    """Return what a stored study says. Raises StoreError, OSError."""
     study = read.load_study(path)
-    earlier = read.runs_beside(study)
-    decision, name = decide_study(study, earlier), read.command_words(path)
-    answer = answer_of(study.runs, earlier=earlier, name=name, words=study.words, decision=decision)
-    return replace(answer, limits=tuple(limit_lines(study.runs)))
+    options = Options(name=read.command_words(path), words=study.words, limits=True)
+    return conclude(study.runs, [study], options, earlier=read.runs_beside(study))

@@ -25,7 +25,7 @@ from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_study, write_study
 from servebench.study.decided import check_decided, execute_until_decided, open_again, print_decided
-from servebench.study.outlook import schedule_of, study_answer
+from servebench.study.outlook import schedule_of, study_conclusions
 from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
 from servebench.study.tracking import StudyTracker
@@ -78,11 +78,11 @@ class StudySession:
     def _print_answer(self) -> None:
         """Print what the whole study says. Nothing in its files may keep it from ending."""
         try:
-            answer = study_answer(self.folder.path)
+            found = study_conclusions(self.folder.path)
             # the command that continues a study that is not whole is printed as the last line
-            steps = tuple(step for step in answer.next_steps if not step.continues)
+            steps = tuple(step for step in found.answer.next_steps if not step.continues)
             print_decided(self.folder, self.display)
-            self.display.answer(replace(answer, next_steps=steps))
+            self.display.conclusions(replace(found, answer=replace(found.answer, next_steps=steps)))
         except (ServebenchError, OSError) as error:
             self.display.problem(f"the results cannot be compared: {error}")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from servebench.analysis.advice import recommend_runs
-from servebench.analysis.answer import answer_of
+from servebench.analysis.conclude import conclude
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
@@ -194,7 +194,7 @@ def test_cold_starts_that_differ_little_name_nobody(answers, slow):
 def test_a_lead_of_one_start_each_is_provisional(make_study, slow, outcome, best):
     engines = (SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=slow))
     runs = read.load_study(make_study(*((one, SimulatedLoad(levels=(8,), requests=400)) for one in engines))).runs
-    answer = answer_of(runs)
+    answer = conclude(runs).answer
     found = next(
         one
         for one in recommend_runs(runs, load_rules(), comparisons=answer.comparisons)
@@ -218,7 +218,7 @@ def test_a_win_over_several_starts_on_points_without_a_doubt_is_clear(make_study
     runs = read.load_study(make_study(*engines, doubts=found)).runs
     batch = next(
         one
-        for one in recommend_runs(runs, load_rules(), comparisons=answer_of(runs).comparisons, with_doubtful=True)
+        for one in recommend_runs(runs, load_rules(), comparisons=conclude(runs).answer.comparisons, with_doubtful=True)
         if one.use_case.name == "batch"
     )
     assert (batch.outcome, batch.trust, batch.best) == (
@@ -339,7 +339,9 @@ def test_the_verb_writes_text_and_json(make_study, capsys):
     assert dispatch(["recommend", *asked]) == 0
     assert "Batch throughput" in capsys.readouterr().out
     assert dispatch(["recommend", *asked, "--json"]) == 0
-    assert {one["use_case"] for one in json.loads(capsys.readouterr().out)} == ARTICLE_CASES | OUR_CASES
+    assert {
+        one["use_case"] for one in json.loads(capsys.readouterr().out)["recommendations"]
+    } == ARTICLE_CASES | OUR_CASES
     assert dispatch(["recommend", "--show-rules"]) == 0
     assert capsys.readouterr().out == rules_text()
     with pytest.raises(ConfigError, match="recommend needs a study"):

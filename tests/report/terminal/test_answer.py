@@ -19,8 +19,10 @@ from servebench.analysis.answer.model import (
     Remark,
     WorkloadAnswer,
 )
+from servebench.analysis.conclude import Conclusions
 from servebench.analysis.warnings.catalog import CATALOG
-from servebench.report.terminal.answer import print_answer, to_json
+from servebench.report.export.conclusions import to_json
+from servebench.report.terminal.answer import print_answer
 from servebench.report.terminal.display import Schedule
 from servebench.report.terminal.tables import CleanConsole
 from servebench.util.figures import duration
@@ -133,7 +135,9 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
     )
     lines = screen(long).splitlines()
     assert len(lines) <= 36
-    assert " ".join(" ".join(lines[-2:]).split()).endswith("--better  (the 18 points in doubt, twice as long: about 5 min)")
+    assert " ".join(" ".join(lines[-2:]).split()).endswith(
+        "--better (the 18 points in doubt, twice as long: about 5 min)"
+    )
     assert "[d] the engine was not steady while the point was measured: 9 of 18 points" in " ".join(lines)
 
 
@@ -173,7 +177,7 @@ def test_a_wide_interval_is_in_the_trust_and_no_note():
 
 
 def test_the_answer_as_json_has_its_cells():
-    (one,) = json.loads(to_json(answer(2, ["1"])))["workloads"]
+    (one,) = json.loads(to_json(Conclusions(answer=answer(2, ["1"]))))["answer"]["workloads"]
     assert one["columns"][1]["cells"]["1"]["value"] == 1234.5
 
 

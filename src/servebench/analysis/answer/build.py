@@ -11,14 +11,10 @@ from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, F
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, is_mark, remarks
 from servebench.analysis.comparison.model import Comparison
-from servebench.analysis.decided import StudyDecision, as_decided
+from servebench.analysis.decided import StudyDecision
 from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
-from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
-from servebench.analysis.recommendation.values import (
-    codes_of_mean,
-)
-from servebench.analysis.run_comparison import compare_speed
+from servebench.analysis.recommendation.values import codes_of_mean
 from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.warnings.catalog import is_wide
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
@@ -27,22 +23,16 @@ from servebench.contracts.stored import RunData, mapping
 
 def answer_of(
     runs: Sequence[RunData],
+    comparisons: Sequence[Comparison],
     *,
-    earlier: Sequence[RunData] = (),
-    varying: str | None = None,
     name: str = "last",
     words: Sequence[str] = (),
-    comparisons: Sequence[Comparison] | None = None,
     decision: StudyDecision | None = None,
 ) -> Answer:
-    """Return the answer that runs give. `earlier` are other stored runs, `name` is how a command names the study of these
-    runs, `words` is the command that made it. `comparisons` of these runs replace those that it makes itself."""
-    labels = run_labels(runs)
+    """Return the answer that runs and their comparisons give. `name` is how a command names the study of these runs, `words` is
+    the command that made it, `decision` what it has decided."""
+    labels, found = run_labels(runs), comparisons
     entrants = {run.run_id: entrant_of(run, labels[run.run_id].text) for run in runs if run.point_rows}
-    pairs = pairs_within([run for run in runs if run.run_id in entrants]) if comparisons is None else []
-    found = list(comparisons or ())
-    found += compare_speed(pairs, varying=varying, earlier=earlier, labels=labels) if pairs else []
-    found = [as_decided(one, decision) for one in found] if decision is not None else found
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.fact("workload") or "", []).append(run)

@@ -1,4 +1,4 @@
-"""Comparisons as JSON, as Markdown for a pull request, and as JUnit XML for a pipeline."""
+"""Comparisons as plain data, as Markdown for a pull request, and as JUnit XML for a pipeline."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -24,15 +24,10 @@ from servebench.report.wording.comparison import (
 )
 from servebench.util import markdown
 from servebench.util.clean import clean_markdown, clean_xml
-from servebench.util.plain_json import to_json as plain_json
 
 
-def to_json(found: Sequence[RunComparison]) -> str:
-    """Return all comparisons as JSON."""
-    return plain_json([_as_dict(one) for one in found])
-
-
-def _as_dict(found: RunComparison) -> dict[str, Any]:
+def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
+    """Return a comparison as plain data, with its summary in words."""
     comparison = found.comparison
     return {
         "baseline": comparison.ids[0] or comparison.baseline,

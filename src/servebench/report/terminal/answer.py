@@ -1,9 +1,8 @@
 """The last screen of a study: tables, the answer, warnings, and what to run next."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from string import ascii_lowercase
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -22,12 +21,10 @@ from servebench.analysis.answer.model import (
 )
 from servebench.analysis.warnings.catalog import WIDE
 from servebench.contracts.point_row import level_words
-from servebench.report.export.comparison import row_as_plain
 from servebench.report.points import VERDICTS
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
-from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, step_reason, title_of
+from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
 from servebench.util.figures import MISSING, number
-from servebench.util.plain_json import to_json as plain_json
 
 CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
@@ -124,31 +121,6 @@ def _remark(remark: Remark, mark: str | None, *, verbose: bool) -> Text:
 def print_step(step: NextStep, out: Console) -> None:
     """Print a command to run next, why, and about how long it takes."""
     out.print(Text("next: ").append(step.command, style="bold").append(f"  ({step_reason(step)})", style="dim"))
-
-
-def to_json(answer: Answer) -> str:
-    """Return an answer as JSON."""
-    return plain_json(as_plain(answer))
-
-
-def as_plain(answer: Answer) -> dict[str, Any]:
-    """Return an answer as plain data, without the comparisons that it rests on: `compare --json` prints these."""
-    found = asdict(replace(answer, comparisons=(), workloads=()))
-    del found["comparisons"]
-    return found | {
-        "workloads": [_workload(one) for one in answer.workloads],
-        "failures": [asdict(one) | {"text": failure_text(one)} for one in answer.failures],
-        "caveats": [asdict(one) | {"text": caveat_text(one)} for one in answer.caveats],
-        "next_steps": [asdict(one) | {"why": purpose_text(one)} for one in answer.next_steps],
-    }
-
-
-def _workload(one: WorkloadAnswer) -> dict[str, Any]:
-    others = [
-        {"baseline": other.baseline, "candidate": other.candidate, **row_as_plain(other.row)} for other in one.others
-    ]
-    plain = asdict(replace(one, others=()))
-    return plain | {"title": title_of(one), "sentence": sentence_of(one), "others": others}
 
 
 def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table | Padding:

@@ -21,13 +21,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.answer import Answer
+from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.report.content import content_lines, quality_line, quality_lines
-from servebench.report.terminal.answer import print_answer, to_json
+from servebench.report.export.conclusions import to_json
+from servebench.report.terminal.answer import print_answer
 from servebench.report.terminal.decisions import print_decisions
 from servebench.report.terminal.results import (
     failure_lines,
@@ -234,14 +235,14 @@ class Display:
         """Print an error, also when quiet."""
         self.err.print(Text(f"servebench: {shown(text)}", style="red"))
 
-    def answer(self, answer: Answer) -> None:
+    def conclusions(self, found: Conclusions) -> None:
         """Print the last screen of a study on standard output."""
         self._points = []
         self._pause()
         if self._options.as_json:
-            self.out.print(to_json(answer), soft_wrap=True, end="")
+            self.out.print(to_json(found), soft_wrap=True, end="")
         else:
-            print_answer(answer, self.out, complete=self.complete, verbose=self._options.verbose)
+            print_answer(found.answer, self.out, complete=self.complete, verbose=self._options.verbose)
         self._resume()
 
     def decisions(self, found: StudyDecision) -> None:
