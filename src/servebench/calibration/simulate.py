@@ -10,6 +10,7 @@ from typing import Any
 
 from servebench.config import Job, compose_jobs
 from servebench.contracts.emulation import Variation
+from servebench.contracts.events import Events
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, Record
@@ -22,7 +23,6 @@ from servebench.load.plan.levels import Level, level_at
 from servebench.load.plan.search import SearchAnswer
 from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
-from servebench.report.terminal.display import Display
 from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
 from servebench.run.requests import target_of
@@ -227,7 +227,7 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
         settings=settings,
         run_id="calibration/run",
         folder=RunFolder(NOWHERE),
-        display=Display(quiet=True),
+        events=Events(),
         engine=engine,
         launcher=SimulatedLauncher(),
         running=running,

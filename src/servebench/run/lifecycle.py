@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
+from servebench.contracts.events import PointFinished, RunStarted
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Point, RunOutcome
 from servebench.engine.pool import EngineLease
@@ -64,8 +64,7 @@ def execute_run(request: RunRequest) -> RunResult:
     try:
         levels = level_source(settings.load, settings.slo, settings.workload.seed, settings.study.listed_starts)
         if turn.first:
-            started = RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path)
-            _notify(request, "servebench_run_started", started)
+            request.events(RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path))
         _measure_levels(request, levels, progress)
         if (error := no_success_error(progress.points, settings)) is not None:
             raise error
@@ -80,9 +79,6 @@ def execute_run(request: RunRequest) -> RunResult:
     stored = stored_counts(request.folder)
     ending = with_ledger_faults(ending, faults(progress.ledger, stored))
     outcome = _outcome(request, progress, levels, ending)
-    if turn.last or ending.status != "finished":
-        finished = RunFinished(outcome=outcome, settings=settings, folder=request.folder.path)
-        _notify(request, "servebench_run_finished", finished)
     return RunResult(
         outcome=outcome,
         lease=progress.lease,
@@ -126,9 +122,8 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         progress.points.append(measured.point)
         levels.add_point(level, measured.point)
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
-        request.display.point(measured.point)
         finished = PointFinished(run_id=request.run_id, point=measured.point, folder=request.folder.path)
-        _notify(request, "servebench_point_finished", finished)
+        request.events(finished)
         error = stop_error(
             *(measured.stopped, session.running.died()),
             timeout_s=session.settings.load.timeout_s,
@@ -175,9 +170,3 @@ def _outcome(request: RunRequest, progress: _Progress, levels: LevelSource | Non
         search=search.as_dict() if search is not None else None,
         quality=stored_summaries(request.folder),
     )
-
-
-def _notify(request: RunRequest, hook: str, event: RunStarted | PointFinished | RunFinished) -> None:
-    """Call a life-cycle hook of the plugins, and report those that fail."""
-    for fault in request.registry.tell(hook, event):
-        request.display.problem(fault)

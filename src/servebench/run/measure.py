@@ -10,6 +10,7 @@ from servebench.analysis.disturbance import SOURCES, find_disturbances
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.engine import RunningEngine
+from servebench.contracts.events import Activity, Doing
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
@@ -154,7 +155,7 @@ def _warnings(session: RunSession, level: Level, report: PhaseReport, records: S
 
 
 def level_title(level: Level, *, repeats: int) -> str:
-    """Return the name of a level for the display."""
+    """Return the name of a level for the progress of its phases."""
     load = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
     return ("trace" if level.trace else load) + (f" repeat {level.repeat}" if repeats > 1 else "")
 
@@ -220,7 +221,7 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
         return state, []
     if session.engine.reset_path is None:
         return "salted", []
-    session.display.status(f"emptying the prefix cache of {session.engine.name}")
+    session.events(Doing(Activity.EMPTYING_CACHE, session.engine.name))
     simulated = session.launcher.simulated
     reason = reset_virtual_cache(session.running) if simulated else reset_cache(session.engine, session.running)
     if reason is None:
@@ -239,7 +240,7 @@ def _prepare_fillers(session: RunSession, level: Level, prompts: SizedPrompts) -
 
 
 def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: bool = False) -> SizedPrompts:
-    session.display.status(f"preparing {count} prompts")
+    session.events(Doing(Activity.MAKING_PROMPTS, count=count))
     if session.uses:
         stream = f"{stream}-use{session.uses}"
     return session.prompts.prompts(count, stream, whole=whole)
@@ -296,7 +297,7 @@ def _run_phase(
     duration_s = None if warmup else level.duration_s
     timeout_s = min(plan.timeout_s, ASK_TIMEOUT_S)
     ask = None if session.launcher.local else partial(failing, session.running, session.engine, timeout_s)
-    watch = Watcher(session.display, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=ask)
+    watch = Watcher(session.events, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=ask)
     nodes, workers = _load_generators(session, level, plan, warmup=warmup)
     spool = session.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
     spools = worker_spools(spool, workers)
@@ -341,7 +342,7 @@ def _judged(session: RunSession, report: PhaseReport, records: Sequence[Record],
     if session.launcher.local and failure in UNANSWERED:
         # what is started here is watched: a process that lives and says nothing wrong was only too slow
         return report
-    session.display.status("requests failed: asking the server whether it still answers")
+    session.events(Doing(Activity.ASKING_SERVER))
     said = failing(session.running, session.engine, min(session.settings.load.timeout_s, ASK_TIMEOUT_S))
     return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from servebench.config import Job
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine
+from servebench.contracts.events import Activity, Doing, Events
 from servebench.contracts.exchange import ClientFloor, Target
 from servebench.contracts.point_id import PointId
 from servebench.contracts.request import Tokenizer
@@ -17,7 +18,6 @@ from servebench.engine.spans.receiver import SpanReceiver
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.ray.nodes import ray_nodes
 from servebench.registry.registry import Registry
-from servebench.report.terminal.display import Display
 from servebench.run.ledger import Entry
 from servebench.run.prompts import PromptSource
 from servebench.run.requests import target_of
@@ -56,7 +56,7 @@ class RunRequest:
     run_id: str
     folder: RunFolder
     registry: Registry
-    display: Display
+    events: Events
     pool: EnginePool
     gpus: tuple[str, ...]
     """The GPUs of this machine, as the driver names them."""
@@ -81,7 +81,7 @@ class RunSession:
     settings: RunSettings
     run_id: str
     folder: RunFolder
-    display: Display
+    events: Events
     engine: Engine
     launcher: Launcher
     running: RunningEngine
@@ -120,14 +120,14 @@ def open_session(
 ) -> RunSession:
     """Return the session of a run on a leased engine, with workload and tokenizer loaded. Raises ServebenchError."""
     settings = request.job.settings
-    request.display.status("preparing prompts")
+    request.events(Doing(Activity.LOADING_PROMPTS))
     workload = request.registry.find("workload", settings.workload.name)(settings.workload)
     tokenizer = engine_tokenizer(lease.engine, lease.running, settings.model)
     return RunSession(
         settings=settings,
         run_id=request.run_id,
         folder=request.folder,
-        display=request.display,
+        events=request.events,
         engine=lease.engine,
         launcher=lease.launcher,
         running=lease.running,

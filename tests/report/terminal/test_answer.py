@@ -16,9 +16,10 @@ from servebench.analysis.answer.model import (
     WorkloadAnswer,
 )
 from servebench.analysis.warnings.catalog import CATALOG
+from servebench.contracts.events import PlanReady
 from servebench.report.terminal.answer import print_answer, to_json
-from servebench.report.terminal.display import Schedule
 from servebench.report.terminal.tables import CleanConsole
+from servebench.report.terminal.words import line_of
 from servebench.util.figures import duration
 
 UNEQUAL = Inequality(
@@ -168,8 +169,8 @@ def test_durations_are_estimates(seconds, text):
 
 def test_a_schedule_in_words():
     labels = {"00": "a", "01": "b"}
-    assert Schedule(labels=labels, points=8, seconds=300.0).text == "2 runs, 8 points, up to about 5 min"
-    assert "after the first point" in Schedule(labels={"00": "a"}).text
+    assert line_of(PlanReady(labels=labels, points=8, seconds=300.0)) == "2 runs, 8 points, up to about 5 min"
+    assert "after the first point" in line_of(PlanReady(labels={"00": "a"}))
 
 
 def test_trust_names_the_levels_that_it_concerns():
