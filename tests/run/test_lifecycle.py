@@ -9,7 +9,7 @@ from servebench.contracts.hooks import LIFE_CYCLE
 from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import EngineSettings
 from servebench.engine.pool import EnginePool
-from servebench.run import measure, session
+from servebench.run import live, measure, session
 from servebench.run.lifecycle import execute_run
 from servebench.run.prior import prior_progress
 from servebench.run.session import RunRequest, Turn
@@ -30,7 +30,7 @@ class Bench:
         self.events = Recorder()
         self.pool = EnginePool(self.registry, self.events, path / "cache", port_of=lambda host: 1)
         self.load = FakeLoad()
-        monkeypatch.setattr(measure, "drive_phase", self._drive)
+        monkeypatch.setattr(live, "drive_phase", self._drive)
         monkeypatch.setattr(session, "engine_tokenizer", lambda *_: FakeTokenizer())
 
     def _drive(self, *args, **named):
@@ -257,7 +257,7 @@ def test_a_ledger_that_does_not_add_up_fails_the_run(bench, monkeypatch):
         report, records = full(*args, **named)
         return report, records[1:]
 
-    monkeypatch.setattr(measure, "drive_phase", lose_a_record)
+    monkeypatch.setattr(live, "drive_phase", lose_a_record)
     result = bench.run()
     assert ended(result) == ("failed", FailureKind.LEDGER)
 
@@ -321,7 +321,7 @@ def test_a_cache_that_is_not_emptied_is_a_warning_of_each_point(bench, monkeypat
     engine = bench.registry.kinds["engine"]["fake"]
     monkeypatch.setattr(engine, "reset_path", "/reset")
     reasons = iter(["/reset returned 404", None])
-    monkeypatch.setattr(measure, "reset_cache", lambda *_: next(reasons))
+    monkeypatch.setattr(live, "reset_cache", lambda *_: next(reasons))
     workload = replace(fake_job().settings.workload, cache="cold")
     result = bench.run(fake_job(workload=workload))
     warnings = [[d for d in point.doubts if d.code == "cache_not_reset"] for point in result.outcome.points]

@@ -25,8 +25,8 @@ from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
 from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
-from servebench.run.requests import target_of
 from servebench.run.session import RunSession
+from servebench.run.simulated import SimulatedLoad
 from servebench.store.layout import RunFolder
 from servebench.store.tables import RecordWriter, requests_frame
 from servebench.telemetry import Telemetry
@@ -206,10 +206,10 @@ def _measured(
 
 def _measure(session: RunSession, level: Level) -> Point:
     """Measure a level. Raises KeyboardInterrupt where a run would store what it has and end."""
-    found = measure_level(session, level)
-    if found.stopped is StopReason.INTERRUPT:
+    point, evidence = measure_level(session, level)
+    if evidence.report.stopped is StopReason.INTERRUPT:
         raise KeyboardInterrupt
-    return found.point
+    return point
 
 
 def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple[RunSession, _Collected]:
@@ -233,7 +233,7 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
         running=running,
         context=context,
         spans=None,
-        target=target_of(running),
+        load=SimulatedLoad(running, settings.telemetry.interval_s if settings.telemetry.enabled else None),
         prompts=PromptSource(workload, running.tokenizer, settings),
         tokenizer=running.tokenizer,
         writer=writer,
@@ -241,7 +241,6 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
         telemetry=Telemetry(settings.telemetry),
         uses=0,
         gpus=(),
-        nodes=(),
         floor=None,
     )
     return session, writer

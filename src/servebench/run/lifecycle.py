@@ -11,7 +11,8 @@ from servebench.engine.pool import EngineLease
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.run.grading import grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.ledger import Entry, faults
-from servebench.run.measure import awaited_death, measure_level
+from servebench.run.live import awaited_death
+from servebench.run.measure import measure_level
 from servebench.run.outcome import (
     Ending,
     ending_of_error,
@@ -115,19 +116,18 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             continue
         session = session or _start_session(request, progress)
         attempt = replace(level, id=level.id.with_attempt(request.attempts.get(level.id, 0)))
-        measured = measure_level(session, attempt)
-        if measured.stopped is None:
+        point, evidence = measure_level(session, attempt)
+        if evidence.report.stopped is None:
             assert progress.lease is not None
-            grade_load(request, progress.lease, attempt, measured.requests, measured.records)
-        progress.points.append(measured.point)
-        levels.add_point(level, measured.point)
+            grade_load(request, progress.lease, attempt, evidence.requests, evidence.records)
+        progress.points.append(point)
+        levels.add_point(level, point)
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
-        finished = PointFinished(run_id=request.run_id, point=measured.point, folder=request.folder.path)
-        request.events(finished)
+        request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
-            *(measured.stopped, session.running.died()),
+            *(evidence.report.stopped, session.running.died()),
             timeout_s=session.settings.load.timeout_s,
-            said=measured.said,
+            said=evidence.report.error,
             attached=not session.launcher.local,
         )
         if error is not None:

@@ -72,13 +72,17 @@ def shared_prompts(folder: StudyFolder, state: StudyState) -> Path | None:
     return folder.prompts if len(state.runs) > 1 else None
 
 
+def in_real_time(job: Job, registry: Registry) -> bool:
+    """Return whether a run takes place in real time: a simulated one has a clock of its own."""
+    return not registry.launcher(job.settings.launch.name).simulated
+
+
 def measured_floor(jobs: Sequence[Job], registry: Registry, events: Events) -> ClientFloor | None:
     """Return the precision of the client on this machine, measured now unless known; null if the jobs do not want it.
 
     A simulated run has no client whose precision matters.
     """
-    simulated = {job.settings.launch.name: registry.launcher(job.settings.launch.name).simulated for job in jobs}
-    modes = {job.settings.load.self_check for job in jobs if not simulated[job.settings.launch.name]}
+    modes = {job.settings.load.self_check for job in jobs if in_real_time(job, registry)}
     mode: Literal["auto", "always", "never"] = next((m for m in ("always", "auto") if m in modes), "never")
     if mode != "never":
         events(Doing(Activity.SELF_CHECK))

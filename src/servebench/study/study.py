@@ -19,7 +19,7 @@ from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs, find_servers
-from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
+from servebench.run.task import RunContext, RunTask, in_real_time, measured_floor, run_task, shared_prompts
 from servebench.run.turns import execute_in_order
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder, slug
@@ -318,17 +318,13 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry,
     """Return what all runs of a study in this process share; measures the client's precision if that is not known."""
     events = session.events
     prompts = shared_prompts(session.folder, session.state)
-    if any(is_timed(job, registry) for job in jobs) and (busy := busy_now()) is not None:
+    watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
+    if watched and (busy := busy_now()) is not None:
         events(MachineBusy(busy))
     floor = measured_floor(jobs, registry, events)
     return RunContext(
         session.folder, session.state.words, events, pool, registry, capture_machine(), floor, {}, prompts
     )
-
-
-def is_timed(job: Job, registry: Registry) -> bool:
-    """Return whether the machine is watched while a run is measured, in real time."""
-    return job.settings.telemetry.enabled and not registry.launcher(job.settings.launch.name).simulated
 
 
 def execute_on_cluster(
