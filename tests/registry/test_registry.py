@@ -3,9 +3,12 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from servebench.contracts.events import RunFinished, RunStarted
 from servebench.contracts.hooks import GROUP
 from servebench.registry.registry import build
 
+STARTED = RunStarted(run_id="s/00", settings=None, folder=None)
+FINISHED = RunFinished(outcome=None, settings=None, folder=None)
 HEAD = "from servebench.contracts.engine import Engine\nfrom servebench.contracts.hooks import hookimpl\n"
 ENGINE = """
 class Mine(Engine):
@@ -53,17 +56,17 @@ def statuses(registry):
 def test_a_life_cycle_hook_that_raises_is_told_and_stops_nobody(plugins, how):
     bad = RAISES.format(hook="servebench_run_started", arguments="event", how=how)
     registry = plugins(first=TOLD, bad=bad, last=TOLD)
-    (fault,) = registry.tell("servebench_run_started", "the event")
+    (fault,) = registry.tell(STARTED)
     assert fault.startswith("plugin ?:bad: servebench_run_started raised ")
     assert fault.endswith("the run continues without it")
     assert "\n" not in fault
-    assert [sys.modules[f"sb_test_{name}"].told for name in ("first", "last")] == [["the event"], ["the event"]]
+    assert [sys.modules[f"sb_test_{name}"].told for name in ("first", "last")] == [[STARTED], [STARTED]]
 
 
 def test_an_interrupt_in_a_hook_is_the_users(plugins):
     bad = RAISES.format(hook="servebench_run_finished", arguments="event", how="raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
-        plugins(bad=bad).tell("servebench_run_finished", "the event")
+        plugins(bad=bad).tell(FINISHED)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_nothing_is_taken_of_a_plugin_that_is_broken(plugins, hook, how, error):
     assert told.startswith(error)
     assert "mine" not in registry.kinds["engine"]
     assert "theirs" in registry.kinds["engine"]
-    assert registry.tell("servebench_run_started", "the event") == []
+    assert registry.tell(STARTED) == []
     assert sys.modules["sb_test_broken"].told == []
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from servebench.config import compose_jobs
 from servebench.contracts.engine import Dialect
+from servebench.contracts.events import Graded
 from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.contracts.settings import QualitySettings
 from servebench.registry.registry import Registry, registry
@@ -19,7 +20,7 @@ from servebench.run.scorers import configured_scorers, select_scorers
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, discard_graded_answers, read_quality
 from servebench.store.layout import RunFolder
 from servebench.util.errors import ConfigError
-from support.orchestration import RecordingDisplay
+from support.orchestration import Recorder
 from support.records import quality_records
 
 
@@ -77,7 +78,7 @@ def request_of(settings, scorers, folder):
         run_id="s/00",
         folder=folder,
         quality=scorers,
-        display=RecordingDisplay(),
+        events=Recorder(),
     )
 
 
@@ -225,7 +226,7 @@ def warnings_of(quality_job):
     found = {}
     for summary in grading.stored_summaries(request.folder):
         found[summary.concurrency] = [doubt for doubt in summary.doubts if doubt.code == "cache_not_reset"]
-    assert [one.doubts for one in request.display.calls["quality"]] == [
+    assert [one.summary.doubts for one in request.events.of(Graded)] == [
         one.doubts for one in grading.stored_summaries(request.folder)
     ], "what is shown is what is stored"
     return found

@@ -244,7 +244,8 @@ def test_tune_json_makes_nothing_act_and_the_question_names_it(run_main, made, h
         assert place != "a variable" or re.search(f"takes your variables: .*{NAME}", shown)
 
 
-NOT_NAMED = ("study_id", "words", "status", "servebench_version", "ticket", "host", "process", "overrides", "schema_version", "name",
+NOT_NAMED = ("study_id", "words", "status", "servebench_version", "ticket", "host", "process", "overrides",
+             "schema_version", "name",
              "engine", "origin", "note", "take_back_of", "key", "why", "run", "runs", "objective")  # fmt: skip
 """Keys of texts that name no program, variable, address or folder: names, and what the user is told."""
 

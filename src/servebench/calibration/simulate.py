@@ -10,6 +10,7 @@ from typing import Any
 
 from servebench.config import Job, compose_jobs
 from servebench.contracts.emulation import Variation
+from servebench.contracts.events import Events
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, Record
@@ -22,11 +23,10 @@ from servebench.load.plan.levels import Level, level_at
 from servebench.load.plan.search import SearchAnswer
 from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
-from servebench.report.terminal.display import Display
 from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
-from servebench.run.requests import target_of
 from servebench.run.session import RunSession
+from servebench.run.simulated import SimulatedLoad
 from servebench.store.layout import RunFolder
 from servebench.store.tables import RecordWriter, requests_frame
 from servebench.telemetry import Telemetry
@@ -206,10 +206,10 @@ def _measured(
 
 def _measure(session: RunSession, level: Level) -> Point:
     """Measure a level. Raises KeyboardInterrupt where a run would store what it has and end."""
-    found = measure_level(session, level)
-    if found.stopped is StopReason.INTERRUPT:
+    point, evidence = measure_level(session, level)
+    if evidence.report.stopped is StopReason.INTERRUPT:
         raise KeyboardInterrupt
-    return found.point
+    return point
 
 
 def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple[RunSession, _Collected]:
@@ -227,13 +227,13 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
         settings=settings,
         run_id="calibration/run",
         folder=RunFolder(NOWHERE),
-        display=Display(quiet=True),
+        events=Events(),
         engine=engine,
         launcher=SimulatedLauncher(),
         running=running,
         context=context,
         spans=None,
-        target=target_of(running),
+        load=SimulatedLoad(running, settings.telemetry.interval_s if settings.telemetry.enabled else None),
         prompts=PromptSource(workload, running.tokenizer, settings),
         tokenizer=running.tokenizer,
         writer=writer,
@@ -241,7 +241,6 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
         telemetry=Telemetry(settings.telemetry),
         uses=0,
         gpus=(),
-        nodes=(),
         floor=None,
     )
     return session, writer

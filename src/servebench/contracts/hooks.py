@@ -5,17 +5,14 @@ Registration hooks return classes, which configs refer to by their `name`. Life-
 is called between a point's first request and its last record.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import pluggy
 
 from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.events import Event, PointFinished, RunFinished, RunStarted
 from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
-from servebench.contracts.results import Point, RunOutcome
-from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import TelemetrySource
 
 GROUP = "servebench"
@@ -26,33 +23,6 @@ API_VERSION = 1
 
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunStarted:
-    """A run is about to start its engine. `folder` is for its files."""
-
-    run_id: str
-    settings: RunSettings
-    folder: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointFinished:
-    """A point was measured and stored."""
-
-    run_id: str
-    point: Point
-    folder: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFinished:
-    """A run is over, its engine stopped, its files written."""
-
-    outcome: RunOutcome
-    settings: RunSettings
-    folder: Path
 
 
 @hookspec
@@ -104,3 +74,11 @@ def servebench_point_finished(event: PointFinished) -> None:
 @hookspec
 def servebench_run_finished(event: RunFinished) -> None:
     """Called after the run's files are written. (since 0.1)"""
+
+
+LIFE_CYCLE: Mapping[type[Event], str] = {
+    RunStarted: "servebench_run_started",
+    PointFinished: "servebench_point_finished",
+    RunFinished: "servebench_run_finished",
+}
+"""The hook that is called for each event that has one."""

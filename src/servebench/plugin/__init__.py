@@ -23,7 +23,8 @@ from servebench.contracts.engine import (
     StartPhase,
     StopReport,
 )
-from servebench.contracts.hooks import API_VERSION, PointFinished, RunFinished, RunStarted, hookimpl
+from servebench.contracts.events import PointFinished, RunFinished, RunStarted
+from servebench.contracts.hooks import API_VERSION, hookimpl
 from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.quality import AnswerStore, Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Message, Request, Tokenizer, Workload

@@ -12,6 +12,7 @@ import pluggy
 
 from servebench.contracts import hooks
 from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.events import Event
 from servebench.util.errors import ConfigError
 
 DISTRIBUTION = "servebench-suite"
@@ -73,9 +74,12 @@ class Registry:
         found: Launcher = self.find("launch", name)()
         return found
 
-    def tell(self, hook: str, event: object) -> list[str]:
-        """Call a life-cycle hook of each plugin alone. Return a line for each that raised; none of them stops the run."""
-        faults = []
+    def tell(self, event: Event) -> list[str]:
+        """Call the life-cycle hook of an event, if it has one, of each plugin alone. Return a line for each that raised; none of
+        them stops the run."""
+        hook, faults = hooks.LIFE_CYCLE.get(type(event)), []
+        if hook is None:
+            return []
         named = self.manager.list_name_plugin()
         for name, plugin in named:
             caller = self.manager.subset_hook_caller(hook, [other for _, other in named if other is not plugin])

@@ -23,7 +23,6 @@ from servebench.contracts.tuning import Candidate, TuneSpace
 from servebench.engine.describe import describe_command
 from servebench.registry.registry import Registry
 from servebench.report.html.tuning import tune_page
-from servebench.report.terminal.display import Display
 from servebench.store.files import writing
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
@@ -53,7 +52,9 @@ def write_answer(
             file.write_text(engine_file(answer, winner), encoding="utf-8")
     with writing(folder.tune_page):
         folder.tune_page.write_text(tune_page(answer), encoding="utf-8")
-        (folder.path / "tune_answer.json").write_text(to_json(answer) + "\n", encoding="utf-8")
+        (folder.path / "tune_answer.json").write_text(
+            json.dumps(asdict(answer), indent=1, default=str) + "\n", encoding="utf-8"
+        )
     return answer
 
 
@@ -111,16 +112,6 @@ def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
     # a newer servebench may have another use for what the budget left
     over = found.race.next_step() is None or read_study(folder).status == "finished"
     return make_answer(folder, found.race, found.state, found.planned, registry, finished=over, own=found.own)
-
-
-def print_tune(answer: TuneAnswer, display: Display) -> None:
-    """Print the answer on one screen."""
-    display.tuning(answer, to_json(answer))
-
-
-def to_json(answer: TuneAnswer) -> str:
-    """Return the answer as JSON."""
-    return json.dumps(asdict(answer), indent=1, default=str)
 
 
 def _all_candidates(state: TuneState) -> dict[str, Candidate]:

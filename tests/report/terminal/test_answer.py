@@ -21,10 +21,11 @@ from servebench.analysis.answer.model import (
 )
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.warnings.catalog import CATALOG
+from servebench.contracts.events import PlanReady
 from servebench.report.export.conclusions import to_json
 from servebench.report.terminal.answer import print_answer
-from servebench.report.terminal.display import Schedule
 from servebench.report.terminal.tables import CleanConsole
+from servebench.report.terminal.words import line_of
 from servebench.util.figures import duration
 
 UNEQUAL = Inequality(
@@ -188,8 +189,8 @@ def test_durations_are_estimates(seconds, text):
 
 def test_a_schedule_in_words():
     labels = {"00": "a", "01": "b"}
-    assert Schedule(labels=labels, points=8, seconds=300.0).text == "2 runs, 8 points, up to about 5 min"
-    assert "after the first point" in Schedule(labels={"00": "a"}).text
+    assert line_of(PlanReady(labels=labels, points=8, seconds=300.0)) == "2 runs, 8 points, up to about 5 min"
+    assert "after the first point" in line_of(PlanReady(labels={"00": "a"}))
 
 
 def test_trust_names_the_levels_that_it_concerns():

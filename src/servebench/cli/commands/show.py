@@ -87,11 +87,13 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
 
 def _show_tune(folder: StudyFolder, *, as_json: bool, verbose: bool) -> int:
     """Print the answer of a tune."""
+    from servebench.analysis.events import TuneAnswered
     from servebench.registry.registry import registry
     from servebench.report.terminal.display import Detail, Display
-    from servebench.study.tune_answer import print_tune, stored_answer
+    from servebench.study.tune_answer import stored_answer
 
-    print_tune(stored_answer(folder, registry()), Display(detail=Detail(verbose=verbose, as_json=as_json)))
+    show = Display(detail=Detail(verbose=verbose, as_json=as_json))
+    show(TuneAnswered(stored_answer(folder, registry())))
     return 0
 
 

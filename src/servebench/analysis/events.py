@@ -1,0 +1,29 @@
+"""The conclusions of a study as events; all others are in `contracts.events`."""
+
+from dataclasses import dataclass
+
+from servebench.analysis.conclude import Conclusions
+from servebench.analysis.decided import StudyDecision
+from servebench.analysis.tuning.answer import TuneAnswer
+from servebench.contracts.events import Event
+
+
+@dataclass(frozen=True)
+class StudyDecided(Event):
+    """What a study with `study.until=decided` has decided."""
+
+    found: StudyDecision
+
+
+@dataclass(frozen=True)
+class StudyAnswered(Event):
+    """What a whole study says, or so far."""
+
+    found: Conclusions
+
+
+@dataclass(frozen=True)
+class TuneAnswered(Event):
+    """The answer of a tune, whole or so far."""
+
+    answer: TuneAnswer
