@@ -1,9 +1,12 @@
+from itertools import pairwise
+from typing import get_args
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from servebench.contracts.columns import columns_of
-from servebench.contracts.point_row import COLUMN_NAMES, PointRow
+from servebench.contracts.columns import Screen, columns_of
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 
 
 def test_every_column_has_a_meaning_in_one_sentence():
@@ -20,7 +23,7 @@ def test_a_row_survives_a_frame():
     ]
     frame = pd.DataFrame([row.as_dict() for row in rows])
     assert [PointRow.from_dict(row) for row in frame.to_dict("records")] == rows
-    assert list(rows[0].as_dict()) == list(COLUMN_NAMES)
+    assert list(rows[0].as_dict()) == list(POINT_COLUMNS)
 
 
 def test_columns_of_other_versions_are_kept():
@@ -36,3 +39,36 @@ def test_the_load_level_as_text():
     assert PointRow(concurrency=8).level_label == "8"
     assert PointRow(rate=2.5).level_label == "2.5/s"
     assert PointRow().level_label == "-"
+
+
+@pytest.mark.parametrize("screen", get_args(Screen))
+def test_what_a_screen_shows_is_named_and_headings_differ(screen: Screen) -> None:
+    headings = [one.heading for one in columns_shown(screen)]
+    assert headings
+    assert len(set(headings)) == len(headings)
+
+
+def test_percentiles_of_one_latency_stand_together() -> None:
+    quantities = [one.name.partition("_")[0] for one in columns_shown("report")]
+    assert sum(a != b for a, b in pairwise(quantities)) == len(set(quantities)) - 1
+
+
+def test_a_column_is_called_by_its_name_unless_it_has_a_title() -> None:
+    assert POINT_COLUMNS["itl_ms_p95"].labelled == "ITL p95, ms"
+    assert POINT_COLUMNS["output_throughput_tok_s"].labelled == "output throughput, tok/s"
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("ttft_ms_p99", "lower"),
+        ("requests_failed", "lower"),
+        ("cost_usd_per_mgood", "lower"),
+        ("energy_j_per_token", "lower"),
+        ("output_tok_s_per_w", "higher"),
+        ("goodput_req_s", "higher"),
+        ("window_s", None),
+    ],
+)
+def test_a_metric_has_its_direction(name: str, better: str | None) -> None:
+    assert POINT_COLUMNS[name].better == better

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from servebench.contracts.exchange import ClientFloor, FloorStage, PhaseReport
-from servebench.contracts.point_row import COLUMN_NAMES, PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure.points import (
@@ -20,7 +20,7 @@ from support.records import phase_report, point_context
 
 Make = Callable[..., Record]
 NO_SLO = SloSettings()
-COLUMNS = list(COLUMN_NAMES)
+COLUMNS = list(POINT_COLUMNS)
 PUBLIC = [
     *("run_id", "engine", "engine_version", "launch", "model", "gpu", "gpu_count", "workload", "concurrency", "rate"),
     *("repeat", "requests_planned", "requests_ok", "requests_failed", "window_s", "output_throughput_tok_s"),

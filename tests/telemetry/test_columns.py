@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.contracts.point_row import COLUMN_NAMES
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.telemetry import Reading
 from servebench.telemetry import telemetry_columns
 from servebench.util.units import NS_PER_S
@@ -25,8 +25,8 @@ def columns(*readings, start_s=1.0, end_s=3.0):
 
 def test_without_readings_every_column_is_null():
     found = telemetry_columns([], None, None)
-    assert set(found) <= set(COLUMN_NAMES)
-    assert set(columns()) <= set(COLUMN_NAMES)
+    assert set(found) <= set(POINT_COLUMNS)
+    assert set(columns()) <= set(POINT_COLUMNS)
     assert {name: value for name, value in found.items() if value is not None} == {"telemetry_samples": 0}
 
 

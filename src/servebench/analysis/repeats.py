@@ -24,17 +24,13 @@ from servebench.analysis.comparison.compare import SIGNIFICANCE
 from servebench.analysis.comparison.families import holm
 from servebench.analysis.estimate import estimate_level, levels_of
 from servebench.analysis.statistics import Floats
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.util.figures import change, number, percent
 
 REPEATS_MIN = 3
 """The fewest repeats of which one can be an outlier."""
 SMALLEST = 0.02
-METRICS = (
-    ("output_throughput_tok_s", "output throughput", "tok/s"),
-    ("ttft_ms_p50", "TTFT p50", "ms"),
-    ("tpot_ms_p50", "TPOT p50", "ms"),
-)
+METRICS = ("output_throughput_tok_s", "ttft_ms_p50", "tpot_ms_p50")
 FROM_SCHEDULE = {"ttft_ms_p50": "ttft_from_schedule_ms_p50"}
 """The column of a metric in an open loop, where users wait from the schedule on."""
 Series = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
@@ -97,16 +93,16 @@ def summarize_repeats(points: Sequence[PointRow]) -> RepeatSummary:
     series: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for level, rows in levels.items():
         ordered = sorted(rows, key=lambda row: (row.window_start_ns or 0, row.repeat))
-        for name, *_ in METRICS:
+        for name in METRICS:
             values = [(row.repeat, row.get(_column(name, row))) for row in ordered]
             found = [(repeat, float(value)) for repeat, value in values if _positive(value)]
             if len(found) > 1:
                 series[level, name] = found
     summary = [
-        _repeated_metric(level, _named(metric, rows[0]), rows)
+        _repeated_metric(level, name, rows)
         for level, rows in levels.items()
-        for metric in METRICS
-        if len(series.get((level, metric[0]), ())) > 1
+        for name in METRICS
+        if len(series.get((level, name), ())) > 1
     ]
     return RepeatSummary(
         rows=tuple(summary),
@@ -118,18 +114,11 @@ def _column(name: str, row: PointRow) -> str:
     return FROM_SCHEDULE.get(name, name) if row.rate is not None else name
 
 
-def _named(metric: tuple[str, str, str], row: PointRow) -> tuple[str, str, str]:
-    """Return a metric as it is called: tables of points have the one that counts from sent under the plain title."""
-    name, title, unit = metric
-    return name, f"{title} from schedule" if row.rate is not None and name in FROM_SCHEDULE else title, unit
-
-
 def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and np.isfinite(value) and value > 0
 
 
-def _repeated_metric(level: str, metric: tuple[str, str, str], rows: Sequence[PointRow]) -> RepeatedMetric:
-    name, title, unit = metric
+def _repeated_metric(level: str, name: str, rows: Sequence[PointRow]) -> RepeatedMetric:
     column = _column(name, rows[0])
     known = [row for row in rows if _positive(row.get(column))]
     found = estimate_level(known, column)
@@ -137,8 +126,8 @@ def _repeated_metric(level: str, metric: tuple[str, str, str], rows: Sequence[Po
     return RepeatedMetric(
         level=level,
         metric=name,
-        title=title,
-        unit=unit,
+        title=POINT_COLUMNS[column].title,
+        unit=POINT_COLUMNS[column].unit,
         count=len(known),
         mean=found.value,
         low=found.low,
@@ -162,16 +151,15 @@ def grubbs(values: Floats) -> tuple[int, float]:
 
 
 def _outliers(series: Series) -> list[str]:
-    titles = {name: title for name, title, _ in METRICS}
     found = [(level, name, known, *grubbs(np.log([v for _, v in known]))) for (level, name), known in series.items()]
     notes = []
     for (level, name, known, index, _), p in zip(found, holm([p for *_, p in found]), strict=True):
         repeat, value = known[index]
         others = float(np.median([v for at, (_, v) in enumerate(known) if at != index]))
-        apart = value / others - 1
+        apart, title = value / others - 1, POINT_COLUMNS[name].title
         if p is not None and p < SIGNIFICANCE and abs(apart) >= SMALLEST:
             notes.append(
-                f"repeat {repeat} at {level} is an outlier: its {titles[name]} is {change(apart)} from the median of the others "
+                f"repeat {repeat} at {level} is an outlier: its {title} is {change(apart)} from the median of the others "
                 f"(Grubbs' test, p = {p:.2g}{_of(len(found))}); check what else the machine was doing, or measure the level again"
             )
     return notes
@@ -205,7 +193,7 @@ def seasonal_kendall(seasons: Sequence[Floats]) -> float:
 def _drifts(series: Series, *, several_starts: bool) -> list[str]:
     """Return what rose or fell over the repeats. The levels of one start share its speed: they count once."""
     found = []
-    for name, title, _ in METRICS:
+    for name in METRICS:
         seasons = [np.log([v for _, v in known]) for (_, own), known in series.items() if own == name]
         if not seasons:
             continue
@@ -217,7 +205,7 @@ def _drifts(series: Series, *, several_starts: bool) -> list[str]:
             for values in seasons
             for i, j in combinations(range(values.size), 2)
         ]
-        found.append((title, float(np.expm1(np.median(slopes))), seasonal_kendall(seasons)))
+        found.append((POINT_COLUMNS[name].title, float(np.expm1(np.median(slopes))), seasonal_kendall(seasons)))
     return [
         f"{title} {'rose' if drift > 0 else 'fell'} by {percent(abs(drift))} from the first repeat to the last "
         f"(seasonal Kendall test over levels, p = {p:.2g}{_of(len(found))}): the machine or the engine changed over time; "

@@ -1,7 +1,7 @@
-"""Columns of stored tables as fields of dataclasses: each field has its type, unit and meaning.
+"""Columns of stored tables as fields of dataclasses: each field has its type, unit, meaning, title and direction.
 
 A dataclass whose fields are columns is the one definition of a table: `columns_of` gives what the Parquet
-schema, the CSV header and the column reference in the docs are made from.
+schema, the CSV header, the column reference in the docs and the headings of every screen are made from.
 """
 
 import types
@@ -10,29 +10,60 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 Kind = Literal["str", "int", "float", "bool", "list[str]", "list[int]"]
+Better = Literal["higher", "lower"]
+Screen = Literal["run", "show", "report", "chart", "dashboard", "mlflow"]
+"""Where a column is shown: the points of a run when it ends, of `show` and of the report, what a chart says of a point, the
+dashboard's list of runs, and MLflow's charts of a study."""
+SHARE = "0..1"
+"""The unit of shares."""
+ABBREVIATIONS = ("ttft", "itl", "tpot", "e2e", "ttfo")
 _KINDS: dict[Any, Kind] = {str: "str", int: "int", float: "float", bool: "bool"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a table. `bits` is the width of an integer in Parquet; `unit` is empty where there is none."""
+    """One column of a table. `bits` is the width of an integer in Parquet; `unit` is empty where there is none.
+
+    `title` is what it is called in a sentence and `heading` in a table; `better` is the direction of a metric, `shown` where
+    it is shown.
+    """
 
     name: str
     kind: Kind
     nullable: bool
     unit: str
     description: str
+    title: str
+    heading: str
+    better: Better | None
+    shown: tuple[Screen, ...]
     bits: int = 64
 
+    @property
+    def labelled(self) -> str:
+        """The title with its unit."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
 
-def about(unit: str, description: str, *, bits: int = 64) -> dict[str, Any]:
-    """Return the metadata that makes a dataclass field a column."""
-    return {"unit": unit, "description": description, "bits": bits}
+
+def about(
+    unit: str,
+    description: str,
+    *,
+    title: str = "",
+    heading: str = "",
+    better: Better | None = None,
+    shown: tuple[Screen, ...] = (),
+    bits: int = 64,
+) -> dict[str, Any]:
+    """Return the metadata that makes a dataclass field a column: without a title it is called by its name, without a heading
+    by its title, and of latencies lower is better."""
+    given = {"unit": unit, "description": description, "title": title, "heading": heading, "shown": shown, "bits": bits}
+    return {**given, "better": better or ("lower" if unit == "ms" else None)}
 
 
-def column(unit: str, description: str, *, default: Any = None, bits: int = 64) -> Any:
-    """Declare a dataclass field as a column with a default, null unless given."""
-    return field(default=default, metadata=about(unit, description, bits=bits))
+def column(unit: str, description: str, *, default: Any = None, **more: Any) -> Any:
+    """Declare a dataclass field as a column with a default, null unless given, and `more` as in `about`."""
+    return field(default=default, metadata=about(unit, description, **more))
 
 
 @cache
@@ -43,8 +74,16 @@ def columns_of(table: type) -> tuple[Column, ...]:
     for one in fields(table):
         if "description" in one.metadata:
             kind, nullable = kind_of(hints[one.name])
-            found.append(Column(name=one.name, kind=kind, nullable=nullable, **one.metadata))
+            title = one.metadata["title"] or _title_of(one.name)
+            named = {**one.metadata, "title": title, "heading": one.metadata["heading"] or title}
+            found.append(Column(name=one.name, kind=kind, nullable=nullable, **named))
     return tuple(found)
+
+
+def _title_of(name: str) -> str:
+    """Return a column's name in words: `TTFT p50` for `ttft_ms_p50`."""
+    words = (word for word in name.split("_") if word not in ("ms", "ns", "s"))
+    return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
 def kind_of(hint: Any) -> tuple[Kind, bool]:

@@ -1,7 +1,7 @@
 """The columns of points.csv and points.parquet, one row a point.
 
-`PointRow` is the only definition of these columns: their order, names, types, units and meaning. `measure.points` explains
-which requests count for which number.
+`PointRow` is the only definition of these columns: their order, names, types, units, meaning, what they are called, which
+direction is better and where they are shown. `measure.points` explains which requests count for which number.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from servebench.contracts.columns import column, columns_of
+from servebench.contracts.columns import Column, Screen, column, columns_of
 from servebench.util.figures import MISSING
 
 Verdict = Literal["valid", "doubtful", "void"]
+TABLES: tuple[Screen, ...] = ("run", "show", "report")
+PRICES: tuple[Screen, ...] = ("report", "dashboard", "mlflow")
+EVERYWHERE: tuple[Screen, ...] = (*TABLES, "chart", "dashboard", "mlflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,61 +38,130 @@ class PointRow:
     rate: float | None = column("req/s", "Requests sent a second; null for a load given as a concurrency.")
     repeat: int = column("", "Which repeat of the level this is, from 0.", default=0)
     requests_planned: int | None = column("", "Requests the point was meant to send.")
-    requests_ok: int | None = column("", "Requests that were answered completely.")
-    requests_failed: int | None = column("", "Requests that failed; those abandoned on purpose are not counted.")
-    window_s: float | None = column("s", "Length of the measurement window, without what is left out.")
-    output_throughput_tok_s: float | None = column("tok/s", "Output tokens that arrived inside the window, a second.")
-    output_throughput_whole_run_tok_s: float | None = column(
-        "tok/s", "Output tokens a second from the first request sent to the last one ended, as other tools report it."
+    requests_ok: int | None = column(
+        "",
+        "Requests that were answered completely.",
+        title="requests",
+        heading="ok",
+        better="higher",
+        shown=(*TABLES, "chart"),
     )
-    request_throughput_req_s: float | None = column("req/s", "Ok requests that ended inside the window, a second.")
-    goodput_req_s: float | None = column("req/s", "Ok requests that met every limit of the SLO, a second.")
+    requests_failed: int | None = column(
+        "",
+        "Requests that failed; those abandoned on purpose are not counted.",
+        title="failed requests",
+        heading="fail",
+        better="lower",
+        shown=(*TABLES, "chart", "mlflow"),
+    )
+    window_s: float | None = column("s", "Length of the measurement window, without what is left out.")
+    output_throughput_tok_s: float | None = column(
+        "tok/s",
+        "Output tokens that arrived inside the window, a second.",
+        title="output throughput",
+        heading="tok/s",
+        better="higher",
+        shown=EVERYWHERE,
+    )
+    output_throughput_whole_run_tok_s: float | None = column(
+        "tok/s",
+        "Output tokens a second from the first request sent to the last one ended, as other tools report it.",
+        title="output throughput of the whole run",
+        better="higher",
+    )
+    request_throughput_req_s: float | None = column(
+        "req/s",
+        "Ok requests that ended inside the window, a second.",
+        title="request throughput",
+        heading="req/s",
+        better="higher",
+        shown=("report",),
+    )
+    goodput_req_s: float | None = column(
+        "req/s",
+        "Ok requests that met every limit of the SLO, a second.",
+        title="requests within the SLO",
+        heading="req/s in SLO",
+        better="higher",
+        shown=("show", "report", "chart", "mlflow"),
+    )
     ttft_ms_mean: float | None = column("ms", "Mean time to first token (TTFT).")
-    ttft_ms_p50: float | None = column("ms", "Median time to first token.")
+    ttft_ms_p50: float | None = column("ms", "Median time to first token.", shown=EVERYWHERE)
     ttft_ms_p90: float | None = column("ms", "90th percentile of time to first token.")
     ttft_ms_p95: float | None = column("ms", "95th percentile of time to first token.")
-    ttft_ms_p99: float | None = column("ms", "99th percentile of time to first token.")
+    ttft_ms_p99: float | None = column("ms", "99th percentile of time to first token.", shown=EVERYWHERE)
     ttft_ms_min: float | None = column("ms", "Shortest time to first token.")
     ttft_ms_max: float | None = column("ms", "Longest time to first token.")
     ttft_ms_n: int | None = column("", "Requests with a time to first token.")
-    itl_ms_mean: float | None = column("ms", "Mean inter-token latency (ITL): the gap between two content events.")
+    itl_ms_mean: float | None = column(
+        "ms", "Mean inter-token latency (ITL): the gap between two content events.", shown=(*TABLES, "mlflow")
+    )
     itl_ms_p50: float | None = column("ms", "Median inter-token latency.")
     itl_ms_p90: float | None = column("ms", "90th percentile of inter-token latency.")
     itl_ms_p95: float | None = column("ms", "95th percentile of inter-token latency.")
-    itl_ms_p99: float | None = column("ms", "99th percentile of inter-token latency.")
+    itl_ms_p99: float | None = column("ms", "99th percentile of inter-token latency.", shown=TABLES)
     itl_ms_min: float | None = column("ms", "Shortest inter-token latency.")
     itl_ms_max: float | None = column("ms", "Longest inter-token latency.")
     itl_ms_n: int | None = column("", "Gaps between content events, over all requests.")
-    tpot_ms_mean: float | None = column("ms", "Mean time per output token (TPOT) after the first, per request.")
-    tpot_ms_p50: float | None = column("ms", "Median time per output token.")
+    tpot_ms_mean: float | None = column(
+        "ms", "Mean time per output token (TPOT) after the first, per request.", shown=(*TABLES, "dashboard", "mlflow")
+    )
+    tpot_ms_p50: float | None = column("ms", "Median time per output token.", shown=("chart",))
     tpot_ms_p90: float | None = column("ms", "90th percentile of time per output token.")
     tpot_ms_p95: float | None = column("ms", "95th percentile of time per output token.")
-    tpot_ms_p99: float | None = column("ms", "99th percentile of time per output token.")
+    tpot_ms_p99: float | None = column("ms", "99th percentile of time per output token.", shown=("chart",))
     tpot_ms_min: float | None = column("ms", "Shortest time per output token.")
     tpot_ms_max: float | None = column("ms", "Longest time per output token.")
     tpot_ms_n: int | None = column("", "Requests with a time per output token (two tokens or more).")
     e2e_ms_mean: float | None = column("ms", "Mean end-to-end latency (E2E): from sent to the last content event.")
-    e2e_ms_p50: float | None = column("ms", "Median end-to-end latency.")
+    e2e_ms_p50: float | None = column("ms", "Median end-to-end latency.", shown=(*TABLES, "chart", "mlflow"))
     e2e_ms_p90: float | None = column("ms", "90th percentile of end-to-end latency.")
     e2e_ms_p95: float | None = column("ms", "95th percentile of end-to-end latency.")
-    e2e_ms_p99: float | None = column("ms", "99th percentile of end-to-end latency.")
+    e2e_ms_p99: float | None = column("ms", "99th percentile of end-to-end latency.", shown=("report", "chart"))
     e2e_ms_min: float | None = column("ms", "Shortest end-to-end latency.")
     e2e_ms_max: float | None = column("ms", "Longest end-to-end latency.")
     e2e_ms_n: int | None = column("", "Requests with an end-to-end latency.")
     lateness_ms_p99: float | None = column("ms", "99th percentile of how late the client sent requests.")
     prefix_cache_hit_rate: float | None = column(
-        "0..1", "Share of prompt tokens that the engine found in its prefix cache."
+        "0..1",
+        "Share of prompt tokens that the engine found in its prefix cache.",
+        title="prefix cache hits",
+        heading="cache hits",
+        better="higher",
+        shown=("report", "mlflow"),
     )
-    json_compliance: float | None = column("0..1", "Share of answers with an enforced schema that fit it.")
-    energy_j_per_token: float | None = column("J/token", "Energy used inside the window per output token.")
-    cost_usd_per_mtok: float | None = column("USD", "Price of the GPUs for a million output tokens.")
+    json_compliance: float | None = column(
+        "0..1",
+        "Share of answers with an enforced schema that fit it.",
+        title="valid JSON",
+        better="higher",
+        shown=("report", "mlflow"),
+    )
+    energy_j_per_token: float | None = column(
+        "J/token",
+        "Energy used inside the window per output token.",
+        title="energy",
+        heading="J/token",
+        better="lower",
+        shown=PRICES,
+    )
+    cost_usd_per_mtok: float | None = column(
+        "$/M tokens",
+        "Price of the GPUs for a million output tokens.",
+        title="price of output tokens",
+        heading="$/M tokens",
+        better="lower",
+        shown=PRICES,
+    )
     emulated: bool = column("", "Whether the engine was emulated or simulated.", default=False)
     verdict: Verdict | None = column("", "Whether the numbers can be believed: valid, doubtful or void.")
     doubts: tuple[str, ...] = column("", "Codes of the warnings about the point; in CSV separated by `;`.", default=())
     label: str = column("", "What the run is called in its study, in words that say how it differs.", default="")
-    ttft_from_schedule_ms_p50: float | None = column("ms", "Median TTFT counted from when the request was scheduled.")
+    ttft_from_schedule_ms_p50: float | None = column(
+        "ms", "Median TTFT counted from when the request was scheduled.", title="TTFT p50 from schedule"
+    )
     ttft_from_schedule_ms_p99: float | None = column(
-        "ms", "99th percentile of TTFT counted from when the request was scheduled."
+        "ms", "99th percentile of TTFT counted from when the request was scheduled.", title="TTFT p99 from schedule"
     )
     ttfo_ms_mean: float | None = column("ms", "Mean time to first output: the first content that is not reasoning.")
     connect_ms_mean: float | None = column("ms", "Mean time to open a connection.")
@@ -100,16 +172,33 @@ class PointRow:
         "Mean reasoning tokens of a request that usage counts and the server did not send; in no other column.",
     )
     output_tokens_total: int | None = column("tokens", "Output tokens of all ok requests.")
-    prefix_cache_hit_rate_ideal: float | None = column("0..1", "The best hit rate that a prefix cache could have.")
+    prefix_cache_hit_rate_ideal: float | None = column(
+        "0..1",
+        "The best hit rate that a prefix cache could have.",
+        title="prefix cache hits at best",
+        heading="hits at best",
+        shown=("report",),
+    )
     json_compliance_low: float | None = column("0..1", "Lower end of the 95% interval (Wilson) of json_compliance.")
     json_compliance_high: float | None = column("0..1", "Upper end of the 95% interval (Wilson) of json_compliance.")
     json_compliance_n: int | None = column("", "Answers with an enforced schema.")
     json_compliance_unconstrained: float | None = column(
-        "0..1", "Share of answers that fit a schema which the prompt names and the engine does not enforce."
+        "0..1",
+        "Share of answers that fit a schema which the prompt names and the engine does not enforce.",
+        title="unconstrained JSON",
+        better="higher",
+        shown=("report",),
     )
     constraint_ttft_ms: float | None = column("ms", "Mean extra TTFT of a constrained request over its free twin.")
     constraint_tpot_ms: float | None = column("ms", "Mean extra TPOT of a constrained request over its free twin.")
-    needle_recall: float | None = column("0..1", "Share of the facts hidden in long prompts that the answers contain.")
+    needle_recall: float | None = column(
+        "0..1",
+        "Share of the facts hidden in long prompts that the answers contain.",
+        title="needles found",
+        heading="needles",
+        better="higher",
+        shown=("report",),
+    )
     average_in_flight: float | None = column("", "Mean number of requests in flight over the window.")
     level_reached: bool | None = column("", "Whether the requested concurrency was ever in flight.")
     events: int | None = column("", "Content events of all ok requests.")
@@ -180,12 +269,40 @@ class PointRow:
         "", "Mean number of requests that the engine held beyond those in flight."
     )
     cancelled_freed: bool | None = column("", "Whether the engine stopped working on abandoned requests.")
-    cost_usd_per_mgood: float | None = column("USD", "Price of the GPUs for a million requests that met the SLO.")
-    output_tok_s_per_w: float | None = column("tok/s/W", "Output throughput per watt: output tokens per joule.")
-    ttft_ms_p50_all: float | None = column("ms", "Median TTFT with failed requests counted as infinitely slow.")
-    ttft_ms_p99_all: float | None = column("ms", "TTFT p99 with failed requests counted as infinitely slow.")
-    e2e_ms_p50_all: float | None = column("ms", "Median E2E latency with failed requests counted as infinitely slow.")
-    e2e_ms_p99_all: float | None = column("ms", "E2E latency p99 with failed requests counted as infinitely slow.")
+    cost_usd_per_mgood: float | None = column(
+        "$/M requests within the SLO",
+        "Price of the GPUs for a million requests that met the SLO.",
+        title="price of requests",
+        heading="$/M req in SLO",
+        better="lower",
+        shown=PRICES,
+    )
+    output_tok_s_per_w: float | None = column(
+        "tok/s/W",
+        "Output throughput per watt: output tokens per joule.",
+        title="throughput per watt",
+        heading="tok/s/W",
+        better="higher",
+        shown=("report", "dashboard"),
+    )
+    ttft_ms_p50_all: float | None = column(
+        "ms", "Median TTFT with failed requests counted as infinitely slow.", title="TTFT p50 with failed"
+    )
+    ttft_ms_p99_all: float | None = column(
+        "ms",
+        "TTFT p99 with failed requests counted as infinitely slow.",
+        title="TTFT p99 with failed",
+        shown=("report",),
+    )
+    e2e_ms_p50_all: float | None = column(
+        "ms", "Median E2E latency with failed requests counted as infinitely slow.", title="E2E p50 with failed"
+    )
+    e2e_ms_p99_all: float | None = column(
+        "ms",
+        "E2E latency p99 with failed requests counted as infinitely slow.",
+        title="E2E p99 with failed",
+        shown=("report",),
+    )
     server_prefix_cache_hit_rate: float | None = column("0..1", "Prefix cache hit rate by the engine's own counters.")
     server_running_mean: float | None = column("", "Mean number of requests that the engine was working on.")
     server_waiting_mean: float | None = column("", "Mean number of requests in the engine's queue.")
@@ -228,13 +345,13 @@ class PointRow:
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a column by name. Raises KeyError for an unknown column."""
-        if name in COLUMN_NAMES:
+        if name in POINT_COLUMNS:
             return getattr(self, name)
         return self.extra[name]
 
     def get(self, name: str, /, default: Any = None) -> Any:
         """Return the value of a column by name, or `default` where it is null or unknown."""
-        value = getattr(self, name) if name in COLUMN_NAMES else self.extra.get(name)
+        value = getattr(self, name) if name in POINT_COLUMNS else self.extra.get(name)
         return default if value is None else value
 
     @property
@@ -269,15 +386,22 @@ class PointRow:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all columns in order as plain values, those of `extra` last."""
-        row = {name: getattr(self, name) for name in COLUMN_NAMES}
+        row = {name: getattr(self, name) for name in POINT_COLUMNS}
         return {name: list(cell) if isinstance(cell, tuple) else cell for name, cell in row.items()} | dict(self.extra)
 
 
-COLUMN_NAMES: Mapping[str, None] = dict.fromkeys(one.name for one in columns_of(PointRow))
-"""The names of the columns in order."""
+POINT_COLUMNS: Mapping[str, Column] = {one.name: one for one in columns_of(PointRow)}
+"""The columns by name, in order."""
 
 _CONVERT = {"str": str, "int": int, "float": float, "bool": bool, "list[str]": tuple, "list[int]": tuple}
-_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {one.name: _CONVERT[one.kind] for one in columns_of(PointRow)}
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {name: _CONVERT[one.kind] for name, one in POINT_COLUMNS.items()}
+
+
+def columns_shown(screen: Screen) -> list[Column]:
+    """Return the columns of points that a screen shows, those of one quantity side by side."""
+    shown = [one for one in POINT_COLUMNS.values() if screen in one.shown]
+    quantities = list(dict.fromkeys(one.name.partition("_")[0] for one in shown))
+    return sorted(shown, key=lambda one: quantities.index(one.name.partition("_")[0]))
 
 
 def level_label(concurrency: int | None, rate: float | None) -> str:

@@ -184,6 +184,11 @@ class StudyData:
         return _words(self.state.get("words"))
 
     @property
+    def is_tune(self) -> bool:
+        """Whether its runs are the candidates of a tune."""
+        return self.words[:1] == ("tune",)
+
+    @property
     def command(self) -> str:
         """The command that made it; empty if that is unknown."""
         return _command(self.state.get("words"))

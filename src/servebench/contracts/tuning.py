@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.precision import seconds_of, share_of
 
 Origin = Literal["stock", "rule", "recipe", "limit", "sampled", "taken back"]
@@ -19,31 +20,34 @@ MAX_LOAD = "max_load"
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A quantity to improve: the column of a point that holds it, and whether more is better."""
+    """A quantity to improve: the column of a point that holds it, and none for MAX_LOAD."""
 
     name: str
     column: str
-    unit: str
-    higher: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit of its values."""
+        return POINT_COLUMNS[self.column].unit if self.column else "users or req/s"
+
+    @property
+    def higher(self) -> bool:
+        """Whether more is better."""
+        return not self.column or POINT_COLUMNS[self.column].better == "higher"
 
 
-OBJECTIVES: Mapping[str, Objective] = {
-    one.name: one
-    for one in (
-        Objective(name="output_throughput", column="output_throughput_tok_s", unit="tok/s", higher=True),
-        Objective(name="request_throughput", column="request_throughput_req_s", unit="req/s", higher=True),
-        Objective(name="goodput", column="goodput_req_s", unit="req/s", higher=True),
-        Objective(name=MAX_LOAD, column="", unit="users or req/s", higher=True),
-        Objective(name="cost_usd_per_mtok", column="cost_usd_per_mtok", unit="USD/Mtok"),
-        # failed requests are infinitely slow in these
-        Objective(name="ttft_p50", column="ttft_ms_p50_all", unit="ms"),
-        Objective(name="ttft_p99", column="ttft_ms_p99_all", unit="ms"),
-        Objective(name="e2e_p50", column="e2e_ms_p50_all", unit="ms"),
-        Objective(name="e2e_p99", column="e2e_ms_p99_all", unit="ms"),
-        Objective(name="tpot_mean", column="tpot_ms_mean", unit="ms"),
-        Objective(name="itl_mean", column="itl_ms_mean", unit="ms"),
-    )
+_OBJECTIVES = {
+    "output_throughput": "output_throughput_tok_s",
+    "request_throughput": "request_throughput_req_s",
+    "goodput": "goodput_req_s",
+    MAX_LOAD: "",
+    "cost_usd_per_mtok": "cost_usd_per_mtok",
+    # failed requests are infinitely slow in these
+    **{f"{name}_{percent}": f"{name}_ms_{percent}_all" for name in ("ttft", "e2e") for percent in ("p50", "p99")},
+    "tpot_mean": "tpot_ms_mean",
+    "itl_mean": "itl_ms_mean",
 }
+OBJECTIVES: Mapping[str, Objective] = {name: Objective(name=name, column=one) for name, one in _OBJECTIVES.items()}
 """The objectives by name."""
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.measure.columns import gaps_ms, measured_rows
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -164,7 +164,7 @@ def retell(requests: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> li
             found.append(
                 Retold(
                     metric=f"{name}_{statistic}",
-                    unit="ms",
+                    unit=POINT_COLUMNS[f"{name}_{statistic}"].unit,
                     own=row.get(f"{name}_{statistic}"),
                     whole_run=float(reduce(ours[name])) if ours[name].size else None,
                     theirs=float(reduce(theirs[name])),
@@ -239,7 +239,7 @@ def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: PointRow, dialec
     return [
         Retold(
             metric="output_throughput_tok_s",
-            unit="tok/s",
+            unit=POINT_COLUMNS["output_throughput_tok_s"].unit,
             own=row.output_throughput_tok_s,
             whole_run=float(counted.sum() / whole_s) if known and whole_s > 0 else None,
             theirs=float(np.nansum(theirs) / their_s) if their_s > 0 and not np.isnan(theirs).any() else None,
@@ -247,7 +247,7 @@ def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: PointRow, dialec
         ),
         Retold(
             metric="request_throughput_req_s",
-            unit="req/s",
+            unit=POINT_COLUMNS["request_throughput_req_s"].unit,
             own=row.request_throughput_req_s,
             whole_run=len(ok) / whole_s if whole_s > 0 else None,
             theirs=len(ok) / their_s if their_s > 0 else None,

@@ -34,6 +34,7 @@ Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996,
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -43,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.exchange import ClientFloor, PhaseReport
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
@@ -62,8 +63,6 @@ Ints = NDArray[np.int64]
 OURS = ("cancelled", "abandoned")
 """Outcomes caused by the client, which do not describe the engine."""
 
-PERCENTILES = (50, 90, 95, 99)
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "n")
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 ALL_LATENCIES = ("ttft_ms", "e2e_ms")
 """Latencies that also have `_all` columns, with failed requests counted as infinitely slow."""
@@ -336,11 +335,20 @@ def _event_weights(record: Record) -> Floats | None:
     return weights
 
 
+def _percentiles(name: str, values: Floats) -> dict[str, Any]:
+    """Return the percentiles of a latency that have a column."""
+    if not values.size:
+        return {}
+    known = [found for found in map(re.compile(rf"{name}_p(\d+)").fullmatch, POINT_COLUMNS) if found]
+    shares = np.percentile(values, [int(found[1]) for found in known]).tolist()
+    return dict(zip((found[0] for found in known), shares, strict=True))
+
+
 def _statistics(name: str, values: Floats) -> dict[str, Any]:
     if not values.size:
         return {f"{name}_n": 0}
-    found = dict(zip((f"{name}_p{p}" for p in PERCENTILES), np.percentile(values, PERCENTILES).tolist(), strict=True))
-    return found | {
+    return {
+        **_percentiles(name, values),
         f"{name}_mean": float(values.mean()),
         f"{name}_min": float(values.min()),
         f"{name}_max": float(values.max()),
@@ -361,8 +369,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _means(inside: Sequence[Record]) -> dict[str, Any]:
-    name = "ttft_from_schedule_ms"
-    waited = _statistics(name, _floats([derive.ttft_from_schedule_ms(r) for r in inside]))
     hits = [
         (r.cached_tokens, r.prompt_tokens)
         for r in inside
@@ -370,8 +376,7 @@ def _means(inside: Sequence[Record]) -> dict[str, Any]:
     ]
     prompt = sum(tokens for _, tokens in hits)
     return {
-        f"{name}_p50": waited.get(f"{name}_p50"),
-        f"{name}_p99": waited.get(f"{name}_p99"),
+        **_percentiles("ttft_from_schedule_ms", _floats([derive.ttft_from_schedule_ms(r) for r in inside])),
         "ttfo_ms_mean": _mean([derive.ttfo_ms(r) for r in inside]),
         "connect_ms_mean": _mean([derive.connect_ms(r) for r in inside]),
         "input_tokens_mean": _mean([r.prompt_tokens for r in inside]),
@@ -508,7 +513,7 @@ def _client(
 ) -> dict[str, Any]:
     late = [derive.lateness_ms(r) for r in measured if window is not None and _sent_inside(r, window)]
     return {
-        "lateness_ms_p99": _statistics("late", _floats(late)).get("late_p99"),
+        **_percentiles("lateness_ms", _floats(late)),
         "client_cpu_share": _rate(report.cpu_s / context.workers, report.elapsed_s),
         "connections_failed": report.connections_failed,
         "receive_queue_bytes_max": report.receive_queue_bytes_max,

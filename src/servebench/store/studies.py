@@ -316,16 +316,22 @@ CONDITION_KEYS = (*FACTS, "status", "study", "run", "tool")
 
 def matches(run: RunData, conditions: Mapping[str, str]) -> bool:
     """Return whether a run meets the conditions. A key is one of FACTS, `status`, `study`, `run`, or a config key such
-    as `engine.dtype`; a value matches the whole or, with `*`, a part of it, and commas part alternatives."""
+    as `engine.dtype`; a study also has its short id. A value matches the whole or, with `*`, a part of it, and commas part
+    alternatives."""
     from fnmatch import fnmatchcase
 
-    for key, asked in conditions.items():
-        actual = _looked_up(run, key)
-        value = "null" if actual is None else str(actual).lower()
+    def is_met(value: str, asked: str) -> bool:
         # the whole value first: a list has commas and brackets, which a pattern reads otherwise
         patterns = [one.strip().lower() for one in asked.split(",")]
         same = value.replace(" ", "") == asked.replace(" ", "").lower()
-        if not same and not any(value == one or fnmatchcase(value, one) for one in patterns):
+        return same or any(value == one or fnmatchcase(value, one) for one in patterns)
+
+    for key, asked in conditions.items():
+        actual = _looked_up(run, key)
+        values = ["null" if actual is None else str(actual).lower()]
+        if key == "study":
+            values.append(short_id(run.study_id).lower())
+        if not any(is_met(value, asked) for value in values):
             return False
     return True
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from servebench.contracts.point_row import columns_shown
 from servebench.contracts.stored import RunData, StudyData
 from servebench.store.tracking import SUMMARY_FACTS
 
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 FOLDER = "summary"
 WHOLE = "summary.json"
 NOTE_WIDTH = 100
-METRICS = (
-    "output_throughput_tok_s", "goodput_req_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_mean", "tpot_ms_mean",
-    "e2e_ms_p50", "requests_failed", "json_compliance", "prefix_cache_hit_rate", "energy_j_per_token",
-    "cost_usd_per_mtok", "cost_usd_per_mgood",
-)  # fmt: skip
-"""Metrics of each engine over the load in MLflow's parent run."""
 
 
 def write_summary(path: Path) -> Path:
@@ -77,14 +72,14 @@ def metrics(data: Page) -> list[dict[str, Any]]:
 
     return [
         {
-            "name": f"{name}/{label(one.name)}",
+            "name": f"{column.name}/{label(one.name)}",
             "value": value,
             **{key: own[-1].get(key) for key in ("concurrency", "rate", "window_end_ns")},
         }
         for one in data.runs
         for own in levels_of(row for row in one.rows if row.verdict != "void").values()
-        for name in METRICS
-        if (value := mean_of(own, name)) is not None
+        for column in columns_shown("mlflow")
+        if (value := mean_of(own, column.name)) is not None
     ]
 
 

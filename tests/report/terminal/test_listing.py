@@ -1,11 +1,13 @@
 """The list of stored runs."""
 
 import io
+import json
 
 import pytest
 from rich.text import Text
 
 from servebench.analysis.estimate import best_level
+from servebench.cli.main import dispatch
 from servebench.contracts.point_row import PointRow
 from servebench.report.terminal import listing
 from servebench.report.terminal.tables import CleanConsole
@@ -45,7 +47,80 @@ def test_a_terminal_shows_the_newest_runs_with_their_numbers(printed, terminal, 
     assert numbers[-shown:] == list(range(7 - shown, 7))
     assert ("--all" in text) == (shown < 6)
     assert f"{6 - shown} older" in text or shown == 6
-    assert max(map(len, text.splitlines())) <= 80
+    assert not terminal or max(map(len, text.splitlines())) <= 80
+
+
+LONG = "a_rather_long_name_of_a_study_that_somebody_chose_for_reasons_of_their_own"
+
+
+@pytest.fixture
+def on_terminal(monkeypatch):
+    """Return what a terminal of some width shows of the studies of a folder, as lines."""
+
+    def lines(outputs, width, **more):
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+        file = Terminal()
+        monkeypatch.setattr(listing, "console", lambda: CleanConsole(file, width=width, soft_wrap=False))
+        studies = load_outputs(outputs, listed_rows)
+        listing.list_runs(studies, as_json=False, numbers=number_runs(outputs), **more)
+        return [line.rstrip() for line in Text.from_ansi(file.getvalue()).plain.splitlines()]
+
+    return lines
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 120, 160, 240])
+def test_long_names_never_cut_or_break_the_other_columns(make_study, on_terminal, width):
+    path = make_study(
+        ROW, (SimulatedEngine(name=f"another_{LONG}"), SimulatedLoad(levels=(1,), requests=10)), name=LONG
+    )
+    found = on_terminal(path.parent, width)
+    assert max(map(len, found)) <= width
+    rows = [line.split() for line in found if line.split()[:1] in (["1"], ["2"])]
+    assert [row.count("finished") for row in rows] == [1, 1]
+    assert all("1 valid" in " ".join(row) for row in rows)
+    heads = found[0].split()
+    assert heads[:4] == ["#", "study", "run", "when"]
+    # the names are whole, in one line or in several
+    start = found[0].index("study")
+    assert "".join(line[start : found[0].index("run")].strip() for line in found[2:-1]).startswith(LONG)
+
+
+def test_a_tune_is_one_line_unless_its_candidates_are_asked_for(make_study, on_terminal):
+    make_study(ROW, name="before")
+    tune = make_study(ROW, ROW, ROW, name="1124-5it_tune-vllm")
+    state = json.loads((tune / "study.json").read_text())
+    (tune / "study.json").write_text(json.dumps(state | {"words": ["tune", "engine=vllm"]}))
+
+    def numbers(**more):
+        found = on_terminal(tune.parent, 100, **more)
+        return [line.split()[0] for line in found if line[:4].strip()[:1].isdigit()]
+
+    assert numbers() == ["1", "2", "3", "4"]
+    assert numbers(candidates=False) == ["1", "2-4"]
+    (line,) = [
+        line for line in on_terminal(tune.parent, 100, candidates=False) if "1124-5it " in line and "2-4" in line
+    ]
+    assert "3 candidates" in line
+    assert "3 valid" in line
+    # it counts as one of the newest
+    assert numbers(candidates=False, most=2) == ["1", "2-4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"), [([], 1), (["--all"], 2), (["study=1124-5it"], 2), (["study=*-vllm"], 2), (["engine=alpha"], 1)]
+)
+def test_ls_finds_a_study_by_its_short_id_and_shows_candidates_where_a_study_is_named(make_study, capsys, words, lines):
+    tune = make_study(ROW, ROW, name="1124-5it_tune-vllm")
+    state = json.loads((tune / "study.json").read_text())
+    (tune / "study.json").write_text(json.dumps(state | {"words": ["tune", "engine=vllm"]}))
+    assert dispatch(["ls", *words, "--outputs", str(tune.parent)]) == 0
+    found = [line for line in capsys.readouterr().out.splitlines() if line.strip()[:1].isdigit()]
+    assert len(found) == lines
+    assert dispatch(["ls", *words, "--json", "--outputs", str(tune.parent)]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
 
 
 def test_the_best_of_a_run_is_the_mean_over_its_starts_and_not_the_luckiest():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict import Reason, ReasonKind
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 
 VALUES_MIN = 12
 """The fewest requests, or slices of time, of a start: its slow waves need four values each (`rates.SLOW_WAVES`)."""
@@ -36,14 +36,18 @@ class Metric:
     requests_min: int = VALUES_MIN
 
 
+def _metric(name: str, source: str, percent: float | None = None, *, requests_min: int = VALUES_MIN) -> Metric:
+    found = POINT_COLUMNS[name]
+    higher = found.better == "higher"
+    return Metric(name, found.title, source, percent, higher, found.unit, requests_min)
+
+
 METRICS = (
-    Metric(
-        "output_throughput_tok_s", "output throughput", "throughput_tok_s", None, higher_is_better=True, unit="tok/s"
-    ),
-    Metric("ttft_ms_p50", "TTFT p50", "ttft_ms", 50),
-    Metric("ttft_ms_p99", "TTFT p99", "ttft_ms", 99, requests_min=P99_REQUESTS_MIN),
-    Metric("tpot_ms_p50", "TPOT p50", "tpot_ms", 50),
-    Metric("e2e_ms_p50", "E2E p50", "e2e_ms", 50),
+    _metric("output_throughput_tok_s", "throughput_tok_s"),
+    _metric("ttft_ms_p50", "ttft_ms", 50),
+    _metric("ttft_ms_p99", "ttft_ms", 99, requests_min=P99_REQUESTS_MIN),
+    _metric("tpot_ms_p50", "tpot_ms", 50),
+    _metric("e2e_ms_p50", "e2e_ms", 50),
 )
 FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")
 

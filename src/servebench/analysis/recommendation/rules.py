@@ -14,18 +14,14 @@ from pydantic_core import ErrorDetails
 
 from servebench.analysis.slo import SloLimits
 from servebench.config.problems import format_value
-from servebench.contracts.columns import columns_of
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.util.bounded_file import STATE_BYTES_MAX, load_yaml, read_bytes
 from servebench.util.errors import ConfigError, reason_of
 
-LOWER_IS_BETTER = ("_ms", "cost_", "energy_", "cold_start")
-UNITS = {column.name: column.unit for column in columns_of(PointRow)} | {
-    "cold_start": "s",
-    "cost_usd_per_mtok": "$/M tokens",
-    "cost_usd_per_mgood": "$/M requests within the SLO",
-}
-"""The unit of each metric as text shows it."""
+COLD_START = "cold_start"
+"""The metric that no column holds: the seconds of a cold start."""
+_BETTER = {name: one.better for name, one in POINT_COLUMNS.items()}
+_UNITS = {name: one.unit for name, one in POINT_COLUMNS.items()}
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
@@ -37,7 +33,7 @@ class UseCase:
     name: str
     title: str
     measure: str
-    metric: str = "cold_start"
+    metric: str = COLD_START
     workloads: tuple[str, ...] | None = None
     limits: SloLimits = field(default_factory=SloLimits)
     own_slo: bool = False
@@ -48,12 +44,12 @@ class UseCase:
     @property
     def lower_is_better(self) -> bool:
         """Whether a small score is a good one."""
-        return any(part in self.metric for part in LOWER_IS_BETTER)
+        return self.metric == COLD_START or _BETTER.get(self.metric) == "lower"
 
     @property
     def unit(self) -> str:
         """The unit of the score."""
-        return UNITS.get(self.metric, "")
+        return "s" if self.metric == COLD_START else _UNITS.get(self.metric, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +162,7 @@ def _use_case(name: str, rule: _Rule) -> UseCase:
         name=name,
         title=rule.title or name,
         measure=rule.measure,
-        metric=rule.metric or "cold_start",
+        metric=rule.metric or COLD_START,
         workloads=rule.workloads or None,
         limits=SloLimits(**(rule.slo or _Slo()).model_dump()),
         own_slo=rule.own_slo,

@@ -19,7 +19,10 @@ NEWEST = 100
 )
 @conditions_argument
 @click.option(
-    "--all", "every", is_flag=True, help=f"On a terminal show all runs, not only about {NEWEST} of the newest."
+    "--all",
+    "every",
+    is_flag=True,
+    help=f"Show all runs: the candidates of tunes, and on a terminal more than about {NEWEST} of the newest.",
 )
 @json_option
 @outputs_option
@@ -32,9 +35,11 @@ def command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outputs:
     from servebench.store.overview import listed_rows
     from servebench.store.studies import load_outputs, number_runs, select
 
-    studies = select(load_outputs(outputs, listed_rows), parse_conditions(conditions))
+    wanted = parse_conditions(conditions)
+    studies = select(load_outputs(outputs, listed_rows), wanted)
     if studies or as_json:
-        list_runs(studies, as_json=as_json, numbers=number_runs(outputs), most=None if every else NEWEST)
+        most, candidates = None if every else NEWEST, every or not {"study", "run"}.isdisjoint(wanted)
+        list_runs(studies, as_json=as_json, numbers=number_runs(outputs), most=most, candidates=candidates)
     else:
         click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 
 Floats = NDArray[np.float64]
 Spec = dict[str, Any]
@@ -64,36 +64,31 @@ class ChartMetric:
 
 
 STATS = ("p50", "p90", "p99")
+
+
+def _latency(name: str, words: str) -> ChartMetric:
+    return ChartMetric(
+        name=name,
+        title=f"{words} ({name.upper()})",
+        axis=f"{name.upper()}, ms",
+        columns={stat: f"{name}_ms_{stat}" for stat in STATS},
+        slo=f"{name}_ms",
+    )
+
+
+def _plain(name: str, column: str) -> ChartMetric:
+    found = POINT_COLUMNS[column]
+    title = found.title[:1].upper() + found.title[1:]
+    return ChartMetric(name=name, title=title, axis=found.heading, columns={"": column})
+
+
 METRICS = (
-    ChartMetric(
-        name="output_throughput",
-        title="Output throughput",
-        axis="output tok/s",
-        columns={"": "output_throughput_tok_s"},
-    ),
-    *(
-        ChartMetric(
-            name=name,
-            title=title,
-            axis=f"{name.upper()}, ms",
-            columns={stat: f"{name}_ms_{stat}" for stat in STATS},
-            slo=f"{name}_ms",
-        )
-        for name, title in (
-            ("ttft", "Time to first token (TTFT)"),
-            ("tpot", "Time per output token (TPOT)"),
-            ("itl", "Gap between tokens (ITL)"),
-            ("e2e", "Whole answer (E2E)"),
-        )
-    ),
-    ChartMetric(
-        name="goodput",
-        title="Requests within the SLO",
-        axis="requests/s in SLO",
-        columns={"": "goodput_req_s"},
-    ),
-    ChartMetric(
-        name="cost", title="Price of output tokens", axis="$ per million tokens", columns={"": "cost_usd_per_mtok"}
-    ),
-    ChartMetric(name="energy", title="Energy", axis="J per output token", columns={"": "energy_j_per_token"}),
+    _plain("output_throughput", "output_throughput_tok_s"),
+    _latency("ttft", "Time to first token"),
+    _latency("tpot", "Time per output token"),
+    _latency("itl", "Gap between tokens"),
+    _latency("e2e", "Whole answer"),
+    _plain("goodput", "goodput_req_s"),
+    _plain("cost", "cost_usd_per_mtok"),
+    _plain("energy", "energy_j_per_token"),
 )

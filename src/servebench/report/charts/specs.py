@@ -13,7 +13,7 @@ import numpy as np
 
 from servebench.analysis.estimate import estimate_level, mean_of
 from servebench.analysis.statistics import is_weak_percentile
-from servebench.contracts.point_row import PointRow, level_words
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
 from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
 from servebench.report.points import point_trust, reason_of_code
 from servebench.util.figures import number, rough, with_interval
@@ -42,22 +42,12 @@ NAMED_MAX = 6
 """More runs have no room for their names below an axis."""
 INTERVALS = ({"type": "area", "opacity": 0.13}, {"type": "rule", "opacity": 0.7})
 VISIBLE = {"filter": "indexof(hidden, datum.run) < 0"}
+TOLD = columns_shown("chart")
 TIPS = {
-    "run": "run",
-    "load": "load",
-    "trust": "trust",
-    "warnings": "warnings",
-    "output_throughput_tok_s": "output tok/s",
-    **{
-        f"{name}_ms_{stat}": f"{name.upper()} {stat}, ms" for name in ("ttft", "tpot", "e2e") for stat in ("p50", "p99")
-    },
-    "goodput_req_s": "requests/s that meet the SLO",
-    "requests_ok": "requests",
-    "requests_failed": "failed",
+    **{name: name for name in ("run", "load", "trust", "warnings")},
+    **{one.name: one.labelled for one in TOLD},
 }
 """What a point says under the mouse, with its heading."""
-COLUMNS_TOLD = tuple(TIPS)[4:]
-"""Those that are columns of points."""
 
 
 def load_of(row: PointRow) -> float | None:
@@ -110,7 +100,7 @@ def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
         "trust": "; ".join(dict.fromkeys(word for word, _ in trust)),
         "warnings": "; ".join(map(reason_of_code, why)) or "none",
     }
-    for column in COLUMNS_TOLD:
+    for column in (one.name for one in TOLD):
         if row.get(column) is not None:
             alone = f"{row[column]:,}" if isinstance(row[column], int) else with_interval(row, column)
             if is_weak_percentile(row, column):
@@ -309,7 +299,7 @@ def user_speed(series: Sequence[Series]) -> ChartSet | None:
         "user_speed_against_throughput",
         "Speed of one user against throughput",
         "Up and to the right is better; the number at a point is its load.",
-        ("tok/s of one user (1 / TPOT)", "output tok/s"),
+        ("tok/s of one user (1 / TPOT)", POINT_COLUMNS["output_throughput_tok_s"].labelled),
     )
 
 
@@ -320,18 +310,18 @@ def tradeoff(series: Sequence[Series]) -> ChartSet | None:
         "ttft_against_throughput",
         "TTFT against throughput",
         "Down and to the right is better; the number at a point is its load.",
-        ("output tok/s", "TTFT p50, ms"),
+        (POINT_COLUMNS["output_throughput_tok_s"].labelled, POINT_COLUMNS["ttft_ms_p50"].labelled),
     )
 
 
-LATENCIES = (("ttft_ms", "TTFT, ms"), ("itl_ms", "ITL, ms"), ("e2e_ms", "E2E, ms"))
+LATENCIES = {f"{one.name}_ms": one.axis for one in METRICS if one.name in ("ttft", "itl", "e2e")}
 
 
 def distributions(series: Sequence[Series], at: str) -> ChartSet | None:
     """Return the cumulative distributions of the latencies of one load level; None without values."""
     charts = []
     for panel, own in panels_of(series).items():
-        for name, axis in LATENCIES:
+        for name, axis in LATENCIES.items():
             rows = [
                 {"run": one.name, "x": float(f"{x:.4g}"), "y": round(float(y), 1)}
                 for one in own

@@ -22,7 +22,7 @@ from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.statistics import values_needed
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import PointRow, level_words
+from servebench.contracts.point_row import PointRow, columns_shown, level_words
 from servebench.report.charts import draw
 from servebench.report.charts import runs as run_charts
 from servebench.report.charts.model import STATS, ChartSet
@@ -65,10 +65,6 @@ SCROLL_HINT = (
 URL: Any = {"bind": "query-params"}
 """What makes a choice a part of the page's address, so that a link shows the same."""
 QUALITY_COLUMNS = ("n", "measure", "at", "right_per_s", "latency_ms_p50", "latency_ms_p99", "unanswered", "emulated")
-MONEY = ("energy_j_per_token", "output_tok_s_per_w", "cost_usd_per_mtok", "cost_usd_per_mgood")
-"""Shown if any run has them."""
-AVERAGED = ("output_throughput_tok_s", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", *MONEY)
-"""Shown as means over the starts and repeats of a load."""
 
 
 @st.cache_resource(show_spinner="reading the requests", max_entries=32)
@@ -84,21 +80,14 @@ def headings() -> dict[str, Any]:
         "verdict": "trust",
         "doubts": "warnings",
         "level": "load",
-        "output_throughput_tok_s": "output, tok/s",
-        "ttft_ms_p50": "TTFT p50, ms",
-        "ttft_ms_p99": "TTFT p99, ms",
-        "tpot_ms_mean": "TPOT mean, ms",
-        "energy_j_per_token": "J/token",
-        "output_tok_s_per_w": "tok/s/W",
-        "cost_usd_per_mtok": "$/M tokens",
-        "cost_usd_per_mgood": "$/M requests within the SLO",
     }
-    exact = {"output_throughput_tok_s": "%.1f", "ttft_ms_p50": "%.1f", "ttft_ms_p99": "%.1f", "tpot_ms_mean": "%.2f"}
+    exact = {"tok/s": "%.1f", "ms": "%.2f"}
     return {
         "page": st.column_config.LinkColumn("page", display_text="open"),
+        **named,
         **{
-            name: st.column_config.NumberColumn(label, format=exact[name]) if name in exact else label
-            for name, label in named.items()
+            one.name: st.column_config.NumberColumn(one.labelled, format=exact.get(one.unit))
+            for one in columns_shown("dashboard")
         },
     }
 
@@ -177,8 +166,9 @@ def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     columns[2].metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f}%")
     columns[3].metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}" if len(runs) else "-")
     best = best_points(points)
-    shown = ["page", "study", "run", "level", "output_throughput_tok_s", "verdict", "doubts", "ttft_ms_p50", "ttft_ms_p99",
-             "tpot_ms_mean", *MONEY, "engine", "workload", "engine_version", "model", "gpu"]  # fmt: skip
+    metrics = [one.name for one in columns_shown("dashboard")]
+    facts = ("engine", "workload", "engine_version", "model", "gpu")
+    shown = ["page", "study", "run", "level", metrics[0], "verdict", "doubts", *metrics[1:], *facts]
     st.text(
         "The load of each run with the highest output throughput, by the means over its starts and repeats: of the loads with "
         "valid points, else of the others. A TTFT p99 of "
@@ -187,7 +177,7 @@ def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     kept = best.assign(page="?view=Study&one-study=" + best["study"].map(quote))
     # files of older versions know no labels
     kept["run"] = kept["label"].astype(object).fillna(kept["run"]) if "label" in kept else kept["run"]
-    kept = kept[[name for name in shown if name in kept and not (name in MONEY and kept[name].isna().all())]]
+    kept = kept[[name for name in shown if name in kept and not (name in metrics and kept[name].isna().all())]]
     grid(kept.iloc[::-1].round(3), column_config=headings())
 
 
@@ -231,7 +221,8 @@ def best_points(points: pd.DataFrame) -> pd.DataFrame:
         alike = [index for index, row in enumerate(rows) if row.level_label == best.level]
         counted = [index for index in alike if rows[index].verdict != "void"] or alike
         shown = next((index for index in counted if rows[index].verdict != "valid"), counted[-1])
-        means = {name: mean_of([rows[index] for index in counted], name) for name in AVERAGED if name in own}
+        averaged = [one.name for one in columns_shown("dashboard") if one.name in own]
+        means = {name: mean_of([rows[index] for index in counted], name) for name in averaged}
         kept.append(own.iloc[[shown]].assign(**means))
     return pd.concat(kept) if kept else points.iloc[:0]
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.statistics import is_weak_percentile, values_needed
-from servebench.contracts.point_row import PointRow, level_words
+from servebench.contracts.columns import SHARE
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
 from servebench.contracts.stored import mapping
 from servebench.report.charts import runs
 from servebench.report.charts.model import STATS, Series
@@ -22,31 +23,6 @@ from servebench.util.figures import MISSING, number, percent
 
 Section = tuple[str, Any] | None
 
-POINT_COLUMNS = (
-    ("ok", "requests_ok"),
-    ("failed", "requests_failed"),
-    ("tok/s", "output_throughput_tok_s"),
-    ("req/s", "request_throughput_req_s"),
-    ("req/s in SLO", "goodput_req_s"),
-    ("TTFT p50", "ttft_ms_p50"),
-    ("TTFT p99", "ttft_ms_p99"),
-    ("TTFT p99 with failed", "ttft_ms_p99_all"),
-    ("ITL mean", "itl_ms_mean"),
-    ("ITL p99", "itl_ms_p99"),
-    ("TPOT mean", "tpot_ms_mean"),
-    ("E2E p50", "e2e_ms_p50"),
-    ("E2E p99", "e2e_ms_p99"),
-    ("E2E p99 with failed", "e2e_ms_p99_all"),
-    ("cache hits", "prefix_cache_hit_rate"),
-    ("hits at best", "prefix_cache_hit_rate_ideal"),
-    ("valid JSON", "json_compliance"),
-    ("unconstrained JSON", "json_compliance_unconstrained"),
-    ("needles", "needle_recall"),
-    ("J/token", "energy_j_per_token"),
-    ("tok/s/W", "output_tok_s_per_w"),
-    ("$/M tokens", "cost_usd_per_mtok"),
-    ("$/M req in SLO", "cost_usd_per_mgood"),
-)
 DOUBT_NOTE = (
     " Why a point is doubtful, wide or void is below its trust; Warnings and remedies, below, has these words in full."
 )
@@ -54,10 +30,6 @@ DISTURBERS_MAX = 3
 """So many are named above a timeline."""
 STILL_PANELS = 3
 """So many panels of a timeline are in its still picture: its requests, and the first ones below them."""
-SHARES = (
-    *("prefix_cache_hit_rate", "prefix_cache_hit_rate_ideal"),
-    *("json_compliance", "json_compliance_unconstrained", "needle_recall"),
-)
 FIRST = ("output_throughput", "ttft", "tpot", "goodput", "user_speed_against_throughput")
 """The charts that are shown at once; the others are a click away."""
 QUALITY_HEAD = (
@@ -155,28 +127,33 @@ def points(data: Page) -> Section:
     failed = any(row.requests_failed for _, row in rows)
     cached = any(shares_prefixes(row) for _, row in rows)
     columns = [
-        (title, column)
-        for title, column in POINT_COLUMNS
-        if any(row.get(column) is not None for _, row in rows)
-        and (failed or not column.endswith("_all"))
-        and (cached or not column.startswith("prefix_cache"))
+        one.name
+        for one in columns_shown("report")
+        if any(row.get(one.name) is not None for _, row in rows)
+        and (failed or not one.name.endswith("_all"))
+        and (cached or not one.name.startswith("prefix_cache"))
     ]
     body: list[Cells] = [
         [
             name,
             row.level_label + (f" ·{row.repeat}" if row.repeat else ""),
             _point_label(row),
-            *(_cell(row, column) for _, column in columns),
+            *(_cell(row, column) for column in columns),
         ]
         for name, row in rows
     ]
     note = " With failed: failed requests count as infinitely slow (∞)." if failed else ""
-    weak = any(is_weak_percentile(row, column) for _, row in rows for _, column in columns)
+    weak = any(is_weak_percentile(row, column) for _, row in rows for column in columns)
     doubtful = any(point_trust(row.verdict, row.doubts)[1] for _, row in rows)
     return "noted_table", {
         "boxes": (),
         "note": f"Times in ms; ± is half of the 95% interval.{f' {WEAK_NOTE}.' * weak}{note}{DOUBT_NOTE * doubtful}",
-        "table": Table("All points", ("run", "load", "trust", *(title for title, _ in columns)), body, left=(0, 2)),
+        "table": Table(
+            "All points",
+            ("run", "load", "trust", *(POINT_COLUMNS[column].heading for column in columns)),
+            body,
+            left=(0, 2),
+        ),
     }
 
 
@@ -187,7 +164,7 @@ def _point_label(row: PointRow) -> Label:
 
 
 def _cell(row: PointRow, column: str) -> str:
-    return percent(row.get(column)) if column in SHARES else cell_text(row, column)
+    return percent(row.get(column)) if POINT_COLUMNS[column].unit == SHARE else cell_text(row, column)
 
 
 def repeats(data: Page) -> Section:

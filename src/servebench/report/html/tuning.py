@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from servebench.analysis.tuning.answer import Contribution, Tried, TuneAnswer
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.report.charts import draw
 from servebench.report.charts.parts import LETTER_WIDTH
 from servebench.report.html.elements import Table
@@ -148,8 +149,18 @@ def front_spec(tried: Sequence[Tried]) -> dict[str, Any] | None:
     ]
     if not values:
         return None
-    x = {"field": "throughput", "type": "quantitative", "title": "output tok/s", "scale": {"zero": False}}
-    y = {"field": "ttft", "type": "quantitative", "title": "TTFT p50, ms", "scale": {"zero": False}}
+    x = {
+        "field": "throughput",
+        "type": "quantitative",
+        "title": POINT_COLUMNS["output_throughput_tok_s"].labelled,
+        "scale": {"zero": False},
+    }
+    y = {
+        "field": "ttft",
+        "type": "quantitative",
+        "title": POINT_COLUMNS["ttft_ms_p50"].labelled,
+        "scale": {"zero": False},
+    }
     colour = {
         "field": "kind",
         "type": "nominal",

@@ -9,21 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import level_words
+from servebench.contracts.point_row import POINT_COLUMNS, level_words
 from servebench.contracts.stored import RunData
 from servebench.measure.dialects import ToolDefinition, retell
 from servebench.report.terminal.tables import new_table
 from servebench.util.figures import change, number
 from servebench.util.plain_json import to_json as plain_json
 
-TITLES = {
-    "output_throughput_tok_s": "output tok/s",
-    "request_throughput_req_s": "requests/s",
-    "ttft_ms": "TTFT ms",
-    "tpot_ms": "TPOT ms",
-    "itl_ms": "ITL ms",
-    "e2e_ms": "E2E ms",
-}
 LEGEND = (
     "from the window: servebench measures only while the requested load is present, the tool over its whole run\n"
     "from the definition: the effect of the tool's definition on the same requests"
@@ -39,13 +31,6 @@ class ToolPoint:
     rows: Sequence[Any]
 
 
-def _title(metric: str) -> str:
-    if metric in TITLES:
-        return TITLES[metric]
-    name, _, statistic = metric.rpartition("_")
-    return f"{TITLES.get(name, name)} {statistic}"
-
-
 def print_as_tool(points: Sequence[ToolPoint], title: str, notes: Sequence[str], out: Console) -> None:
     """Print a table per point, then the tool's other definitions."""
     for point in points:
@@ -56,7 +41,7 @@ def print_as_tool(points: Sequence[ToolPoint], title: str, notes: Sequence[str],
         table.add_column("definition", overflow="fold")
         for row in point.rows:
             cells = (number(row.own), number(row.theirs), change(row.by_window), change(row.by_definition))
-            table.add_row(_title(row.metric), *cells, Text(row.because))
+            table.add_row(POINT_COLUMNS[row.metric].labelled, *cells, Text(row.because))
         out.print(table)
     out.print(LEGEND)
     for note in notes:

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from rich.console import Console, JustifyMethod
+from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.estimate import best_level, levels_of, mean_of
+from servebench.analysis.estimate import THROUGHPUT, best_level, levels_of, mean_of
 from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData
 from servebench.report.points import count_verdicts, valid_count
 from servebench.report.terminal.tables import STATUS_STYLES, console, local_time, new_table
@@ -18,8 +20,6 @@ from servebench.store.studies import command_words
 from servebench.util.figures import MISSING, number, plus_minus
 from servebench.util.plain_json import to_json as plain_json
 from servebench.util.short_id import short_id
-
-RIGHT_ALIGNED = ("#", "points", "best tok/s", "TTFT p50 ms")
 
 
 def run_facts(run: RunData) -> dict[str, Any]:
@@ -46,84 +46,151 @@ def run_facts(run: RunData) -> dict[str, Any]:
     }
 
 
-WIDE = 120
-"""From this width on, tables of runs show more columns."""
-
-
 CONTINUED_MAX = 3
 """So many studies are listed that a command continues: the newest."""
+Row = Mapping[str, str | Text]
+"""The cells of a line by heading."""
 
 
 def list_runs(
-    studies: Sequence[StudyData], *, as_json: bool, numbers: Mapping[str, int], most: int | None = None
+    studies: Sequence[StudyData],
+    *,
+    as_json: bool,
+    numbers: Mapping[str, int],
+    most: int | None = None,
+    candidates: bool = True,
 ) -> None:
-    """Print every run of the studies with its number, newest study last; on a terminal the newest studies with about `most`."""
-    out, before = console(), sum(len(study.runs) for study in studies)
-    if most is not None and out.is_terminal and not as_json:
-        studies = _newest(studies, most)
-    labels = {key: label.text for study in studies for key, label in run_labels(study.runs).items()}
+    """Print every run of the studies with its number, newest study last; on a terminal the newest studies with about `most`
+    lines. Without `candidates` the runs of a tune are one line."""
+    out = console()
     if as_json:
-        runs = (run for study in studies for run in study.runs)
-        print_json([{"number": numbers[one.run_id], "label": labels[one.run_id], **run_facts(one)} for one in runs])
-        return
-    models = {run.fact("model") or MISSING for study in studies for run in study.runs}
-    wide = out.width >= WIDE
-    more = [
-        name
-        for name, shown in {"model": wide and len(models) > 1, "TTFT p50 ms": wide, "folder": wide}.items()
-        if shown
-    ]
-    table = new_table(narrow=True)
-    for name in ("#", "study", "run", "when", "status", "points", "best tok/s", "at", *more):
-        table.add_column(
-            name, overflow="fold", no_wrap=name != "run", justify="right" if name in RIGHT_ALIGNED else "left"
+        print_json(
+            [
+                {"number": numbers[run.run_id], "label": labels[run.run_id].text, **run_facts(run)}
+                for study in studies
+                for labels in (run_labels(study.runs),)
+                for run in study.runs
+            ]
         )
-    for study in studies:
-        for run in study.runs:
-            first = short_id(study.study_id) if run is study.runs[0] else ""
-            table.add_row(str(numbers[run.run_id]), first, *_cells(run, labels[run.run_id], more))
-    out.print(table)
-    listed = (best_level(run.point_rows) for study in studies for run in study.runs)
+        return
+    shown = [(study, _rows(study, numbers, candidates=candidates)) for study in studies]
+    before = len(shown)
+    if most is not None and out.is_terminal:
+        shown = _newest(shown, most)
+    models = {run.fact("model") or MISSING for study, _ in shown for run in study.runs}
+    out.print(_fitting([row for _, rows in shown for row in rows], out, without=("model",) if len(models) == 1 else ()))
+    listed = (best_level(run.point_rows) for study, _ in shown for run in study.runs)
     if any(best is not None and best.points > 1 for best in listed):
         out.print("best tok/s: at the load where it is highest, the mean over its starts and repeats", style="dim")
     if len(models) == 1:
         out.print(f"model: {models.pop()}", style="dim")
+    _print_notes([study for study, _ in shown], out, candidates=candidates)
+    if older := sum(len(study.runs) for study in studies[: before - len(shown)]):
+        out.print(f"{older:,} older runs are not shown: add --all, or a condition such as engine=vllm", style="dim")
+
+
+def _print_notes(studies: Sequence[StudyData], out: Console, *, candidates: bool) -> None:
+    """Print what is to be done with studies, and what of them cannot be read."""
+    if not candidates and (tunes := [study for study in studies if study.is_tune]):
+        name = command_words(tunes[-1].path)
+        text = f"the best settings of a tune: servebench show {name}; its candidates: servebench ls --all"
+        out.print(text, style="dim")
     for study in [one for one in studies if one.status == "interrupted"][-CONTINUED_MAX:]:
         out.print(f"{short_id(study.study_id)} is not complete: servebench resume {command_words(study.path)}")
     for name, faults in _faults(studies):
         for fault in faults:
             out.print(f"{name}: {fault}")
-    if older := before - len(labels):
-        out.print(f"{older:,} older runs are not shown: add --all, or a condition such as engine=vllm", style="dim")
 
 
-def _cells(run: RunData, label: str, more: Sequence[str]) -> list[str | Text]:
-    """Return the cells of a run from its label on; `more` are the columns that a wide terminal has besides."""
+def _rows(study: StudyData, numbers: Mapping[str, int], *, candidates: bool) -> list[Row]:
+    """Return the lines of a study."""
+    if study.is_tune and study.runs and not candidates:
+        return [_tune_row(study, numbers)]
+    labels = run_labels(study.runs)
+    return [
+        {
+            "#": str(numbers[run.run_id]),
+            "study": short_id(study.study_id) if run is study.runs[0] else "",
+            **_cells(run, labels[run.run_id].text),
+        }
+        for run in study.runs
+    ]
+
+
+def _tune_row(study: StudyData, numbers: Mapping[str, int]) -> Row:
+    """Return the line of a tune. It has no best throughput: the highest of many candidates is high by luck, too."""
+    known = sorted(numbers[run.run_id] for run in study.runs)
+    count = len(study.runs)
+    return {
+        "#": f"{known[0]}-{known[-1]}" if count > 1 else str(known[0]),
+        "study": short_id(study.study_id),
+        **_cells(study.runs[0], ""),
+        "run": f"tune of {study.runs[0].engine}: {count} candidate{'s' if count > 1 else ''}",
+        "status": _status(study.status),
+        "points": valid_count([row for run in study.runs for row in run.point_rows]),
+        **dict.fromkeys((BEST, "at", TTFT), MISSING),
+        "folder": study.study_id,
+    }
+
+
+BEST, TTFT = f"best {POINT_COLUMNS[THROUGHPUT].heading}", POINT_COLUMNS["ttft_ms_p50"].labelled
+RIGHT_ALIGNED = ("#", "points", BEST, TTFT)
+FOLDED = ("study", "run")
+"""Columns whose cells are broken where a terminal is narrow."""
+LEFT_OUT = ("folder", TTFT, "model")
+"""Columns that a terminal which is too narrow for them does not show, the first one first."""
+
+
+NATURAL = 100_000
+"""More than any line takes."""
+
+
+def _fitting(rows: Sequence[Row], out: Console, *, without: Sequence[str]) -> Table:
+    """Return the lines as a table with as many columns as there is room for; all of them where that is not a terminal."""
+    for count in range(len(LEFT_OUT) + 1):
+        names = [name for name in rows[0] if name not in (*without, *LEFT_OUT[:count])] if rows else []
+        table = new_table(narrow=True)
+        for name in names:
+            align: JustifyMethod = "right" if name in RIGHT_ALIGNED else "left"
+            table.add_column(name, overflow="fold", no_wrap=name not in FOLDED, justify=align)
+        for row in rows:
+            table.add_row(*(row[name] for name in names))
+        natural = out.measure(table, options=out.options.update(width=NATURAL)).maximum
+        if not out.is_terminal:
+            table.width = natural
+        if not out.is_terminal or natural <= out.width:
+            break
+    return table
+
+
+def _cells(run: RunData, label: str) -> Row:
+    """Return the cells of a run from its label on."""
     best = best_level(run.point_rows)
-    extra = {
+    return {
+        "run": label + (f" ({run.foreign})" if run.foreign else ""),
+        "when": local_time(run.started_s)[5:] or MISSING,
+        "status": _status(run.standing),
+        "points": valid_count(run.point_rows),
+        BEST: plus_minus(best.value, best.low, best.high) if best else MISSING,
+        "at": best.level if best else MISSING,
         "model": (run.fact("model") or MISSING).rsplit("/", 1)[-1],
-        "TTFT p50 ms": number(_ttft_at(run.point_rows, best)),
+        TTFT: number(_ttft_at(run.point_rows, best)),
         "folder": run.run_id,
     }
-    return [
-        label + (f" ({run.foreign})" if run.foreign else ""),
-        local_time(run.started_s)[5:] or MISSING,
-        Text(run.standing, style=STATUS_STYLES.get(run.standing, "")),
-        valid_count(run.point_rows),
-        plus_minus(best.value, best.low, best.high) if best else MISSING,
-        best.level if best else MISSING,
-        *(extra[name] for name in more),
-    ]
+
+
+def _status(word: str) -> Text:
+    return Text(word, style=STATUS_STYLES.get(word, ""))
 
 
 def _ttft_at(rows: Sequence[PointRow], best: LevelEstimate | None) -> float | None:
     return mean_of(levels_of(rows)[best.level], "ttft_ms_p50") if best else None
 
 
-def _newest(studies: Sequence[StudyData], most: int) -> list[StudyData]:
-    """The newest studies that have about so many runs together."""
-    counts = accumulate(len(study.runs) for study in reversed(studies))
-    return list(studies)[-max(1, sum(count <= most for count in counts)) :]
+def _newest(shown: Sequence[tuple[StudyData, list[Row]]], most: int) -> list[tuple[StudyData, list[Row]]]:
+    """The newest studies that have about so many lines together."""
+    counts = accumulate(len(rows) for _, rows in reversed(shown))
+    return list(shown)[-max(1, sum(count <= most for count in counts)) :]
 
 
 def _faults(studies: Sequence[StudyData]) -> Iterable[tuple[str, Sequence[str]]]:

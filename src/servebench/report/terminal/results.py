@@ -11,22 +11,11 @@ from rich.text import Text
 
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.statistics import is_weak_percentile, missing_interval, values_needed
-from servebench.contracts.point_row import PointRow, level_words
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
 from servebench.contracts.results import Doubt, Point
 from servebench.report.terminal.tables import POINTS_NOTE, new_table, verdict_text
 from servebench.util.figures import MISSING, number, rough, with_interval
 
-COLUMNS = (
-    ("ok", "requests_ok"),
-    ("fail", "requests_failed"),
-    ("output\ntok/s", "output_throughput_tok_s"),
-    ("TTFT\np50", "ttft_ms_p50"),
-    ("TTFT\np99", "ttft_ms_p99"),
-    ("ITL\nmean", "itl_ms_mean"),
-    ("ITL\np99", "itl_ms_p99"),
-    ("TPOT\nmean", "tpot_ms_mean"),
-    ("E2E\np50", "e2e_ms_p50"),
-)
 WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
 REPEATS_NOTE = "mean over starts and their repeats, with its 95% interval: over the starts, or of the only one"
 
@@ -63,10 +52,11 @@ def points_table(points: Sequence[Point], title: str) -> Table:
     table = new_table(title, narrow=True)
     repeated = any(point.row.repeat > 0 for point in points)
     is_rate = any(point.row.rate is not None for point in points)
+    shown = columns_shown("run")
     names = [
         "req/s" if is_rate else "con-\ncurr.",
         *(["re-\npeat"] if repeated else []),
-        *(name for name, _ in COLUMNS),
+        *(one.heading.replace(" ", "\n") for one in shown),
     ]
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
@@ -74,9 +64,9 @@ def points_table(points: Sequence[Point], title: str) -> Table:
     for point in points:
         row = point.row
         cells = [row.level_label, *([str(row.repeat)] if repeated else [])]
-        cells += [cell_text(row, column) for _, column in COLUMNS]
+        cells += [cell_text(row, one.name) for one in shown]
         table.add_row(*cells, verdict_text(point.verdict, row.doubts))
-    note = points_note([point.row for point in points], [column for _, column in COLUMNS])
+    note = points_note([point.row for point in points], [one.name for one in shown])
     table.caption = "; ".join([note, *_missing_notes(points)])
     return table
 
@@ -158,7 +148,11 @@ def live_table(points: Sequence[tuple[str, Point]]) -> Table:
     """Return finished points with the labels of their runs as a table, one row each."""
     table = new_table(narrow=True)
     named = len({run for run, _ in points}) > 1
-    for name in (*(["run"] if named else []), "load", "tok/s", "TTFT p50 ms", "failed", "trust"):
+    headings = (
+        POINT_COLUMNS["output_throughput_tok_s"].heading, POINT_COLUMNS["ttft_ms_p50"].labelled,
+        POINT_COLUMNS["requests_failed"].heading,
+    )  # fmt: skip
+    for name in (*(["run"] if named else []), "load", *headings, "trust"):
         left = name in ("run", "load", "trust")
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "run", overflow="fold")
     for run, point in points:

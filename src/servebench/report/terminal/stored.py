@@ -10,7 +10,7 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
-from servebench.contracts.point_row import PointRow, level_label
+from servebench.contracts.point_row import PointRow, columns_shown, level_label
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.export.conclusions import as_plain
 from servebench.report.terminal.answer import print_answer
@@ -20,19 +20,6 @@ from servebench.report.terminal.tables import console, local_time, new_table, ve
 from servebench.util.clean import clean_line
 from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
 from servebench.util.short_id import short_id
-
-POINT_COLUMNS = (
-    ("ok", "requests_ok"),
-    ("fail", "requests_failed"),
-    ("tok/s", "output_throughput_tok_s"),
-    ("TTFT p50", "ttft_ms_p50"),
-    ("p99", "ttft_ms_p99"),
-    ("ITL mean", "itl_ms_mean"),
-    ("p99", "itl_ms_p99"),
-    ("TPOT mean", "tpot_ms_mean"),
-    ("E2E p50", "e2e_ms_p50"),
-    ("req/s in SLO", "goodput_req_s"),
-)
 
 
 def show_run(
@@ -109,14 +96,14 @@ def _quality_lines(stored: Any) -> list[str]:
 
 
 def _points_table(rows: Sequence[PointRow]) -> Table:
-    table = new_table()
-    for name in ("at", *(name for name, _ in POINT_COLUMNS)):
+    table, shown = new_table(), columns_shown("show")
+    for name in ("at", *(one.heading for one in shown)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict")
     for row in rows:
-        cells = (cell_text(row, column) for _, column in POINT_COLUMNS)
+        cells = (cell_text(row, one.name) for one in shown)
         table.add_row(row.level_label, *cells, verdict_text(row.verdict or MISSING))
-    table.caption = points_note(rows, [column for _, column in POINT_COLUMNS])
+    table.caption = points_note(rows, [one.name for one in shown])
     return table
 
 
