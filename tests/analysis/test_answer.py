@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.leads import lead_text
 from servebench.analysis.answer.model import LevelLead
@@ -11,7 +12,6 @@ from servebench.analysis.comparison.decisions import starts_may_differ
 from servebench.analysis.pairing import pair_runs
 from servebench.analysis.run_comparison import compare_speed, seconds_per_start
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
-from servebench.calibration import comparisons
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
