@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.model import CaveatKind, LevelLead
 from servebench.analysis.comparison.decisions import starts_may_differ
@@ -11,7 +12,6 @@ from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import pair_runs
 from servebench.analysis.run_comparison import compare_speed, seconds_per_start
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
-from servebench.calibration import comparisons
 from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
 from servebench.report.wording.comparison import summary_of
 from servebench.store import studies as read

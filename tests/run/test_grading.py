@@ -13,7 +13,7 @@ from servebench.contracts.engine import Dialect
 from servebench.contracts.events import Graded
 from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.contracts.settings import QualitySettings
-from servebench.registry.registry import Registry, registry
+from servebench.registry.registry import Registry, build, registry
 from servebench.run import grading
 from servebench.run.grading import unasked_questions
 from servebench.run.scorers import configured_scorers, select_scorers
@@ -101,7 +101,7 @@ def test_all_means_every_scorer_or_those_in_tasks(known, tmp_path):
     scorers = configured_scorers(job(known, "quality=all", "quality.items=7").quality, known)
     assert [(one.name, one.settings.items) for one in scorers] == [("echo", 7), ("never", 7)]
     assert configured_scorers(job(known).quality, known) == []
-    with pytest.raises(ConfigError, match="no quality named 'nope'"):
+    with pytest.raises(ConfigError, match="quality=nope: no such quality"):
         select_scorers(job(known, "quality=all", "quality.tasks=[nope]"), known, tmp_path)
     with pytest.raises(ConfigError, match="never: it lacks a thing") as error:
         select_scorers(job(known, "quality=all"), known, tmp_path)
@@ -177,7 +177,21 @@ def test_the_digest_covers_the_whole_question(change):
 
 def test_every_scorer_of_servebench_has_a_config():
     folder = Path(__file__).parents[2] / "conf" / "quality"
-    assert {path.stem for path in folder.glob("*.yaml")} - {"base", "none", "all"} == set(registry().kinds["quality"])
+    assert {path.stem for path in folder.glob("*.yaml")} - {"base", "none", "all"} == set(
+        build([], set()).kinds["quality"]
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [("quality=judge", "quality.judge.model=m"), ("quality=all", "quality.tasks=[judge]")]
+)
+def test_a_scorer_of_a_plugin_that_is_not_installed_says_how_to_get_it(words, tmp_path):
+    without = build([], set())
+    with pytest.raises(ConfigError) as error:
+        select_scorers(job(without, *words), without, tmp_path)
+    (line,) = error.value.faults
+    assert line.startswith("quality=judge is not installed: pip install")
+    assert "servebench-graders" in line
 
 
 class Engine:

@@ -17,7 +17,7 @@ from servebench.config.effects import ignored
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
-from servebench.config.problems import Problem, missing_option, plugin_engine, summarize_error, without_duplicates
+from servebench.config.problems import Problem, missing_option, missing_plugin, summarize_error, without_duplicates
 from servebench.config.validate import Checked, check, to_plain
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.settings import RunSettings
@@ -141,7 +141,7 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> P
             # "In 'load/mine': Could not find ...": a file that inherits a missing one names itself
             inherited = str(error).startswith(f"In '{group}/")
             known = group in source.groups and not inherited
-            plugin = plugin_engine(option, registry) if inherited and group == "engine" else None
+            plugin = missing_plugin(group, option, registry) if inherited else None
             if plugin is not None:
                 file = str(error).split("'")[1]
                 prepared.problems.append(Problem(f"{file}.yaml inherits {option}: {plugin}", "group", group))

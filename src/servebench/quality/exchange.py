@@ -15,7 +15,7 @@ from servebench.util.tls import Trust, tls_context
 SHOWN = 60
 
 
-def client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -> httpx.AsyncClient:
+def bounded_client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -> httpx.AsyncClient:
     """Return a client that accepts no encoding (a small compressed answer may expand without end) and uses no proxy of the
     environment. Raises ValueError, UnicodeError for a header that cannot be sent."""
     return httpx.AsyncClient(
@@ -27,7 +27,7 @@ def client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -
     )
 
 
-async def post(
+async def bounded_post(
     http: httpx.AsyncClient, url: str, body: Mapping[str, Any], *, timeout_s: float, bytes_max: int
 ) -> tuple[int, bytes, float | None]:
     """Return status, body, and the seconds of `Retry-After`, if any. A body longer than `bytes_max` is cut a little behind it.

@@ -10,12 +10,8 @@ from servebench.contracts.quality import Scorer
 def servebench_scorers() -> Sequence[type[Scorer]]:
     """Return the built-in scorers."""
     from servebench.quality.scorers.gsm8k import Gsm8kScorer
-    from servebench.quality.scorers.humaneval import HumanEvalScorer
-    from servebench.quality.scorers.judge import JudgeScorer
-    from servebench.quality.scorers.lm_eval import LmEvalScorer
     from servebench.quality.scorers.mmlu import MmluScorer
     from servebench.quality.scorers.parity import ParityScorer
-    from servebench.quality.scorers.rouge import RougeScorer
     from servebench.quality.scorers.structured import JsonScorer
 
-    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, JudgeScorer, ParityScorer, LmEvalScorer)
+    return (MmluScorer, Gsm8kScorer, JsonScorer, ParityScorer)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache, partial
 
+from calibration.cells import CalibrationCell, Outcome, Promise
+from calibration.simulate import Plant, run_data, simulate_run
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.conclude import conclude
 from servebench.analysis.gate import evaluate_gate
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import RunComparison, compare_speed
-from servebench.calibration.cells import CalibrationCell, Outcome, Promise
-from servebench.calibration.simulate import Plant, run_data, simulate_run
 
 SPREADS = (0.0, 0.01, 0.02, 0.03)
 VERDICTS = ("faster", "slower", "mixed")

@@ -8,10 +8,10 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from calibration.cells import CalibrationCell, Outcome, Promise
+from calibration.simulate import USUAL, Plant, SimulatedRun, run_data, simulate_run
 from servebench.analysis.limits import LimitFinding, findings
 from servebench.analysis.time_parts import request_parts
-from servebench.calibration.cells import CalibrationCell, Outcome, Promise
-from servebench.calibration.simulate import USUAL, Plant, SimulatedRun, run_data, simulate_run
 from servebench.contracts.limits import Limit
 from servebench.store.tables import requests_frame
 

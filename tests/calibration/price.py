@@ -21,8 +21,8 @@ from functools import cache
 from statistics import fmean, median, stdev
 from typing import Any
 
-from servebench.calibration.simulate import Plant, SimulatedRun, simulate_run
-from servebench.calibration.windows import SCENARIOS, Scenario, scenario_truth
+from calibration.simulate import Plant, SimulatedRun, simulate_run
+from calibration.windows import SCENARIOS, Scenario, scenario_truth
 from servebench.contracts.results import Record
 from servebench.util.figures import number
 from servebench.util.markdown import table

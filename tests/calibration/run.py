@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from itertools import chain, repeat
 from multiprocessing import get_context
 
-from servebench.calibration import comparisons, decisions, limits, tuning, windows
-from servebench.calibration.cells import CalibrationCell, Line, Outcome, lines_of, repetitions_of
+from calibration import comparisons, decisions, limits, tuning, windows
+from calibration.cells import CalibrationCell, Line, Outcome, lines_of, repetitions_of
 from servebench.util.errors import ConfigError
 
 CELLS_AHEAD = 4

@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from servebench.quality import sandbox
-from servebench.quality.sandbox import SandboxLimits, run_program
-from support.sandboxes import sandbox_fault
+from servebench_graders import sandbox
+from servebench_graders.sandbox import SandboxLimits, run_program
 from support.waiting import wait_until
 
 BWRAP = shutil.which("bwrap")
@@ -221,7 +220,9 @@ def open_folder():
         ("'--remount-ro /dev'", "--dev-bind /dev/full /dev/kmsg --remount-ro /dev", "it can write to /dev/kmsg"),
     ],
 )
-def test_the_probe_finds_a_wall_that_is_missing(working, monkeypatch, open_folder, pattern, instead, leak):
+def test_the_probe_finds_a_wall_that_is_missing(
+    working, monkeypatch, open_folder, pattern, instead, leak, sandbox_fault
+):
     private = open_folder / "private"
     private.mkdir()
     (private / "key").touch()
@@ -238,7 +239,7 @@ def test_the_probe_finds_a_wall_that_is_missing(working, monkeypatch, open_folde
 @pytest.mark.parametrize(
     ("name", "value", "said"), [("_is_root", lambda: False, "root"), ("UNPRIVILEGED", 2**32 - 1, "root")]
 )
-def test_root_that_keeps_its_privileges_is_refused(monkeypatch, name, value, said):
+def test_root_that_keeps_its_privileges_is_refused(monkeypatch, name, value, said, sandbox_fault):
     monkeypatch.setattr(sandbox, name, value)
     assert said in sandbox_fault()
 
@@ -247,7 +248,7 @@ def test_root_that_keeps_its_privileges_is_refused(monkeypatch, name, value, sai
 def test_root_without_the_right_to_change_users_is_refused_with_what_to_do():
     if shutil.which("setpriv") is None:
         pytest.skip("util-linux has no setpriv here")
-    code = "from servebench.quality.sandbox import sandbox_errors; print(*sandbox_errors())"
+    code = "from servebench_graders.sandbox import sandbox_errors; print(*sandbox_errors())"
     command = ["setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid", sys.executable, "-c", code]
     path = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=True)

@@ -4,11 +4,9 @@ import shutil
 
 import pytest
 
-from servebench.contracts.quality import ItemAnswer
-from servebench.contracts.settings import QualitySettings
-from servebench.quality.sandbox import sandbox_errors
-from servebench.quality.scorers.humaneval import HumanEvalScorer, checks_of, code_of, program_of
-from servebench.util.errors import ConfigError
+from servebench.plugin import ConfigError, ItemAnswer, QualitySettings
+from servebench_graders.humaneval import HumanEvalScorer, checks_of, code_of, program_of
+from servebench_graders.sandbox import sandbox_errors
 
 NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -197,7 +195,7 @@ def test_what_was_never_answered_has_no_grade(tmp_path):
 
 def test_without_a_sandbox_the_scorer_says_so_beforehand(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    from servebench.quality.sandbox import require_sandbox
+    from servebench_graders.sandbox import require_sandbox
 
     require_sandbox.cache_clear()
     (fault,) = HumanEvalScorer().check()

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, Literal, NoReturn, Self
 
-from servebench.quality import sandbox_entry
-from servebench.quality.syscalls import syscall_filter
-from servebench.util.errors import PreflightError
+from servebench.plugin import PreflightError
+from servebench_graders import sandbox_entry
+from servebench_graders.syscalls import syscall_filter
 
 SandboxOutcome = Literal["passed", "failed", "left_early", "timeout", "memory", "too_much_output", "killed"]
 """passed: the program ran to its end. failed: it raised an exception. left_early: it exited before its end. timeout: too

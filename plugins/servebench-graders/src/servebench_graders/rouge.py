@@ -1,19 +1,27 @@
-"""ROUGE: the overlap of an answer with a reference. Needs the package rouge-score of the extra `quality`."""
+"""ROUGE: the overlap of an answer with a reference."""
 
 import contextlib
-import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Grade, Item, ItemAnswer, Judged, Scorer
-from servebench.contracts.request import Request
-from servebench.contracts.results import Record
-from servebench.contracts.settings import QualitySettings
-from servebench.quality.load_answers import answer_of, answered_requests, item_of
-from servebench.quality.rows import read_rows, sample
-from servebench.util.errors import ConfigError
+from servebench.plugin import (
+    ConfigError,
+    Grade,
+    Item,
+    ItemAnswer,
+    Judged,
+    QualitySettings,
+    Record,
+    Request,
+    Scorer,
+    answer_of,
+    answered_requests,
+    item_of,
+    read_rows,
+    sample,
+)
 
 KINDS = ("rouge1", "rouge2", "rougeL")
 FORMAT = '{"prompt": "...", "reference": "..."}'
@@ -38,14 +46,6 @@ class RougeScorer(Scorer):
         super().__init__(settings)
         self.grades_load = self.settings.path is None
         self._measure: Any = None
-
-    def check(self) -> list[str]:
-        """See Scorer.check."""
-        if importlib.util.find_spec("rouge_score") is None:
-            return [
-                "quality=rouge needs the package rouge-score; install it with pip install 'servebench-suite[quality]'"
-            ]
-        return []
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
         """See Scorer.items. A row has a prompt (or a document to summarize) and a reference."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from servebench.contracts.quality import Grade
-from servebench.quality.scorers.judge_client import Reply
-from servebench.util.clean import in_one_line
+from servebench.plugin import Grade, in_one_line
+from servebench_graders.judge_client import Reply
 
 REPLY_CHARACTERS_MAX = 1 << 16
 """What is read of a reply: its end, where the verdict is."""

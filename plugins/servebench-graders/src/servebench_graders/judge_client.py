@@ -8,10 +8,7 @@ from typing import Any
 
 import httpx
 
-from servebench.protocol.errors import error_text
-from servebench.protocol.json_values import count_of
-from servebench.quality.exchange import client, parse_completion, post
-from servebench.util.clean import in_one_line
+from servebench.plugin import bounded_client, bounded_post, count_of, error_text, in_one_line, parse_completion
 
 REPLY_BYTES_MAX = 1 << 20
 LINE_MAX = 160
@@ -72,7 +69,7 @@ async def _call_all(
     last = ""
     headers = {} if call.key is None else {"Authorization": f"Bearer {call.key}"}
     try:
-        http = client(headers, timeout_s=call.timeout_s, verify_tls=call.verify_tls and (call.ca_file or True))
+        http = bounded_client(headers, timeout_s=call.timeout_s, verify_tls=call.verify_tls and (call.ca_file or True))
     except (ValueError, UnicodeError) as problem:
         # a key that cannot be sent in a header
         return [Reply(error=_line(problem, call), outcome="protocol")] * len(prompts)
@@ -123,7 +120,7 @@ async def _post_patiently(http: httpx.AsyncClient, url: str, body: Mapping[str, 
     pause = PAUSE_S
     while True:
         left = ends - time.monotonic()
-        status, data, wait = await post(http, url, body, timeout_s=max(left, 0.0), bytes_max=REPLY_BYTES_MAX)
+        status, data, wait = await bounded_post(http, url, body, timeout_s=max(left, 0.0), bytes_max=REPLY_BYTES_MAX)
         pause = max(pause, wait or 0.0)
         if status not in BUSY or time.monotonic() + pause >= ends:
             return status, data

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.analysis.tuning.answer import Change, change_of, gain_of, recommended, verdict_of
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result, Step
-from servebench.calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.util.markdown import table
 
 CANDIDATES = 24

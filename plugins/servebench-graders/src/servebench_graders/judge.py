@@ -6,24 +6,36 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from servebench.contracts.quality import DIGEST_LENGTH, Endpoint, Grade, Item, ItemAnswer, Judged
-from servebench.contracts.settings import PositiveInt, QualitySettings, Seconds, StrictSettings
-from servebench.quality.data import prompt_template
-from servebench.quality.rows import OpenPromptScorer, read_answers
-from servebench.quality.scorers.judge_client import Call, Reply, call_all
-from servebench.quality.scorers.verdicts import absolute_grade, pairwise_grade
-from servebench.util.errors import ConfigError
-from servebench.util.tls import tls_context
+from servebench.plugin import (
+    ConfigError,
+    Endpoint,
+    Grade,
+    Item,
+    ItemAnswer,
+    Judged,
+    OpenPromptScorer,
+    PositiveInt,
+    QualitySettings,
+    Seconds,
+    StrictSettings,
+    read_answers,
+    tls_context,
+)
+from servebench_graders.judge_client import Call, Reply, call_all
+from servebench_graders.verdicts import absolute_grade, pairwise_grade
 
 RUBRIC = (
     "Is the answer correct, does it do what was asked, and is it clear? A wrong fact or a task not done costs most."
 )
 REASON_MAX = 120
+DIGEST_LENGTH = 16
+PROMPTS = Path(__file__).parent / "prompts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +69,12 @@ class JudgeSettings(QualitySettings):
     """The settings of all scorers and those of the judge."""
 
     judge: JudgeEndpoint = field(default_factory=JudgeEndpoint)
+
+
+@cache
+def _prompt_template(name: str) -> str:
+    """Return a prompt to the judge with places for `str.format`."""
+    return (PROMPTS / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
 
 
 def _as_answer(item_id: str, reply: Reply) -> ItemAnswer:
@@ -193,14 +211,14 @@ class JudgeScorer(OpenPromptScorer):
         """Return the two prompts to the judge about an answer; none if the reference has no answer to the same task."""
         judge = self._judge
         if judge.reference is None:
-            template = prompt_template("judge_absolute")
+            template = _prompt_template("judge_absolute")
             text = template.format(rubric=judge.rubric, task=item.prompt, answer=answer.text, scale=judge.scale)
             return [text, text]
         other = others.get((item.item_id, item.prompt))
         if other is None:
             return []
         pairs = ((answer.text, other), (other, answer.text))
-        template = prompt_template("judge_pairwise")
+        template = _prompt_template("judge_pairwise")
         return [template.format(rubric=judge.rubric, task=item.prompt, first=a, second=b) for a, b in pairs]
 
     def _verdict(self) -> dict[str, Any]:

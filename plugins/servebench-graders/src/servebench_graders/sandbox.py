@@ -21,12 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from servebench.quality import sandbox_calls, sandbox_probe
-from servebench.quality.sandbox_entry import STAGE
-from servebench.quality.sandbox_program import Descriptors, Program, SandboxLimits, SandboxResult, Start, pipe
-from servebench.quality.syscalls import ALLOWED
-from servebench.util.children import find_program
-from servebench.util.errors import PreflightError
+from servebench.plugin import PreflightError, find_program
+from servebench_graders import sandbox_calls, sandbox_probe
+from servebench_graders.sandbox_entry import STAGE
+from servebench_graders.sandbox_program import Descriptors, Program, SandboxLimits, SandboxResult, Start, pipe
+from servebench_graders.syscalls import ALLOWED
 
 LIMITS = SandboxLimits()
 INSTALL = "install it ('apt-get install bubblewrap', 'dnf install bubblewrap')"

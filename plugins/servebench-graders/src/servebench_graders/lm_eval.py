@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness against the running endpoint. Needs the package lm-eval of the extra `quality`."""
+"""Tasks of lm-evaluation-harness against the running endpoint. Needs the package lm-eval of the extra `lm-eval`."""
 
 import importlib.util
 import json
@@ -10,13 +10,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
-from servebench.util.children import HUB_TOKENS, python_environment
-from servebench.util.errors import QualityError
+from servebench.plugin import (
+    HUB_TOKENS,
+    Endpoint,
+    Grade,
+    Item,
+    ItemAnswer,
+    Judged,
+    QualityError,
+    Scorer,
+    python_environment,
+)
 
 CHECK_TIMEOUT_S = 600
 STOP_S = 5.0
-CHILD = "servebench.quality.scorers.lm_eval_child"
+CHILD = "servebench_graders.lm_eval_child"
 
 
 class LmEvalScorer(Scorer):
@@ -31,7 +39,7 @@ class LmEvalScorer(Scorer):
         """See Scorer.check. Loads the tasks' data, so that missing data is reported before an engine starts."""
         if importlib.util.find_spec("lm_eval") is None:
             return [
-                "quality=lm_eval needs the package lm-eval; install it with pip install 'servebench-suite[quality]'"
+                "quality=lm_eval needs the package lm-eval; install it with pip install 'servebench-graders[lm-eval]'"
             ]
         if not self.settings.tasks:
             return ["quality.tasks is empty; set tasks, such as quality.tasks=[arc_easy]"]

@@ -1,28 +1,23 @@
-"""`servebench calibrate`."""
+"""Measure how often the conclusions of servebench are right: `make calibrate`, or `PYTHONPATH=tests python -m calibration`."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from servebench.cli.command import FILE, define
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from servebench.calibration.cells import Line
+from calibration.cells import Line
+from calibration.page import measured_text, page
+from calibration.price import price_page
+from calibration.run import calibrate, chosen_cells
+from calibration.tuning import tune_page
+from servebench.report.files import write_file
+from servebench.util.errors import ServebenchError
 
 REPETITIONS = 200
 
 
-@define(
-    "calibrate",
-    examples=[
-        ("servebench calibrate --only aa --repetitions 100", "how often equal engines are called different"),
-        ("servebench calibrate --only until --cell '512 users'", "one load of a promise"),
-        ("servebench calibrate --output docs/calibration.md", "all promises, as in the docs (hours)"),
-    ],
-)
+@click.command()
 @click.option("--repetitions", metavar="N", type=click.IntRange(2), default=REPETITIONS, show_default=True,
               help="Repetitions of a cheap cell; costly cells make a stated part of them.")  # fmt: skip
 @click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Seeds everything random.")
@@ -32,11 +27,12 @@ REPETITIONS = 200
     "--processes", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Processes to use."
 )
 @click.option(
-    "--output", metavar="FILE", type=FILE, help="Write the page here, after each cell, instead of to standard output."
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the page here, after each cell, instead of to standard output.",
 )
-def command(
-    *, repetitions: int, seed: int, only: tuple[str, ...], cell: str, processes: int, output: Path | None
-) -> int:
+def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, processes: int, output: Path | None) -> int:
     """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
 
     Nothing is started and no engine is needed. Promises: aa, answer, power5, power10, gate, recommend of comparisons;
@@ -47,12 +43,6 @@ def command(
     precision, of `load.until`, fixed numbers of requests and the rules of AIPerf and perf_analyzer. The exit code is 1 if a
     promise is broken beyond doubt.
     """
-    from servebench.calibration.page import page
-    from servebench.calibration.price import price_page
-    from servebench.calibration.run import calibrate, chosen_cells
-    from servebench.calibration.tuning import tune_page
-    from servebench.report.files import write_file
-
     if only in (("price",), ("tune_table",)):
         table = price_page if only == ("price",) else tune_page
         text = table(repetitions, seed, lambda line: click.echo(line, err=True))
@@ -63,7 +53,7 @@ def command(
         return 0
     found: list[Line] = []
 
-    def keep(lines: "Sequence[Line]") -> None:
+    def keep(lines: Sequence[Line]) -> None:
         _show(lines)
         found.extend(lines)
         if output is not None:
@@ -76,9 +66,14 @@ def command(
     return 1 if any(line.verdict == "not met" for line in found) else 0
 
 
-def _show(lines: "Sequence[Line]") -> None:
-    from servebench.calibration.page import measured_text
-
+def _show(lines: Sequence[Line]) -> None:
     for line in lines:
         text = f"{line.promise.name}: {line.cell}: {measured_text(line)}, {line.trials} repetitions: {line.verdict}"
         click.echo(text, err=True)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(standalone_mode=False))
+    except (ServebenchError, click.ClickException) as error:
+        sys.exit(f"calibration: {error}")

@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 
+from calibration.cells import CalibrationCell, Outcome, Promise
+from calibration.simulate import Plant, run_data, simulate_run, simulate_start
 from servebench.analysis.comparison.decisions import DECIDING, PairDecision, decide, looks_until
 from servebench.analysis.comparison.model import Side
 from servebench.analysis.comparison.starts import spread_of
 from servebench.analysis.stored_runs import side_of
-from servebench.calibration.cells import CalibrationCell, Outcome, Promise
-from servebench.calibration.simulate import Plant, run_data, simulate_run, simulate_start
 
 MARGIN = 0.03
 FIXED_STARTS = 5

@@ -9,8 +9,8 @@ from functools import lru_cache, partial
 from itertools import product
 from statistics import fmean
 
-from servebench.calibration.cells import CalibrationCell, Outcome, Promise, Shown
-from servebench.calibration.simulate import EPOCH_NS, STEADY, Plant, simulate_run, simulate_search
+from calibration.cells import CalibrationCell, Outcome, Promise, Shown
+from calibration.simulate import EPOCH_NS, STEADY, Plant, simulate_run, simulate_search
 from servebench.contracts.emulation import Variation
 from servebench.contracts.point_row import PointRow
 from servebench.measure.points import HEADLINES

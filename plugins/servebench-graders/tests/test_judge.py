@@ -2,9 +2,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from servebench.contracts.quality import Endpoint
-from servebench.quality.scorers.judge import JudgeEndpoint, JudgeScorer, JudgeSettings
-from servebench.quality.scorers.verdicts import better_of, score_of
+from servebench.plugin import Endpoint
+from servebench_graders.judge import JudgeEndpoint, JudgeScorer, JudgeSettings
+from servebench_graders.verdicts import better_of, score_of
 from support.hostile import drip, flood
 from support.servers import ScriptedServer, completion, reply
 
@@ -257,7 +257,7 @@ def test_a_judge_that_is_down_is_given_up_soon():
 @pytest.mark.slow
 def test_a_judge_that_is_busy_is_asked_again(monkeypatch):
     """While the reply's time lasts, and no sooner than it wants; one that names a longer time is taken at its word."""
-    monkeypatch.setattr("servebench.quality.scorers.judge_client.PAUSE_S", 0.05)
+    monkeypatch.setattr("servebench_graders.judge_client.PAUSE_S", 0.05)
     turn = iter(range(1000))
 
     def busy(wait):

