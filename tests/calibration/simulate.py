@@ -29,7 +29,7 @@ from servebench.run.session import RunSession
 from servebench.run.simulated import SimulatedLoad
 from servebench.store.layout import RunFolder
 from servebench.store.tables import RecordWriter, requests_frame
-from servebench.telemetry import Telemetry
+from servebench.telemetry.sampler import Telemetry
 from servebench.util.units import NS_PER_S
 
 NOWHERE = Path("/nonexistent/servebench-calibration")

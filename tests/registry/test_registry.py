@@ -6,6 +6,8 @@ import pytest
 from servebench.contracts.events import RunFinished, RunStarted
 from servebench.contracts.hooks import GROUP
 from servebench.registry.registry import build
+from servebench.registry.registry import registry as installed
+from servebench.util.errors import ConfigError
 
 STARTED = RunStarted(run_id="s/00", settings=None, folder=None)
 FINISHED = RunFinished(outcome=None, settings=None, folder=None)
@@ -100,3 +102,32 @@ def test_of_two_of_one_name_the_first_is_used_and_both_are_named(plugins):
     assert registry.kinds["engine"]["same"].__module__ == "sb_test_one"
     assert registry.faults == ("engine 'same' is provided by both ?:one and ?:two; the first is used",)
     assert {status for status, _ in statuses(registry).values()} == {"loaded"}
+
+
+PLACES = """
+@hookimpl
+def servebench_engines():
+    return {"mine": "sb_test_heavy:Mine", "gone": "sb_test_heavy:Gone", "five": "sb_test_heavy:FIVE"}
+"""
+
+
+def test_a_class_that_is_named_by_its_place_is_imported_when_it_is_used(plugins, tmp_path):
+    (tmp_path / "sb_test_heavy.py").write_text(
+        HEAD + ENGINE.partition("@hookimpl")[0].format(name="mine") + "FIVE = 5\n"
+    )
+    registry = plugins(light=PLACES)
+    engines = registry.kinds["engine"]
+    assert "mine" in engines
+    assert {"mine", "gone", "five"} <= set(engines)
+    assert "sb_test_heavy" not in sys.modules
+    assert registry.engine("mine").name == "mine"
+    assert engines["mine"] is engines["mine"]
+    for name in ("gone", "five"):
+        with pytest.raises(ConfigError, match=f"engine={name} cannot be loaded"):
+            registry.engine(name)
+    del sys.modules["sb_test_heavy"]
+
+
+def test_built_ins_are_offered_by_their_own_names():
+    kinds = installed().kinds
+    assert all(found.name == name for classes in kinds.values() for name, found in classes.items())

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
@@ -292,22 +291,12 @@ def _origin(source: Composer, prepared: Prepared, path: str) -> str:
 
 def _file_of(source: Composer, words: Sequence[str], path: str) -> str | None:
     """Return the last file of the defaults list that sets a dotted path."""
-    defaults = source.loader.compute_defaults_list(
-        config_name=source.config_name, overrides=list(words), run_mode=RunMode.RUN
-    )
     found: str | None = None
-    for default in defaults.defaults:
-        name, package = str(default.config_path), default.package or ""
-        if package and not path.startswith(f"{package}."):
+    for layer in source.layers(words):
+        if layer.package and not path.startswith(f"{layer.package}."):
             continue
-        inner = path[len(package) + 1 :] if package else path
-        holder = next((item for item in source.loader.get_sources() if item.is_config(name)), None)
-        if holder is None:
-            continue
-        content = OmegaConf.to_container(holder.load_config(name).config, resolve=False)
-        if _holds(content, inner):
-            folder = PRESETS if holder.provider == "main" else f"{holder.path}/"
-            found = f"{folder}{name}.yaml"
+        if _holds(layer.content, path[len(layer.package) + 1 :] if layer.package else path):
+            found = f"{layer.folder or PRESETS}{layer.name}.yaml"
     return found
 
 
@@ -322,8 +311,8 @@ def _holds(content: Any, path: str) -> bool:
     return True
 
 
-def compose_for_display(words: Arguments, registry: Registry) -> tuple[list[str], list[Problem]]:
-    """Return the overrides with which Hydra shows the config of one run, and the problems that prevent it."""
+def compose_for_display(words: Arguments, registry: Registry) -> tuple[Prepared, list[Problem]]:
+    """Return the config of one run with the overrides of which Hydra composes it, and the problems that prevent showing it."""
     problems = [*words.problems, *folder_problems(words.config_dirs, registry)]
     with composer(registry, words.config_dirs, words.config_name) as source:
         overrides, unreadable = parse(words.overrides)
@@ -340,4 +329,4 @@ def compose_for_display(words: Arguments, registry: Registry) -> tuple[list[str]
         problems.extend(
             problem for problem in checked.problems if problem.kind in ("syntax", "group", "compose", "key")
         )
-    return prepared.words, without_duplicates(problems)
+    return prepared, without_duplicates(problems)

@@ -1,8 +1,9 @@
 """Every hook, on one page. A plugin is a module or object with functions of these names marked `@hookimpl`, named by an
 entry point of the group `servebench`.
 
-Registration hooks return classes, which configs refer to by their `name`. Life-cycle hooks receive one frozen object. None
-is called between a point's first request and its last record.
+Registration hooks return classes, which configs refer to by their `name`, or `{name: "module:Class"}`, of which only what a
+command uses is imported. Life-cycle hooks receive one frozen object. None is called between a point's first request and its
+last record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,31 +27,31 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 
 @hookspec
-def servebench_engines() -> Sequence[type[Engine]]:
+def servebench_engines() -> Sequence[type[Engine]] | Mapping[str, str]:
     """Engine classes. Called once, at start. (since 0.1)"""
     return ()
 
 
 @hookspec
-def servebench_launchers() -> Sequence[type[Launcher]]:
+def servebench_launchers() -> Sequence[type[Launcher]] | Mapping[str, str]:
     """Launch strategies. Called once, at start. (since 0.1)"""
     return ()
 
 
 @hookspec
-def servebench_workloads() -> Sequence[type[Workload]]:
+def servebench_workloads() -> Sequence[type[Workload]] | Mapping[str, str]:
     """Workload classes; each is constructed with its settings (`settings_type`). Called once, at start. (since 0.1)"""
     return ()
 
 
 @hookspec
-def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
+def servebench_telemetry() -> Sequence[type[TelemetrySource]] | Mapping[str, str]:
     """Telemetry source classes; each run makes its own instances. Called once, at start. (since 0.1)"""
     return ()
 
 
 @hookspec
-def servebench_scorers() -> Sequence[type[Scorer]]:
+def servebench_scorers() -> Sequence[type[Scorer]] | Mapping[str, str]:
     """Scorer classes, which make questions and grade answers. Called once, at start. (since 0.1)"""
     return ()
 

@@ -1,16 +1,19 @@
 """Send one question to an endpoint that may be slow or hostile: every answer is bounded in time and size."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from servebench.protocol.json_values import decode_text, join_text
 from servebench.util.clean import in_one_line
 from servebench.util.tls import Trust, tls_context
+
+if TYPE_CHECKING:
+    import httpx
 
 SHOWN = 60
 
@@ -18,6 +21,8 @@ SHOWN = 60
 def bounded_client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -> httpx.AsyncClient:
     """Return a client that accepts no encoding (a small compressed answer may expand without end) and uses no proxy of the
     environment. Raises ValueError, UnicodeError for a header that cannot be sent."""
+    import httpx
+
     return httpx.AsyncClient(
         headers={"Accept-Encoding": "identity", **headers},
         timeout=timeout_s,

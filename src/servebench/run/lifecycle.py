@@ -23,7 +23,7 @@ from servebench.run.outcome import (
 )
 from servebench.run.session import RunRequest, RunSession, open_session, open_telemetry
 from servebench.store.tables import RecordWriter, stored_counts, write_points
-from servebench.telemetry import Telemetry
+from servebench.telemetry.sampler import Telemetry
 from servebench.util.errors import EngineError, FailureKind, ServebenchError
 
 

@@ -25,7 +25,7 @@ from servebench.run.scorers import SelectedScorers
 from servebench.run.simulated import SimulatedLoad
 from servebench.store.layout import RunFolder
 from servebench.store.tables import RecordWriter
-from servebench.telemetry import Telemetry
+from servebench.telemetry.sampler import Telemetry
 from servebench.util.clock import utc_time
 
 

@@ -12,7 +12,9 @@ from servebench.contracts.emulation import Emulation, Loading
 @cache
 def _stored(package: str) -> dict[str, dict[str, Any]]:
     text = files(package).joinpath("emulations.yaml").read_text(encoding="utf-8")
-    stored: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    # the parser in C, where PyYAML was built with it: this is read at every start
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    stored: dict[str, dict[str, Any]] = yaml.load(text, Loader=loader)  # noqa: S506
     return stored
 
 
