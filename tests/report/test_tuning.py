@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from servebench.analysis.tuning.answer import Change, Contribution, Figures, Tried, TuneAnswer
+from servebench.analysis.tuning.steps import Left
 from servebench.contracts.tuning import Candidate, TuneQuestion
 from servebench.report.html.tuning import gains_spec, tune_page
 from servebench.report.terminal.tables import CleanConsole, console
 from servebench.report.terminal.tuning import print_tuning
-from servebench.report.tuning import headline
+from servebench.report.wording.tuning import headline
 from servebench.study.tune_answer import engine_file
 
 GAIN = Change(value=0.2, low=0.1, high=0.3)
@@ -41,7 +42,7 @@ ANSWER = TuneAnswer(
               from_stock=GAIN, figures=Figures(throughput=120.0, ttft_ms=5.0), on_front=True),
         Tried(run="00", name="stock", origin="stock", settings="stock", status="finalist", starts=4, blocks=4, value=100.0,
               figures=Figures(throughput=100.0, ttft_ms=9.0)),
-        Tried(run="02", name="t02", origin="sampled", settings="threads=9", status="not tried: too little budget left"),
+        Tried(run="02", name="t02", origin="sampled", settings="threads=9", status="left", left=Left(reason="not tried", round=0)),
     ),
     refused=(("t03", "too large"),),
     spent=600.0,
@@ -90,8 +91,10 @@ def test_a_narrow_screen_cuts_neither_settings_nor_intervals():
     gain = Change(value=1.017, low=0.906, high=1.134)
     tried = (
         replace(ANSWER.tried[0], name="longer steps on the CPU", settings=settings, from_stock=gain),
-        replace(ANSWER.tried[2], status="left after round 1: -12.0% [-19.4, -3.9] from the leader", from_stock=GAIN),
-        replace(ANSWER.tried[2], name="t05", status="did not start: CUDA out of memory"),
+        replace(
+            ANSWER.tried[2], left=Left(reason="slower", round=1, behind=0.128, low=0.04, high=0.216), from_stock=GAIN
+        ),
+        replace(ANSWER.tried[2], name="t05", left=Left(reason="start failed", round=1, note="CUDA out of memory")),
     )
     text = io.StringIO()
     print_tuning(replace(ANSWER, tried=tried), CleanConsole(text, width=80, soft_wrap=False), complete=True)
@@ -133,7 +136,16 @@ def test_the_page_is_one_file_and_takes_no_markup_from_names():
 
 def test_the_chart_of_gains_has_room_for_long_names():
     spec = gains_spec(
-        [Tried(run="02", name="longer steps on the CPU", origin="recipe", settings="a=1", status="-", from_stock=GAIN)]
+        [
+            Tried(
+                run="02",
+                name="longer steps on the CPU",
+                origin="recipe",
+                settings="a=1",
+                status="finalist",
+                from_stock=GAIN,
+            )
+        ]
     )
     axis = spec["layer"][-1]["encoding"]["y"]["axis"]
     assert 6 * len("longer steps on the CPU") <= axis["minExtent"] <= axis["labelLimit"]

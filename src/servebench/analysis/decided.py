@@ -26,7 +26,7 @@ from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonR
 from servebench.analysis.fairness import mattering_keys, unequal_settings
 from servebench.analysis.setups import start_spreads
 from servebench.analysis.stored_runs import side_of
-from servebench.analysis.verdict import Reason, ReasonKind, without_repeats
+from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind, without_repeats
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow
@@ -114,8 +114,6 @@ RESULTS: Mapping[str, tuple[Result, float]] = {
 
 ENDED = ("finished", "failed")
 NOT_DECIDED = Reason(ReasonKind.STARTS_NEEDED)
-METHOD = "for all looks together"
-METHOD_OF_EQUAL = "of 'no difference' 90%, two one-sided tests"
 
 
 def starts_allowed(settings: StudySettings, *, goes_on: bool) -> int:
@@ -233,7 +231,7 @@ def _decided_row(row: ComparisonRow, one: Decision, turn: bool) -> ComparisonRow
         result=result,
         p_corrected=p,
         bound=None if one.verdict == "open" else max(abs(one.row.low or 0), abs(one.row.high or 0)),
-        method=f"over {one.starts} starts, {METHOD_OF_EQUAL if one.verdict == 'equal' else METHOD}",
+        method=Method(MethodKind.LOOKS_EQUAL if one.verdict == "equal" else MethodKind.LOOKS, (one.starts, one.starts)),
     )
     reasons = without_repeats((*([NOT_DECIDED] if one.verdict == "open" else []), *one.row.reasons))
     return replace(decided.turned() if turn else decided, competes=row.competes, reasons=reasons)

@@ -12,7 +12,6 @@ from servebench.analysis.events import TuneAnswered
 from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
-from servebench.analysis.tuning.answer import left_text
 from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Result, Step
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.events import RaceEnded, Said
@@ -30,6 +29,7 @@ from servebench.contracts.notices import (
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import TuneSpace
 from servebench.engine.pool import EnginePool
+from servebench.report.wording.tuning import left_text
 from servebench.run.manifest import stop_facts
 from servebench.run.prior import without_void
 from servebench.run.session import Turn

@@ -13,7 +13,7 @@ from servebench.analysis.comparison.starts import compare_starts, compare_with_k
 from servebench.analysis.comparison.within_run import log_interval, shown_intervals, statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
-from servebench.analysis.verdict import ReasonKind
+from servebench.analysis.verdict import Method, MethodKind, ReasonKind
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.wording.comparison import summary_of, verdict_of
@@ -132,11 +132,11 @@ def test_a_faster_engine_is_faster_and_its_baseline_slower(side):
 
 def test_starts_with_the_same_requests_are_paired_and_others_are_not(side):
     a, b = side("a", seed=1, **FIVE), side("b", seed=2, **FIVE)
-    assert "paired t-test over 5 starts" in rows(one(a, b))["ttft_ms_p50"].method
+    assert rows(one(a, b))["ttft_ms_p50"].method == Method(MethodKind.PAIRED_STARTS, (5, 5))
     strangers = Side(
         name="b", samples=tuple(replace(s, request_ids=tuple("x" + i for i in s.request_ids)) for s in b.samples)
     )
-    assert "Welch's t-test over 5 and 5 starts" in rows(one(a, strangers))["ttft_ms_p50"].method
+    assert rows(one(a, strangers))["ttft_ms_p50"].method == Method(MethodKind.STARTS, (5, 5))
 
 
 def test_a_failed_request_is_worse_than_any_latency(side):

@@ -10,7 +10,7 @@ from servebench.analysis.answer.model import AnswerCell, LevelLead, OtherDiffere
 from servebench.analysis.comparison.compare import SIGNIFICANCE
 from servebench.analysis.comparison.decisions import starts_may_differ
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
-from servebench.analysis.comparison.starts import EARLIER_STARTS
+from servebench.analysis.verdict import MethodKind
 from servebench.contracts.labels import RunLabel
 
 THROUGHPUT = "output_throughput_tok_s"
@@ -62,7 +62,10 @@ def find_lead(
         codes=tuple(dict.fromkeys(code for one in rows.values() if one is not None for code in one.doubts)),
         within=_equal_within(row_between(a, b, level, comparisons) for a, b in combinations(order, 2)),
         behind=tuple((labels[run].series, values[run] / values[first] - 1) for run in rows if run not in open_rivals),
-        by_earlier=any(one is not None and one.method.endswith(EARLIER_STARTS) for one in rows.values()),
+        by_earlier=any(
+            one is not None and one.method is not None and one.method.kind is MethodKind.EARLIER_STARTS
+            for one in rows.values()
+        ),
     )
 
 

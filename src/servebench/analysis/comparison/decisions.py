@@ -44,7 +44,7 @@ from servebench.analysis.comparison.methods import missing_row
 from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartValues
 from servebench.analysis.comparison.starts import as_relative, group_by_start
 from servebench.analysis.statistics import Floats
-from servebench.analysis.verdict import Reason, ReasonKind, without_repeats
+from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind, without_repeats
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
@@ -301,7 +301,11 @@ def _with_interval(row: ComparisonRow, look: int, estimate: tuple[float, float, 
     low, high = as_relative((difference - half, difference + half))
     wider = 1 + (row.widened[look - 1] if row.widened else 0.0)
     return replace(
-        row, effect=math.expm1(difference), low=(1 + low) / wider - 1, high=(1 + high) * wider - 1, method="starts"
+        row,
+        effect=math.expm1(difference),
+        low=(1 + low) / wider - 1,
+        high=(1 + high) * wider - 1,
+        method=Method(MethodKind.LOOKS, (look, look)),
     )
 
 

@@ -35,9 +35,9 @@ from servebench.analysis.comparison.within_run import (
     statistic,
 )
 from servebench.analysis.statistics import Z_95, Floats
-from servebench.analysis.verdict import Reason, ReasonKind
+from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 
-WITHIN_RUN = "this start only"
+WITHIN_RUN = Method(MethodKind.WITHIN_RUN)
 
 Points = Sequence[ComparedPoint]
 
@@ -97,7 +97,7 @@ def _compare_metric(
     )
     spreads = known_spreads(level, metric.name, baseline[0], candidate[0])
     row = _with_difference(level, metric, starts, spreads)
-    if row.starts is None or row.method:
+    if row.starts is None or row.method is not None:
         return row
     rows = [[point.row for points in starts for point in points] for _, starts in (baseline, candidate)]
     return _within_run(row, known, [shown_intervals(own, metric.name) for own in rows])

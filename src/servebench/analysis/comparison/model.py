@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
-from servebench.analysis.verdict import Reason, ReasonKind
+from servebench.analysis.verdict import Method, Reason, ReasonKind
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 
 VALUES_MIN = 12
@@ -142,7 +142,7 @@ class ComparisonRow:
     p_corrected: float | None = None
     result: Result = "not enough data"
     bound: float | None = None
-    method: str = ""
+    method: Method | None = None
     starts: StartValues | None = None
     reasons: tuple[Reason, ...] = ()
     """Why it has no verdict, or what its verdict rests on."""

@@ -92,6 +92,14 @@ DecidedRow = Callable[[Score, Score], ComparisonRow | None]
 gives no verdict on them."""
 
 
+@dataclass(frozen=True)
+class NotRanked:
+    """A run without a score, by its label, and why."""
+
+    name: str
+    why: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """The answer for a use case among the entrants of one setup (model, GPU, workload).
@@ -111,7 +119,7 @@ class Recommendation:
     lead_high: float | None = None
     rival: str = ""
     why: str = ""
-    missing: tuple[str, ...] = ()
+    missing: tuple[NotRanked, ...] = ()
     changes: tuple[str, ...] = ()
     quality: tuple[str, ...] = ()
     one_start: bool = False

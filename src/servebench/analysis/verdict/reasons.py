@@ -46,6 +46,31 @@ class ReasonKind(StrEnum):
     """A study with `study.until=decided` does not end by this metric."""
 
 
+class MethodKind(StrEnum):
+    """What an interval of a difference rests on."""
+
+    WITHIN_RUN = "within_run"
+    """The requests of one start each: it says nothing of other starts."""
+    PAIRED_STARTS = "paired_starts"
+    """A paired t-test over starts that sent the same requests."""
+    STARTS = "starts"
+    """Welch's t-test over the starts of each side."""
+    EARLIER_STARTS = "earlier_starts"
+    """The spread of earlier starts of the set-ups of both sides."""
+    LOOKS = "looks"
+    """A look of `study.until=decided`, for all looks together."""
+    LOOKS_EQUAL = "looks_equal"
+    """A look that found no difference: two one-sided tests, so the interval is of 90%."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """What an interval rests on, and the starts of each side (of the earlier ones for `earlier_starts`)."""
+
+    kind: MethodKind
+    starts: tuple[int, int] = (1, 1)
+
+
 MORE_STARTS_HELP = (ReasonKind.INTERVAL_TOO_WIDE, ReasonKind.MAY_BE_CHANCE)
 """Reasons that more starts remove, of a comparison whose number of starts was fixed before."""
 

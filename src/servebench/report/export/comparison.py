@@ -50,6 +50,7 @@ def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
     plain["metric"] = row.metric.name
     known = row.starts
     plain["starts"] = None if known is None else [int(known.baseline.size), int(known.candidate.size)]
+    plain["method"] = row.method.kind if row.method is not None else None
     plain["paired"] = row.paired
     plain["reasons"] = [asdict(one) for one in row.reasons]
     plain["why"] = text_of(row.reasons)

@@ -115,7 +115,7 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
             }
             for score in found.ranking
         ],
-        "missing": list(found.missing),
+        "missing": [asdict(one) for one in found.missing],
         "would_change": list(found.changes),
         "quality": list(found.quality),
     }

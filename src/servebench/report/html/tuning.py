@@ -12,7 +12,7 @@ from servebench.report.charts import draw
 from servebench.report.charts.parts import LETTER_WIDTH
 from servebench.report.html.elements import Table
 from servebench.report.html.page import environment, policy
-from servebench.report.tuning import (
+from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
     NOT_MEASURED,

@@ -60,7 +60,7 @@ def headline(found: Recommendation) -> str:
     if found.outcome == "only one":
         return f"{text} ({'the only one that qualifies' if found.missing else 'nothing to compare it with'})"
     text += f", {lead_text(found)}" if found.lead is not None else ""
-    return text if found.trust == "clear" else f"provisional: {text}; {found.trust_why.removeprefix('provisional: ')}"
+    return text if found.trust == "clear" else f"provisional: {text}; {found.trust_why}"
 
 
 def print_recommendations(found: Sequence[Recommendation], out: Console, *, verbose: bool = True) -> None:
@@ -77,8 +77,8 @@ def print_recommendations(found: Sequence[Recommendation], out: Console, *, verb
             out.print(line.rstrip())
         for line in one.quality:
             out.print(Text(f"  but: {line}", style="yellow"))
-        for line in one.missing:
-            out.print(f"  not ranked: {line}", style="dim")
+        for other in one.missing:
+            out.print(f"  not ranked: {other.name}: {other.why}", style="dim")
         for line in one.changes:
             out.print(f"  the answer may change: {line}")
         out.print()

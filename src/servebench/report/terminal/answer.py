@@ -192,19 +192,19 @@ def _trust_of(cells: Mapping[str, AnswerCell], marks: dict[str, str]) -> Text:
     """How far the points of some levels may be trusted, worst first, with the footnotes of their warnings: `doubtful at 16 [a]`.
 
     The levels are named where they are not all of one kind; what is not named is valid."""
-    kinds: dict[str, dict[str, AnswerCell]] = {}
+    kinds: dict[tuple[str, bool], dict[str, AnswerCell]] = {}
     for level, cell in cells.items():
-        wide = ", wide" if cell.wide and cell.verdict != "void" else ""
-        kinds.setdefault(f"{cell.verdict}{wide}", {})[level] = cell
+        kinds.setdefault((cell.verdict, cell.wide and cell.verdict != "void"), {})[level] = cell
     if len(kinds) > 1:
-        kinds.pop("valid", None)
-    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind.partition(",")[0]))
+        kinds.pop(("valid", False), None)
+    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind[0]))
     parts = []
     for kind in worst:
         own = kinds[kind]
         at = f" at {', '.join(level_words(level, short=True) for level in own)}" if len(own) < len(cells) else ""
         codes = {code for cell in own.values() for code in cell.codes}
         notes = ",".join(mark for code, mark in marks.items() if code in codes)
-        word = kind if len(kinds) == 1 else kind.removeprefix("valid, ")
+        verdict, wide = kind
+        word = "wide" if wide and verdict == "valid" and len(kinds) > 1 else f"{verdict}, wide" if wide else verdict
         parts.append(f"{word}{at}" + (f" [{notes}]" if notes else ""))
-    return Text("\n".join(parts), style=VERDICT_STYLES.get(worst[0].partition(",")[0], ""))
+    return Text("\n".join(parts), style=VERDICT_STYLES.get(worst[0][0], ""))

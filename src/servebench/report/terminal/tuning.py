@@ -7,7 +7,7 @@ from rich.text import Text
 
 from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.report.terminal.tables import new_table
-from servebench.report.tuning import (
+from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
     asked_line,

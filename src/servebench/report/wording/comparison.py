@@ -8,7 +8,7 @@ from servebench.analysis.comparison.methods import WITHIN_RUN
 from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.fairness import how_to_resolve, mattering_keys
 from servebench.analysis.gate import Gate
-from servebench.analysis.verdict import Reason, ReasonKind
+from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
 from servebench.contracts.point_row import level_words
 from servebench.util import figures
@@ -117,9 +117,22 @@ def cells_of(row: ComparisonRow) -> tuple[str, ...]:
     )
 
 
+def method_text(method: Method) -> str:
+    """Return what an interval rests on."""
+    ours, theirs = method.starts
+    return {
+        MethodKind.WITHIN_RUN: "this start only",
+        MethodKind.PAIRED_STARTS: f"paired t-test over {ours} starts",
+        MethodKind.STARTS: f"Welch's t-test over {ours} and {theirs} starts",
+        MethodKind.EARLIER_STARTS: f"spread of {ours} and {theirs} earlier starts",
+        MethodKind.LOOKS: f"over {ours} starts, for all looks together",
+        MethodKind.LOOKS_EQUAL: f"over {ours} starts, of 'no difference' 90%, two one-sided tests",
+    }[method.kind]
+
+
 def starts_note(comparison: Comparison) -> str | None:
     """Return what the intervals rest on; None where nothing is compared."""
-    methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method))
+    methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
     open_loop = any(
         row.level.endswith("/s") and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows
     )
@@ -127,7 +140,7 @@ def starts_note(comparison: Comparison) -> str | None:
     if WITHIN_RUN in methods:
         return ONE_START_NOTE + late
     several = " " + OF_ONE_ROW if any(row.may_be_chance for row in comparison.rows) else ""
-    return f"Change with its 95% interval: {'; '.join(methods)}.{several}{late}" if methods else None
+    return f"Change with its 95% interval: {'; '.join(map(method_text, methods))}.{several}{late}" if methods else None
 
 
 def description_of(row: ComparisonRow) -> str:

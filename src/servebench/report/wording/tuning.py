@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from servebench.analysis.tuning.answer import Tried, TuneAnswer
 from servebench.analysis.tuning.candidates import describe_settings
-from servebench.util.figures import MISSING, number, percent
+from servebench.analysis.tuning.steps import Left
+from servebench.util.figures import MISSING, change, change_interval, number, percent
 
 HEADINGS = ("candidate", "settings", "starts", "value", "from stock [95%]", "TTFT p50", "how it ended")
 
@@ -67,7 +70,7 @@ def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
             number(one.value),
             one.from_stock.text if one.from_stock is not None else MISSING,
             number(one.figures.ttft_ms),
-            one.status,
+            status_of(one),
         )
         for one in answer.tried
     ]
@@ -75,13 +78,33 @@ def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
 
 def short_status(one: Tried) -> str:
     """Return how a candidate ended, without the figures."""
-    return one.status.partition(":")[0]
+    if one.status != "left" or one.left is None:
+        return one.status
+    return f"left after round {one.left.round}" if one.left.reason == "slower" else ENDS[one.left.reason]
+
+
+def status_of(one: Tried) -> str:
+    """Return how a candidate ended, and why."""
+    return left_text(one.left) if one.status == "left" and one.left is not None else one.status
+
+
+def left_text(left: Left) -> str:
+    """Return why a candidate left the race."""
+    if left.reason == "not tried":
+        return f"{ENDS[left.reason]}: too little budget left"
+    if left.reason not in FIGURES_SAY:
+        return f"{ENDS[left.reason]}: {left.note}"
+    behind = ""
+    if left.behind is not None and left.low is not None and left.high is not None:
+        share = [math.expm1(-part) for part in (left.behind, left.high, left.low)]
+        behind = f"{change(share[0])} {change_interval(share[1], share[2])} from the leader"
+    return f"{f'left after round {left.round}' if left.reason == 'slower' else ENDS[left.reason]}: {behind}"
 
 
 def reason(one: Tried) -> str:
     """Return why a candidate ended as it did, to follow its settings; empty where the table's figures say it."""
-    kind, _, why = one.status.partition(": ")
-    return f" ({kind}: {why})" if why and kind not in FIGURES_SAY and not kind.startswith("left after") else ""
+    said = one.status != "left" or one.left is None or one.left.reason in (*FIGURES_SAY, "not tried")
+    return "" if said else f" ({status_of(one)})"
 
 
 def shortened(text: str, length: int) -> str:
@@ -99,8 +122,17 @@ def doubt_line(answer: TuneAnswer) -> str:
     )
 
 
-FIGURES_SAY = ("not in the finals", "not tried")
-"""Ends that the figures of the table explain; so does "left after round N"."""
+FIGURES_SAY = ("slower", "budget")
+"""Ends that the figures of the table explain."""
+ENDS = {
+    "start failed": "did not start",
+    "requests failed": "requests failed",
+    "slo": "missed the SLO",
+    "budget": "not in the finals",
+    "not tried": "not tried",
+    "answers": "changes answers",
+}
+"""How candidates leave, by the reason; who is slower leaves after a round."""
 NOT_MEASURED = "not measured: too little budget left"
 FRONT_NOTE = (
     "*: no other has both more throughput and a shorter TTFT (p50, ms); from stock: by all starts, while the gain in the "
