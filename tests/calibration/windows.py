@@ -13,8 +13,8 @@ from calibration.cells import CalibrationCell, Outcome, Promise, Shown
 from calibration.simulate import EPOCH_NS, STEADY, Plant, simulate_run, simulate_search
 from servebench.contracts.emulation import Variation
 from servebench.contracts.point_row import PointRow
-from servebench.measure.points import HEADLINES
 from servebench.util.units import NS_PER_S
+from support.records import HEADLINES
 
 COVERAGE = Promise(
     name="coverage",
