@@ -34,6 +34,7 @@ from servebench.analysis.comparison.within_run import (
     shown_intervals,
     statistic,
 )
+from servebench.analysis.estimate import mean_of
 from servebench.analysis.statistics import Z_95, Floats
 
 ONE_START = "one start each: no verdict on the engines"
@@ -67,10 +68,18 @@ def _compare_metric(
     """Return the row of a metric; None where neither side has it."""
     values = [[_values(points, metric) for points in starts] for _, starts in (baseline, candidate)]
     known = [[parts for parts in side if parts] for side in values]
-    if not any(known):
-        return None
     if not all(known):
-        return missing_row(level, metric, f"the {'candidate' if known[0] else 'baseline'} has no such number")
+        # points of other tools have numbers without their requests
+        stored = [
+            mean_of([one.row for points in starts for one in points], metric.name)
+            for _, starts in (baseline, candidate)
+        ]
+        if not any(known) and stored == [None, None]:
+            return None
+        lacking = " and the ".join(name for name, own in zip(("baseline", "candidate"), known, strict=True) if not own)
+        what = "such number" if None in stored else "single requests"
+        row = missing_row(level, metric, f"there are no {what} of the {lacking}")
+        return replace(row, baseline=stored[0], candidate=stored[1])
     fewest = min(sum(part.size for part in parts) for side in known for parts in side)
     if fewest < metric.requests_min:
         unit = "requests in a start" if metric.percent is not None else "slices of time"
