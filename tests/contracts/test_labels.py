@@ -45,6 +45,37 @@ def test_a_label_says_what_differs_in_its_view(facts, texts):
     assert [label.text for label in labels_of(runs(*facts)).values()] == texts
 
 
+def source(key, value, *, where="workload"):
+    config = {where: {key: value}}
+    return LabelSource(key=str(value), study="s", engine="vllm", overrides=(f"{where}.{key}=x",), config=config)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "texts"),
+    [
+        ("turns", [{"kind": "fixed", "value": 2}, 3], ["turns={kind:fixed,value:2}", "turns=3"]),
+        ("until", [None, "10%"], ["until=null", "until=10%"]),
+        ("exact", [True, False], ["exact=true", "exact=false"]),
+        ("of", [[1, 3], [2]], ["of=[1,3]", "of=[2]"]),
+    ],
+)
+def test_a_value_is_written_as_in_a_config_file(key, values, texts):
+    assert [one.text for one in labels_of([source(key, value) for value in values]).values()] == texts
+
+
+def test_null_leaves_a_setting_to_the_engine():
+    found = labels_of([source("slots", value, where="engine") for value in (None, 8)])
+    assert [one.text for one in found.values()] == ["slots=default", "slots=8"]
+
+
+def test_values_that_differ_behind_the_cut_only_are_whole():
+    long = [{"kind": "normal", "mean": 4.0, "stdev": 2.0, "min": 1, "max": most} for most in (8, 9)]
+    texts = [one.text for one in labels_of([source("turns", value) for value in long]).values()]
+    assert [text[-len("max:8}") :] for text in texts] == ["max:8}", "max:9}"]
+    (cut, _) = (one.text for one in labels_of([source("turns", value) for value in (long[0], 3)]).values())
+    assert cut.endswith("…")
+
+
 def test_a_series_has_one_name_and_one_colour_over_workloads():
     found = labels_of(runs(*({"engine": e, "workload": w} for w in "uv" for e in ("vllm", "sglang")))).values()
     assert [(one.series, one.workload) for one in found] == [

@@ -130,6 +130,24 @@ def test_foreign_runs_are_shown_compared_and_reported_as_such(tmp_path, capsys):
         dispatch(["report", *outputs, "f", "--as", "vllm"])
 
 
+def test_the_numbers_of_two_foreign_runs_stand_in_their_comparison(tmp_path, capsys):
+    """They have no single requests, so there is no verdict; the numbers are those of `ls`."""
+    run_of(capsys, FILES / "vllm_bench.json", FILES / "sglang_bench.jsonl", "--outputs", tmp_path, "--name", "f",
+           "--model", "m", "--workload", "short")  # fmt: skip
+    outputs = ["--outputs", str(tmp_path)]
+    assert dispatch(["ls", *outputs, "--json"]) == 0
+    known = {one["best_output_throughput_tok_s"] for one in json.loads(capsys.readouterr().out)}
+    for words in ([], ["--varying", "foreign.*,input_tokens_mean,output_tokens_mean"]):
+        dispatch(["compare", *outputs, "f", "--with-doubtful", "--json", *words])
+        (found,) = json.loads(capsys.readouterr().out)
+        rows = {row["metric"]: row for row in found["rows"]}
+        assert {rows["output_throughput_tok_s"][side] for side in ("baseline", "candidate")} == known
+        assert {row["effect"] for row in rows.values()} == {None}
+        assert {row["result"] for row in rows.values()} <= {"not enough data", "unequal_settings"}
+    assert dispatch(["recommend", *outputs, "f"]) == 0
+    assert "0 requests" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -48,11 +48,18 @@ def compare_speed(
         key: replace(side_of(run, labels[key].text), spreads=spreads[key], start_seconds=seconds_per_start(run))
         for key, run in runs.items()
     }
-    return compare(
-        [(sides[a.run_id], sides[b.run_id], unequal_settings(a, b, varying)) for a, b in pairs],
+    absent = [[run for run in pair if run.status == "missing"] for pair in pairs]
+    found = compare(
+        [
+            (sides[a.run_id], sides[b.run_id], () if never else unequal_settings(a, b, varying))
+            for (a, b), never in zip(pairs, absent, strict=True)
+        ],
         margin=margin,
         with_doubtful=with_doubtful,
     )
+    # a run that never started has no settings of its machine that could differ
+    said = ["; ".join(f"{labels[run.run_id].text} was not started" for run in never) for never in absent]
+    return [replace(one, summary=why) if why else one for one, why in zip(found, said, strict=True)]
 
 
 def seconds_per_start(run: RunData) -> float | None:

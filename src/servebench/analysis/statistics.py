@@ -156,8 +156,8 @@ def missing_interval(row: PointRow, column: str) -> str | None:
     if values < needed:
         return f"it takes {needed} values, and the window has {values}"
     if answer_ms and window_s is not None and window_s * MS_PER_S < ROUNDS_MIN * answer_ms:
-        rounds = window_s * MS_PER_S / answer_ms
-        return f"the window is {rounds:.2g} times as long as an answer; an interval takes {ROUNDS_MIN:g} times"
+        times = f"{window_s * MS_PER_S / answer_ms:.2g} times ".removeprefix("1 times ")
+        return f"the window is {times}as long as an answer; an interval takes {ROUNDS_MIN:g} times"
     if row.rate is not None and column in QUEUED:
         return "the rate is so near the capacity that the window may lack the longest queues"
     return "token counts are unknown" if column.startswith("output") else "too few requests have it"

@@ -138,10 +138,9 @@ def _settings(group: Sequence[LabelSource]) -> dict[str, str]:
         if varied:
             leaves = [key.rpartition(".")[2] for key in varied]
             names = [leaf if leaves.count(leaf) == 1 else key for key, leaf in zip(varied, leaves, strict=True)]
+            shown = {name: _cut_apart(values[key]) for name, key in zip(names, varied, strict=True)}
             return {
-                one.key: SEPARATOR.join(
-                    f"{name}={_cut(values[key][index])}" for name, key in zip(names, varied, strict=True)
-                )
+                one.key: SEPARATOR.join(f"{name}={texts[index]}" for name, texts in shown.items())
                 for index, one in enumerate(group)
             }
     return {}
@@ -160,7 +159,8 @@ def _value(one: LabelSource, key: str) -> str:
         return chosen(one.overrides, key, str(mapping(value.get(key)).get("name", "default")))
     for part in key.split("."):
         value = mapping(value).get(part)
-    return setting_text(value)
+    # null leaves a setting of an engine to the engine; elsewhere it means none
+    return "null" if value is None and not key.startswith("engine.") else setting_text(value)
 
 
 def setting_text(value: Any) -> str:
@@ -173,8 +173,10 @@ def setting_text(value: Any) -> str:
     return "default" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= VALUE_MAX else f"{text[: VALUE_MAX - 1]}…"
+def _cut_apart(texts: Sequence[str]) -> list[str]:
+    """Return long texts cut to VALUE_MAX, whole where they differ behind it only."""
+    cut = [text if len(text) <= VALUE_MAX else f"{text[: VALUE_MAX - 1]}…" for text in texts]
+    return cut if len(set(cut)) == len(set(texts)) else list(texts)
 
 
 def _series_colours(runs: Sequence[LabelSource], series: Mapping[str, str]) -> dict[str, int]:

@@ -34,6 +34,7 @@ from servebench.analysis.comparison.within_run import (
     shown_intervals,
     statistic,
 )
+from servebench.analysis.estimate import mean_of
 from servebench.analysis.statistics import Z_95, Floats
 from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 
@@ -67,12 +68,18 @@ def _compare_metric(
     """Return the row of a metric; None where neither side has it."""
     values = [[_values(points, metric) for points in starts] for _, starts in (baseline, candidate)]
     known = [[parts for parts in side if parts] for side in values]
-    if not any(known):
-        return None
     if not all(known):
-        return missing_row(
-            level, metric, Reason(ReasonKind.METRIC_MISSING, side="candidate" if known[0] else "baseline")
-        )
+        # points of other tools have numbers without their requests
+        stored = [
+            mean_of([one.row for points in starts for one in points], metric.name)
+            for _, starts in (baseline, candidate)
+        ]
+        if not any(known) and stored == [None, None]:
+            return None
+        lacking = [name for name, own in zip(("baseline", "candidate"), known, strict=True) if not own]
+        kind = ReasonKind.METRIC_MISSING if None in stored else ReasonKind.REQUESTS_MISSING
+        row = missing_row(level, metric, Reason(kind, side=lacking[0] if len(lacking) == 1 else "both"))
+        return replace(row, baseline=stored[0], candidate=stored[1])
     fewest = min(sum(part.size for part in parts) for side in known for parts in side)
     if fewest < metric.requests_min:
         kind = ReasonKind.FEW_REQUESTS if metric.percent is not None else ReasonKind.FEW_SLICES

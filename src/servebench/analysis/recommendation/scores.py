@@ -87,9 +87,10 @@ def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLe
 
 
 def _why_undecided(case: UseCase, level: RankedLevel) -> str:
-    share = (
-        f"{100 * good_share(level, case.limits):.4g}% of {sum(point.failed.size for point in level.samples)} requests"
-    )
+    count = sum(point.failed.size for point in level.samples)
+    if not count:
+        return f"at {level_words(level.label)} it has no single requests that could be tested against the limits"
+    share = f"{100 * good_share(level, case.limits):.4g}% of {count} requests"
     return (
         f"at {level_words(level.label)} {share} meet the limits, too close to {100 * case.limits.attainment:g}% to tell"
     )

@@ -26,11 +26,13 @@ REASONS_MAX = 3
 OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
 
 
+SIDES = {"baseline": "the baseline", "candidate": "the candidate", "both": "either"}
 REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.ONE_START: lambda _: ONE_START,
     ReasonKind.FEW_FOR_INTERVAL: lambda _: "too few requests for an interval",
     ReasonKind.LEVEL_MISSING: lambda one: f"the {one.side} has no such level",
-    ReasonKind.METRIC_MISSING: lambda one: f"the {one.side} has no such number",
+    ReasonKind.METRIC_MISSING: lambda one: f"there is no such number of {SIDES[one.side]}",
+    ReasonKind.REQUESTS_MISSING: lambda one: f"there are no single requests of {SIDES[one.side]}",
     ReasonKind.VOID_POINT: lambda one: f"void point: {_codes(one)}",
     ReasonKind.VOID_TO_REPLACE: lambda one: f"void point (another start may replace it): {_codes(one)}",
     ReasonKind.VOID_FOR_GOOD: lambda one: f"void point in {one.needed} starts, not measured again: {_codes(one)}",
