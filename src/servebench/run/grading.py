@@ -15,7 +15,6 @@ from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.levels import Level
-from servebench.quality.ask import ask
 from servebench.run.scorers import ALL
 from servebench.run.session import RunRequest
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, graded_questions, read_quality
@@ -36,7 +35,7 @@ def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
 
 def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:
     """Return each scorer, with its questions, and a concurrency at which no answers are stored yet. Raises StoreError."""
-    stored = graded_questions(request.folder)
+    stored = graded_questions(request.folder) if request.quality.scorers else set()
     return [
         (scorer, path, concurrency)
         for scorer, path in request.quality.scorers
@@ -127,6 +126,8 @@ def _ask_and_grade(
         if len(unanswered) < len(items):
             request.display.say(f"{label}: {len(items) - len(unanswered)} of {len(items)} answers are already stored")
         dialect = lease.engine.dialect
+        from servebench.quality.ask import ask
+
         fresh = ask(
             unanswered,
             _endpoint(request, lease),

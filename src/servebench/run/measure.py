@@ -14,7 +14,6 @@ from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, Sto
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.engine.admin import reset_cache
-from servebench.engine.supervisor.probe import failing
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
 from servebench.load.plan.levels import Level, with_trace_times
 from servebench.load.plan.schedule import (
@@ -295,6 +294,8 @@ def _run_phase(
     patience_s = plan.timeout_s + SILENCE_MARGIN_S
     duration_s = None if warmup else level.duration_s
     timeout_s = min(plan.timeout_s, ASK_TIMEOUT_S)
+    from servebench.engine.supervisor.probe import failing
+
     ask = None if session.launcher.local else partial(failing, session.running, session.engine, timeout_s)
     watch = Watcher(session.display, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=ask)
     nodes, workers = _load_generators(session, level, plan, warmup=warmup)
@@ -342,6 +343,8 @@ def _judged(session: RunSession, report: PhaseReport, records: Sequence[Record],
         # what is started here is watched: a process that lives and says nothing wrong was only too slow
         return report
     session.display.status("requests failed: asking the server whether it still answers")
+    from servebench.engine.supervisor.probe import failing
+
     said = failing(session.running, session.engine, min(session.settings.load.timeout_s, ASK_TIMEOUT_S))
     return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
 
