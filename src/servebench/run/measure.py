@@ -9,7 +9,7 @@ from typing import Any
 from servebench.analysis.disturbance import SOURCES, find_disturbances
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
-from servebench.contracts.engine import RunningEngine
+from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
@@ -294,9 +294,7 @@ def _run_phase(
     patience_s = plan.timeout_s + SILENCE_MARGIN_S
     duration_s = None if warmup else level.duration_s
     timeout_s = min(plan.timeout_s, ASK_TIMEOUT_S)
-    from servebench.engine.supervisor.probe import failing
-
-    ask = None if session.launcher.local else partial(failing, session.running, session.engine, timeout_s)
+    ask = None if session.launcher.local else partial(_failing, session.running, session.engine, timeout_s)
     watch = Watcher(session.display, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=ask)
     nodes, workers = _load_generators(session, level, plan, warmup=warmup)
     spool = session.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
@@ -343,9 +341,7 @@ def _judged(session: RunSession, report: PhaseReport, records: Sequence[Record],
         # what is started here is watched: a process that lives and says nothing wrong was only too slow
         return report
     session.display.status("requests failed: asking the server whether it still answers")
-    from servebench.engine.supervisor.probe import failing
-
-    said = failing(session.running, session.engine, min(session.settings.load.timeout_s, ASK_TIMEOUT_S))
+    said = _failing(session.running, session.engine, min(session.settings.load.timeout_s, ASK_TIMEOUT_S))
     return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
 
 
@@ -398,3 +394,10 @@ def _load_generators(session: RunSession, level: Level, plan: PointPlan, *, warm
         cores=usable_cores(),
     )
     return nodes, workers
+
+
+def _failing(running: RunningEngine, engine: Engine, timeout_s: float) -> str | None:
+    """Return what a server does instead of answering one more request; its client is imported for that only."""
+    from servebench.engine.supervisor.probe import failing
+
+    return failing(running, engine, timeout_s)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live
@@ -24,7 +25,6 @@ from rich.text import Text
 from servebench.analysis.answer import Answer
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.repeats import RepeatSummary
-from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.report.content import content_lines, quality_line, quality_lines
 from servebench.report.terminal.answer import print_answer, to_json
@@ -39,10 +39,12 @@ from servebench.report.terminal.results import (
     warning_lines,
 )
 from servebench.report.terminal.tables import console
-from servebench.report.terminal.tuning import print_tuning
 from servebench.util.figures import duration, number, seconds
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
+
+if TYPE_CHECKING:
+    from servebench.analysis.tuning.answer import TuneAnswer
 
 CHARACTERS_MAX = 30_000
 WAIT_SHOWN_S = 5.0
@@ -257,6 +259,8 @@ class Display:
         if self._options.as_json:
             self.out.print(as_json, soft_wrap=True)
         else:
+            from servebench.report.terminal.tuning import print_tuning
+
             print_tuning(answer, self.out, complete=self.complete)
         self._resume()
 
