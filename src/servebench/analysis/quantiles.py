@@ -14,8 +14,7 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 def normal_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the share of the standard normal distribution below each value."""
-    found: NDArray[np.float64] = 0.5 * _erfc(-values / math.sqrt(2)).astype(np.float64)
-    return found
+    return 0.5 * np.asarray(_erfc(-values / math.sqrt(2)), dtype=np.float64)
 
 
 def student_quantile(freedom: float, share: float) -> float:
