@@ -42,3 +42,13 @@ def test_the_config_is_shown_without_what_runs_and_judges(more):
     assert not any(name.startswith(("servebench.run", "servebench.analysis", "servebench.report")) for name in names)
     assert "servebench.engine.adapters.trtllm" not in names
     assert len(names) < 900
+
+
+def test_a_simulated_run_imports_no_client_and_no_tracker(tmp_path):
+    words = (
+        "launch=simulated engine=vllm workload=short load=quick load.concurrency=[2] load.until=null load.requests=300"
+    )
+    names = imported(*words.split(), "tracking=none", "quality=none", f"study.dir={tmp_path}")
+    assert "numpy" in names
+    assert not names & {"httpx", "mlflow", "jsonschema", "filelock", "jinja2", "scipy", "huggingface_hub.file_download"}
+    assert "servebench.analysis.tuning.answer" not in names

@@ -42,7 +42,7 @@ ANSWER = TuneAnswer(
               from_stock=GAIN, figures=Figures(throughput=120.0, ttft_ms=5.0), on_front=True),
         Tried(run="00", name="stock", origin="stock", settings="stock", status="finalist", starts=4, blocks=4, value=100.0,
               figures=Figures(throughput=100.0, ttft_ms=9.0)),
-        Tried(run="02", name="t02", origin="sampled", settings="threads=9", status="left", left=Left(reason="not tried", round=0)),
+        Tried(run="02", name="t02", origin="sampled", settings="threads=9", status="left", left=Left(reason="not tried", round=0)),  # noqa: E501
     ),
     refused=(("t03", "too large"),),
     spent=600.0,

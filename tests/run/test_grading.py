@@ -219,8 +219,7 @@ def quality_job(known, tmp_path, monkeypatch):
     def build(reason, *words, engine=Engine):
         monkeypatch.setattr(grading, "reset_cache", lambda *_: resets.append(1) or reason)
         monkeypatch.setattr(
-            grading,
-            "ask",
+            "servebench.quality.ask.ask",
             lambda items, *_, **__: [ItemAnswer(item_id=i.item_id, text=i.expected, latency_ms=1.0) for i in items],
         )
         settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]", *words)

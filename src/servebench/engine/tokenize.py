@@ -79,6 +79,11 @@ def tokenizer_file(model: ModelSettings) -> Path | None:
 
 def _cached_file(model: ModelSettings) -> Path | None:
     """Return the file in the local cache of the Hugging Face hub, which an engine fills that downloads the model."""
+    from huggingface_hub import constants
+
+    # what reads the cache imports a web client and more: not for a model that is not there
+    if not Path(constants.HF_HUB_CACHE, f"models--{model.name.replace('/', '--')}").is_dir():
+        return None
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -17,7 +17,6 @@ from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.levels import Level
-from servebench.quality.ask import ask
 from servebench.run.scorers import ALL
 from servebench.run.session import RunRequest
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, graded_questions, read_quality
@@ -38,7 +37,7 @@ def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
 
 def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:
     """Return each scorer, with its questions, and a concurrency at which no answers are stored yet. Raises StoreError."""
-    stored = graded_questions(request.folder)
+    stored = graded_questions(request.folder) if request.quality.scorers else set()
     return [
         (scorer, path, concurrency)
         for scorer, path in request.quality.scorers
@@ -129,6 +128,8 @@ def _ask_and_grade(
             kept = len(items) - len(unanswered)
             request.events(AnswersKept(scorer.name, concurrency, kept, len(items)))
         dialect = lease.engine.dialect
+        from servebench.quality.ask import ask
+
         fresh = ask(
             unanswered,
             _endpoint(request, lease),

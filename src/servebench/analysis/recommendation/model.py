@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.analysis.comparison.model import ComparedPoint, ComparisonRow
-from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.slo import SloLimits
 from servebench.contracts.point_row import PointRow
+
+if TYPE_CHECKING:
+    from servebench.analysis.recommendation.rules import UseCase
 
 Outcome = Literal[
     "winner",
