@@ -1,11 +1,16 @@
 """The conclusions of a study as events; all others are in `contracts.events`."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from servebench.analysis.conclude import Conclusions
-from servebench.analysis.decided import StudyDecision
-from servebench.analysis.tuning.answer import TuneAnswer
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from servebench.contracts.events import Event
+
+if TYPE_CHECKING:
+    from servebench.analysis.conclude import Conclusions
+    from servebench.analysis.decided import StudyDecision
+    from servebench.analysis.tuning.answer import TuneAnswer
 
 
 @dataclass(frozen=True)

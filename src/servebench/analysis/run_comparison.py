@@ -48,6 +48,7 @@ def compare_speed(
         key: replace(side_of(run, labels[key].text), spreads=spreads[key], start_seconds=seconds_per_start(run))
         for key, run in runs.items()
     }
+    # a run that never started has no settings of its machine that could differ
     absent = [[run for run in pair if run.status == "missing"] for pair in pairs]
     found = compare(
         [
@@ -57,9 +58,10 @@ def compare_speed(
         margin=margin,
         with_doubtful=with_doubtful,
     )
-    # a run that never started has no settings of its machine that could differ
-    said = ["; ".join(f"{labels[run.run_id].text} was not started" for run in never) for never in absent]
-    return [replace(one, summary=why) if why else one for one, why in zip(found, said, strict=True)]
+    return [
+        replace(one, not_started=tuple(labels[run.run_id].text for run in never))
+        for one, never in zip(found, absent, strict=True)
+    ]
 
 
 def seconds_per_start(run: RunData) -> float | None:

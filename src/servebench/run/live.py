@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from servebench.contracts.engine import Engine, RunningEngine
@@ -12,7 +11,6 @@ from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
-from servebench.engine.supervisor.probe import failing
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, UNANSWERED, last_failure
@@ -46,9 +44,11 @@ class LiveLoad:
         """Asks a server that was only found for one more answer, while it is loaded."""
         return None if self.local else self._failing
 
-    @property
-    def _failing(self) -> Callable[[], str | None]:
-        return partial(failing, self.running, self.engine, min(self.timeout_s, ASK_TIMEOUT_S))
+    def _failing(self) -> str | None:
+        # its client is imported for that only
+        from servebench.engine.supervisor.probe import failing
+
+        return failing(self.running, self.engine, min(self.timeout_s, ASK_TIMEOUT_S))
 
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1

@@ -1,21 +1,21 @@
 """The hooks of this plugin: its scorers, and the folder of their config files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from servebench.plugin import Scorer, hookimpl
+from servebench.plugin import hookimpl
 
 requires_api = 1
 
 
 @hookimpl
-def servebench_scorers() -> Sequence[type[Scorer]]:
-    """Return the scorers."""
-    from servebench_graders.humaneval import HumanEvalScorer
-    from servebench_graders.judge import JudgeScorer
-    from servebench_graders.lm_eval import LmEvalScorer
-    from servebench_graders.rouge import RougeScorer
-
-    return (HumanEvalScorer, RougeScorer, JudgeScorer, LmEvalScorer)
+def servebench_scorers() -> Mapping[str, str]:
+    """Return where the scorers are, so that a run imports the one that it uses."""
+    return {
+        "humaneval": "servebench_graders.humaneval:HumanEvalScorer",
+        "judge": "servebench_graders.judge:JudgeScorer",
+        "lm_eval": "servebench_graders.lm_eval:LmEvalScorer",
+        "rouge": "servebench_graders.rouge:RougeScorer",
+    }
 
 
 @hookimpl

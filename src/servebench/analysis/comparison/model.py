@@ -212,6 +212,8 @@ class Comparison:
     bound: float | None = None
     starts: tuple[int, int] | None = None
     start_seconds: tuple[float | None, float | None] = (None, None)
+    not_started: tuple[str, ...] = ()
+    """The labels of those of the two runs that never started."""
 
     @property
     def competing(self) -> tuple[ComparisonRow, ...]:

@@ -49,7 +49,6 @@ from servebench.report.terminal.results import (
     warning_lines,
 )
 from servebench.report.terminal.tables import console
-from servebench.report.terminal.tuning import print_tuning
 from servebench.report.terminal.words import ONCE, WORDS, is_detail, is_problem, line_of
 from servebench.store.studies import load_run
 from servebench.util.figures import duration, seconds
@@ -258,6 +257,8 @@ class Display:
             case TuneAnswered() if as_json:
                 out.print(json.dumps(asdict(event.answer), indent=1, default=str), soft_wrap=True)
             case TuneAnswered():
+                from servebench.report.terminal.tuning import print_tuning
+
                 print_tuning(event.answer, out, complete=self.complete)
         if not isinstance(event, StudyDecided):
             self._points = []

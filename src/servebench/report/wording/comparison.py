@@ -156,6 +156,8 @@ def description_of(row: ComparisonRow) -> str:
 def summary_of(comparison: Comparison) -> str:
     """Return the result of a comparison in one sentence: what is most different, within what the runs are equal, or why there is
     no verdict."""
+    if comparison.not_started:
+        return "; ".join(f"{name} was not started" for name in comparison.not_started)
     if comparison.result == "unequal_settings":
         unequal = [one for one in comparison.unequal if one.matters]
         return f"no verdict: the runs have different settings ({mattering_keys(unequal)}); {how_to_resolve(unequal)}"
