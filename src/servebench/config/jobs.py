@@ -192,15 +192,6 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
         distrusted=prepared.distrusted | unresolved,
         options={group: source.options(group) for group in registry.kinds},
     )
-    if checked.settings is not None:
-
-        def is_set(path: str) -> bool:
-            """Whether this command or a file of the user sets a key."""
-            origin = _origin(source, prepared, path)
-            return bool(origin) and not origin.startswith(PRESETS)
-
-        written = RunSettings(**checked.sections)
-        checked.problems += [Problem(line, "unused", path) for path, line in ignored(written, is_set).items()]
     checked.problems = [
         *prepared.problems,
         *problems,
@@ -209,13 +200,27 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
     return checked
 
 
+def _unused(source: Composer, prepared: Prepared, checked: Checked) -> list[Problem]:
+    """Return a problem for each setting of the user that has no effect in a job without other problems."""
+    if checked.settings is None:
+        return []
+
+    def is_set(path: str) -> bool:
+        """Whether this command or a file of the user sets a key."""
+        origin = _origin(source, prepared, path)
+        return bool(origin) and not origin.startswith(PRESETS)
+
+    written = RunSettings(**checked.sections)
+    return [Problem(line, "unused", path) for path, line in ignored(written, is_set).items()]
+
+
 def _settings(
     source: Composer, registry: Registry, texts: Sequence[str]
 ) -> tuple[RunSettings | None, ClusterSettings | None, list[Problem]]:
     prepared = compose_job(source, registry, texts)
     checked = check_job(source, registry, prepared)
     launcher, problems = select_launcher(prepared.config) if prepared.config is not None else (None, [])
-    problems = [*checked.problems, *problems]
+    problems = [*checked.problems, *_unused(source, prepared, checked), *problems]
     failed = any(problem.kind != "unused" for problem in problems)
     return (None, None, problems) if failed else (checked.settings, launcher, problems)
 
