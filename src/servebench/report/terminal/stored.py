@@ -117,7 +117,7 @@ def show_study(
 ) -> None:
     """Print a study: its answer, and its runs where that is not a terminal or `verbose`."""
     if as_json:
-        state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "process")}
+        state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "process", "ticket")}
         facts = {"study": study.study_id, "path": str(study.path), **state, "id": short_id(study.study_id)}
         runs = [run_facts(run) for run in study.runs]
         print_json({**facts, "runs": runs, **as_plain(concluded)})
