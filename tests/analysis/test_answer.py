@@ -194,13 +194,24 @@ def test_one_run_a_failed_run_and_a_missing_one(make_study, tmp_path):
     assert sentence_of(measured).startswith("only fast was measured: ")
 
 
-def test_an_interrupted_study_is_continued_before_anything_is_measured_longer(make_study):
+@pytest.mark.parametrize(
+    ("status", "failure", "command"),
+    [
+        ("interrupted", None, "servebench resume last"),
+        ("failed", "endpoint", "servebench resume last"),
+        ("failed", "died", "servebench resume last --failed"),
+    ],
+)
+def test_a_study_that_is_not_whole_is_continued_before_anything_is_measured_longer(
+    make_study, status, failure, command
+):
     path = make_study((FAST, load()), (SLOW, load()), doubts=[NOT_STATIONARY.issue("x")])
     state = path / "01_slow_unique" / "run.json"
-    state.write_text(json.dumps({**json.loads(state.read_text()), "status": "interrupted", "error": "interrupted"}))
+    ended = {"status": status, "error": status, "failure": failure}
+    state.write_text(json.dumps({**json.loads(state.read_text()), **ended}))
     found = answer(path)
-    assert [(one.label, one.standing, one.error) for one in found.failures] == [("slow", "interrupted", "")]
-    assert [one.command for one in found.next_steps if "resume" in one.command] == ["servebench resume last"]
+    assert [(one.label, one.error) for one in found.failures] == [("slow", "")]
+    assert [one.command for one in found.next_steps if "resume" in one.command] == [command]
 
 
 def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):

@@ -63,7 +63,7 @@ def next_steps(
     doubtful = [row for run in runs for row in run.point_rows if row.verdict != "valid" and row.requests_ok != 0]
     again = sum(needs_again(row.verdict, row.doubts) for row in doubtful)
     # points of a study that is not whole are measured first
-    if again and not statuses & UNFINISHED:
+    if again and not {Purpose.FINISH, Purpose.TRY_AGAIN} & set(todo):
         yield NextStep(
             command=f"servebench resume {name} --better",
             purposes=(Purpose.BETTER,),
