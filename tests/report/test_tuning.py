@@ -86,6 +86,20 @@ def test_the_screen_says_all_that_was_promised():
     assert "so far" in shown(replace(ANSWER, finished=False))
 
 
+def test_candidates_that_were_not_tried_are_counted_and_what_is_not_to_be_trusted_is_named():
+    lines = shown(ANSWER).splitlines()
+    assert not [line for line in lines if line.startswith("t02")]
+    assert "1 of 3 candidates were not tried: too little budget left" in lines
+    refused = tuple((f"t{number}", "too large") for number in range(9))
+    text = shown(replace(ANSWER, imitated="simulated", doubts={"too_short": 3}, refused=refused))
+    assert text.count("refused before a launch") == 1
+    assert "too_short" in text
+    assert "Simulated engines" in text
+    page = tune_page(replace(ANSWER, imitated="simulated", doubts={"too_short": 3}))
+    assert "too_short" in page
+    assert "Simulated engines" in page
+
+
 def test_a_narrow_screen_cuts_neither_settings_nor_intervals():
     settings = "max_num_seqs=128 max-num-batched-tokens=32768 block-size=32"
     gain = Change(value=1.017, low=0.906, high=1.134)

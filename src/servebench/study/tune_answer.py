@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -13,12 +14,14 @@ from typing import Any
 
 import yaml
 
+from servebench.analysis.answer.notes import is_mark
 from servebench.analysis.estimate import THROUGHPUT, levels_of, mean_of
 from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
 from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.tuning.race import Race
 from servebench.config import Job
 from servebench.config.tuning import load_space, split_words
+from servebench.contracts.emulation import imitated
 from servebench.contracts.tuning import Candidate, TuneSpace
 from servebench.engine.describe import describe_command
 from servebench.registry.registry import Registry
@@ -95,7 +98,8 @@ def make_answer(
         space_size=state.space_size,
         spaces=list(stored_spaces(state, registry).values()) if own else [],
     )
-    return _with_commands(replace(answer, command=_command(folder)), folder, state, planned, registry)
+    how = imitated(job.settings.launch.name for job in planned.values())
+    return _with_commands(replace(answer, command=_command(folder), imitated=how), folder, state, planned, registry)
 
 
 def _stock_of(state: TuneState, planned: Mapping[str, Job], run: str) -> Job:
@@ -135,10 +139,14 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
         return None
     level, own = list(levels_of(rows).items())[-1]
     void = sum(row.verdict == "void" and row.level_label == level for row in rows)
+    codes = (
+        code for row in rows if row.verdict == "doubtful" for code in dict.fromkeys(row.doubts) if not is_mark(code)
+    )
     return Figures(
         throughput=mean_of(own, THROUGHPUT),
         ttft_ms=mean_of(own, "ttft_ms_p50"),
         void=void,
+        doubts=Counter(codes),
     )
 
 

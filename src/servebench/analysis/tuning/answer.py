@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
@@ -46,6 +47,8 @@ class Figures:
     throughput: float | None = None
     ttft_ms: float | None = None
     void: int = 0
+    doubts: Mapping[str, int] = field(default_factory=dict)
+    """How many of its points each warning makes doubtful."""
 
 
 CandidateStatus = Literal["winner", "finalist", "in the race", "not tried yet", "left"]
@@ -83,7 +86,8 @@ class Contribution:
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
     """The whole answer. Minutes are engine minutes; `next_steps` are command lines with why to run them. `recommended` is the
-    candidate to use: the winner, or stock where that is as good. `command` is the one that made the study."""
+    candidate to use: the winner, or stock where that is as good. `command` is the one that made the study, `doubts` how many
+    points each warning makes doubtful, and `imitated` says how engines were that are not real."""
 
     study: str
     question: TuneQuestion
@@ -110,6 +114,8 @@ class TuneAnswer:
     least_budget: float = 0.0
     void: int = 0
     points: int = 0
+    doubts: Mapping[str, int] = field(default_factory=dict)
+    imitated: str = ""
     engine_file: str = ""
     engine_command: str = ""
     command: str = ""
@@ -225,6 +231,7 @@ def answer_of(
         least_budget=race.least_budget,
         void=sum(one.void for one in figures.values()),
         points=sum(one.blocks for one in tried),
+        doubts=dict(sum((Counter(one.doubts) for one in figures.values()), Counter())),
         would_change=tuple(_would_change(race, candidates, question, levels=levels, spaces=spaces)),
     )
 

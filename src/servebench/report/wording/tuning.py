@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from servebench.analysis.answer.model import Caveat, CaveatKind
 from servebench.analysis.tuning.answer import Tried, TuneAnswer
 from servebench.analysis.tuning.candidates import describe_settings
 from servebench.analysis.tuning.steps import Left
+from servebench.report.wording.answer import caveat_text
 from servebench.util.figures import MISSING, change, change_interval, number, percent
 
 HEADINGS = ("candidate", "settings", "starts", "value", "from stock [95%]", "TTFT p50", "how it ended")
@@ -73,7 +75,33 @@ def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
             status_of(one),
         )
         for one in answer.tried
+        if was_tried(one)
     ]
+
+
+def was_tried(one: Tried) -> bool:
+    """Return whether a candidate has a row: those that the race did not come to are only counted."""
+    return one.status != "not tried yet" and (one.left is None or one.left.reason != "not tried")
+
+
+def untried_line(answer: TuneAnswer) -> str:
+    """Return how many candidates the race did not come to; empty if none."""
+    count = sum(not was_tried(one) for one in answer.tried)
+    why = ": too little budget left" if answer.finished else " yet"
+    return f"{count} of {len(answer.tried)} candidates were not tried{why}" if count else ""
+
+
+def refused_lines(answer: TuneAnswer) -> list[str]:
+    """Return which candidates were refused before a launch, a line for each reason."""
+    refused: dict[str, list[str]] = {}
+    for name, why in answer.refused:
+        refused.setdefault(why, []).append(name)
+    return [f"refused before a launch: {', '.join(names)}: {why}" for why, names in refused.items()]
+
+
+def imitation_line(answer: TuneAnswer) -> str:
+    """Return that the engines are not real ones; empty where they are."""
+    return caveat_text(Caveat(kind=CaveatKind.IMITATED, how=answer.imitated)) if answer.imitated else ""
 
 
 def short_status(one: Tried) -> str:
@@ -113,12 +141,16 @@ def shortened(text: str, length: int) -> str:
 
 
 def doubt_line(answer: TuneAnswer) -> str:
-    """Return how many points say nothing by themselves; empty if none is so."""
-    if not answer.void:
+    """Return how many points are void or doubtful, and why; empty if none is so."""
+    found = [f"{answer.void} of {answer.points} points are void"] if answer.void else []
+    found += [
+        f"{count} point{'s are' if count > 1 else ' is'} doubtful ({code})" for code, count in answer.doubts.items()
+    ]
+    if not found:
         return ""
     return (
-        f"{answer.void} of {answer.points} points are void: 'servebench show {answer.study} -v' says why; what is wrong with all "
-        "candidates alike may cancel out, but do not rely on it"
+        f"{'; '.join(found)}: 'servebench ls --all study={answer.study}' has the candidates, 'servebench show' says why; what is "
+        "wrong with all candidates alike may cancel out, but do not rely on it"
     )
 
 
