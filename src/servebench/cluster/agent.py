@@ -19,7 +19,7 @@ from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
 from servebench.config import Job
 from servebench.contracts.cluster import RunOrder, RunPart, RunReply
-from servebench.contracts.events import Events, Problem
+from servebench.contracts.events import ErrorSaid, Events
 from servebench.contracts.notices import Resource, ResourceAwaited
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import RunOutcome
@@ -166,7 +166,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 keeper.clean_logs()
         except (KeyboardInterrupt, ServebenchError) as problem:
             outcome = _early_end(folder, order, problem, started_s)
-            events(Problem(outcome.error or ""))
+            events(ErrorSaid(outcome.error or ""))
         place = _place(leases.names)
         leases.release()
     return outcome, place

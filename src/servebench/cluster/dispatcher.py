@@ -12,8 +12,8 @@ from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import keep_prompt_files, order_for, unpack_run
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
-from servebench.contracts.events import Events, JobsLeft, Problem, RunCollected
-from servebench.contracts.notices import JobChanged, JobEnded, JobLost, JobsStopping, JobState
+from servebench.contracts.events import ErrorSaid, Events, JobsLeft, RunCollected
+from servebench.contracts.notices import JobChanged, JobEnded, JobLost, JobsStopping, JobStage
 from servebench.contracts.results import Point, RunOutcome, RunStatus
 from servebench.registry.registry import Registry
 from servebench.run.prior import stored_points
@@ -119,13 +119,13 @@ class Dispatcher:
         orders = [order_for(self.folder, self.state, task, self.settings, self.registry) for task in tasks]
         for task, job in zip(tasks, self.cluster.submit(orders), strict=True):
             self.jobs[job] = task
-            self.events(JobChanged(task.name, JobState.SUBMITTED, job))
+            self.events(JobChanged(task.name, JobStage.SUBMITTED, job))
 
     def _poll(self) -> None:
         for job in list(self.jobs):
             if job not in self.running and (machine := self.cluster.running_on(job)) is not None:
                 self.running.add(job)
-                self.events(JobChanged(self.jobs[job].name, JobState.RUNNING, machine))
+                self.events(JobChanged(self.jobs[job].name, JobStage.RUNNING, machine))
             end = self.cluster.poll(job)
             if end is not None:
                 self.running.discard(job)
@@ -176,7 +176,7 @@ class Dispatcher:
         if task.part is None or outcome.status != "finished":
             self.events(RunCollected(outcome, task.job.title))
         if error is not None:
-            self.events(Problem(error, run=task.name))
+            self.events(ErrorSaid(error, run=task.name))
         self.on_end(task.name, outcome)
 
     def _stop(self) -> None:

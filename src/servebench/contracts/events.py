@@ -149,7 +149,7 @@ class PhaseProgress(Event):
 
 
 @dataclass(frozen=True)
-class Problem(Event):
+class ErrorSaid(Event):
     """An error, in the words of what raised it; `run` is the name of the run that it belongs to, if there are several."""
 
     text: str

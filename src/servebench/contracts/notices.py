@@ -142,7 +142,7 @@ class AnswersKept(Event):
 # a cluster
 
 
-class JobState(Enum):
+class JobStage(Enum):
     """What becomes of the job of a run on a cluster."""
 
     SUBMITTED = auto()
@@ -154,7 +154,7 @@ class JobChanged(Event):
     """The job of a run has another state. `at` is the job's name when it was submitted, then its machine."""
 
     run: str
-    state: JobState
+    state: JobStage
     at: str
 
 

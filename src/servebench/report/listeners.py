@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from servebench.contracts.events import Event, Events, Listen, Problem
+from servebench.contracts.events import ErrorSaid, Event, Events, Listen
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display
 
@@ -17,7 +17,7 @@ def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
 
             def tell(event: Event) -> None:
                 for fault in registry.tell(event):
-                    display(Problem(fault))
+                    display(ErrorSaid(fault))
 
             yield Events((display, tell), live=display.lively)
 

@@ -11,7 +11,7 @@ from servebench import __version__
 from servebench.analysis.events import StudyAnswered, StudyDecided
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
-from servebench.contracts.events import Events, Listen, Problem
+from servebench.contracts.events import ErrorSaid, Events, Listen
 from servebench.contracts.notices import MachineBusy, ResultsStored, StepFailed, StudyStep
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -240,7 +240,7 @@ def _execute(
         except PreflightError as error:
             # the cluster cannot be reached or rejects the study
             session.store_status("interrupted")
-            events(Problem(str(error)))
+            events(ErrorSaid(str(error)))
             return FailureKind.PREFLIGHT.exit_code
         return session.finish([task.name for task in tasks], interrupted=interrupted)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
-from servebench.contracts.events import Listen, PlanReady, Problem
+from servebench.contracts.events import ErrorSaid, Listen, PlanReady
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.run.jobs import planned_job
@@ -115,7 +115,7 @@ def _execute(
         except KeyboardInterrupt:
             pass
         except ServebenchError as error:
-            events(Problem(str(error)))
+            events(ErrorSaid(str(error)))
             code = error.exit_code
         finally:
             tuner.stop()

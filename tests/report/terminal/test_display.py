@@ -4,7 +4,7 @@ import pytest
 
 from servebench.analysis import events as conclusions
 from servebench.contracts import events, notices
-from servebench.contracts.events import Activity, Doing, Event, Problem, RaceEnded, RunFinished, Said, TurnStarted
+from servebench.contracts.events import Activity, Doing, ErrorSaid, Event, RaceEnded, RunFinished, Said, TurnStarted
 from servebench.contracts.notices import EngineReady, ScorerLeftOut, StepFailed, StudyStep, Tracked
 from servebench.contracts.results import RunOutcome
 from servebench.report.terminal import words
@@ -28,7 +28,7 @@ def test_each_notice_has_its_line_and_no_line_is_of_nothing():
         (words.WAITING, Activity),
         (words.FAILED, StudyStep),
         (words.VOID, notices.Void),
-        (words.JOBS, notices.JobState),
+        (words.JOBS, notices.JobStage),
         (words.AWAITED, notices.Resource),
     ],
 )
@@ -62,7 +62,7 @@ def test_the_lines_of_events(capsys):
 
 def test_only_errors_are_printed_when_quiet(capsys):
     display = Display(quiet=True)
-    for event in (Said("a"), TurnStarted("00", "b"), Doing(Activity.SPANS), Problem("c", run="00")):
+    for event in (Said("a"), TurnStarted("00", "b"), Doing(Activity.SPANS), ErrorSaid("c", run="00")):
         display(event)
     assert capsys.readouterr().err.splitlines() == ["servebench: 00: c"]
 

@@ -47,7 +47,7 @@ VOID = {
     n.Void.NO_BUDGET: "a point is void; the budget has no room for another start",
 }
 
-JOBS = {n.JobState.SUBMITTED: "submitted as job {at}", n.JobState.RUNNING: "running on {at}"}
+JOBS = {n.JobStage.SUBMITTED: "submitted as job {at}", n.JobStage.RUNNING: "running on {at}"}
 
 AWAITED = {
     n.Resource.PLACE: "waiting for another run on this machine to end",
@@ -59,7 +59,7 @@ ONCE = (n.ScorerLeftOut,)
 """The events that several runs of a study emit alike: their line is printed once."""
 DETAILS = (n.EngineReused, n.EngineReady)
 """The events of which the live area shows as much."""
-PROBLEMS = (n.JobLost, n.LeftBehind, e.Problem, n.TrackingFailed)
+PROBLEMS = (n.JobLost, n.LeftBehind, e.ErrorSaid, n.TrackingFailed)
 """The events that are printed as errors."""
 
 
@@ -129,7 +129,7 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.PlanReady: _plan,
     n.PointVoid: lambda event: f"{event.run}: {VOID[event.replaced]}",
     n.PortTaken: "another process took port {taken}: starting {engine} again at port {port}",
-    e.Problem: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
+    e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
     n.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),
     n.ResultsStored: "results: {folder}",
     e.Said: "{text}",
