@@ -229,6 +229,10 @@ def test_the_probe_finds_a_wall_that_is_missing(
     monkeypatch.chdir(private)
     fake = open_folder / "bin" / "bwrap"
     fake.parent.mkdir()
+    for path in (private, fake.parent):
+        # whatever the umask of this process is
+        path.chmod(0o755)
+    (private / "key").chmod(0o644)
     fake.write_text(FAKE.format(pattern=pattern, instead=instead.format(private=private), bwrap=BWRAP))
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
