@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from servebench.analysis.warnings.catalog import is_usable
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Point, RunOutcome
@@ -113,7 +114,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
     while (level := levels.next_level()) is not None:
         if (stored := request.done.get(level.id)) is not None:
             progress.points.append(stored)
-            levels.add_point(level, stored)
+            levels.add_point(level, stored, usable=is_usable(stored.codes))
             continue
         if not request.turn.includes(level.id):
             continue
@@ -124,7 +125,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             assert progress.lease is not None
             grade_load(request, progress.lease, attempt, measured.requests, measured.records)
         progress.points.append(measured.point)
-        levels.add_point(level, measured.point)
+        levels.add_point(level, measured.point, usable=is_usable(measured.point.codes))
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
         request.display.point(measured.point)
         finished = PointFinished(run_id=request.run_id, point=measured.point, folder=request.folder.path)

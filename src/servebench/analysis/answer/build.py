@@ -9,7 +9,7 @@ from typing import Any
 from servebench.analysis.answer.leads import find_lead, leads_in_words, other_metrics
 from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, WorkloadAnswer
 from servebench.analysis.answer.next_steps import next_steps
-from servebench.analysis.answer.notes import caveats, inequalities, is_mark, remarks
+from servebench.analysis.answer.notes import caveats, inequalities, remarks
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.decided import StudyDecision, as_decided
 from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
@@ -20,7 +20,7 @@ from servebench.analysis.recommendation.values import (
 )
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import entrant_of
-from servebench.analysis.warnings.catalog import is_wide
+from servebench.analysis.warnings.catalog import is_wide, type_of
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
@@ -134,7 +134,7 @@ def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
     found = estimate_level(level.rows, THROUGHPUT)
     low, high = (found.low, found.high) if found else (None, None)
     value, ttft_ms = (mean_of(level.rows, name) for name in (THROUGHPUT, "ttft_ms_p50"))
-    codes = tuple(code for code in level.doubts if not is_mark(code)) if level.verdict != "valid" else ()
+    codes = tuple(code for code in level.doubts if not type_of(code).mark) if level.verdict != "valid" else ()
     wide = is_wide(codes_of_mean(level, entrant))
     return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)
 

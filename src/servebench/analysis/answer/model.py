@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servebench.analysis.comparison.model import Comparison
+from servebench.analysis.warnings.catalog import type_of
 from servebench.util.figures import plus_minus
-
-LEFT_OUT = ("machine_shared",)
-"""Marks that say that the numbers shown leave out a part of what was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +109,7 @@ class Remark:
     @property
     def first(self) -> bool:
         """Whether it belongs on the first screen: it makes points doubtful, or says what their numbers leave out."""
-        return not self.mark or self.code in LEFT_OUT
+        return not self.mark or type_of(self.code).leaves_out
 
     @property
     def brief(self) -> str:
