@@ -67,8 +67,8 @@ reference: $(VENV)/.run ## write the pages of the docs that list config keys, co
 	$(BIN)/python -m servebench.store.column_reference > docs/columns.md
 	$(BIN)/python -m servebench.analysis.warnings.reference > docs/warnings.md
 
-calibrate: $(VENV)/.run ## measure on simulated engines how often the conclusions are right, and write docs/calibration.md (hours; REPETITIONS=50 for less)
-	-$(BIN)/servebench calibrate --repetitions $(REPETITIONS) --seed $(SEED) --processes $(JOBS) --output docs/calibration.md
+calibrate: $(VENV)/.run ## measure on simulated engines how often the conclusions are right, and write docs/calibration.md (hours; REPETITIONS=50 for less; ARGS="--only aa" prints one promise)
+	-PYTHONPATH=tests $(BIN)/python -m calibration --repetitions $(REPETITIONS) --seed $(SEED) --processes $(JOBS) $(or $(ARGS),--output docs/calibration.md)
 
 pictures: $(VENV)/.run ## make the pictures of the docs from real runs (needs tmux and chromium)
 	$(BIN)/python .ci/pictures.py

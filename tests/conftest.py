@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from servebench.quality.sandbox import sandbox_errors
-from support.commands import run_servebench
-from support.endpoint import Behaviour, start_endpoint
-from support.servers import Script, ScriptedServer
+from support.fixtures import endpoint, serve, servebench  # noqa: F401
 from support.studies import write_simulated_study
 
 # a test suite that a shell runs in the background starts with Ctrl-C ignored, and would pass that on to what it starts
@@ -30,35 +26,6 @@ settings.load_profile("servebench")
 @pytest.fixture
 def make_study(tmp_path: Path) -> Callable[..., Path]:
     return partial(write_simulated_study, tmp_path / "outputs")
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., ScriptedServer]]:
-    """Start a server with a script; it is closed at the end of the test."""
-    servers: list[ScriptedServer] = []
-
-    def start(script: Script, **options: Any) -> ScriptedServer:
-        servers.append(ScriptedServer(script, **options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Callable[..., tuple[str, Behaviour]]]:
-    """Start an OpenAI-like endpoint; gives its base URL and its behaviour."""
-    servers: list[ScriptedServer] = []
-
-    def start(**behaviour: Any) -> tuple[str, Behaviour]:
-        server, script = start_endpoint(**behaviour)
-        servers.append(server)
-        return server.base_url, script
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 @dataclass(frozen=True)
@@ -84,16 +51,3 @@ def run_main(tmp_path, monkeypatch, capfd):
         return Completed(code, shown.out, shown.err)
 
     return run
-
-
-@pytest.fixture
-def servebench(tmp_path):
-    """Run the command in a process of its own, in the test's folder."""
-    return partial(run_servebench, tmp_path)
-
-
-@pytest.fixture
-def working() -> None:
-    """Skip where no sandbox works: that one is refused there is tested by itself."""
-    if faults := sandbox_errors():
-        pytest.skip(faults[0])

@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
-from servebench.analysis.answer.leads import lead_text
-from servebench.analysis.answer.model import LevelLead
+from servebench.analysis.answer.model import CaveatKind, LevelLead
 from servebench.analysis.comparison.decisions import starts_may_differ
+from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import pair_runs
 from servebench.analysis.run_comparison import compare_speed, seconds_per_start
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
-from servebench.calibration import comparisons
+from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
+from servebench.report.wording.comparison import summary_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -20,8 +22,12 @@ def load(workload="unique", **more):
     return SimulatedLoad(**{"levels": (1, 8), "requests": 80, "workload": workload, **more})
 
 
+def concluded(runs, *, earlier=(), varying=None, name="last", words=()) -> Answer:
+    return conclude(runs, (), Options(varying=varying, name=name, words=words), earlier=earlier).answer
+
+
 def answer(path, **more) -> Answer:
-    return answer_of(read.load_study(path).runs, **more)
+    return concluded(read.load_study(path).runs, **more)
 
 
 FAST, SLOW = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=1.5)
@@ -41,7 +47,7 @@ def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
             ("fast", "slow", True, False)
         }
         assert all(0.1 < lead.low < 0.5 < lead.high < 1 for lead in one.leads)
-        assert "1 to 8 users: fast leads, at 8 users with 50%" in one.sentence
+        assert "1 to 8 users: fast leads, at 8 users with 50%" in sentence_of(one)
     assert len(found.comparisons) == 2
 
 
@@ -56,7 +62,7 @@ def test_a_lead_over_a_run_with_equal_settings_is_not_called_one_of_different_se
     assert {(lead.leader, lead.rival, lead.unequal, lead.unequal_rival) for lead in found.leads} == {
         ("fast", "slow", ("engine.dtype",), False)
     }
-    assert "different settings" not in found.sentence
+    assert "different settings" not in sentence_of(found)
     assert not any(cell.best for column in found.columns for cell in column.cells.values())
 
 
@@ -74,7 +80,7 @@ def test_equal_engines_have_no_best(make_study):
     found = answer(make_study((FAST, load()), (replace(FAST, name="twin"), load(seed=7))))
     assert not any(lead.clear for lead in found.workloads[0].leads)
     assert not any(cell.best for column in found.workloads[0].columns for cell in column.cells.values())
-    assert "no clear difference" in found.workloads[0].sentence
+    assert "no clear difference" in sentence_of(found.workloads[0])
 
 
 def test_who_is_clearly_behind_is_named_where_the_first_two_do_not_differ(make_study):
@@ -85,7 +91,7 @@ def test_who_is_clearly_behind_is_named_where_the_first_two_do_not_differ(make_s
         assert {lead.leader, *lead.tied} == {"fast", "twin"}
         ((name, share),) = lead.behind
         assert (name, share) == ("third", pytest.approx(-0.5, abs=0.1))
-    assert f"behind {found.workloads[0].leads[-1].leader}" in found.workloads[0].sentence
+    assert f"behind {found.workloads[0].leads[-1].leader}" in sentence_of(found.workloads[0])
 
 
 @pytest.mark.slow
@@ -102,7 +108,7 @@ def test_engines_that_are_shown_to_be_equal_are_not_only_not_clearly_different(m
     ]
     assert (len(bounds), lead.clear) == (count * (count - 1) // 2, False)
     assert lead.within == pytest.approx(max(bounds), rel=0.01)
-    assert "differ by at most" in found.workloads[0].sentence
+    assert "differ by at most" in sentence_of(found.workloads[0])
 
 
 def test_what_differs_in_latency_only_is_said_where_throughput_does_not(make_study):
@@ -114,7 +120,7 @@ def test_what_differs_in_latency_only_is_said_where_throughput_does_not(make_stu
     (workload,) = found.workloads
     assert not workload.leads[0].clear
     assert found.comparisons[0].result in ("slower", "mixed")
-    assert "b is slower than a: TTFT p50 " in workload.sentence
+    assert "b is slower than a: TTFT p50 " in sentence_of(workload)
 
 
 def test_one_start_each_may_lead_by_what_starts_differ(make_study):
@@ -129,7 +135,7 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
         assert lead.size < starts_may_differ() == pytest.approx(0.112, abs=0.001)
     assert (
         "no clear difference in tok/s between fast and slow (fast is 7% ahead at 8 users; with one start of each, up to "
-        in workload.sentence
+        in sentence_of(workload)
     )
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
 
@@ -137,16 +143,16 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
 def test_numbers_of_wide_intervals_have_no_best(make_study):
     """Requests that are compared in pairs may say that a lead is certain, where the machine itself wandered."""
     runs = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
-    assert all(lead.clear for lead in answer_of(runs).workloads[0].leads)
+    assert all(lead.clear for lead in concluded(runs).workloads[0].leads)
     wide = [
         replace(run, rows=lambda rows=run.point_rows: [
             replace(row, output_throughput_tok_s_low=0.6 * row.output_throughput_tok_s) for row in rows
         ])
         for run in runs
     ]  # fmt: skip
-    (found,) = answer_of(wide).workloads
+    (found,) = concluded(wide).workloads
     assert not any(lead.clear for lead in found.leads)
-    assert "fast is 50% ahead at 8 users; with one start of each, up to " in found.sentence
+    assert "fast is 50% ahead at 8 users; with one start of each, up to " in sentence_of(found)
 
 
 @pytest.mark.slow
@@ -172,29 +178,40 @@ def test_a_warning_is_told_once_with_its_points_and_what_settles_it(make_study):
 def test_one_run_a_failed_run_and_a_missing_one(make_study, tmp_path):
     path = make_study((FAST, load()))
     (alone,) = answer(path).workloads
-    assert (len(alone.leads), alone.sentence.count("tok/s")) == (0, 2)
+    assert (len(alone.leads), sentence_of(alone).count("tok/s")) == (0, 2)
     path = make_study((FAST, load()), (SLOW, load()), name="two")
     for name in ("points.parquet", "points.csv", "manifest.json"):
         (path / "01_slow_unique" / name).unlink()
     state = path / "01_slow_unique" / "run.json"
     state.write_text(state.read_text().replace('"finished"', '"failed"'))
     found = answer(path, name="two")
-    assert [one.startswith("01_slow_unique") for one in found.failures] == [True]
+    assert [one.label.startswith("01_slow_unique") for one in found.failures] == [True]
     assert "servebench resume two --failed" in [step.command for step in found.next_steps]
     path = make_study((FAST, load()), (SLOW, load()), name="three")
     for name in ("points.parquet", "points.csv"):
         (path / "01_slow_unique" / name).unlink()
     (measured,) = answer(path, name="three").workloads
-    assert measured.sentence.startswith("only fast was measured: ")
+    assert sentence_of(measured).startswith("only fast was measured: ")
 
 
-def test_an_interrupted_study_is_continued_before_anything_is_measured_longer(make_study):
+@pytest.mark.parametrize(
+    ("status", "failure", "command"),
+    [
+        ("interrupted", None, "servebench resume last"),
+        ("failed", "endpoint", "servebench resume last"),
+        ("failed", "died", "servebench resume last --failed"),
+    ],
+)
+def test_a_study_that_is_not_whole_is_continued_before_anything_is_measured_longer(
+    make_study, status, failure, command
+):
     path = make_study((FAST, load()), (SLOW, load()), doubts=[NOT_STATIONARY.issue("x")])
     state = path / "01_slow_unique" / "run.json"
-    state.write_text(json.dumps({**json.loads(state.read_text()), "status": "interrupted", "error": "interrupted"}))
+    ended = {"status": status, "error": status, "failure": failure}
+    state.write_text(json.dumps({**json.loads(state.read_text()), **ended}))
     found = answer(path)
-    assert found.failures == ("slow: interrupted",)
-    assert [one.command for one in found.next_steps if "resume" in one.command] == ["servebench resume last"]
+    assert [(one.label, one.error) for one in found.failures] == [("slow", "")]
+    assert [one.command for one in found.next_steps if "resume" in one.command] == [command]
 
 
 def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
@@ -203,7 +220,7 @@ def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
     assert (dict(dtype.values), dtype.matters) == ({"auto": ("fast",), "fp8": ("slow",)}, True)
     assert found.workloads[0].leads[0].unequal == ("engine.dtype",)
     assert dtype.text == "engine.dtype: auto (fast), fp8 (slow)"
-    assert "(different settings)" in found.workloads[0].sentence
+    assert "(different settings)" in sentence_of(found.workloads[0])
     # `compare` refuses a verdict
     assert not any(cell.best for column in found.workloads[0].columns for cell in column.cells.values())
 
@@ -215,7 +232,7 @@ def test_other_weights_are_one_difference(make_study):
     def keys(*values):
         known = zip(runs, values, strict=True)
         with_weights = [replace(run, manifest={**run.manifest, "weights": weights}) for run, weights in known]
-        return {one.key for one in answer_of(with_weights).inequalities if one.key.startswith("weights")}
+        return {one.key for one in concluded(with_weights).inequalities if one.key.startswith("weights")}
 
     gguf = {"format": "gguf", "digest": "sha256:1", "quantization": "unknown"}
     folder = {"format": "safetensors", "digest": "sha256:2", "quantization": "bfloat16"}
@@ -232,7 +249,7 @@ def test_a_lead_matters_by_the_margin_of_its_comparison(make_study):
     pairs = pair_runs([read.load_study(make_study(*runs))], None)
     for margin, result, clear in ((0.01, "slower", True), (0.05, "no difference", False)):
         compared = compare_speed(pairs, margin=margin)
-        (lead,) = answer_of([run for pair in pairs for run in pair], comparisons=compared).workloads[0].leads
+        (lead,) = answer_of([run for pair in pairs for run in pair], compared).workloads[0].leads
         assert (compared[0].result, lead.clear) == (result, clear)
 
 
@@ -243,7 +260,7 @@ def test_prompts_of_different_length_are_listed_in_words_by_workload(make_study)
     runs = [
         with_columns(run, input_tokens_mean=mean) for run, mean in zip(read.load_study(path).runs, tokens, strict=True)
     ]
-    (found,) = [one for one in answer_of(runs).inequalities if one.key == "input_tokens_mean"]
+    (found,) = [one for one in concluded(runs).inequalities if one.key == "input_tokens_mean"]
     assert (found.name, dict(found.values)) == (
         "mean prompt, in tokens (unique at 1 user)",
         {"319": ("fast",), "311": ("slow",)},
@@ -255,22 +272,22 @@ def test_a_wide_interval_is_said_with_what_narrows_it(make_study):
     found = answer(make_study((FAST, load()), (SLOW, load()), doubts=[IMPRECISE.issue("y")]))
     cells = [cell for column in found.workloads[0].columns for cell in column.cells.values()]
     assert {(cell.verdict, cell.wide) for cell in cells} == {("valid", True)}
-    assert [one for one in found.caveats if one.startswith("Wide: the interval is wider than ±25%; raise load.")]
+    assert [one for one in found.caveats if one.kind is CaveatKind.WIDE and one.limits == ("±25%",)]
 
 
 def test_the_mean_of_points_with_wide_intervals_is_wide_only_if_its_own_interval_is(make_study):
     steady = replace(FAST, spread=0.05, drift_sd=0.003, run_sd=0.002)
     runs = read.load_study(make_study((steady, load(levels=(4,), starts=5)), doubts=[IMPRECISE.issue("y")])).runs
-    found = answer_of(runs)
+    found = concluded(runs)
     (cell,) = found.workloads[0].columns[0].cells.values()
     assert not cell.wide
-    assert not [one for one in found.caveats if one.startswith("Wide")]
+    assert not [one for one in found.caveats if one.kind is CaveatKind.WIDE]
     asked = {"load": {"until": "0.01%"}}
     wanted = [replace(run, manifest={**run.manifest, "config": {**run.config, **asked}}) for run in runs]
-    found = answer_of(wanted)
+    found = concluded(wanted)
     ((cell,),) = (one.columns[0].cells.values() for one in found.workloads)
     assert cell.wide
-    assert [one for one in found.caveats if one.startswith("Wide") and one.endswith(" or study.starts.")]
+    assert [one for one in found.caveats if one.kind is CaveatKind.WIDE and one.keys[-1] == "study.starts"]
 
 
 def test_times_of_the_next_steps_rest_on_what_the_study_took(make_study):
@@ -279,12 +296,12 @@ def test_times_of_the_next_steps_rest_on_what_the_study_took(make_study):
     took_s = sum(seconds_per_start(run) for run in read.load_study(path).runs)
     assert steps["-m"].seconds == pytest.approx(5 * took_s)
     assert 1.5 * took_s < steps["resume"].seconds <= 2 * took_s
-    assert steps["resume"].why == "the 4 points in doubt, twice as long"
+    assert purpose_text(steps["resume"]) == "the 4 points in doubt, twice as long"
 
 
 def test_a_comparison_of_one_start_each_says_what_a_verdict_takes(make_study):
     found = answer(make_study((FAST, load()), (SLOW, load())))
-    assert re.search(r"gives a verdict \(about \d+ (s|min) for these two\)", found.comparisons[0].summary)
+    assert re.search(r"gives a verdict \(about \d+ (s|min) for these two\)", summary_of(found.comparisons[0]))
 
 
 def test_the_start_of_a_simulated_engine_takes_no_longer_than_its_run(make_study):
@@ -293,7 +310,7 @@ def test_the_start_of_a_simulated_engine_takes_no_longer_than_its_run(make_study
     runs = [
         replace(one, manifest={**one.manifest, "cold_start": {"seconds": 3600.0}}) for one in read.load_study(path).runs
     ]
-    (again,) = [one for one in answer_of(runs, name="x").next_steps if "--better" in one.command]
+    (again,) = [one for one in concluded(runs, name="x").next_steps if "--better" in one.command]
     windows_s = sum(row.window_s for run in runs for row in run.point_rows)
     assert again.seconds <= sum(seconds_per_start(run) for run in runs) + 2 * windows_s
 
@@ -301,12 +318,12 @@ def test_the_start_of_a_simulated_engine_takes_no_longer_than_its_run(make_study
 def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):
     path = make_study((FAST, load(levels=(1, 2, 8))))
     runs = read.load_study(path).runs
-    assert not [one for one in answer_of(runs).caveats if "slower" in one]
+    assert not [one for one in concluded(runs).caveats if one.kind is CaveatKind.OUT_OF_LINE]
     first, *others = runs[0].point_rows
     slow = replace(first, output_throughput_tok_s=first.output_throughput_tok_s / 20)
     run = replace(runs[0], rows=lambda: [slow, *others])
-    (told,) = [one for one in answer_of([run]).caveats if "slower" in one]
-    assert told.startswith("fast at 1 user")
+    (told,) = [one for one in concluded([run]).caveats if one.kind is CaveatKind.OUT_OF_LINE]
+    assert (told.label, told.level, told.heavier) == ("fast", "1", "2")
 
 
 def test_pairs_are_within_a_workload_and_all_of_them(make_study):
@@ -348,7 +365,7 @@ def test_a_lead_over_several_says_over_whom(make_study):
     (workload,) = answer(make_study(*runs)).workloads
     (lead,) = workload.leads
     assert len(lead.tied) == 2
-    assert f"a is {lead.size:.0%} ahead of {lead.rival}; with one start of each, up to " in workload.sentence
+    assert f"a is {lead.size:.0%} ahead of {lead.rival}; with one start of each, up to " in sentence_of(workload)
 
 
 def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):
@@ -356,7 +373,7 @@ def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):
     runs = list(read.load_study(make_study((FAST, load()), (SLOW, load()), (replace(SLOW, name="c"), load()))).runs)
     rows = [replace(row, verdict="void") if row.concurrency == 8 else row for row in runs[2].point_rows]
     runs[2] = replace(runs[2], rows=lambda: rows)
-    (workload,) = answer_of(runs).workloads
+    (workload,) = concluded(runs).workloads
     assert [lead.clear for lead in workload.leads] == [True, True]
     assert {level: cell.best for level, cell in workload.columns[0].cells.items()} == {"1": True, "8": False}
 
@@ -387,8 +404,8 @@ def test_what_makes_a_lead_provisional_is_said_with_its_level(make_study):
     fast, slow = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
     doubtful = {"verdict": "doubtful", "doubts": ("not_stationary",)}
     rows = [replace(row, **(doubtful if row.concurrency == 8 else {})) for row in fast.point_rows]
-    (found,) = answer_of([replace(fast, rows=lambda: rows), slow]).workloads
-    assert "(provisional at 8 users)" in found.sentence
+    (found,) = concluded([replace(fast, rows=lambda: rows), slow]).workloads
+    assert "(provisional at 8 users)" in sentence_of(found)
 
 
 def test_a_warning_of_some_starts_says_of_how_many(make_study):
@@ -396,7 +413,7 @@ def test_a_warning_of_some_starts_says_of_how_many(make_study):
     (run,) = read.load_study(make_study((FAST, load(starts=3)))).runs
     doubtful = {"verdict": "doubtful", "doubts": ("not_stationary",)}
     rows = [replace(row, **(doubtful if (row.concurrency, row.repeat) == (8, 1) else {})) for row in run.point_rows]
-    (found,) = [one for one in answer_of([replace(run, rows=lambda: rows)]).remarks if one.code == "not_stationary"]
+    (found,) = [one for one in concluded([replace(run, rows=lambda: rows)]).remarks if one.code == "not_stationary"]
     assert (found.points, found.of, found.where) == (1, 6, "fast at 8 users (1 of 3 points)")
 
 
@@ -414,6 +431,6 @@ def test_a_lead_that_rests_on_earlier_starts_says_so(make_study):
     study = read.load_study(path)
     text = "rests on how much earlier starts of the same set-ups differed"
     for earlier, said in ([], False), (read.runs_beside(study), True):
-        found = answer_of(study.runs, earlier=earlier)
+        found = concluded(study.runs, earlier=earlier)
         assert any(lead.by_earlier for lead in found.workloads[0].leads) == said
-        assert any(text in one for one in found.caveats) == said
+        assert any(text in caveat_text(one) for one in found.caveats) == said

@@ -7,19 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servebench.analysis.advice import recommend_runs
-from servebench.analysis.answer import answer_of
+from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.answer.next_steps import decide_step
 from servebench.analysis.comparison.decisions import DECIDING as METRICS
 from servebench.analysis.comparison.decisions import Decision, PairDecision
 from servebench.analysis.comparison.model import ComparisonRow, StartValues
-from servebench.analysis.decided import StudyDecision, as_studies_decided, decide_study
+from servebench.analysis.conclude import Options, conclude
+from servebench.analysis.decided import StudyDecision, decide_study
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.warnings.catalog import NOT_STATIONARY
 from servebench.contracts.settings import StudySettings
-from servebench.report.decisions import cells_of, levels_line, notes_of
+from servebench.report.wording.answer import sentence_of
+from servebench.report.wording.comparison import summary_of, text_of
+from servebench.report.wording.decisions import cells_of, levels_line, notes_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -44,14 +46,9 @@ def conclusions(path, **options):
     """What the last screen, `compare` and `recommend` make of a stored study."""
     study = read.load_study(path)
     decision = decide_study(study)
-    answer = answer_of(study.runs, decision=decision)
-    compared, _ = as_studies_decided(compare_speed(pairs_within(study.runs), **options), [study], ())
-    (batch,) = [
-        one
-        for one in recommend_runs(study.runs, load_rules(None), comparisons=answer.comparisons, decision=decision)
-        if one.use_case.name == "batch"
-    ]
-    return decision, answer.workloads[0], compared, batch
+    found = conclude(study.runs, [study], Options(rules=load_rules(None), **options))
+    (batch,) = [one for one in found.recommendations if one.use_case.name == "batch"]
+    return decision, found.answer.workloads[0], found.answer.comparisons, batch
 
 
 def test_two_starts_that_decide_are_a_verdict_on_every_screen(make_study):
@@ -99,7 +96,7 @@ def test_an_open_decision_is_open_on_every_screen(make_study):
     assert decision.pairs[0].levels == {"4": "open"}
     assert not workload.leads[0].clear
     assert compared.result == "not enough data"
-    assert "not decided" in compared.summary
+    assert "not decided" in summary_of(compared)
     assert batch.outcome == "no clear difference"
 
 
@@ -119,7 +116,7 @@ def test_what_is_decided_by_doubtful_points_is_provisional_until_it_is_accepted(
     decision, workload, (compared,), batch = conclusions(path)
     assert decision.pairs[0].levels == {"4": "slower"}
     assert (compared.result, compared.rows[0].result, compared.rows[0].competes) == ("not enough data", "slower", False)
-    assert compared.summary.startswith("provisional: ")
+    assert summary_of(compared).startswith("provisional: ")
     assert workload.leads[0].codes == ("not_stationary",)
     assert batch.outcome == "provisional"
     assert conclusions(path, with_doubtful=True)[2][0].result == "slower"
@@ -136,7 +133,7 @@ def test_of_three_engines_two_are_tied(make_study):
     assert verdicts["a", "b"] in ("open", "equal")
     assert not workload.leads[0].clear
     assert len(workload.leads[0].tied) == 1
-    assert "ahead" not in workload.sentence
+    assert "ahead" not in sentence_of(workload)
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
     assert [one.result for one in compared].count("slower") == 2
     assert batch.outcome == "no clear difference"
@@ -157,9 +154,9 @@ def test_what_is_said_of_all_leads_does_not_advise_what_has_been_done(make_study
     doubtful = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1)), name="doubtful", doubts=doubts)
     for path in (unequal, doubtful):
         study = read.load_study(path)
-        found = answer_of(study.runs, decision=decide_study(study))
+        found = conclude(study.runs, [study]).answer
         assert found.workloads[0].leads[0].clear
-        assert not any("study.until" in one for one in found.caveats)
+        assert not any(one.kind is CaveatKind.NO_VERDICT_YET for one in found.caveats)
 
 
 def test_verdicts_that_do_not_count_are_in_brackets(make_study):
@@ -179,10 +176,10 @@ def test_a_lead_that_is_not_decided_is_said_with_its_size(make_study):
     earlier = make_study((engine("a"), load(6, seed=4)), (engine("b", 1.2), load(6, seed=5)), name="earlier")
     study = read.load_study(make_study((engine("a"), load(1)), (engine("b", 1.2), load(1, seed=1))))
     stored = read.load_study(earlier).runs
-    (workload,) = answer_of(study.runs, earlier=stored, decision=decide_study(study, stored)).workloads
+    (workload,) = conclude(study.runs, [study], earlier=stored).answer.workloads
     assert (workload.leads[0].clear, workload.leads[0].over_starts) == (False, True)
     assert workload.leads[0].low > 0.1
-    assert "a is 20% ahead, which may still be chance" in workload.sentence
+    assert "a is 20% ahead, which may still be chance" in sentence_of(workload)
 
 
 def test_a_reason_is_said_once_with_its_places(make_study):
@@ -300,8 +297,8 @@ def test_a_void_point_keeps_a_level_open_until_the_third(make_study, tried, verd
     assert found.pairs[0].open_levels == (("2", "4") if verdict == "open" else ("2",))
     (throughput,) = [one for one in found.pairs[0].rows if one.level == "4" and one.row.metric is METRICS[0]]
     assert (throughput.starts, throughput.row.starts.baseline.size) == (4, 5)
-    assert said in throughput.row.why
-    assert "errors" in throughput.row.why
+    assert said in text_of(throughput.row.reasons)
+    assert "errors" in text_of(throughput.row.reasons)
     assert any(said in line for line in notes_of(found))
     # attempts that have no row any more ran, too
     assert (found.engine_s > whole.engine_s) == (tried != "once")
@@ -320,7 +317,7 @@ def test_what_was_decided_before_a_void_point_stays_decided_on_every_screen(make
     study = with_void(path, "c4-r2-a2", repeat=2)
     decision = decide_study(study)
     assert decision.pairs[0].levels == {"4": "slower"}
-    (compared,), _ = as_studies_decided(compare_speed(pairs_within(study.runs)), [study], ())
+    (compared,) = conclude(study.runs, [study]).answer.comparisons
     assert compared.result == "slower"
     assert {row.metric.name for row in compared.rows if row.result == "slower"} == {
         "output_throughput_tok_s",

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibration.limits import BOTTLENECKS, HEALTHY, found_in
+from calibration.simulate import Plant
 from servebench.analysis import limits
 from servebench.analysis.limits import LevelFacts, LimitFinding, find_limit
 from servebench.analysis.limits.decide import MEMORY_SHARE
 from servebench.analysis.limits.facts import _stamps
 from servebench.analysis.limits.proposals import default_running_limit, with_proposals
 from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
-from servebench.calibration.limits import BOTTLENECKS, HEALTHY, found_in
-from servebench.calibration.simulate import Plant
 from servebench.config import compose_jobs
 from servebench.contracts.limits import Knob, Limit
 from servebench.engine.pool import launch_context
@@ -281,7 +281,7 @@ def test_the_roofline_is_that_of_the_data_sheet():
 @pytest.mark.slow
 @pytest.mark.parametrize("one", [*BOTTLENECKS[:1], *BOTTLENECKS[5:7], *HEALTHY[2:3]], ids=lambda one: one.name)
 def test_a_planted_bottleneck_is_named(one):
-    """The rest of the table, and 20 seeds of each, are made by `servebench calibrate --only 'limit_*'`."""
+    """The rest of the table, and 20 seeds of each, are made by `make calibrate ARGS="--only 'limit_*'"`."""
     run, (found,) = found_in(one.plant(), 1)
     assert found.code in one.codes, found.statement
     assert (run.rows[0].telemetry_samples or 0) > 5

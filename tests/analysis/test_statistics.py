@@ -8,7 +8,8 @@ import pytest
 from servebench.analysis import statistics as stats
 from servebench.analysis.serial import SeriesSpan, mean_interval
 from servebench.contracts.point_row import PointRow
-from servebench.measure.points import HEADLINES, Arrivals, PointSample
+from servebench.measure.points import Arrivals, PointSample
+from support.records import HEADLINES
 
 LONG = SeriesSpan(seconds=600.0, rounds=1000.0)
 

@@ -1,11 +1,11 @@
 """Compare the race of `servebench tune` with Optuna's TPE and Wilcoxon pruner, given the race's engine time.
 
-    python tests/bench/tune_optuna.py [--repetitions 200] [--seed 0]
+    PYTHONPATH=tests python tests/bench/tune_optuna.py [--repetitions 200] [--seed 0]
 
 Needs `pip install optuna`. A trial is a start of the engine with a candidate that TPE names; its steps are the blocks of a whole
 point, which the pruner compares, pair by pair, with those of the best trial so far. The best trial is the pick, as Optuna's
-users take it. Engines that do not start are failed trials. Prints the table of `calibrate --only tune_table` with one more
-method.
+users take it. Engines that do not start are failed trials. Prints the table of
+`make calibrate ARGS="--only tune_table"` with one more method.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import fmean
 
 import optuna
 
-from servebench.calibration.tuning import METHODS, POINT_BLOCKS, Chosen, SimulatedTune, tune_page
+from calibration.tuning import METHODS, POINT_BLOCKS, Chosen, SimulatedTune, tune_page
 
 
 def tpe(study: SimulatedTune, budget_s: float) -> Chosen:

@@ -8,13 +8,13 @@ from statistics import pstdev
 
 import pytest
 
-from servebench.calibration import windows
-from servebench.calibration.cells import CalibrationCell, Line, Promise, lines_of
-from servebench.calibration.comparisons import AA
-from servebench.calibration.page import page
-from servebench.calibration.run import all_cells, calibrate, chosen_cells
-from servebench.calibration.simulate import STEADY, Plant, run_data, simulate_run, simulate_search
-from servebench.cli.commands.calibrate import command
+from calibration import windows
+from calibration.__main__ import main
+from calibration.cells import CalibrationCell, Line, Promise, lines_of
+from calibration.comparisons import AA
+from calibration.page import page
+from calibration.run import all_cells, calibrate, chosen_cells
+from calibration.simulate import STEADY, Plant, run_data, simulate_run, simulate_search
 from servebench.util.errors import ConfigError
 
 SHARE = Promise(name="p", text="a promise", bar=0.05)
@@ -84,7 +84,7 @@ def test_the_page_has_every_line():
     """With its bar and verdict, and the command that writes it."""
     lines = [line(SHARE, [0.0] * 40), line(BIAS, [0.5, 0.5, 0.501])]
     text = page(lines, repetitions=40, seed=3, only=["p"], cell="1 user")
-    assert "servebench calibrate --repetitions 40 --seed 3 --only p --cell '1 user'" in text
+    assert "python -m calibration --repetitions 40 --seed 3 --only p --cell '1 user'" in text
     assert "| c | 40 | 0.0% | 0.0% to 8.8% | ≤ 5% | met |" in text
     assert "| not met |" in text
     assert "**1 of 2 lines are met, 0 are open, 1 are not met**" in text
@@ -209,5 +209,5 @@ def test_an_interrupt_ends_it(monkeypatch):
 
 
 def test_the_help_names_every_promise():
-    words = set(re.findall(r"\w+", command.help))
+    words = set(re.findall(r"\w+", main.help))
     assert {promise.name for cell in all_cells() for promise in cell.promises} <= words

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from tests.support.records import record_ms
 
-from servebench.calibration import price
-from servebench.calibration.windows import SCENARIOS
+from calibration import price
+from calibration.windows import SCENARIOS
 
 
 def run_of(values):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.calibration.tuning import (
+from calibration.tuning import (
     ALL_EQUAL,
     EQUAL,
     HARDER,

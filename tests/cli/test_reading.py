@@ -29,7 +29,7 @@ def test_a_winner_that_is_less_accurate_is_marked(study, capsys):
     assert "fast is less accurate than slow" in told
     assert "33.3% vs 83.3% on 60 questions" in told
     dispatch(["recommend", "study", "--json"])
-    answers = json.loads(capsys.readouterr().out)
+    answers = json.loads(capsys.readouterr().out)["recommendations"]
     assert any("less accurate" in line for answer in answers for line in answer["quality"])
 
 

@@ -14,7 +14,7 @@ from servebench.contracts.settings import EngineSettings
 from servebench.store.layout import StudyFolder
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from support.fake_engine import fake_job
-from support.orchestration import FakeClock, RecordingDisplay
+from support.orchestration import FakeClock, Recorder
 
 RUN = "00_a"
 
@@ -97,6 +97,6 @@ def test_the_ports_that_a_config_names_are_leased(tmp_path, monkeypatch, engine,
     monkeypatch.setattr(agent, "port_problem", lambda *_: None)
     leases = Leases(tmp_path)
     settings = fake_job(engine=EngineSettings(name="fake", **engine)).settings
-    lease_ports(leases, settings, RecordingDisplay(), local=local)
+    lease_ports(leases, settings, Recorder(), local=local)
     assert leases.names == leased
     leases.release()

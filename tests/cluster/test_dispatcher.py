@@ -9,6 +9,7 @@ from servebench.cluster.dispatcher import POLL_S, STOPPING_S, Dispatcher
 from servebench.cluster.heartbeat import FILE
 from servebench.config import compose_jobs
 from servebench.contracts.cluster import JobEnd, RunReply, SubmititSettings
+from servebench.contracts.notices import JobChanged, JobLost
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import registry
 from servebench.run.task import RunTask
@@ -16,7 +17,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_run, write_study
 from servebench.util.errors import PreflightError
-from support.orchestration import FakeClock, FakeCluster, RecordingDisplay
+from support.orchestration import FakeClock, FakeCluster, Recorder
 
 WORDS = ("workload=unique", "launch=emulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.concurrency=[1]")
 RUNS = ("00_vllm_unique", "01_sglang_unique")
@@ -40,13 +41,13 @@ class Bench:
         self.tasks = [RunTask(name, job) for name, job in zip(RUNS, jobs, strict=True)]
         self.clock = FakeClock()
         self.cluster = FakeCluster(places=places)
-        self.display = RecordingDisplay()
+        self.events = Recorder()
         self.ended: list[tuple[str, RunOutcome]] = []
         self.dispatcher = Dispatcher(
             folder=self.folder,
             state=state,
             settings=SubmititSettings(name="submitit_slurm", retries=retries),
-            display=self.display,
+            events=self.events,
             registry=registry(),
             cluster=self.cluster,
             on_end=lambda name, outcome: self.ended.append((name, outcome)),
@@ -93,7 +94,7 @@ def test_runs_are_submitted_as_places_become_free(bench):
     assert b.statuses() == [(run, "finished", None) for run in RUNS]
     assert b.clock.now() >= 20
     assert not b.dispatcher.interrupted
-    assert any("node1" in line for line in b.display.calls["say"])
+    assert any(one.at == "node1" for one in b.events.of(JobChanged))
 
 
 def test_an_order_has_the_ticket_and_what_the_run_needs(bench):
@@ -113,9 +114,7 @@ def test_a_lost_job_is_submitted_again_after_the_others(bench):
     b.run()
     assert b.ordered() == [RUNS[0], RUNS[1], RUNS[0]]
     assert b.statuses() == [(RUNS[1], "finished", None), (RUNS[0], "finished", None)]
-    (problem,) = b.display.problems
-    assert RUNS[0] in problem
-    assert "node failed" in problem
+    assert b.events.of(JobLost) == [JobLost(RUNS[0], "node failed")]
 
 
 def test_a_job_that_is_lost_too_often_ends_its_run_and_no_other(bench):

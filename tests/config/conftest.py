@@ -38,7 +38,7 @@ def make_registry(tmp_path_factory):
 
     def make(*, plugin=True, plugins=(), everything=False):
         kinds = real.kinds if everything else few
-        engines = kinds["engine"] | ({"llamacpp": Llama} if plugin else {})
+        engines = dict(kinds["engine"]) | ({"llamacpp": Llama} if plugin else {})
         paths = (str(folder),) if plugin else ()
         return replace(real, plugins=plugins, kinds={**kinds, "engine": engines}, config_paths=paths)
 

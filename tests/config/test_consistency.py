@@ -2,8 +2,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from servebench.config import consistency_problems, with_derived_values
-from servebench.config.consistency import section_problems
+from servebench.config.consistency import section_problems, with_derived_values
 from servebench.contracts.settings import (
     EngineSettings,
     GpuSettings,
@@ -28,6 +27,11 @@ GOOD = run_settings(
     workload=WorkloadSettings(name="w"),
     load=LoadSettings(name="l", concurrency=(1, 2)),
 )
+
+
+def consistency_problems(settings, **about):
+    """Return the problems of a whole set of settings."""
+    return section_problems(vars(settings), **about)
 
 
 def load(**keys):

@@ -3,7 +3,7 @@
 import pytest
 
 from servebench.contracts.precision import half_width, precision_metrics, precision_targets
-from servebench.measure.points import HEADLINES
+from support.records import HEADLINES
 
 
 @pytest.mark.parametrize(

@@ -43,16 +43,21 @@ def printed(make_study, run_main):
 
 def test_what_is_printed_has_the_keys_of_the_page(printed):
     assert list(printed("ls")[0]) == promised("ls", "each run")
-    (compared,) = printed("compare", "study")
-    assert list(compared) == promised("compare", "each pair")
+    concluded = printed("compare", "study")
+    assert list(concluded) == promised("compare", "the document")
+    assert list(printed("recommend", "study")) == promised("compare", "the document")
+    (compared,) = concluded["comparisons"]
+    assert list(compared) == promised("compare", "each of `comparisons`")
     assert list(compared["rows"][0]) == promised("compare", "each of `rows`")
-    assert list(printed("recommend", "study")[0]) == promised("recommend", "each use case")
+    assert list(printed("recommend", "study")["recommendations"][0]) == promised(
+        "recommend", "each of `recommendations`"
+    )
     page = printed("report", "study")
-    assert list(page) == promised("report", "the page")
-    assert list(page["answer"]) == promised("report", "`answer`")
+    assert list(page) == [*promised("report", "the page"), *promised("compare", "the document")]
+    assert list(page["answer"]) == promised("compare", "`answer`")
     (workload,) = page["answer"]["workloads"]
-    assert list(workload) == promised("report", "each of `workloads`")
-    assert list(workload["leads"][0]) == promised("report", "each of `leads`")
+    assert list(workload) == promised("compare", "each of `workloads`")
+    assert list(workload["leads"][0]) == promised("compare", "each of `leads`")
 
 
 def test_show_has_the_keys_of_the_page(printed):
@@ -60,6 +65,6 @@ def test_show_has_the_keys_of_the_page(printed):
     assert run["rows"][0]["ttft_ms_p99_all"] is None
     assert {"manifest", "rows", "times", "limits", *promised("ls", "each run")} - {"number"} == set(run)
     study = printed("show", "study")
-    assert set(promised("show STUDY", "the study")) <= set(study)
+    assert {*promised("show STUDY", "the study"), *promised("compare", "the document")} <= set(study)
     assert study["answer"] == printed("report", "study")["answer"]
     assert "seal" not in study

@@ -34,6 +34,10 @@ def table(output):
     return [(load, rest) for load, rest in rows if rest.startswith(metrics) and "[" in rest]
 
 
+def _printed(run_main, *words):
+    return json.loads(run_main(*words, "--json").stdout)
+
+
 @pytest.mark.slow
 def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     """Both runs are finished, both starts are from engines of their own, and `compare` shows the decision, too."""
@@ -49,7 +53,7 @@ def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     # the answer is the decision, though two starts are too few for a comparison with a fixed number of them
     assert "slowdown=1.0 leads, at 4 users with" in done.stdout
     assert "no clear difference" not in done.stdout
-    chosen = {one["use_case"]: one["winner"] for one in json.loads(run_main("recommend", "s", "--json").stdout)}
+    chosen = {one["use_case"]: one["winner"] for one in _printed(run_main, "recommend", "s")["recommendations"]}
     assert (chosen["batch"], chosen["one_user"]) == (f"s/{FAST}", f"s/{FAST}")
     manifest = json.loads((tmp_path / "outputs/s" / SLOW / "manifest.json").read_text())
     assert manifest["cold_start"]["phases"]
@@ -57,7 +61,7 @@ def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     assert "decided: slower at 1, slower at 4" in compared.stdout
     pair = f"s/{FAST}", f"s/{SLOW}"
     for words in (("s",), pair):
-        (found,) = json.loads(run_main("compare", *words, "--json").stdout)
+        (found,) = _printed(run_main, "compare", *words)["comparisons"]
         assert (found["verdict"], found["margin"]) == ("slower", 0.03)
     assert run_main("resume", "s").returncode == 0
     assert len(points(tmp_path, SLOW)) == 4
@@ -74,16 +78,16 @@ def test_equal_engines_are_equal_and_a_decided_level_is_measured_no_more(run_mai
     assert "equal at 1" in done.stdout
     assert list(counts) == list(points(tmp_path, SLOW).groupby("concurrency").size())
     # no screen names one of them, and MLflow's description says what the last screen says
-    said = json.loads(run_main("report", "s", "--json").stdout)
+    said = _printed(run_main, "report", "s")
     assert not any(lead["clear"] for one in said["answer"]["workloads"] for lead in one["leads"])
     assert not any(one["winner"] for one in said["recommendations"])
-    (compared,) = json.loads(run_main("compare", "s", "--json").stdout)
+    (compared,) = _printed(run_main, "compare", "s")["comparisons"]
     assert (compared["verdict"], compared["margin"]) == ("no difference", 0.08)
     described = " ".join(note(read.load_study(tmp_path / "outputs/s")).split())
     assert said["answer"]["workloads"][0]["sentence"] in described
     # the page says what limits the engines, too
     assert all(" ".join(line.split()) in described for line in said["answer"]["limits"])
-    assert said["answer"] == json.loads(run_main("show", "s", "--json").stdout)["answer"]
+    assert said["answer"] == _printed(run_main, "show", "s")["answer"]
 
 
 @pytest.mark.slow

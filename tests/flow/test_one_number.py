@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servebench.analysis.answer import answer_of
+from servebench.analysis.conclude import conclude
 from servebench.analysis.estimate import best_level, estimate_level, levels_of
 from servebench.analysis.pairing import _throughput
 from servebench.analysis.recommendation.values import metric_interval, metric_value
@@ -36,7 +36,7 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
     run = studies.load_run(folder.path)
     rows = run.point_rows
     known = {level: estimate_level(own, THROUGHPUT) for level, own in levels_of(rows).items()}
-    (column,) = answer_of([run]).workloads[0].columns
+    (column,) = conclude([run]).answer.workloads[0].columns
     assert {level: (one.value, one.low, one.high) for level, one in column.cells.items()} == {
         level: (one.value, one.low, one.high) for level, one in known.items()
     }

@@ -128,7 +128,7 @@ def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, en
     assert all(
         word in compared for word in ("mmlu at concurrency 8", "too small to tell", "87.5%", "50.0%", "p = 0.25")
     )
-    (told,) = json.loads(servebench("compare", "a", "b", "--json").stdout)
+    (told,) = json.loads(servebench("compare", "a", "b", "--json").stdout)["comparisons"]
     (quality,) = told["quality"]
     assert (quality["finding"], quality["n"], quality["baseline"]) == ("too small to tell", 8, 0.5)
     assert quality["n_needed"] > 8

@@ -26,7 +26,7 @@ def test_engines_take_turns_start_by_start_and_are_compared_in_pairs(run_main, t
     order = pd.concat([vllm, sglang]).sort_values("window_start_ns")["engine"]
     assert list(order) == ["vllm", "sglang", "sglang", "vllm"], "rounds alternate, so that drift falls on both alike"
     compared = run_main("compare", "s", "--json", "--with-doubtful")
-    rows = [row for row in json.loads(compared.stdout)[0]["rows"] if row["starts"]]
+    rows = [row for row in json.loads(compared.stdout)["comparisons"][0]["rows"] if row["starts"]]
     assert rows
     assert all((row["starts"], row["paired"]) == ([2, 2], True) for row in rows)
 

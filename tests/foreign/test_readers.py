@@ -139,7 +139,7 @@ def test_the_numbers_of_two_foreign_runs_stand_in_their_comparison(tmp_path, cap
     known = {one["best_output_throughput_tok_s"] for one in json.loads(capsys.readouterr().out)}
     for words in ([], ["--varying", "foreign.*,input_tokens_mean,output_tokens_mean"]):
         dispatch(["compare", *outputs, "f", "--with-doubtful", "--json", *words])
-        (found,) = json.loads(capsys.readouterr().out)
+        (found,) = json.loads(capsys.readouterr().out)["comparisons"]
         rows = {row["metric"]: row for row in found["rows"]}
         assert {rows["output_throughput_tok_s"][side] for side in ("baseline", "candidate")} == known
         assert {row["effect"] for row in rows.values()} == {None}

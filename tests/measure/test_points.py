@@ -9,14 +9,13 @@ from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure.points import (
-    HEADLINES,
     PointContext,
     PointSample,
     point_sample,
     summarize,
     with_intervals,
 )
-from support.records import phase_report, point_context
+from support.records import HEADLINES, phase_report, point_context
 
 Make = Callable[..., Record]
 NO_SLO = SloSettings()

@@ -1,15 +1,8 @@
 """servebench's own scorers keep what is asked of a plugin's."""
 
-import json
-
-import pytest
-
 from servebench.quality.scorers.gsm8k import Gsm8kScorer
-from servebench.quality.scorers.humaneval import HumanEvalScorer
-from servebench.quality.scorers.judge import JudgeScorer
 from servebench.quality.scorers.mmlu import MmluScorer
 from servebench.quality.scorers.parity import ParityScorer
-from servebench.quality.scorers.rouge import RougeScorer
 from servebench.quality.scorers.structured import JsonScorer
 from servebench.testing import ScorerConformance
 
@@ -44,28 +37,6 @@ class TestGsm8k(ScorerConformance):
         return f"It is simple.\n#### {item.expected}"
 
 
-class TestHumanEval(Quick):
-    scorer = HumanEvalScorer
-    questions = tuple(
-        {
-            "task_id": f"own/{n}",
-            "prompt": f'def add{n}(x):\n    """Add {n}."""\n',
-            "entry_point": f"add{n}",
-            "test": f"def check(candidate):\n    assert candidate(1) == {n + 1}\n",
-        }
-        for n in range(4)
-    )
-
-    @pytest.fixture(autouse=True)
-    def _sandbox(self):
-        if faults := HumanEvalScorer().check():
-            pytest.skip(faults[0])
-
-    def right(self, item):
-        name = json.loads(item.expected)["entry_point"]
-        return f"```python\ndef {name}(x):\n    return x + {name.removeprefix('add')}\n```"
-
-
 class TestJson(Quick):
     scorer = JsonScorer
     references = (
@@ -77,27 +48,5 @@ class TestJson(Quick):
         return item.expected
 
 
-class TestRouge(ScorerConformance):
-    scorer = RougeScorer
-    references = ({"summary": "A bridge fell in spring."}, {"summary": "The mill burned down."})
-
-    def right(self, item):
-        return item.expected
-
-
-class TestRougeOfAFile(ScorerConformance):
-    """With a file it asks; its score is all that it gives."""
-
-    scorer = RougeScorer
-    questions = tuple({"prompt": f"Tell of {n}.", "reference": f"Once there were {n} of them."} for n in range(4))
-
-    def right(self, item):
-        return item.expected
-
-
 class TestParity(Quick):
     scorer = ParityScorer
-
-
-class TestJudge(Quick):
-    scorer = JudgeScorer

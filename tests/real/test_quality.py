@@ -51,7 +51,7 @@ def test_a_hundred_questions_of_mmlu_and_twenty_of_gsm8k(tmp_path):
 @pytest.mark.timeout(900)
 def test_a_local_task_of_the_harness(tmp_path):
     if importlib.util.find_spec("lm_eval") is None:
-        pytest.skip("lm-eval is not installed: pip install 'servebench-suite[quality]'")
+        pytest.skip("lm-eval is not installed: pip install 'servebench-graders[lm-eval]'")
     tasks = tmp_path / "tasks"
     tasks.mkdir()
     data = tasks / "sums.jsonl"

@@ -10,7 +10,7 @@ import sys
 import pandas as pd
 import pytest
 
-from servebench.quality.sandbox import sandbox_errors
+from servebench_graders.sandbox import sandbox_errors
 
 QUICK = ("load.concurrency=[1]", "load.requests=2", "load.warmup_requests=0", "load.self_check=never", "tracking=none")
 SHORT = ("workload=unique", "workload.input_tokens=32", "workload.output_tokens=8")
@@ -118,7 +118,7 @@ def beside(tmp_path, first, second):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    ((found,),) = (one["parity"] for one in json.loads(done.stdout))
+    ((found,),) = (one["parity"] for one in json.loads(done.stdout)["comparisons"])
     return found
 
 
@@ -149,7 +149,6 @@ def test_every_scorer_that_asks_on_one_start(tmp_path, request, engine):
 @pytest.mark.parametrize("engine", ["llamacpp", "vllm"])
 def test_summaries_of_the_load_are_graded(tmp_path, request, engine):
     """Summaries by ROUGE, which has a score and nothing that is right or wrong."""
-    pytest.importorskip("rouge_score")
     load = ("workload=summarization", "workload.input_tokens=400", "workload.events=3", "workload.output_tokens=64")
     rows = servebench(tmp_path, "r", "load.requests=6", *load, "quality=rouge", *words_of(engine, request))
     assert len(rows) == 6

@@ -3,9 +3,14 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from servebench.contracts.events import RunFinished, RunStarted
 from servebench.contracts.hooks import GROUP
 from servebench.registry.registry import build
+from servebench.registry.registry import registry as installed
+from servebench.util.errors import ConfigError
 
+STARTED = RunStarted(run_id="s/00", settings=None, folder=None)
+FINISHED = RunFinished(outcome=None, settings=None, folder=None)
 HEAD = "from servebench.contracts.engine import Engine\nfrom servebench.contracts.hooks import hookimpl\n"
 ENGINE = """
 class Mine(Engine):
@@ -53,17 +58,17 @@ def statuses(registry):
 def test_a_life_cycle_hook_that_raises_is_told_and_stops_nobody(plugins, how):
     bad = RAISES.format(hook="servebench_run_started", arguments="event", how=how)
     registry = plugins(first=TOLD, bad=bad, last=TOLD)
-    (fault,) = registry.tell("servebench_run_started", "the event")
+    (fault,) = registry.tell(STARTED)
     assert fault.startswith("plugin ?:bad: servebench_run_started raised ")
     assert fault.endswith("the run continues without it")
     assert "\n" not in fault
-    assert [sys.modules[f"sb_test_{name}"].told for name in ("first", "last")] == [["the event"], ["the event"]]
+    assert [sys.modules[f"sb_test_{name}"].told for name in ("first", "last")] == [[STARTED], [STARTED]]
 
 
 def test_an_interrupt_in_a_hook_is_the_users(plugins):
     bad = RAISES.format(hook="servebench_run_finished", arguments="event", how="raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
-        plugins(bad=bad).tell("servebench_run_finished", "the event")
+        plugins(bad=bad).tell(FINISHED)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,7 @@ def test_nothing_is_taken_of_a_plugin_that_is_broken(plugins, hook, how, error):
     assert told.startswith(error)
     assert "mine" not in registry.kinds["engine"]
     assert "theirs" in registry.kinds["engine"]
-    assert registry.tell("servebench_run_started", "the event") == []
+    assert registry.tell(STARTED) == []
     assert sys.modules["sb_test_broken"].told == []
 
 
@@ -97,3 +102,32 @@ def test_of_two_of_one_name_the_first_is_used_and_both_are_named(plugins):
     assert registry.kinds["engine"]["same"].__module__ == "sb_test_one"
     assert registry.faults == ("engine 'same' is provided by both ?:one and ?:two; the first is used",)
     assert {status for status, _ in statuses(registry).values()} == {"loaded"}
+
+
+PLACES = """
+@hookimpl
+def servebench_engines():
+    return {"mine": "sb_test_heavy:Mine", "gone": "sb_test_heavy:Gone", "five": "sb_test_heavy:FIVE"}
+"""
+
+
+def test_a_class_that_is_named_by_its_place_is_imported_when_it_is_used(plugins, tmp_path):
+    (tmp_path / "sb_test_heavy.py").write_text(
+        HEAD + ENGINE.partition("@hookimpl")[0].format(name="mine") + "FIVE = 5\n"
+    )
+    registry = plugins(light=PLACES)
+    engines = registry.kinds["engine"]
+    assert "mine" in engines
+    assert {"mine", "gone", "five"} <= set(engines)
+    assert "sb_test_heavy" not in sys.modules
+    assert registry.engine("mine").name == "mine"
+    assert engines["mine"] is engines["mine"]
+    for name in ("gone", "five"):
+        with pytest.raises(ConfigError, match=f"engine={name} cannot be loaded"):
+            registry.engine(name)
+    del sys.modules["sb_test_heavy"]
+
+
+def test_built_ins_are_offered_by_their_own_names():
+    kinds = installed().kinds
+    assert all(found.name == name for classes in kinds.values() for name, found in classes.items())

@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from servebench.analysis.tuning.answer import Change, Contribution, Figures, Tried, TuneAnswer
+from servebench.analysis.tuning.steps import Left
 from servebench.contracts.tuning import Candidate, TuneQuestion
 from servebench.report.html.tuning import gains_spec, tune_page
 from servebench.report.terminal.tables import CleanConsole, console
 from servebench.report.terminal.tuning import print_tuning
-from servebench.report.tuning import headline
+from servebench.report.wording.tuning import headline
 from servebench.study.tune_answer import engine_file
 
 GAIN = Change(value=0.2, low=0.1, high=0.3)
@@ -41,7 +42,7 @@ ANSWER = TuneAnswer(
               from_stock=GAIN, figures=Figures(throughput=120.0, ttft_ms=5.0), on_front=True),
         Tried(run="00", name="stock", origin="stock", settings="stock", status="finalist", starts=4, blocks=4, value=100.0,
               figures=Figures(throughput=100.0, ttft_ms=9.0)),
-        Tried(run="02", name="t02", origin="sampled", settings="threads=9", status="not tried: too little budget left"),
+        Tried(run="02", name="t02", origin="sampled", settings="threads=9", status="left", left=Left(reason="not tried", round=0)),  # noqa: E501
     ),
     refused=(("t03", "too large"),),
     spent=600.0,
@@ -85,13 +86,29 @@ def test_the_screen_says_all_that_was_promised():
     assert "so far" in shown(replace(ANSWER, finished=False))
 
 
+def test_candidates_that_were_not_tried_are_counted_and_what_is_not_to_be_trusted_is_named():
+    lines = shown(ANSWER).splitlines()
+    assert not [line for line in lines if line.startswith("t02")]
+    assert "1 of 3 candidates were not tried: too little budget left" in lines
+    refused = tuple((f"t{number}", "too large") for number in range(9))
+    text = shown(replace(ANSWER, imitated="simulated", doubts={"too_short": 3}, refused=refused))
+    assert text.count("refused before a launch") == 1
+    assert "too_short" in text
+    assert "Simulated engines" in text
+    page = tune_page(replace(ANSWER, imitated="simulated", doubts={"too_short": 3}))
+    assert "too_short" in page
+    assert "Simulated engines" in page
+
+
 def test_a_narrow_screen_cuts_neither_settings_nor_intervals():
     settings = "max_num_seqs=128 max-num-batched-tokens=32768 block-size=32"
     gain = Change(value=1.017, low=0.906, high=1.134)
     tried = (
         replace(ANSWER.tried[0], name="longer steps on the CPU", settings=settings, from_stock=gain),
-        replace(ANSWER.tried[2], status="left after round 1: -12.0% [-19.4, -3.9] from the leader", from_stock=GAIN),
-        replace(ANSWER.tried[2], name="t05", status="did not start: CUDA out of memory"),
+        replace(
+            ANSWER.tried[2], left=Left(reason="slower", round=1, behind=0.128, low=0.04, high=0.216), from_stock=GAIN
+        ),
+        replace(ANSWER.tried[2], name="t05", left=Left(reason="start failed", round=1, note="CUDA out of memory")),
     )
     text = io.StringIO()
     print_tuning(replace(ANSWER, tried=tried), CleanConsole(text, width=80, soft_wrap=False), complete=True)
@@ -133,7 +150,16 @@ def test_the_page_is_one_file_and_takes_no_markup_from_names():
 
 def test_the_chart_of_gains_has_room_for_long_names():
     spec = gains_spec(
-        [Tried(run="02", name="longer steps on the CPU", origin="recipe", settings="a=1", status="-", from_stock=GAIN)]
+        [
+            Tried(
+                run="02",
+                name="longer steps on the CPU",
+                origin="recipe",
+                settings="a=1",
+                status="finalist",
+                from_stock=GAIN,
+            )
+        ]
     )
     axis = spec["layer"][-1]["encoding"]["y"]["axis"]
     assert 6 * len("longer steps on the CPU") <= axis["minExtent"] <= axis["labelLimit"]

@@ -10,16 +10,17 @@ import pytest
 
 from servebench.config import compose_jobs
 from servebench.contracts.engine import Dialect
+from servebench.contracts.events import Graded
 from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.contracts.settings import QualitySettings
-from servebench.registry.registry import Registry, registry
+from servebench.registry.registry import Registry, build, registry
 from servebench.run import grading
 from servebench.run.grading import unasked_questions
 from servebench.run.scorers import configured_scorers, select_scorers
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, discard_graded_answers, read_quality
 from servebench.store.layout import RunFolder
 from servebench.util.errors import ConfigError
-from support.orchestration import RecordingDisplay
+from support.orchestration import Recorder
 from support.records import quality_records
 
 
@@ -77,7 +78,7 @@ def request_of(settings, scorers, folder):
         run_id="s/00",
         folder=folder,
         quality=scorers,
-        display=RecordingDisplay(),
+        events=Recorder(),
     )
 
 
@@ -100,7 +101,7 @@ def test_all_means_every_scorer_or_those_in_tasks(known, tmp_path):
     scorers = configured_scorers(job(known, "quality=all", "quality.items=7").quality, known)
     assert [(one.name, one.settings.items) for one in scorers] == [("echo", 7), ("never", 7)]
     assert configured_scorers(job(known).quality, known) == []
-    with pytest.raises(ConfigError, match="no quality named 'nope'"):
+    with pytest.raises(ConfigError, match="quality=nope: no such quality"):
         select_scorers(job(known, "quality=all", "quality.tasks=[nope]"), known, tmp_path)
     with pytest.raises(ConfigError, match="never: it lacks a thing") as error:
         select_scorers(job(known, "quality=all"), known, tmp_path)
@@ -176,7 +177,21 @@ def test_the_digest_covers_the_whole_question(change):
 
 def test_every_scorer_of_servebench_has_a_config():
     folder = Path(__file__).parents[2] / "conf" / "quality"
-    assert {path.stem for path in folder.glob("*.yaml")} - {"base", "none", "all"} == set(registry().kinds["quality"])
+    assert {path.stem for path in folder.glob("*.yaml")} - {"base", "none", "all"} == set(
+        build([], set()).kinds["quality"]
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [("quality=judge", "quality.judge.model=m"), ("quality=all", "quality.tasks=[judge]")]
+)
+def test_a_scorer_of_a_plugin_that_is_not_installed_says_how_to_get_it(words, tmp_path):
+    without = build([], set())
+    with pytest.raises(ConfigError) as error:
+        select_scorers(job(without, *words), without, tmp_path)
+    (line,) = error.value.faults
+    assert line.startswith("quality=judge is not installed: pip install")
+    assert "servebench-graders" in line
 
 
 class Engine:
@@ -204,8 +219,7 @@ def quality_job(known, tmp_path, monkeypatch):
     def build(reason, *words, engine=Engine):
         monkeypatch.setattr(grading, "reset_cache", lambda *_: resets.append(1) or reason)
         monkeypatch.setattr(
-            grading,
-            "ask",
+            "servebench.quality.ask.ask",
             lambda items, *_, **__: [ItemAnswer(item_id=i.item_id, text=i.expected, latency_ms=1.0) for i in items],
         )
         settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]", *words)
@@ -225,7 +239,7 @@ def warnings_of(quality_job):
     found = {}
     for summary in grading.stored_summaries(request.folder):
         found[summary.concurrency] = [doubt for doubt in summary.doubts if doubt.code == "cache_not_reset"]
-    assert [one.doubts for one in request.display.calls["quality"]] == [
+    assert [one.summary.doubts for one in request.events.of(Graded)] == [
         one.doubts for one in grading.stored_summaries(request.folder)
     ], "what is shown is what is stored"
     return found

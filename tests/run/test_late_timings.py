@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from servebench.contracts.engine import ServerTimings
+from servebench.contracts.notices import StepFailed, StudyStep
 from servebench.run import late_timings
 from servebench.run.late_timings import missing_timings, with_late_timings, with_timings
 from servebench.run.requests import traceparent
 from servebench.util.errors import EngineError
-from support.orchestration import RecordingDisplay
+from support.orchestration import Recorder
 from support.records import MS, failed_record, record_ms
 
 LATE = ServerTimings(queue_ms=100.0, prefill_ms=50.0, decode_ms=840.0, e2e_ms=995.0)
@@ -22,7 +23,7 @@ def answered(**changes):
 def session_of(source, **parts):
     defaults = {"spans": None, "launcher": SimpleNamespace(simulated=False), "context": None, "running": None}
     settings = SimpleNamespace(engine=SimpleNamespace(name="e", request_timings=source))
-    return SimpleNamespace(settings=settings, display=RecordingDisplay(), **{**defaults, **parts})
+    return SimpleNamespace(settings=settings, events=Recorder(), **{**defaults, **parts})
 
 
 def test_the_late_times_are_those_of_the_record():
@@ -97,4 +98,4 @@ def test_an_engine_that_cannot_is_said(error, said):
 
     session = session_of("after_load", engine=SimpleNamespace(name="e", timings_after_load=refuse))
     with_late_timings(session, "t", [answered(response_id="a")])
-    assert session.display.calls["say"] == [f"no request timings after the load: {said}"]
+    assert session.events.of(StepFailed) == [StepFailed(StudyStep.TIMINGS, said)]

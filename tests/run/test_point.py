@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.calibration.simulate import STEADY, Plant, simulate_run
+from calibration.simulate import STEADY, Plant, simulate_run
 from servebench.contracts.emulation import Variation
 
 

@@ -11,7 +11,7 @@ from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.engine.launchers.simulated import SimulatedEngine
 from servebench.measure.derive import e2e_ms, lateness_ms, ttft_ms
 from servebench.run.phase import PhaseFacts
-from servebench.run.simulated import drive_simulated, virtual_engine
+from servebench.run.simulated import SimulatedLoad, virtual_engine
 from support.virtual_clients import Clients, prompt_of, simulate
 
 MODEL = {"parameters_b": 1.54, "layers": 28, "hidden_size": 1536, "heads": 12, "kv_heads": 2, "head_dim": 128}
@@ -43,9 +43,8 @@ def request(number, tokens=20, prompt=32, **more):
 def drive(running, requests, concurrency=4, **plan):
     facts = PhaseFacts(run_id="s/r", point="c4", warmup=False, concurrency=concurrency, repeat=0, planned={})
     plan = {"timeout_s": 600.0, "connect_timeout_s": 1.0, **plan}
-    return drive_simulated(
-        running, PointPlan(requests=requests, concurrency=concurrency, **plan), facts, lambda counts: None
-    )
+    planned = PointPlan(requests=requests, concurrency=concurrency, **plan)
+    return SimulatedLoad(running).drive(planned, facts, lambda counts: None)
 
 
 @pytest.mark.parametrize(

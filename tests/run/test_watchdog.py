@@ -4,17 +4,8 @@ import pytest
 
 from servebench.load.client.progress import Counts
 from servebench.run import watchdog
+from support.orchestration import Recorder
 from support.records import record_ms
-
-
-class Still:
-    lively = True
-
-    def __init__(self):
-        self.told = []
-
-    def progress(self, **facts):
-        self.told.append(facts)
 
 
 class Alive:
@@ -29,7 +20,7 @@ def watch(monkeypatch):
     def run(*counts):
         now = iter(range(100))
         monkeypatch.setattr(watchdog.time, "monotonic", lambda: float(next(now)))
-        watcher = watchdog.Watcher(Still(), Alive(), "x", 10, None, patience_s=3.0)
+        watcher = watchdog.Watcher(Recorder(), Alive(), "x", 10, None, patience_s=3.0)
         return [watcher(one) for one in counts]
 
     return run
@@ -57,13 +48,13 @@ def test_silence_ends_a_phase(watch, seen, ended):
     assert ("no_progress" in watch(*seen)) is ended
 
 
-def test_the_live_area_shows_the_median_ttft_of_the_requests_so_far_and_seldom_reads_them():
-    display = Still()
-    watcher = watchdog.Watcher(display, Alive(), "x", 10, None, patience_s=3.0)
+def test_the_progress_has_the_median_ttft_of_the_requests_so_far_and_seldom_reads_them():
+    events = Recorder(live=True)
+    watcher = watchdog.Watcher(events, Alive(), "x", 10, None, patience_s=3.0)
     assert (watcher.wants_look(0), watcher.wants_look(1), watcher.wants_look(5000)) == (False, True, False)
     watcher.see([record_ms(0, events=[n]) for n in (10, 20, 90)])
     watcher(counts(completed=3))
-    assert display.told[-1]["ttft_ms"] == pytest.approx(20.0)
+    assert events.heard[-1].ttft_ms == pytest.approx(20.0)
     assert [ended for ended in range(9) if watcher.wants_look(ended)] == [6, 7, 8]
-    display.lively = False
+    events.live = False
     assert not watcher.wants_look(8)

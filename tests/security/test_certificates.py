@@ -7,9 +7,7 @@ import httpx
 import pytest
 import trustme
 
-from servebench.quality.exchange import client as quality_client
-from servebench.quality.scorers.judge import JudgeEndpoint, JudgeScorer, JudgeSettings
-from servebench.quality.scorers.judge_client import Call, call_all
+from servebench.quality.exchange import bounded_client as quality_client
 from servebench.util.bounded_http import client
 from servebench.util.errors import ConfigError
 from servebench.util.tls import VARIABLES, tls_context
@@ -83,30 +81,6 @@ def test_a_ca_file_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, make):
         with pytest.raises(ConfigError, match=named) as caught:
             tls_context(trust)
         assert "\n" not in str(caught.value)
-
-
-def test_a_judge_is_called_with_its_authority(url, ca_file):
-    """The server answers `{}`, which is no verdict: without the authority it is not even asked."""
-    call = {
-        "base_url": url,
-        "model": "m",
-        "key": None,
-        "concurrency": 1,
-        "timeout_s": 10,
-        "give_up_after": 1,
-        "max_tokens": 5,
-    }
-    (known,), (unknown,) = call_all(["?"], Call(**call, ca_file=ca_file)), call_all(["?"], Call(**call))
-    assert (known.outcome, unknown.outcome) == ("protocol", "refused")
-    assert "certificate" in unknown.error
-
-
-def test_a_judge_with_an_unusable_authority_is_refused_before_the_load():
-    judge = JudgeEndpoint(base_url="https://127.0.0.1:9/v1", model="m", ca_file="missing.pem")
-    assert any(
-        "quality.judge.ca_file=missing.pem" in fault
-        for fault in JudgeScorer(JudgeSettings(name="judge", judge=judge)).check()
-    )
 
 
 @pytest.mark.slow

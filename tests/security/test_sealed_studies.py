@@ -179,7 +179,7 @@ def test_a_field_that_is_changed_does_nothing_unasked(run_main, made, home, seed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(16, 316))
+@pytest.mark.parametrize("seed", range(16, 76))
 def test_many_fields_that_are_changed_do_nothing_unasked(run_main, made, home, seed):
     changed_at_random(run_main, made, home, seed)
 
@@ -244,7 +244,8 @@ def test_tune_json_makes_nothing_act_and_the_question_names_it(run_main, made, h
         assert place != "a variable" or re.search(f"takes your variables: .*{NAME}", shown)
 
 
-NOT_NAMED = ("study_id", "words", "status", "servebench_version", "ticket", "host", "overrides", "schema_version", "name",
+NOT_NAMED = ("study_id", "words", "status", "servebench_version", "ticket", "host", "process", "overrides",
+             "schema_version", "name",
              "engine", "origin", "note", "take_back_of", "key", "why", "run", "runs", "objective")  # fmt: skip
 """Keys of texts that name no program, variable, address or folder: names, and what the user is told."""
 
@@ -457,7 +458,7 @@ def test_changed_data_does_nothing_unasked(run_main, killed, home, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3, 60))
+@pytest.mark.parametrize("seed", range(3, 20))
 def test_much_changed_data_does_nothing_unasked(run_main, killed, home, seed):
     changed_data_at_random(run_main, killed, home, seed)
 

@@ -88,7 +88,7 @@ def test_a_run_that_was_never_started_is_known_from_the_plan(outputs, capsys):
         assert ".json is missing" not in told
         assert "servebench resume 2026-one" in told or words[1:] == ["2"]
     assert dispatch(["compare", "2026-one", "--json", "--outputs", str(outputs)]) == 0
-    (compared,) = json.loads(capsys.readouterr().out)
+    (compared,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert (compared["verdict"], compared["unequal"]) == ("not enough data", [])
     assert "not started" in compared["summary"]
     page = (study.path / "report.html").read_text()

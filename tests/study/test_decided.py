@@ -7,6 +7,7 @@ from servebench.analysis.comparison.decisions import DECIDING, Decision, PairDec
 from servebench.analysis.comparison.model import ComparisonRow, StartValues
 from servebench.analysis.decided import StudyDecision
 from servebench.config import Job
+from servebench.contracts.notices import PointVoid, Void
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, RunOutcome
@@ -20,7 +21,7 @@ from servebench.store.state import StudyState, write_study
 from servebench.study import decided
 from servebench.study.resume import Remaining, StoredRun
 from servebench.util.errors import ConfigError
-from support.orchestration import RecordingDisplay
+from support.orchestration import Recorder
 from support.settings import run_settings
 
 VOID = Doubt(code="errors", message="m", remedy="r", void=True)
@@ -36,7 +37,7 @@ class Runs:
 
     def __init__(self, folder, monkeypatch, *void, starts=2, budget_s=1000.0):
         self.folder, self.void, self.starts, self.budget_s = folder, void, starts, budget_s
-        self.calls, self.ended, self.display = [], [], RecordingDisplay()
+        self.calls, self.ended, self.events = [], [], Recorder()
         self.points = {name: {} for name in NAMES}
         monkeypatch.setattr(decided, "decide_study", lambda *_: self._decision())
         monkeypatch.setattr(decided, "load_study", lambda *_: None)
@@ -78,7 +79,7 @@ class Runs:
         tasks = [RunTask(name, Job((), settings, {}), known.get(name, PriorProgress())) for name in NAMES]
         self.points |= {name: dict(one.points) for name, one in known.items()}
         stopped = decided.execute_until_decided(
-            self.folder, tasks, self._execute, lambda name, outcome: self.ended.append(name), self.display
+            self.folder, tasks, self._execute, lambda name, outcome: self.ended.append(name), self.events
         )
         assert not stopped
         assert self.ended == list(NAMES)
@@ -121,7 +122,7 @@ def test_a_level_that_is_void_three_times_is_left_as_it_is(folder, monkeypatch):
 def test_a_void_point_is_replaced_within_the_budget(folder, monkeypatch):
     runs = Runs(folder, monkeypatch, "b c4-r0", budget_s=25.0)
     assert ("b", "c4-r0-a1") not in runs.go()
-    assert any("no room for another start" in said for said in runs.display.calls["say"])
+    assert any(one.replaced is Void.NO_BUDGET for one in runs.events.of(PointVoid))
 
 
 def test_a_void_point_that_an_earlier_process_left_is_replaced(folder, monkeypatch):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from servebench.analysis.events import StudyAnswered
+from servebench.contracts.notices import TrackingFailed
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import TrackingSettings
 from servebench.store.layout import StudyFolder
@@ -10,7 +12,7 @@ from servebench.store.tracking import SyncReport
 from servebench.study import tracking
 from servebench.study.study import StudySession, study_exit_code
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, StoreError
-from support.orchestration import RecordingDisplay
+from support.orchestration import Recorder
 
 ENDS = {
     "ok": ("finished", None),
@@ -36,7 +38,7 @@ class Tracker:
     def conclude(self, state):
         self.calls.append(("conclude", state.status))
 
-    def print_location(self):
+    def say_where(self):
         self.calls.append("location")
 
 
@@ -44,16 +46,16 @@ def test_a_dead_tracking_server_is_reported_once(tmp_path, monkeypatch):
     """After each run and at the end it fails for the same reason; another reason is printed, too."""
     reasons = iter(["refused", "refused", "refused", "full"])
     monkeypatch.setattr(tracking, "sync_study", lambda *_, **__: SyncReport(error=next(reasons), tracker_down=True))
-    display = RecordingDisplay()
-    tracker = tracking.StudyTracker(StudyFolder(tmp_path / "s"), TrackingSettings(name="mlflow"), display)
+    events = Recorder()
+    tracker = tracking.StudyTracker(StudyFolder(tmp_path / "s"), TrackingSettings(name="mlflow"), events)
     state = StudyState(study_id="s", words=(), runs=())
     tracker.sync()
     tracker.sync()
     tracker.conclude(state)
     tracker.conclude(state)
-    assert [text.partition(";")[0] for text in display.problems] == ["refused"]
+    assert [one.error for one in events.of(TrackingFailed)] == ["refused"]
     tracker.conclude(state)
-    assert [text.partition(";")[0] for text in display.problems] == ["refused", "full"]
+    assert [one.error for one in events.of(TrackingFailed)] == ["refused", "full"]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +88,8 @@ def test_the_end_of_a_study_is_stored(tmp_path, ends, interrupted, other, status
     folder = StudyFolder(tmp_path)
     state = StudyState(study_id="s", words=(), runs=("a", "b"))
     write_study(folder, state)
-    tracker, display = Tracker(), RecordingDisplay()
-    session = StudySession(folder=folder, state=state, display=display, tracker=tracker, other_code=other)
+    tracker, events = Tracker(), Recorder()
+    session = StudySession(folder=folder, state=state, events=events, tracker=tracker, other_code=other)
     # a cluster's runs may end in any order
     for name, end in reversed(list(zip("ab", ends, strict=False))):
         session.add_outcome(name, outcome(end))
@@ -97,4 +99,4 @@ def test_the_end_of_a_study_is_stored(tmp_path, ends, interrupted, other, status
     assert stored.ended_s is not None
     assert tracker.calls == ["sync"] * len(ends) + [("conclude", status), "location"]
     assert [name for name, _ in session.outcomes] == list("ab")[: len(ends)]
-    assert ("answer" in display.calls) is bool(ends)
+    assert bool(events.of(StudyAnswered)) is bool(ends)

@@ -135,7 +135,7 @@ def test_an_engine_that_does_not_start_is_a_result(tune, tmp_path):
     done, cluster = tune("tune", *words, *more, *LAUNCHER)
     assert done.returncode == 0, done.stderr
     found = answer(tmp_path)
-    dead = [one for one in found["tried"] if one["status"].startswith("did not start")]
+    dead = [one for one in found["tried"] if one["left"] is not None and one["left"]["reason"] == "start failed"]
     assert dead
     ordered = [order.run for order in cluster.orders.values()]
     assert all(ordered.count(one["run"]) == 1 for one in dead)

@@ -96,18 +96,7 @@ class FakeWorkload:
         ]
 
 
-@dataclass(frozen=True)
-class FakeRegistry(Registry):
-    """Has the fakes of this module and no plugins; keeps the life-cycle events by hook."""
-
-    events: list[tuple[str, Any]] = field(default_factory=list)
-
-    def tell(self, hook: str, event: object) -> list[str]:
-        self.events.append((hook.removeprefix("servebench_"), event))
-        return []
-
-
-def fake_registry(**kinds: dict[str, type]) -> FakeRegistry:
+def fake_registry(**kinds: dict[str, type]) -> Registry:
     """Return a registry of fresh fakes; `kinds` replaces whole kinds."""
     launcher = type("OwnLauncher", (FakeLauncher,), {"started": []})
     workload = type("OwnWorkload", (FakeWorkload,), {"streams": []})
@@ -118,7 +107,7 @@ def fake_registry(**kinds: dict[str, type]) -> FakeRegistry:
         "telemetry": {},
         "quality": {},
     }
-    return FakeRegistry(pluggy.PluginManager("servebench"), (), {**known, **kinds})
+    return Registry(pluggy.PluginManager("servebench"), (), {**known, **kinds})
 
 
 def fake_job(**changes: Any) -> Job:

@@ -1,10 +1,14 @@
-"""Fakes for tests of runs, studies and clusters: a clock, a display and a cluster. Nothing sleeps, nothing is started."""
+"""Fakes for tests of runs, studies and clusters: a clock, a listener and a cluster. Nothing sleeps, nothing is started."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from servebench.contracts.cluster import JobEnd, RunOrder
+from servebench.contracts.events import Event, Events
+
+E = TypeVar("E", bound=Event)
 
 
 @dataclass
@@ -29,24 +33,22 @@ class FakeClock:
             action()
 
 
-class RecordingDisplay:
-    """Stands in for the terminal's display, and keeps what it is given by method: `display.calls["problem"]`."""
+@dataclass
+class Recorder:
+    """Stands in for the listeners of a study, and keeps what it hears."""
 
-    def __init__(self) -> None:
-        self.calls: dict[str, list[Any]] = {}
+    heard: list[Event] = field(default_factory=list)
+    live: bool = False
 
-    def __getattr__(self, method: str) -> Callable[..., None]:
-        if method.startswith("_"):
-            raise AttributeError(method)
+    def __call__(self, event: Event) -> None:
+        self.heard.append(event)
 
-        def keep(*args: Any, **named: Any) -> None:
-            self.calls.setdefault(method, []).append(args[0] if len(args) == 1 else args or named)
+    def of(self, kind: type[E]) -> list[E]:
+        return [one for one in self.heard if isinstance(one, kind)]
 
-        return keep
-
-    @property
-    def problems(self) -> list[str]:
-        return self.calls.get("problem", [])
+    @contextmanager
+    def listen(self) -> Iterator[Events]:
+        yield Events((self,), live=self.live)
 
 
 @dataclass

@@ -9,6 +9,11 @@ from servebench.measure.points import PointContext
 
 SENT_NS = 1_760_000_000_000_000_000
 MS = 1_000_000
+HEADLINES = (
+    *("output_throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "ttfo_ms_mean"),
+    *("itl_ms_mean", "itl_ms_p99", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95"),
+)
+"""The columns that get an interval: `_low` and `_high`."""
 
 
 def record(

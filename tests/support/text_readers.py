@@ -28,7 +28,7 @@ from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
 from servebench.protocol.json_values import load_object
 from servebench.quality.rows import read_rows
-from servebench.quality.scorers import gsm8k, humaneval, mmlu, structured, verdicts
+from servebench.quality.scorers import gsm8k, mmlu, structured
 from servebench.registry.registry import registry
 from servebench.report.terminal.display import shown
 from servebench.store.layout import slug
@@ -38,6 +38,7 @@ from servebench.util.bounded_file import load_yaml, parse_json
 from servebench.util.errors import ServebenchError
 from servebench.workload.sources.prompts import READERS as DATASETS
 from servebench.workload.sources.trace_files import trace_rows
+from servebench_graders import humaneval, verdicts
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 READ_BYTES = 65_536

@@ -4,7 +4,7 @@ import pytest
 
 from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.telemetry import Reading
-from servebench.telemetry import telemetry_columns
+from servebench.telemetry.columns import telemetry_columns
 from servebench.util.units import NS_PER_S
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.comparison.compare import MAY_BE_CHANCE, TOO_WIDE, with_rows
+from servebench.analysis.comparison.compare import with_rows
 from servebench.analysis.comparison.decisions import (
     DECIDING,
     TTFT_STARTS_MIN,
@@ -26,6 +26,8 @@ from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonR
 from servebench.analysis.fairness import mattering_keys, unequal_settings
 from servebench.analysis.setups import start_spreads
 from servebench.analysis.stored_runs import side_of
+from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind, without_repeats
+from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
@@ -111,10 +113,7 @@ RESULTS: Mapping[str, tuple[Result, float]] = {
 
 
 ENDED = ("finished", "failed")
-NOT_DECIDED = "not decided: more starts are needed (servebench resume STUDY --budget 30m)"
-NOT_DECIDING = "study.until=decided ends by other metrics; study.starts=5 gives a verdict on this one"
-METHOD = "for all looks together"
-METHOD_OF_EQUAL = "of 'no difference' 90%, two one-sided tests"
+NOT_DECIDED = Reason(ReasonKind.STARTS_NEEDED)
 
 
 def starts_allowed(settings: StudySettings, *, goes_on: bool) -> int:
@@ -182,20 +181,6 @@ def decide_study(
     )
 
 
-def as_studies_decided(
-    comparisons: Sequence[Comparison], studies: Iterable[StudyData], earlier: Iterable[RunData], **options: Any
-) -> tuple[list[Comparison], list[StudyDecision]]:
-    """Return comparisons as these studies have decided them, and what each study has decided that decides.
-
-    `options` are those of `decide_study`."""
-    known = list(earlier)
-    decisions = [one for study in studies if (one := decide_study(study, known, **options)) is not None]
-    found = list(comparisons)
-    for one in decisions:
-        found = [as_decided(comparison, one) for comparison in found]
-    return found, decisions
-
-
 def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
     """Return a comparison of two runs as the study has decided it: by its margin, and with no verdict that it has not made.
 
@@ -212,7 +197,7 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
                 before = [one for one in decided.values() if row.level_missing and one.level == row.level]
                 rows += [_decided_row(one.row, one, turn) for one in before]
                 rows += [] if before else [_as_decided(row, decided.get((row.level, row.metric.name)), turn)]
-            return with_rows(replace(comparison, margin=pair.margin), tuple(rows), DECIDING)
+            return with_rows(replace(comparison, margin=pair.margin, starts=None), tuple(rows), DECIDING)
     return comparison
 
 
@@ -221,13 +206,14 @@ def _as_decided(row: ComparisonRow, one: Decision | None, turn: bool) -> Compari
         return _decided_row(row, one, turn)
     if row.metric is FAILED or row.p_corrected is None:
         return row
-    why = NOT_DECIDING
+    open_by = Reason(ReasonKind.NOT_DECIDING)
     if row.metric in DECIDING:
-        why = f"{row.metric.title} takes {TTFT_STARTS_MIN} starts" if row.metric.source == "ttft_ms" else NOT_DECIDED
+        of_ttft = row.metric.source == "ttft_ms"
+        open_by = Reason(ReasonKind.STARTS_OF_TTFT, needed=TTFT_STARTS_MIN) if of_ttft else NOT_DECIDED
     # what a test for a fixed number of starts found missing is not what is missing here
-    rest = [part for part in row.why.split("; ") if part not in (MAY_BE_CHANCE, TOO_WIDE)]
-    parts = dict.fromkeys((why, *rest))
-    return replace(row, result="not enough data", p_corrected=1.0, bound=None, why="; ".join(filter(None, parts)))
+    rest = [one for one in row.reasons if one.kind not in MORE_STARTS_HELP]
+    reasons = without_repeats((open_by, *rest))
+    return replace(row, result="not enough data", p_corrected=1.0, bound=None, reasons=reasons)
 
 
 def _decided_row(row: ComparisonRow, one: Decision, turn: bool) -> ComparisonRow:
@@ -245,11 +231,10 @@ def _decided_row(row: ComparisonRow, one: Decision, turn: bool) -> ComparisonRow
         result=result,
         p_corrected=p,
         bound=None if one.verdict == "open" else max(abs(one.row.low or 0), abs(one.row.high or 0)),
-        method=f"over {one.starts} starts, {METHOD_OF_EQUAL if one.verdict == 'equal' else METHOD}",
+        method=Method(MethodKind.LOOKS_EQUAL if one.verdict == "equal" else MethodKind.LOOKS, (one.starts, one.starts)),
     )
-    parts = [NOT_DECIDED] if one.verdict == "open" else []
-    why = "; ".join(dict.fromkeys(filter(None, (*parts, *one.row.why.split("; ")))))
-    return replace(decided.turned() if turn else decided, competes=row.competes, why=why)
+    reasons = without_repeats((*([NOT_DECIDED] if one.verdict == "open" else []), *one.row.reasons))
+    return replace(decided.turned() if turn else decided, competes=row.competes, reasons=reasons)
 
 
 def _engine_seconds(rows: Sequence[PointRow]) -> list[float]:

@@ -10,7 +10,7 @@ from servebench.analysis.comparison.compare import MARGIN, compare
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import spreads_of_pairs
-from servebench.analysis.stored_runs import quality_agreements, quality_parities, side_of
+from servebench.analysis.stored_runs import side_of
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
 
@@ -31,25 +31,6 @@ class RunComparison:
     parities: Sequence[Parity] = ()
 
 
-def compare_runs(
-    pairs: Sequence[RunPair],
-    *,
-    margin: float = MARGIN,
-    with_doubtful: bool = False,
-    varying: str | None = None,
-    earlier: Sequence[RunData] = (),
-) -> list[RunComparison]:
-    """Compare each pair of runs, speed and answers; `varying` are settings that differ on purpose.
-
-    `earlier` are other stored runs: those of the same set-ups show by how much starts differ.
-    """
-    found = compare_speed(pairs, margin=margin, with_doubtful=with_doubtful, varying=varying, earlier=earlier)
-    return [
-        RunComparison(one, quality_agreements(a, b), quality_parities(a, b))
-        for one, (a, b) in zip(found, pairs, strict=True)
-    ]
-
-
 def compare_speed(
     pairs: Sequence[RunPair],
     *,
@@ -67,6 +48,7 @@ def compare_speed(
         key: replace(side_of(run, labels[key].text), spreads=spreads[key], start_seconds=seconds_per_start(run))
         for key, run in runs.items()
     }
+    # a run that never started has no settings of its machine that could differ
     absent = [[run for run in pair if run.status == "missing"] for pair in pairs]
     found = compare(
         [
@@ -76,9 +58,10 @@ def compare_speed(
         margin=margin,
         with_doubtful=with_doubtful,
     )
-    # a run that never started has no settings of its machine that could differ
-    said = ["; ".join(f"{labels[run.run_id].text} was not started" for run in never) for never in absent]
-    return [replace(one, summary=why) if why else one for one, why in zip(found, said, strict=True)]
+    return [
+        replace(one, not_started=tuple(labels[run.run_id].text for run in never))
+        for one, never in zip(found, absent, strict=True)
+    ]
 
 
 def seconds_per_start(run: RunData) -> float | None:

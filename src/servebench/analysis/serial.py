@@ -20,6 +20,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.analysis.quantiles import normal_shares, student_quantile
+
 Floats = NDArray[np.float64]
 
 WAVES_MAX, WAVES_MIN = 12, 3
@@ -106,18 +108,14 @@ def share_error(counted: Floats, span: SeriesSpan, confidence: float = 0.95) -> 
     The cosines are taken to be alike (Student's t with as many degrees of freedom as there are: the equal-weighted
     periodogram, Lazarus, Lewis, Stock and Watson 2018, J. Bus. Econ. Stat. 36). None for too few values or rounds.
     """
-    from scipy.special import stdtrit
-
     waves = wave_count(counted.size, span.rounds)
     if waves is None:
         return None
-    return float(stdtrit(waves, (1 + confidence) / 2) * np.sqrt(np.mean(slow_waves(counted, waves) ** 2)))
+    return student_quantile(waves, (1 + confidence) / 2) * float(np.sqrt(np.mean(slow_waves(counted, waves) ** 2)))
 
 
 def _mixture(cosines: Floats, seconds: float, tail: float) -> tuple[float, float]:
     """Return the `tail` and 1 - `tail` quantiles of the error of the observed mean, relative to it."""
-    from scipy.special import ndtr
-
     variances, with_mean, directions, of_mean = _wanders(cosines.size, float(f"{seconds:.1g}"))
     own = np.einsum("tkd,k->td", directions, cosines)[:, None, None, :]
     noise = ((NOISES * np.sqrt(np.mean(cosines**2))) ** 2)[None, :, None]
@@ -136,7 +134,7 @@ def _mixture(cosines: Floats, seconds: float, tail: float) -> tuple[float, float
         low, high = float((centre - REACH * spread).min()), float((centre + REACH * spread).max())
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            below = float(weight @ ndtr((middle - centre) / spread))
+            below = float(weight @ normal_shares((middle - centre) / spread))
             low, high = (middle, high) if below < share else (low, middle)
         return (low + high) / 2
 

@@ -25,6 +25,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.analysis.quantiles import beta_quantile
 from servebench.analysis.queueing import is_random, long_run
 from servebench.analysis.serial import ROUNDS_MIN, VALUES_PER_WAVE, WAVES_MIN, SeriesSpan, mean_interval, share_error
 from servebench.contracts.estimate import CONFIDENCE
@@ -223,7 +224,5 @@ def pooled_percentile_interval(
 
 def _order_limits(share: float, count: int, tail: float) -> Interval:
     """Return the shares whose percentiles bound that of `share` for independent values (Clopper and Pearson 1934)."""
-    from scipy.special import betaincinv
-
     below = share * count
-    return (float(betaincinv(below, count - below + 1, tail)), float(betaincinv(below + 1, count - below, 1 - tail)))
+    return beta_quantile(below, count - below + 1, tail), beta_quantile(below + 1, count - below, 1 - tail)

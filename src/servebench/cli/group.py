@@ -29,7 +29,7 @@ COMMANDS = (
         "recommend",
         "report",
     ),
-    *("demo", "selfcheck", "calibrate", "export", "import", "dashboard", "help"),
+    *("demo", "selfcheck", "export", "import", "dashboard", "help"),
 )
 """The commands, as help lists them; each is `command` in `cli/commands/<name>.py`."""
 

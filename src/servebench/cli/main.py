@@ -44,7 +44,7 @@ def _complete(instruction: str) -> int:
 def _writes_for_others(words: Sequence[str]) -> bool:
     """Whether a command writes what the user hands on, to a file of the user's choice, and no study."""
     return bool(words) and (
-        words[0] in ("compare", "export", "plugins", "calibrate")
+        words[0] in ("compare", "export", "plugins")
         or (words[0] == "report" and any(word.partition("=")[0] == "--out" for word in words))
     )
 

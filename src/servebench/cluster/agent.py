@@ -19,13 +19,15 @@ from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
 from servebench.config import Job
 from servebench.contracts.cluster import RunOrder, RunPart, RunReply
+from servebench.contracts.events import Events, Problem
+from servebench.contracts.notices import Resource, ResourceAwaited
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.engine.supervisor.ports import free_port, port_problem
 from servebench.registry.registry import Registry, registry
-from servebench.report.terminal.display import Display
+from servebench.report.listeners import listeners
 from servebench.run.jobs import planned_job
 from servebench.run.preflight import check_jobs
 from servebench.run.prior import prior_progress, without_void
@@ -135,12 +137,12 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
     known = registry()
     started_s = time.time()
     leases = Leases(lease_folder())
-    with interrupts(also=(signal.SIGUSR2,)), Display() as display:
+    with interrupts(also=(signal.SIGUSR2,)), listeners(known)() as events:
         try:
             job = _job_of(order, known)
             machine = capture_machine()
-            _lease_resources(leases, order, machine, display)
-            lease_ports(leases, job.settings, display, local=known.launcher(job.settings.launch.name).local)
+            _lease_resources(leases, order, machine, events)
+            lease_ports(leases, job.settings, events, local=known.launcher(job.settings.launch.name).local)
             check_jobs([job], known)
             recover_run(folder, order.run)
             facts = {"place": _place(leases.names)}
@@ -150,10 +152,10 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 facts["place"] = _place(leases.names)
                 return port
 
-            keeper = EnginePool(known, display, cache_folder(), port_of)
+            keeper = EnginePool(known, events, cache_folder(), port_of)
             prompts = shared_prompts(folder, state) if order.part is None else folder.prompts
-            floor = measured_floor([job], known, display)
-            context = RunContext(folder, state.words, display, keeper, known, machine, floor, facts, prompts)
+            floor = measured_floor([job], known, events)
+            context = RunContext(folder, state.words, events, keeper, known, machine, floor, facts, prompts)
             task = RunTask(order.run, job, prior_progress(folder.run(order.run)), part=order.part)
             try:
                 outcome = (
@@ -164,7 +166,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 keeper.clean_logs()
         except (KeyboardInterrupt, ServebenchError) as problem:
             outcome = _early_end(folder, order, problem, started_s)
-            display.problem(outcome.error or "")
+            events(Problem(outcome.error or ""))
         place = _place(leases.names)
         leases.release()
     return outcome, place
@@ -215,21 +217,20 @@ def _job_of(order: RunOrder, known: Registry) -> Job:
     return replace(job, settings=replace(job.settings, engine=engine))
 
 
-def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any], display: Display) -> None:
+def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any], events: Events) -> None:
     """Wait for a place on this machine and for GPUs. Raises PreflightError."""
     if order.runs_per_machine is not None:
         slots = [f"run-{number}" for number in range(order.runs_per_machine)]
-        leases.wait_for(slots, 1, lambda: display.say("waiting for another run on this machine to end"))
+        leases.wait_for(slots, 1, lambda: events(ResourceAwaited(Resource.PLACE)))
     gpus = visible_gpus(machine, os.environ.get(GPUS_VARIABLE))
     if order.gpus and gpus and not order.cluster_gives_gpus:
         names = [f"gpu-{gpu}" for gpu in gpus]
-        leased = leases.wait_for(
-            names, order.gpus, lambda: display.say(f"waiting for {order.gpus} of {len(gpus)} GPUs")
-        )
+        awaited = ResourceAwaited(Resource.GPUS, order.gpus, len(gpus))
+        leased = leases.wait_for(names, order.gpus, lambda: events(awaited))
         os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in leased)
 
 
-def lease_ports(leases: Leases, settings: RunSettings, display: Display, *, local: bool) -> None:
+def lease_ports(leases: Leases, settings: RunSettings, events: Events, *, local: bool) -> None:
     """Wait for the ports that the config names: that of an engine which is started here (`local`), and that at which spans are
     received. Raises PreflightError."""
     engine = settings.engine
@@ -238,8 +239,7 @@ def lease_ports(leases: Leases, settings: RunSettings, display: Display, *, loca
     for host, port in named:
         if not port or f"port-{port}" in leases.names:
             continue
-        words = f"waiting for port {port}, which another run uses"
-        leases.wait_for([f"port-{port}"], 1, partial(display.say, words))
+        leases.wait_for([f"port-{port}"], 1, partial(events, ResourceAwaited(Resource.PORT, port)))
         deadline = time.monotonic() + PORT_RELEASE_S
         while port_problem(host, port) is not None and time.monotonic() < deadline:
             time.sleep(0.25)

@@ -12,9 +12,10 @@ from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import keep_prompt_files, order_for, unpack_run
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
+from servebench.contracts.events import Events, JobsLeft, Problem, RunCollected
+from servebench.contracts.notices import JobChanged, JobEnded, JobLost, JobsStopping, JobState
 from servebench.contracts.results import Point, RunOutcome, RunStatus
 from servebench.registry.registry import Registry
-from servebench.report.terminal.display import Display
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
 from servebench.run.task import RunTask
@@ -64,7 +65,7 @@ class Dispatcher:
     folder: StudyFolder
     state: StudyState
     settings: ClusterSettings
-    display: Display
+    events: Events
     registry: Registry
     cluster: Cluster
     on_end: Callable[[str, RunOutcome], None]
@@ -118,18 +119,18 @@ class Dispatcher:
         orders = [order_for(self.folder, self.state, task, self.settings, self.registry) for task in tasks]
         for task, job in zip(tasks, self.cluster.submit(orders), strict=True):
             self.jobs[job] = task
-            self.display.say(f"{task.name}: submitted as job {job}")
+            self.events(JobChanged(task.name, JobState.SUBMITTED, job))
 
     def _poll(self) -> None:
         for job in list(self.jobs):
             if job not in self.running and (machine := self.cluster.running_on(job)) is not None:
                 self.running.add(job)
-                self.display.say(f"{self.jobs[job].name}: running on {machine}")
+                self.events(JobChanged(self.jobs[job].name, JobState.RUNNING, machine))
             end = self.cluster.poll(job)
             if end is not None:
                 self.running.discard(job)
                 self._handle_end(self.jobs.pop(job), end)
-        self.display.status(f"{len(self.running)} runs running, {len(self.waiting) + len(self.jobs)} not finished")
+        self.events(JobsLeft(len(self.running), len(self.waiting) + len(self.jobs)))
 
     def _handle_end(self, task: RunTask, end: JobEnd) -> None:
         fault = None if end.reply is None else reply_fault(end.reply, f"{self.folder.name}/{task.name}")
@@ -144,7 +145,7 @@ class Dispatcher:
             return
         self.losses[task.name] += end.lost is not None
         if end.lost is not None and not self.interrupted and self.losses[task.name] <= self.settings.retries:
-            self.display.problem(f"{task.name}: {end.lost}; it is submitted again, and its stored points are kept")
+            self.events(JobLost(task.name, end.lost))
             self._await_silence(task)
             self.waiting.append(task)
             return
@@ -162,7 +163,7 @@ class Dispatcher:
             unpack_run(reply.files, self.folder.create_run(task.name).path)
         adopt_manifest(self.folder.run(task.name).manifest, task.job.resolved)
         keep_prompt_files(self.folder, reply.prompts)
-        self.display.say(f"{task.name}: {outcome.status} on {reply.place.get('host')}")
+        self.events(JobEnded(task.name, outcome.status, str(reply.place.get("host"))))
         error = None if outcome.error is None else redact_text(outcome.error)
         self._report_end(task, outcome, error)
 
@@ -173,15 +174,15 @@ class Dispatcher:
 
     def _report_end(self, task: RunTask, outcome: RunOutcome, error: str | None) -> None:
         if task.part is None or outcome.status != "finished":
-            self.display.finish(outcome, task.job.title)
+            self.events(RunCollected(outcome, task.job.title))
         if error is not None:
-            self.display.problem(f"{task.name}: {error}")
+            self.events(Problem(error, run=task.name))
         self.on_end(task.name, outcome)
 
     def _stop(self) -> None:
         """After Ctrl-C: running jobs store what they have; waiting runs do not start."""
         self.waiting.clear()
-        self.display.say(f"stopping {len(self.jobs)} jobs")
+        self.events(JobsStopping(len(self.jobs)))
         self.cluster.cancel()
         deadline = self.now() + STOPPING_S
         while self.jobs and self.now() < deadline:

@@ -59,8 +59,8 @@ def gpus_needed(settings: RunSettings, launcher: Launcher) -> int:
 def named_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the config names (keys of endpoints, `pass_env`), and secret values, which the plan lacks."""
     variables = {}
-    judge = getattr(job.settings.quality, "judge", None)
-    named = [getattr(part, "api_key_env", None) for part in (job.settings.launch, judge)]
+    parts = (job.settings.launch, *vars(job.settings.quality).values())
+    named = [getattr(part, "api_key_env", None) for part in parts]
     named += getattr(job.settings.launch, "pass_env", ())
     variables.update({name: environ[name] for name in named if name and name in environ})
     engine_env = dict(job.settings.engine.env)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,17 +42,11 @@ def with_derived_values(settings: RunSettings) -> RunSettings:
     return replace(settings, load=load, engine=engine)
 
 
-def consistency_problems(settings: RunSettings, *, launchable: bool = True, local: bool = True) -> list[str]:
-    """Return one line for each contradiction between these settings.
+def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, local: bool = True) -> list[str]:
+    """Return one line for each contradiction between these sections; checks of missing sections are skipped.
 
     `launchable` is that of the engine's class, `local` that of the launcher's.
     """
-    sections = {item.name: getattr(settings, item.name) for item in fields(settings)}
-    return section_problems(sections, launchable=launchable, local=local)
-
-
-def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, local: bool = True) -> list[str]:
-    """Return the problems of these sections, as `consistency_problems`; checks of missing sections are skipped."""
     problems: list[str] = []
     for names, check in _CHECKS:
         if all(name in sections for name in names):

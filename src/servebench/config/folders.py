@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
@@ -12,7 +14,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from servebench.config.problems import Problem
 from servebench.registry.conf import ABSTRACT, EXPERIMENT, NO_GROUPS, TUNE_FOLDER, conf_dir
@@ -66,6 +69,17 @@ def search_path(registry: Registry, config_dirs: Sequence[str]) -> Iterator[None
         _added.reset(token)
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A file of a composed config: the package that its keys are in, its name, what it sets, and its folder; empty for
+    servebench's own."""
+
+    package: str
+    name: str
+    content: Any
+    folder: str
+
+
 class Composer:
     """Hydra's Compose API on one search path, with its groups and options."""
 
@@ -75,6 +89,7 @@ class Composer:
         self.config_name = config_name
         self._options: dict[str, tuple[str, ...]] = {}
         self._last: tuple[tuple[str, ...], DictConfig] | None = None
+        self._layers: tuple[tuple[str, ...], list[Layer]] | None = None
         found = loader.get_group_options("", results_filter=ObjectType.GROUP)
         self.groups = tuple(sorted({name for name in found if name not in NO_GROUPS} | {EXPERIMENT}))
 
@@ -105,6 +120,24 @@ class Composer:
             composed = compose(config_name=self.config_name, overrides=list(words), return_hydra_config=True)
             self._last = (words, composed)
         return self._last[1]
+
+    def layers(self, overrides: Sequence[str]) -> list[Layer]:
+        """Return the files of a config in the order in which Hydra merges them. Cached as by `compose`."""
+        words = tuple(overrides)
+        if self._layers is None or self._layers[0] != words:
+            defaults = self.loader.compute_defaults_list(
+                config_name=self.config_name, overrides=list(words), run_mode=RunMode.RUN
+            )
+            found = [self._layer(str(one.config_path), one.package or "") for one in defaults.defaults]
+            self._layers = (words, [layer for layer in found if layer is not None])
+        return self._layers[1]
+
+    def _layer(self, name: str, package: str) -> Layer | None:
+        holder = next((one for one in self.loader.get_sources() if one.is_config(name)), None)
+        if holder is None:
+            return None
+        content = OmegaConf.to_container(holder.load_config(name).config, resolve=False)
+        return Layer(package, name, content, "" if holder.provider == "main" else f"{holder.path}/")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from contextlib import contextmanager, redirect_stderr
 
 import hydra
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from servebench.config.arguments import Arguments, parse_arguments
@@ -20,6 +21,8 @@ from servebench.util.errors import ConfigError
 
 _RAISE = "HYDRA_FULL_ERROR"
 """The variable that makes Hydra raise errors instead of printing a traceback and exiting."""
+_JOB = (("--cfg", "job"), ("-c", "job"), ("--cfg=job",), ("-c=job",))
+"""The options that print the config of a run, and nothing else."""
 
 
 def print_hydra_information(arguments: Sequence[str], registry: Registry) -> int:
@@ -32,12 +35,21 @@ def print_hydra_information(arguments: Sequence[str], registry: Registry) -> int
         raise ConfigError(f"{words.information[0]} shows one config; leave out -m")
     overrides = list(words.overrides)
     if not words.wants("--shell-completion", "-sc", "--hydra-help"):
-        overrides, problems = compose_for_display(words, registry)
+        prepared, problems = compose_for_display(words, registry)
         if problems:
             raise ConfigError([problem.text for problem in problems])
+        if tuple(words.information) in _JOB and prepared.config is not None and not prepared.emptied:
+            # what Hydra would print too, after it has composed everything again
+            sys.stdout.write(OmegaConf.to_yaml(OmegaConf.masked_copy(prepared.config, _sections(prepared.config))))
+            return 0
+        overrides = prepared.words
     argv = [sys.argv[0], *overrides, *words.information]
     with search_path(registry, words.config_dirs), _hydra_process(argv):
         return _run(words)
+
+
+def _sections(config: DictConfig) -> list[str]:
+    return [str(key) for key in config if key != "hydra"]
 
 
 def _run(words: Arguments) -> int:

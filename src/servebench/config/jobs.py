@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
@@ -17,7 +16,7 @@ from servebench.config.effects import ignored
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
-from servebench.config.problems import Problem, missing_option, plugin_engine, summarize_error, without_duplicates
+from servebench.config.problems import Problem, missing_option, missing_plugin, summarize_error, without_duplicates
 from servebench.config.validate import Checked, check, to_plain
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.settings import RunSettings
@@ -141,7 +140,7 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> P
             # "In 'load/mine': Could not find ...": a file that inherits a missing one names itself
             inherited = str(error).startswith(f"In '{group}/")
             known = group in source.groups and not inherited
-            plugin = plugin_engine(option, registry) if inherited and group == "engine" else None
+            plugin = missing_plugin(group, option, registry) if inherited else None
             if plugin is not None:
                 file = str(error).split("'")[1]
                 prepared.problems.append(Problem(f"{file}.yaml inherits {option}: {plugin}", "group", group))
@@ -193,15 +192,6 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
         distrusted=prepared.distrusted | unresolved,
         options={group: source.options(group) for group in registry.kinds},
     )
-    if checked.settings is not None:
-
-        def is_set(path: str) -> bool:
-            """Whether this command or a file of the user sets a key."""
-            origin = _origin(source, prepared, path)
-            return bool(origin) and not origin.startswith(PRESETS)
-
-        written = RunSettings(**checked.sections)
-        checked.problems += [Problem(line, "unused", path) for path, line in ignored(written, is_set).items()]
     checked.problems = [
         *prepared.problems,
         *problems,
@@ -210,13 +200,27 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
     return checked
 
 
+def _unused(source: Composer, prepared: Prepared, checked: Checked) -> list[Problem]:
+    """Return a problem for each setting of the user that has no effect in a job without other problems."""
+    if checked.settings is None:
+        return []
+
+    def is_set(path: str) -> bool:
+        """Whether this command or a file of the user sets a key."""
+        origin = _origin(source, prepared, path)
+        return bool(origin) and not origin.startswith(PRESETS)
+
+    written = RunSettings(**checked.sections)
+    return [Problem(line, "unused", path) for path, line in ignored(written, is_set).items()]
+
+
 def _settings(
     source: Composer, registry: Registry, texts: Sequence[str]
 ) -> tuple[RunSettings | None, ClusterSettings | None, list[Problem]]:
     prepared = compose_job(source, registry, texts)
     checked = check_job(source, registry, prepared)
     launcher, problems = select_launcher(prepared.config) if prepared.config is not None else (None, [])
-    problems = [*checked.problems, *problems]
+    problems = [*checked.problems, *_unused(source, prepared, checked), *problems]
     failed = any(problem.kind != "unused" for problem in problems)
     return (None, None, problems) if failed else (checked.settings, launcher, problems)
 
@@ -292,22 +296,12 @@ def _origin(source: Composer, prepared: Prepared, path: str) -> str:
 
 def _file_of(source: Composer, words: Sequence[str], path: str) -> str | None:
     """Return the last file of the defaults list that sets a dotted path."""
-    defaults = source.loader.compute_defaults_list(
-        config_name=source.config_name, overrides=list(words), run_mode=RunMode.RUN
-    )
     found: str | None = None
-    for default in defaults.defaults:
-        name, package = str(default.config_path), default.package or ""
-        if package and not path.startswith(f"{package}."):
+    for layer in source.layers(words):
+        if layer.package and not path.startswith(f"{layer.package}."):
             continue
-        inner = path[len(package) + 1 :] if package else path
-        holder = next((item for item in source.loader.get_sources() if item.is_config(name)), None)
-        if holder is None:
-            continue
-        content = OmegaConf.to_container(holder.load_config(name).config, resolve=False)
-        if _holds(content, inner):
-            folder = PRESETS if holder.provider == "main" else f"{holder.path}/"
-            found = f"{folder}{name}.yaml"
+        if _holds(layer.content, path[len(layer.package) + 1 :] if layer.package else path):
+            found = f"{layer.folder or PRESETS}{layer.name}.yaml"
     return found
 
 
@@ -322,8 +316,8 @@ def _holds(content: Any, path: str) -> bool:
     return True
 
 
-def compose_for_display(words: Arguments, registry: Registry) -> tuple[list[str], list[Problem]]:
-    """Return the overrides with which Hydra shows the config of one run, and the problems that prevent it."""
+def compose_for_display(words: Arguments, registry: Registry) -> tuple[Prepared, list[Problem]]:
+    """Return the config of one run with the overrides of which Hydra composes it, and the problems that prevent showing it."""
     problems = [*words.problems, *folder_problems(words.config_dirs, registry)]
     with composer(registry, words.config_dirs, words.config_name) as source:
         overrides, unreadable = parse(words.overrides)
@@ -340,4 +334,4 @@ def compose_for_display(words: Arguments, registry: Registry) -> tuple[list[str]
         problems.extend(
             problem for problem in checked.problems if problem.kind in ("syntax", "group", "compose", "key")
         )
-    return prepared.words, without_duplicates(problems)
+    return prepared, without_duplicates(problems)

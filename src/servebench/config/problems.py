@@ -119,13 +119,18 @@ def without_duplicates(problems: Iterable[Problem]) -> list[Problem]:
     return list({problem.text: problem for problem in problems}.values())
 
 
-PLUGIN_ENGINES = ("llamacpp", "lmdeploy", "ollama", "tgi", "triton", "transformers")
-"""Engines whose plugin is distributed as `servebench-<name>`."""
+_ENGINES = ("llamacpp", "lmdeploy", "ollama", "tgi", "triton", "transformers")
+_GRADERS = ("humaneval", "judge", "lm_eval", "rouge")
+DISTRIBUTIONS = {
+    "engine": {name: f"servebench-{name}" for name in _ENGINES},
+    "quality": dict.fromkeys(_GRADERS, "servebench-graders"),
+}
+"""The plugins of this project that offer an option, by group and option."""
 
 
 def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[str, ...] = ()) -> str:
     """Return the message for an unavailable `group=name`. `listed` are the options of the config folders."""
-    if group == "engine" and (line := plugin_engine(name, registry)) is not None:
+    if (line := missing_plugin(group, name, registry)) is not None:
         return line
     offered = tuple(registry.kinds.get(group, ()))
     if name in listed and group in registry.kinds:
@@ -136,19 +141,19 @@ def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[s
     return f"{group}={name}: no such {group}; {suggest(name, listed or offered, listed=True)}"
 
 
-def plugin_engine(name: str, registry: Registry) -> str | None:
-    """Return the message for an engine of a plugin; None if no known plugin has this name."""
-    distribution = f"servebench-{name}"
+def missing_plugin(group: str, name: str, registry: Registry) -> str | None:
+    """Return the message for an option that a plugin offers; None if no known plugin does."""
+    known = DISTRIBUTIONS.get(group, {}).get(name)
     for info in registry.plugins:
-        if name == info.name or distribution == info.distribution:
+        if (group == "engine" and name == info.name) or info.distribution == (known or f"servebench-{name}"):
             if info.status == "broken":
-                return f"engine={name}: its plugin {info.distribution} {info.version} failed to load ({info.error})"
+                return f"{group}={name}: its plugin {info.distribution} {info.version} failed to load ({info.error})"
             if info.status == "disabled":
-                return f"engine={name}: its plugin {info.distribution} is disabled by {DISABLE_VARIABLE}; unset it"
-    if name not in PLUGIN_ENGINES:
+                return f"{group}={name}: its plugin {info.distribution} is disabled by {DISABLE_VARIABLE}; unset it"
+    if known is None:
         return None
-    others = ", ".join(sorted(registry.kinds["engine"])) or "none"
+    others = ", ".join(sorted(registry.kinds[group])) or "none"
     return (
-        f"engine={name} is not installed: {install_command(distribution)}, or choose another engine with engine=NAME "
+        f"{group}={name} is not installed: {install_command(known)}, or choose another {group} with {group}=NAME "
         f"(installed: {others})"
     )

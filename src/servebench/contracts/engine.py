@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.limits import Knob, Limit
@@ -15,19 +15,6 @@ from servebench.util.tls import Trust
 
 Say = Callable[[str], None]
 """Shows progress to the user in one short line (a download, a build)."""
-
-
-class ProgressDisplay(Protocol):
-    """Shows what is being done now (`status`), and lines that stay on the screen (`say`)."""
-
-    def status(self, text: str) -> None:
-        """Replace the text of the live line."""
-
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-
-    def detail(self, text: str) -> None:
-        """Print a line that stays where all details are printed, and is left out elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)

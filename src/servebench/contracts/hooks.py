@@ -1,21 +1,19 @@
 """Every hook, on one page. A plugin is a module or object with functions of these names marked `@hookimpl`, named by an
 entry point of the group `servebench`.
 
-Registration hooks return classes, which configs refer to by their `name`. Life-cycle hooks receive one frozen object. None
-is called between a point's first request and its last record.
+Registration hooks return classes, which configs refer to by their `name`, or `{name: "module:Class"}`, of which only what a
+command uses is imported. Life-cycle hooks receive one frozen object. None is called between a point's first request and its
+last record.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import pluggy
 
 from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.events import Event, PointFinished, RunFinished, RunStarted
 from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
-from servebench.contracts.results import Point, RunOutcome
-from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import TelemetrySource
 
 GROUP = "servebench"
@@ -28,59 +26,32 @@ hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunStarted:
-    """A run is about to start its engine. `folder` is for its files."""
-
-    run_id: str
-    settings: RunSettings
-    folder: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointFinished:
-    """A point was measured and stored."""
-
-    run_id: str
-    point: Point
-    folder: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFinished:
-    """A run is over, its engine stopped, its files written."""
-
-    outcome: RunOutcome
-    settings: RunSettings
-    folder: Path
-
-
 @hookspec
-def servebench_engines() -> Sequence[type[Engine]]:
+def servebench_engines() -> Sequence[type[Engine]] | Mapping[str, str]:
     """Engine classes. Called once, at start. (since 0.1)"""
     return ()
 
 
 @hookspec
-def servebench_launchers() -> Sequence[type[Launcher]]:
+def servebench_launchers() -> Sequence[type[Launcher]] | Mapping[str, str]:
     """Launch strategies. Called once, at start. (since 0.1)"""
     return ()
 
 
 @hookspec
-def servebench_workloads() -> Sequence[type[Workload]]:
+def servebench_workloads() -> Sequence[type[Workload]] | Mapping[str, str]:
     """Workload classes; each is constructed with its settings (`settings_type`). Called once, at start. (since 0.1)"""
     return ()
 
 
 @hookspec
-def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
+def servebench_telemetry() -> Sequence[type[TelemetrySource]] | Mapping[str, str]:
     """Telemetry source classes; each run makes its own instances. Called once, at start. (since 0.1)"""
     return ()
 
 
 @hookspec
-def servebench_scorers() -> Sequence[type[Scorer]]:
+def servebench_scorers() -> Sequence[type[Scorer]] | Mapping[str, str]:
     """Scorer classes, which make questions and grade answers. Called once, at start. (since 0.1)"""
     return ()
 
@@ -104,3 +75,11 @@ def servebench_point_finished(event: PointFinished) -> None:
 @hookspec
 def servebench_run_finished(event: RunFinished) -> None:
     """Called after the run's files are written. (since 0.1)"""
+
+
+LIFE_CYCLE: Mapping[type[Event], str] = {
+    RunStarted: "servebench_run_started",
+    PointFinished: "servebench_point_finished",
+    RunFinished: "servebench_run_finished",
+}
+"""The hook that is called for each event that has one."""

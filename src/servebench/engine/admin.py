@@ -1,14 +1,15 @@
 """Administrative requests to a running engine: empty its prefix cache, read its resolved settings."""
 
-import time
-from typing import Any
+from __future__ import annotations
 
-import httpx
+import time
+from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.engine.supervisor.probe import http_error_reason, response_json
 from servebench.protocol.errors import error_text
-from servebench.util.bounded_http import client
+
+if TYPE_CHECKING:
+    import httpx
 
 RESET_TIMEOUT_S = 10.0
 """vLLM and SGLang refuse while requests still hold blocks; an idle engine releases them within a second."""
@@ -23,6 +24,8 @@ def reset_cache(engine: Engine, running: RunningEngine) -> str | None:
     """Empty the engine's prefix cache. Return None on success, else one line with the reason. Never raises."""
     if engine.reset_path is None:
         return f"{engine.name} cannot empty its cache"
+    from servebench.util.bounded_http import client
+
     deadline = time.monotonic() + RESET_TIMEOUT_S
     with client(running.headers, verify_tls=running.verify_tls, timeout_s=RESET_TIMEOUT_S) as http:
         while True:
@@ -33,6 +36,10 @@ def reset_cache(engine: Engine, running: RunningEngine) -> str | None:
 
 
 def _reset_once(http: httpx.Client, path: str, running: RunningEngine) -> str | None:
+    import httpx
+
+    from servebench.engine.supervisor.probe import http_error_reason, response_json
+
     try:
         response = http.post(f"{running.root_url}{path}")
     except httpx.HTTPError as error:
@@ -54,6 +61,11 @@ def resolved_settings(engine: Engine, running: RunningEngine) -> dict[str, Any] 
     settings: dict[str, Any] = {}
     if not engine.settings_paths:
         return None
+    import httpx
+
+    from servebench.engine.supervisor.probe import response_json
+    from servebench.util.bounded_http import client
+
     with client(running.headers, verify_tls=running.verify_tls, timeout_s=SETTINGS_TIMEOUT_S) as http:
         for path in engine.settings_paths:
             try:

@@ -1,29 +1,28 @@
 """The built-in engines and launchers, registered by an entry point like those of third parties."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.hooks import hookimpl
 
 
 @hookimpl
-def servebench_engines() -> Sequence[type[Engine]]:
+def servebench_engines() -> Mapping[str, str]:
     """Return the built-in engines: vLLM, SGLang, TensorRT-LLM and any OpenAI-compatible endpoint."""
-    from servebench.engine.adapters.openai import OpenAiEngine
-    from servebench.engine.adapters.sglang import SglangEngine
-    from servebench.engine.adapters.trtllm import TrtllmEngine
-    from servebench.engine.adapters.vllm import VllmEngine
-
-    return (VllmEngine, SglangEngine, TrtllmEngine, OpenAiEngine)
+    return {
+        "vllm": "servebench.engine.adapters.vllm:VllmEngine",
+        "sglang": "servebench.engine.adapters.sglang:SglangEngine",
+        "trtllm": "servebench.engine.adapters.trtllm:TrtllmEngine",
+        "openai": "servebench.engine.adapters.openai:OpenAiEngine",
+    }
 
 
 @hookimpl
-def servebench_launchers() -> Sequence[type[Launcher]]:
+def servebench_launchers() -> Mapping[str, str]:
     """Return the built-in launchers: a process, a container, a running endpoint, an emulated or a simulated engine."""
-    from servebench.engine.launchers.attach import AttachLauncher
-    from servebench.engine.launchers.docker import DockerLauncher
-    from servebench.engine.launchers.emulated import EmulatedLauncher
-    from servebench.engine.launchers.process import ProcessLauncher
-    from servebench.engine.launchers.simulated import SimulatedLauncher
-
-    return (ProcessLauncher, DockerLauncher, AttachLauncher, EmulatedLauncher, SimulatedLauncher)
+    return {
+        "process": "servebench.engine.launchers.process:ProcessLauncher",
+        "docker": "servebench.engine.launchers.docker:DockerLauncher",
+        "attach": "servebench.engine.launchers.attach:AttachLauncher",
+        "emulated": "servebench.engine.launchers.emulated:EmulatedLauncher",
+        "simulated": "servebench.engine.launchers.simulated:SimulatedLauncher",
+    }

@@ -12,11 +12,12 @@ from servebench.contracts.engine import (
     Engine,
     LaunchContext,
     Launcher,
-    ProgressDisplay,
     RunningEngine,
     StartPhase,
     StopReport,
 )
+from servebench.contracts.events import Activity, Doing, Events, Said
+from servebench.contracts.notices import EngineReady, EngineReused, FlagRejected, PortTaken, SecretsLeft
 from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
 from servebench.engine.spans.receiver import PATH, SpanReceiver
@@ -133,7 +134,7 @@ class EnginePool:
     def __init__(
         self,
         registry: Registry,
-        display: ProgressDisplay,
+        events: Events,
         cache_dir: Path,
         port_of: Callable[[str], int] = free_port,
         found: Found = (),
@@ -143,7 +144,7 @@ class EnginePool:
         self._found = found
         self._port_of = port_of
         self._registry = registry
-        self._display = display
+        self._events = events
         self._cache_dir = cache_dir
         self._current: tuple[RunSettings, EngineLease] | None = None
         self._logs: list[Path] = []
@@ -157,7 +158,7 @@ class EnginePool:
         if self._current is not None:
             current, lease = self._current
             if self._is_same(current, settings) and not lease.running.died():
-                self._display.detail(f"reusing the running {settings.engine.name} from the previous run")
+                self._events(EngineReused(settings.engine.name))
                 lease = replace(lease, uses=lease.uses + 1)
                 self._current = (current, lease)
                 return lease
@@ -176,9 +177,9 @@ class EnginePool:
         launcher: Launcher = self._registry.launcher(settings.launch.name)
         context = launch_context(settings, self._cache_dir, self._port_of)
         if launcher.needs_executable:
-            self._display.status(f"preparing {engine.name}")
-            engine.prepare(context, self._display.say)
-        self._display.status(f"waiting for {engine.name} to generate a first token")
+            self._doing(Activity.PREPARING_ENGINE, engine)
+            engine.prepare(context, lambda text: self._events(Said(text)))
+        self._doing(Activity.FIRST_TOKEN, engine)
         # a simulated engine has nothing to say but what servebench has written
         if not launcher.simulated:
             self._mark_unclean(log_path)
@@ -190,13 +191,13 @@ class EnginePool:
                 undo.callback(remove_kept, context)
                 make_kept_folder(context)
             context, running = self._launch(launcher, engine, context, settings, log_path)
-            self._report_start(engine, "start", running)
+            self._report_start(engine, running)
             first = None
             if settings.engine.measure_restart and running.phases:
                 first = self._stop_first_start(engine, running)
-                self._display.status(f"waiting for the warm restart of {engine.name}")
-                running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
-                self._report_start(engine, "warm restart", running)
+                self._doing(Activity.WARM_RESTART, engine)
+                running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._detail)
+                self._report_start(engine, running, restarted=True)
             undo.pop_all()
         return EngineLease(
             engine=engine,
@@ -222,7 +223,7 @@ class EnginePool:
             for known, server in found:
                 if same_server(known, settings):
                     return server
-            return launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
+            return launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._detail)
 
         rejected = (engine.name, context.engine.executable)
         silent = replace(context, engine=replace(context.engine, request_timings=False))
@@ -233,13 +234,11 @@ class EnginePool:
         except EngineError as error:
             if error.kind == FailureKind.UNKNOWN_FLAG and engine.timings_flag and context.engine.request_timings:
                 # an older version; if it was another flag, the second start reports that
-                self._display.say(f"{engine.name} rejected its flags: starting it again without {engine.timings_flag}")
+                self._events(FlagRejected(engine.name, engine.timings_flag))
                 context = silent
             elif error.kind == FailureKind.PORT_IN_USE and not settings.engine.port:
                 taken, context = context.port, replace(context, port=self._port_of(settings.engine.host))
-                self._display.say(
-                    f"another process took port {taken}: starting {engine.name} again at port {context.port}"
-                )
+                self._events(PortTaken(engine.name, taken, context.port))
             else:
                 raise
         running = start(context)
@@ -247,15 +246,20 @@ class EnginePool:
             self._without_timings.add(rejected)
         return context, running
 
-    def _report_start(self, engine: Engine, what: str, running: RunningEngine) -> None:
+    def _doing(self, activity: Activity, engine: Engine) -> None:
+        self._events(Doing(activity, engine.name))
+
+    def _detail(self, text: str) -> None:
+        self._events(Said(text, detail=True))
+
+    def _report_start(self, engine: Engine, running: RunningEngine, *, restarted: bool = False) -> None:
         if running.phases:
             ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
-            steps = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in ended)
-            self._display.detail(f"{engine.name}: {what} took {ended[-1][1]:.1f} s ({steps})")
+            self._events(EngineReady(engine.name, ended, restarted))
 
     def _stop_first_start(self, engine: Engine, running: RunningEngine) -> FirstStart:
         """Stop an engine that has just started. Raises EngineError if it leaves something behind."""
-        self._display.status(f"stopping {engine.name} for its warm restart")
+        self._doing(Activity.STOPPING_FIRST_START, engine)
         stopped = running.stop()
         if stopped.leftover:
             raise EngineError(
@@ -274,7 +278,7 @@ class EnginePool:
         if self._current is None:
             return None
         _, lease = self._current
-        self._display.status(f"stopping {lease.engine.name}")
+        self._doing(Activity.STOPPING_ENGINE, lease.engine)
         report = lease.running.stop()
         self._current = None
         if lease.spans is not None:
@@ -299,7 +303,7 @@ class EnginePool:
         running = self._current[1].owner_log if self._current is not None else None
         for path in [path for path in self._logs if path != running]:
             self._logs.remove(path)
-            self._display.status(f"removing keys from {path.name}")
+            self._events(Doing(Activity.CLEANING_LOG, path.name))
             why = "interrupted"
             try:
                 why = "" if clean_file(path, budget_s=LOG_BUDGET_S) else f"not done in {LOG_BUDGET_S:g} s"
@@ -307,4 +311,4 @@ class EnginePool:
                 why = reason_of(error)
             finally:
                 if why:
-                    self._display.say(f"{path} may still hold keys ({why}); to remove them: servebench recover")
+                    self._events(SecretsLeft(path, why))

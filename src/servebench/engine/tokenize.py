@@ -1,30 +1,18 @@
 """Count tokens for a workload: by the engine itself, by the model's tokenizer file, or by an approximation."""
 
 import math
-import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import httpx
 
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
-from servebench.engine.supervisor.probe import http_error_reason, response_json
 from servebench.engine.tokenizer_process import TokenizerProcess
-from servebench.protocol.errors import error_text
-from servebench.util.bounded_http import client
+from servebench.engine.truncation import ExactTokenizer
 from servebench.util.errors import EngineError
-from servebench.util.tls import Trust
 
 CHARACTERS_PER_TOKEN = 4.0
 """English text in common byte-pair vocabularies: about four characters per token (OpenAI's tokenizer help page)."""
-
-PARALLEL = 8
-
-TOKENIZE_OPTIONS = {"add_special": False, "add_special_tokens": False}
-"""llama.cpp reads `content` and `add_special`, vLLM and SGLang `prompt` and `add_special_tokens`; each ignores the others."""
 
 
 class ApproximateTokenizer:
@@ -56,68 +44,7 @@ class EmulatedTokenizer(ApproximateTokenizer):
         return [math.ceil(len(text) / CHARACTERS_PER_TOKEN) for text in texts]
 
 
-class _ExactTokenizer:
-    """Truncate by bisection over characters: token counts grow with the text, except for a token or two at the cut."""
-
-    exact = True
-
-    def count(self, texts: Sequence[str]) -> list[int]:
-        raise NotImplementedError
-
-    def truncate(self, text: str, tokens: int) -> str:
-        """Return the longest prefix of at most this many tokens, with few counts."""
-        if self.count([text])[0] <= tokens:
-            return text
-        low, high = 0, len(text)
-        while high - low > 1:
-            step = max(1, (high - low) // PARALLEL)
-            cuts = list(range(low + step, high, step))
-            counts = self.count([text[:cut] for cut in cuts])
-            fitting = [cut for cut, count in zip(cuts, counts, strict=True) if count <= tokens]
-            low = max(fitting, default=low)
-            high = min((cut for cut in cuts if cut > low), default=high)
-        return text[:low]
-
-
-def _release(pool: ThreadPoolExecutor, http: httpx.Client) -> None:
-    pool.shutdown(wait=False)
-    http.close()
-
-
-class EngineTokenizer(_ExactTokenizer):
-    """Count with the engine's own tokenize endpoint."""
-
-    name = "engine"
-
-    def __init__(self, url: str, headers: Sequence[tuple[str, str]], *, verify_tls: Trust) -> None:
-        self._url = url
-        self._http = client(headers, verify_tls=verify_tls, timeout_s=60.0)
-        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="tokenize")
-        # nothing signals the last count, so connections and threads end with the object
-        weakref.finalize(self, _release, self._pool, self._http)
-
-    def _count_one(self, text: str) -> int:
-        try:
-            response = self._http.post(self._url, json=TOKENIZE_OPTIONS | {"content": text, "prompt": text})
-        except httpx.HTTPError as error:
-            raise EngineError(f"cannot count tokens at {self._url}: {http_error_reason(error)}") from error
-        if response.status_code != httpx.codes.OK:
-            raise EngineError(
-                f"cannot count tokens: {self._url} returned {response.status_code}: {error_text(response.content)}"
-            )
-        try:
-            return len(response_json(response)["tokens"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise EngineError(
-                f"cannot count tokens: {self._url} returned no list of tokens: {error_text(response.content)}"
-            ) from error
-
-    def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text, without special tokens. Raises EngineError if the engine does not answer."""
-        return list(self._pool.map(self._count_one, texts))
-
-
-class FileTokenizer(_ExactTokenizer):
+class FileTokenizer(ExactTokenizer):
     """Count with the model's `tokenizer.json`, read by the package `tokenizers` in a process of its own."""
 
     def __init__(self, path: Path) -> None:
@@ -152,6 +79,11 @@ def tokenizer_file(model: ModelSettings) -> Path | None:
 
 def _cached_file(model: ModelSettings) -> Path | None:
     """Return the file in the local cache of the Hugging Face hub, which an engine fills that downloads the model."""
+    from huggingface_hub import constants
+
+    # what reads the cache imports a web client and more: not for a model that is not there
+    if not Path(constants.HF_HUB_CACHE, f"models--{model.name.replace('/', '--')}").is_dir():
+        return None
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -174,6 +106,8 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
     if path is not None:
         return FileTokenizer(path)
     if engine.tokenize_path is not None:
+        from servebench.engine.tokenize_endpoint import EngineTokenizer
+
         tokenizer = EngineTokenizer(
             running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls
         )

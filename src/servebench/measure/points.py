@@ -70,11 +70,6 @@ IDENTITY = (
     *("run_id", "engine", "engine_version", "launch", "model", "gpu", "gpu_count", "workload"),
     *("concurrency", "rate", "repeat", "point", "emulated"),
 )
-HEADLINES = (
-    *("output_throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "ttfo_ms_mean"),
-    *("itl_ms_mean", "itl_ms_p99", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95"),
-)
-"""The columns that get an interval: `_low` and `_high`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

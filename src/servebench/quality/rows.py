@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import orjson
 
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
-from servebench.quality.ask import ask_once
 from servebench.quality.data import OPEN_PROMPTS
 from servebench.util.bounded_file import LimitError, gunzip, open_regular, read_bytes, size_text
 from servebench.util.bounded_parquet import read_parquet
@@ -95,6 +94,8 @@ class OpenPromptScorer(Scorer):
 
     def ask(self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int) -> list[ItemAnswer]:
         """Return answers as `ask_once` does, by the settings."""
+        from servebench.quality.ask import ask_once
+
         settings = self.settings
         return ask_once(items, endpoint, part, concurrency=concurrency, timeout_s=settings.timeout_s, api=settings.api)
 

@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -12,6 +12,7 @@ import pluggy
 
 from servebench.contracts import hooks
 from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.events import Event
 from servebench.util.errors import ConfigError
 
 DISTRIBUTION = "servebench-suite"
@@ -44,6 +45,39 @@ class PluginInfo:
         return f"{self.distribution}:{self.name}"
 
 
+class Classes(Mapping[str, type[Any]]):
+    """The classes of a kind by name, in the order offered. One that is offered as `module:Class` is imported when it is first
+    used, because a command needs few of them: ConfigError if that fails."""
+
+    def __init__(self, kind: str, offers: Mapping[str, type[Any] | EntryPoint]) -> None:
+        """Keep the offers; nothing is imported."""
+        self._kind = kind
+        self._offers = dict(offers)
+
+    def __getitem__(self, name: str) -> type[Any]:
+        """Return the class of this name. Raises KeyError, ConfigError."""
+        found = self._offers[name]
+        if isinstance(found, EntryPoint):
+            try:
+                found = _checked(f"{found.value} is", found.load())
+            except Exception as error:
+                raise ConfigError(f"{self._kind}={name} cannot be loaded: {_first_line(error)}") from error
+            self._offers[name] = found
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a class of this name is offered; it is not imported."""
+        return name in self._offers
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names."""
+        return iter(self._offers)
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return len(self._offers)
+
+
 @dataclass(frozen=True)
 class Registry:
     """Everything that the loaded plugins provide: `kinds` maps a config group to its classes by name."""
@@ -73,9 +107,12 @@ class Registry:
         found: Launcher = self.find("launch", name)()
         return found
 
-    def tell(self, hook: str, event: object) -> list[str]:
-        """Call a life-cycle hook of each plugin alone. Return a line for each that raised; none of them stops the run."""
-        faults = []
+    def tell(self, event: Event) -> list[str]:
+        """Call the life-cycle hook of an event, if it has one, of each plugin alone. Return a line for each that raised; none of
+        them stops the run."""
+        hook, faults = hooks.LIFE_CYCLE.get(type(event)), []
+        if hook is None:
+            return []
         named = self.manager.list_name_plugin()
         for name, plugin in named:
             caller = self.manager.subset_hook_caller(hook, [other for _, other in named if other is not plugin])
@@ -90,6 +127,13 @@ class Registry:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _checked(said: str, found: Any) -> type[Any]:
+    """Return a class that has a name. Raises TypeError for something else."""
+    if not isinstance(found, type) or not isinstance(getattr(found, "name", None), str):
+        raise TypeError(f"{said} {found!r}, which is not a class with a name")
+    return found
 
 
 def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) -> PluginInfo:
@@ -119,11 +163,9 @@ def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) 
     return replace(info, hooks=tuple(sorted(caller.name for caller in callers)))
 
 
-def _collect(
-    manager: pluggy.PluginManager, infos: list[PluginInfo]
-) -> tuple[dict[str, dict[str, type[Any]]], list[str], list[str]]:
+def _collect(manager: pluggy.PluginManager, infos: list[PluginInfo]) -> tuple[dict[str, Classes], list[str], list[str]]:
     """Call each plugin alone: one that raises is marked as broken, and two classes of one name are reported."""
-    kinds: dict[str, dict[str, type[Any]]] = {kind: {} for kind in _KINDS}
+    kinds: dict[str, dict[str, type[Any] | EntryPoint]] = {kind: {} for kind in _KINDS}
     owners: dict[tuple[str, str], str] = {}
     paths: list[str] = []
     faults: list[str] = []
@@ -146,22 +188,24 @@ def _collect(
                 continue
             owners[kind, found.name] = name
             kinds[kind][found.name] = found
-    return kinds, paths, faults
+    return {kind: Classes(kind, offers) for kind, offers in kinds.items()}, paths, faults
 
 
-def _offers(manager: pluggy.PluginManager, plugin: object) -> tuple[list[tuple[str, type[Any]]], list[str]]:
-    """Return the classes of one plugin with their kinds, and its config folders.
+def _offers(
+    manager: pluggy.PluginManager, plugin: object
+) -> tuple[list[tuple[str, type[Any] | EntryPoint]], list[str]]:
+    """Return the classes of one plugin, or where they are, with their kinds, and its config folders.
 
     Raises what the plugin raises, and TypeError for something that is not a class with a name.
     """
     others = [other for _, other in manager.list_name_plugin() if other is not plugin]
-    offered: list[tuple[str, type[Any]]] = []
+    offered: list[tuple[str, type[Any] | EntryPoint]] = []
     for kind, hook_name in _KINDS.items():
-        for classes in manager.subset_hook_caller(hook_name, others)():
-            for found in classes:
-                if not isinstance(found, type) or not isinstance(getattr(found, "name", None), str):
-                    raise TypeError(f"{hook_name} returned {found!r}, which is not a class with a name")
-                offered.append((kind, found))
+        for found in manager.subset_hook_caller(hook_name, others)():
+            places = found.items() if isinstance(found, Mapping) else ()
+            offered += [(kind, EntryPoint(name, place, hooks.GROUP)) for name, place in places]
+            classes = () if isinstance(found, Mapping) else found
+            offered += [(kind, _checked(f"{hook_name} returned", one)) for one in classes]
     paths = [str(path) for some in manager.subset_hook_caller("servebench_config_paths", others)() for path in some]
     return offered, paths
 

@@ -9,13 +9,14 @@ from typing import Any
 import orjson
 
 from servebench.analysis.quality.summary import summaries
+from servebench.contracts.events import Activity, Doing, Graded
+from servebench.contracts.notices import AnswersKept, NothingToGrade
 from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.levels import Level
-from servebench.quality.ask import ask
 from servebench.run.scorers import ALL
 from servebench.run.session import RunRequest
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, graded_questions, read_quality
@@ -36,7 +37,7 @@ def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
 
 def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:
     """Return each scorer, with its questions, and a concurrency at which no answers are stored yet. Raises StoreError."""
-    stored = graded_questions(request.folder)
+    stored = graded_questions(request.folder) if request.quality.scorers else set()
     return [
         (scorer, path, concurrency)
         for scorer, path in request.quality.scorers
@@ -84,7 +85,7 @@ def grade_load(
         if scorer.grades_load:
             graded = scorer.grade_load(requests, records)
             if not graded and settings.quality.name != ALL:
-                request.display.say(f"quality: {scorer.name} has nothing to grade in workload={settings.workload.name}")
+                request.events(NothingToGrade(scorer.name, settings.workload.name))
             _store(request, lease, scorer, graded, point=level.point, concurrency=level.concurrency, rate=level.rate)
 
 
@@ -96,14 +97,14 @@ def _store(request: RunRequest, lease: EngineLease, scorer: Scorer, graded: Sequ
     records = [_record(one, scorer, emulated=emulated, run_id=request.run_id, **at) for one in graded]
     add_quality(request.folder, records)
     for summary in summaries(pd.DataFrame(records)):
-        request.display.quality(summary)
+        request.events(Graded(summary))
 
 
-def _watch(request: RunRequest, lease: EngineLease, label: str) -> Callable[[str], None]:
+def _watch(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency: int) -> Callable[[str], None]:
     """Return a function that shows progress and raises EngineError if the engine has died."""
 
     def watch(text: str) -> None:
-        request.display.status(f"{label} · {text}")
+        request.events(Doing(Activity.QUALITY, scorer.name, concurrency, text))
         if reason := lease.running.died():
             raise EngineError(reason, kind=FailureKind.DIED)
 
@@ -120,13 +121,15 @@ def _ask_and_grade(
     if quality.max_tokens is not None:
         items = [replace(item, max_tokens=quality.max_tokens) for item in items]
     digests = {item.item_id: item.digest for item in items}
-    label = f"quality {scorer.name} at concurrency {concurrency}"
-    watch = _watch(request, lease, label)
+    watch = _watch(request, lease, scorer, concurrency)
     with AnswerLog(request.folder, scorer.name, concurrency) as log:
         unanswered = [item for item in items if digests[item.item_id] not in log.known]
         if len(unanswered) < len(items):
-            request.display.say(f"{label}: {len(items) - len(unanswered)} of {len(items)} answers are already stored")
+            kept = len(items) - len(unanswered)
+            request.events(AnswersKept(scorer.name, concurrency, kept, len(items)))
         dialect = lease.engine.dialect
+        from servebench.quality.ask import ask
+
         fresh = ask(
             unanswered,
             _endpoint(request, lease),
@@ -141,7 +144,7 @@ def _ask_and_grade(
             **{item.item_id: log.known[digest] for item in items if (digest := digests[item.item_id]) in log.known},
             **{answer.item_id: answer for answer in fresh},
         }
-    request.display.status(f"grading {len(items)} answers of {scorer.name}")
+    request.events(Doing(Activity.GRADING, scorer.name, len(items)))
     return [_grade(scorer, item, answers[item.item_id]) for item in items]
 
 
@@ -153,12 +156,11 @@ def _grade(scorer: Scorer, item: Item, answer: ItemAnswer) -> Judged:
 def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency: int) -> Sequence[Judged]:
     """Let a scorer with its own harness ask and grade."""
     items = scorer.settings.items
-    label = f"quality {scorer.name} at concurrency {concurrency}"
-    request.display.status(label)
+    request.events(Doing(Activity.QUALITY, scorer.name, concurrency))
     with AnswerLog(request.folder, scorer.name, concurrency) as log:
         if log.known:
-            request.display.say(f"{label}: {len(log.known)} answers are already stored")
-        endpoint = replace(_endpoint(request, lease), memory=log, watch=_watch(request, lease, label))
+            request.events(AnswersKept(scorer.name, concurrency, len(log.known)))
+        endpoint = replace(_endpoint(request, lease), memory=log, watch=_watch(request, lease, scorer, concurrency))
         return scorer.evaluate(endpoint, count=None if items == "all" else items, concurrency=concurrency)
 
 

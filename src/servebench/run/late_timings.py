@@ -6,6 +6,8 @@ from dataclasses import fields, replace
 
 from servebench.analysis.warnings import catalog
 from servebench.contracts.engine import ServerTimings
+from servebench.contracts.events import Activity, Doing
+from servebench.contracts.notices import StepFailed, StudyStep
 from servebench.contracts.results import Doubt, Record
 from servebench.contracts.settings import EngineSettings
 from servebench.measure.timings import timing_columns
@@ -24,16 +26,16 @@ def with_late_timings(session: RunSession, trace: str, records: Sequence[Record]
     where both exist. Waits a bounded time for late ones. `trace` names the phase in trace ids."""
     ok = [record for record in records if record.outcome == "ok"]
     if session.spans is not None:
-        session.display.status("waiting for spans")
+        session.events(Doing(Activity.SPANS))
         by_trace = {traceparent(trace, record.request_id).split("-")[1]: record.request_id for record in ok}
         said = {by_trace[trace_id]: one for trace_id, one in session.spans.collect(by_trace).items()}
     elif session.settings.engine.request_timings == "after_load" and not session.launcher.simulated:
-        session.display.status(f"reading request timings of {session.engine.name}")
+        session.events(Doing(Activity.TIMINGS, session.engine.name))
         kept = _kept_timings(session, {record.response_id for record in ok if record.response_id is not None})
         said = {record.request_id: kept[record.response_id] for record in ok if record.response_id in kept}
     else:
         return list(records)
-    session.display.status("preparing the point")
+    session.events(Doing(Activity.POINT))
     source = "spans" if session.spans is not None else "after_load"
     return [with_timings(one, said.get(one.request_id), source) if one.outcome == "ok" else one for one in records]
 
@@ -47,7 +49,7 @@ def _kept_timings(session: RunSession, wanted: set[str]) -> Mapping[str | None, 
             new = session.engine.timings_after_load(session.context, session.running)
         except Exception as error:  # noqa: BLE001 - the engine may be a plugin's
             name = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
-            session.display.say(f"no request timings after the load: {name}{error}")
+            session.events(StepFailed(StudyStep.TIMINGS, f"{name}{error}"))
             return found
         before = len(found)
         found |= {name: new[name] for name in wanted & new.keys()}

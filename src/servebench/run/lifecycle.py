@@ -5,14 +5,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servebench.analysis.warnings.catalog import is_usable
-from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
+from servebench.contracts.events import PointFinished, RunStarted
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Point, RunOutcome
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.run.grading import grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.ledger import Entry, faults
-from servebench.run.measure import awaited_death, measure_level
+from servebench.run.live import awaited_death
+from servebench.run.measure import measure_level
 from servebench.run.outcome import (
     Ending,
     ending_of_error,
@@ -23,7 +24,7 @@ from servebench.run.outcome import (
 )
 from servebench.run.session import RunRequest, RunSession, open_session, open_telemetry
 from servebench.store.tables import RecordWriter, stored_counts, write_points
-from servebench.telemetry import Telemetry
+from servebench.telemetry.sampler import Telemetry
 from servebench.util.errors import EngineError, FailureKind, ServebenchError
 
 
@@ -65,8 +66,7 @@ def execute_run(request: RunRequest) -> RunResult:
     try:
         levels = level_source(settings.load, settings.slo, settings.workload.seed, settings.study.listed_starts)
         if turn.first:
-            started = RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path)
-            _notify(request, "servebench_run_started", started)
+            request.events(RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path))
         _measure_levels(request, levels, progress)
         if (error := no_success_error(progress.points, settings)) is not None:
             raise error
@@ -81,9 +81,6 @@ def execute_run(request: RunRequest) -> RunResult:
     stored = stored_counts(request.folder)
     ending = with_ledger_faults(ending, faults(progress.ledger, stored))
     outcome = _outcome(request, progress, levels, ending)
-    if turn.last or ending.status != "finished":
-        finished = RunFinished(outcome=outcome, settings=settings, folder=request.folder.path)
-        _notify(request, "servebench_run_finished", finished)
     return RunResult(
         outcome=outcome,
         lease=progress.lease,
@@ -120,20 +117,18 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             continue
         session = session or _start_session(request, progress)
         attempt = replace(level, id=level.id.with_attempt(request.attempts.get(level.id, 0)))
-        measured = measure_level(session, attempt)
-        if measured.stopped is None:
+        point, evidence = measure_level(session, attempt)
+        if evidence.report.stopped is None:
             assert progress.lease is not None
-            grade_load(request, progress.lease, attempt, measured.requests, measured.records)
-        progress.points.append(measured.point)
-        levels.add_point(level, measured.point, usable=is_usable(measured.point.codes))
+            grade_load(request, progress.lease, attempt, evidence.requests, evidence.records)
+        progress.points.append(point)
+        levels.add_point(level, point, usable=is_usable(point.codes))
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
-        request.display.point(measured.point)
-        finished = PointFinished(run_id=request.run_id, point=measured.point, folder=request.folder.path)
-        _notify(request, "servebench_point_finished", finished)
+        request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
-            *(measured.stopped, session.running.died()),
+            *(evidence.report.stopped, session.running.died()),
             timeout_s=session.settings.load.timeout_s,
-            said=measured.said,
+            said=evidence.report.error,
             attached=not session.launcher.local,
         )
         if error is not None:
@@ -176,9 +171,3 @@ def _outcome(request: RunRequest, progress: _Progress, levels: LevelSource | Non
         search=search.as_dict() if search is not None else None,
         quality=stored_summaries(request.folder),
     )
-
-
-def _notify(request: RunRequest, hook: str, event: RunStarted | PointFinished | RunFinished) -> None:
-    """Call a life-cycle hook of the plugins, and report those that fail."""
-    for fault in request.registry.tell(hook, event):
-        request.display.problem(fault)

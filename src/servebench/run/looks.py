@@ -90,7 +90,7 @@ class Looks:
 
     @property
     def note(self) -> str:
-        """How precisely the worst metric is known, for the display."""
+        """How precisely the worst metric is known, for the progress of the phase."""
         known = [one for one in self.metrics if one.width is not None]
         if not known:
             return ""

@@ -33,7 +33,7 @@ def engine_facts(lease: EngineLease) -> dict[str, Any]:
     """Return the facts of the engine: version, weights, endpoint, command, cold start by phase, path of its log in the study."""
     running = lease.running
     command = running.command
-    emulated = lease.launcher.emulated or lease.launcher.simulated
+    emulated = lease.launcher.emulated
     argv = command.argv if command is not None else None
     return {
         **({} if emulated else {"weights": weights_facts(lease.context.model, argv)}),

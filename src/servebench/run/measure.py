@@ -1,21 +1,17 @@
 """Measurement of one point: warm-up, cache, load, records."""
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.disturbance import SOURCES, find_disturbances
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
-from servebench.contracts.engine import RunningEngine
+from servebench.contracts.events import Activity, Doing
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
-from servebench.engine.admin import reset_cache
-from servebench.engine.supervisor.probe import failing
-from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
+from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.levels import Level, with_trace_times
 from servebench.load.plan.schedule import (
     fillers_to_prepare,
@@ -27,43 +23,26 @@ from servebench.load.plan.schedule import (
 from servebench.measure.derive import count_missing
 from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.ledger import entry
+from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
-from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S, UNANSWERED, last_failure
-from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of, references_of
+from servebench.run.outcome import SILENCE_MARGIN_S
+from servebench.run.phase import PhaseFacts, references_of
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.run.preflight import no_arrivals
 from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
-from servebench.run.simulated import drive_simulated, reset_virtual_cache, virtual_readings
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
 from servebench.telemetry.sampler import Sampler
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
 from servebench.util.units import NS_PER_S
 
-DEATH_NOTICE_S = 5.0
-ASK_TIMEOUT_S = 120.0
-"""For how long a server that fails requests is waited for when it is asked for one more answer."""
-POLL_S = 0.05
-
 ANSWER_READER = "servebench.measure.derive:spoken"
 """The function with which the load reads the text of an answer that the next prompt contains."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredLevel:
-    """A point, its requests and records, and why it was stopped early, if it was. `said` is what the server did instead of
-    answering."""
-
-    point: Point
-    stopped: StopReason | None
-    said: str | None = None
-    requests: Sequence[Request] = ()
-    records: Sequence[Record] = ()
-
-
-def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
-    """Warm up, measure one level, store its records, and return its point.
+def measure_level(session: RunSession, level: Level) -> tuple[Point, PointEvidence]:
+    """Warm up, measure one level, store its records, and return its point, and what it is built from.
 
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
     """
@@ -76,7 +55,7 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
         if report.stopped:
             evidence = _evidence(session, level, report, facts, planned=0)
             point = build_point(evidence, extra=_warnings(session, level, report))
-            return MeasuredLevel(point=point, stopped=report.stopped, said=report.error)
+            return point, evidence
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
         answer_s = mean_answer_s(answered)
         level = with_edges(level, session.settings.load, answer_s)
@@ -95,17 +74,13 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
         looks = looks_at(session, level, sampler)
         sent = (*prompts.requests, *fillers)
         report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
-    readings = sampler.readings()
-    if session.launcher.simulated:
-        readings += virtual_readings(session.running)
+    readings = [*sampler.readings(), *session.load.readings()]
     session.telemetry.add_failures(sampler)
     session.writer.append_telemetry(readings, run_id=session.run_id, point=level.point)
     measured = {"requests": prompts.requests, "records": records, "readings": readings}
     evidence = _evidence(session, level, report, facts, planned=planned_count(level, report), **measured)
     point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)])
-    return MeasuredLevel(
-        point=point, stopped=report.stopped, said=report.error, requests=prompts.requests, records=records
-    )
+    return point, evidence
 
 
 def mean_answer_s(records: Sequence[Record]) -> float | None:
@@ -154,32 +129,9 @@ def _warnings(session: RunSession, level: Level, report: PhaseReport, records: S
 
 
 def level_title(level: Level, *, repeats: int) -> str:
-    """Return the name of a level for the display."""
+    """Return the name of a level for the progress of its phases."""
     load = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
     return ("trace" if level.trace else load) + (f" repeat {level.repeat}" if repeats > 1 else "")
-
-
-def died_at_end(
-    running: RunningEngine,
-    records: Sequence[Record],
-    *,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
-    """Return whether the engine died in a phase that was not stopped. When nothing listens any more, requests fail faster
-    than the guard reports the exit, so wait for the report."""
-    last = max(records, key=lambda record: record.ended_ns, default=None)
-    return last is not None and last.outcome in BROKEN and awaited_death(running, now=now, sleep=sleep) is not None
-
-
-def awaited_death(
-    running: RunningEngine, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-) -> str | None:
-    """Return why the engine died, once that is known; None if it has not died within DEATH_NOTICE_S."""
-    deadline = now() + DEATH_NOTICE_S
-    while (death := running.died()) is None and now() <= deadline:
-        sleep(POLL_S)
-    return death
 
 
 def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = True) -> list[Record]:
@@ -220,9 +172,8 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
         return state, []
     if session.engine.reset_path is None:
         return "salted", []
-    session.display.status(f"emptying the prefix cache of {session.engine.name}")
-    simulated = session.launcher.simulated
-    reason = reset_virtual_cache(session.running) if simulated else reset_cache(session.engine, session.running)
+    session.events(Doing(Activity.EMPTYING_CACHE, session.engine.name))
+    reason = session.load.reset_cache()
     if reason is None:
         return "reset", []
     message = f"{session.engine.name} did not empty its prefix cache ({reason}); only the salt keeps prompts out of it"
@@ -239,7 +190,7 @@ def _prepare_fillers(session: RunSession, level: Level, prompts: SizedPrompts) -
 
 
 def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: bool = False) -> SizedPrompts:
-    session.display.status(f"preparing {count} prompts")
+    session.events(Doing(Activity.MAKING_PROMPTS, count=count))
     if session.uses:
         stream = f"{stream}-use{session.uses}"
     return session.prompts.prompts(count, stream, whole=whole)
@@ -294,56 +245,30 @@ def _run_phase(
     facts = replace(facts, planned={name: one for name, one in facts.planned.items() if name in ids})
     patience_s = plan.timeout_s + SILENCE_MARGIN_S
     duration_s = None if warmup else level.duration_s
-    timeout_s = min(plan.timeout_s, ASK_TIMEOUT_S)
-    ask = None if session.launcher.local else partial(failing, session.running, session.engine, timeout_s)
-    watch = Watcher(session.display, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=ask)
-    nodes, workers = _load_generators(session, level, plan, warmup=warmup)
-    spool = session.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
-    spools = worker_spools(spool, workers)
+    driver = session.load
+    watch = Watcher(
+        session.events, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=driver.ask
+    )
+    workers = _workers(session, level, plan, warmup=warmup)
     if session.spans is not None:
         session.spans.discard()
     try:
-        if session.launcher.simulated:
-            telemetry = session.settings.telemetry
-            every_s = telemetry.interval_s if telemetry.enabled and not warmup else None
-            report, records = drive_simulated(
-                session.running, plan, facts, watch, looks, workers=workers, sample_every_s=every_s
-            )
-        else:
-            report, records = drive_phase(
-                session.target, plan, facts, spool, watch, workers=workers, nodes=nodes, looks=looks
-            )
+        report, records = driver.drive(plan, facts, watch, looks, workers=workers)
         if not warmup and report.stopped is None:
             records = with_late_timings(session, facts.trace, records)
     except (KeyboardInterrupt, ServebenchError):
-        session.writer.append(records_of(spools, facts))
-        discard_spools(spools)
+        session.writer.append(driver.ended(facts))
+        driver.discard()
         raise
     if looks is not None:
         report = replace(report, ended_by=looks.ended_by or _end_reason(level, report))
     records = _counted(session, records)
     session.writer.append(records)
     session.ledger.append(entry(level.point, report, records, warmup=warmup))
-    discard_spools(spools)
-    return _judged(session, report, records, watch.said), records
-
-
-def _judged(session: RunSession, report: PhaseReport, records: Sequence[Record], said: str | None) -> PhaseReport:
-    """Return the report of a phase, stopped if the engine died at its end or the server answers no more requests. `said` is what
-    the server did instead while the load ran."""
+    driver.discard()
     if report.stopped is StopReason.NOT_ANSWERING:
-        return replace(report, error=said)
-    failure = last_failure(records)
-    if report.stopped is not None or session.launcher.simulated or failure is None:
-        return report
-    if session.launcher.local and died_at_end(session.running, records):
-        return replace(report, stopped=StopReason.ENGINE_DIED)
-    if session.launcher.local and failure in UNANSWERED:
-        # what is started here is watched: a process that lives and says nothing wrong was only too slow
-        return report
-    session.display.status("requests failed: asking the server whether it still answers")
-    said = failing(session.running, session.engine, min(session.settings.load.timeout_s, ASK_TIMEOUT_S))
-    return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
+        return replace(report, error=watch.said), records
+    return driver.judge(report, records), records
 
 
 def _plan(
@@ -384,14 +309,12 @@ def _end_reason(level: Level, report: PhaseReport) -> EndReason | None:
     return EndReason.REQUESTS if used_up else EndReason.TIME
 
 
-def _load_generators(session: RunSession, level: Level, plan: PointPlan, *, warmup: bool) -> tuple[Sequence[str], int]:
-    """Return the Ray nodes and the number of workers that generate the load of a phase."""
+def _workers(session: RunSession, level: Level, plan: PointPlan, *, warmup: bool) -> int:
+    """Return the number of workers that generate the load of a phase: one on each Ray node, if there are nodes."""
     in_flight = min(plan.concurrency, max(1, len(plan.requests)))
-    nodes = session.nodes[:in_flight]
-    workers = len(nodes) or worker_count(
+    return len(session.load.nodes[:in_flight]) or worker_count(
         session.settings.load.workers,
         in_flight=in_flight,
         rate_req_s=None if warmup else level.rate,
         cores=usable_cores(),
     )
-    return nodes, workers

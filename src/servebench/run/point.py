@@ -24,7 +24,7 @@ from servebench.measure.needles import needle_columns
 from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.run.phase import PhaseFacts
-from servebench.telemetry import held_requests, telemetry_columns
+from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
 from servebench.util.spans import merged
 from servebench.util.units import NS_PER_S

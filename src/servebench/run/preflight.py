@@ -5,7 +5,8 @@ import resource
 from collections.abc import Sequence
 
 from servebench.config import Job
-from servebench.contracts.engine import Engine, Launcher, ProgressDisplay, RunningEngine
+from servebench.contracts.engine import Engine, Launcher, RunningEngine
+from servebench.contracts.events import Activity, Doing, Events, Said
 from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.adapters.flags import flag_name
@@ -72,7 +73,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         raise PreflightError("\n".join(dict.fromkeys(faults)))
 
 
-def find_servers(jobs: Sequence[Job], registry: Registry, display: ProgressDisplay) -> Found:
+def find_servers(jobs: Sequence[Job], registry: Registry, events: Events) -> Found:
     """Return the running servers that these jobs measure, each asked once. Raises EngineError with a line for each that cannot be
     measured."""
     found: list[tuple[RunSettings, RunningEngine]] = []
@@ -83,11 +84,11 @@ def find_servers(jobs: Sequence[Job], registry: Registry, display: ProgressDispl
             continue
         asked.append(settings)
         launcher = registry.launcher(settings.launch.name)
-        display.status("waiting for the running server to answer a first request")
+        events(Doing(Activity.FINDING_SERVER))
         engine = registry.engine(settings.engine.name)
         try:
             context = launch_context(settings, cache_folder())
-            server = launcher.find(engine, context, settings.launch, say=display.detail)
+            server = launcher.find(engine, context, settings.launch, say=lambda text: events(Said(text, detail=True)))
         except EngineError as error:
             faults.setdefault(str(error), error)
         else:

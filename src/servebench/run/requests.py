@@ -3,8 +3,8 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from urllib.parse import unquote, urlsplit
 
-import httpx
 import orjson
 
 from servebench.contracts.engine import Engine, RunningEngine
@@ -22,14 +22,14 @@ must be cut off before the answers of all streams fill the memory."""
 
 def target_of(running: RunningEngine) -> Target:
     """Return where the requests to a running engine go."""
-    url = httpx.URL(running.base_url)
+    url = urlsplit(running.base_url)
     tls = url.scheme == "https"
     return Target(
-        host=url.host,
+        host=url.hostname or "",
         port=url.port or (443 if tls else 80),
         tls=tls,
         verify_tls=running.verify_tls,
-        server_name=url.host,
+        server_name=url.hostname or "",
         headers=running.headers,
     )
 
@@ -39,7 +39,7 @@ def planned_requests(
 ) -> list[PlannedRequest]:
     """Return the requests of a point in the engine's dialect, as bytes. `trace` names the point (`run_id/point`). Raises
     ConfigError if the dialect changes prompts with marks."""
-    base_path = httpx.URL(running.base_url).path.rstrip("/")
+    base_path = unquote(urlsplit(running.base_url).path).rstrip("/")
     planned = []
     for request in requests:
         path, body = engine.body(add_extras(request, settings.workload), running.model, settings.workload)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from servebench.config.problems import missing_option
 from servebench.contracts.quality import Scorer
 from servebench.contracts.settings import QualitySettings, RunSettings
 from servebench.quality.data import question_file
@@ -32,6 +33,8 @@ def configured_scorers(quality: QualitySettings, registry: Registry) -> list[Sco
     shared = {one.name: getattr(quality, one.name) for one in fields(QualitySettings)} | {"tasks": ()}
     scorers: list[Scorer] = []
     for name in names:
+        if name not in registry.kinds["quality"]:
+            raise ConfigError(missing_option("quality", name, registry))
         kind: type[Scorer] = registry.find("quality", name)
         scorers.append(kind(kind.settings_type(**{**shared, "name": name})))
     return scorers

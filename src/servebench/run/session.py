@@ -1,12 +1,13 @@
 """A running engine and everything that the points of one run share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from servebench.config import Job
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine
-from servebench.contracts.exchange import ClientFloor, Target
+from servebench.contracts.events import Activity, Doing, Events
+from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.point_id import PointId
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.results import Point
@@ -17,14 +18,14 @@ from servebench.engine.spans.receiver import SpanReceiver
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.ray.nodes import ray_nodes
 from servebench.registry.registry import Registry
-from servebench.report.terminal.display import Display
 from servebench.run.ledger import Entry
+from servebench.run.live import LiveLoad
 from servebench.run.prompts import PromptSource
-from servebench.run.requests import target_of
 from servebench.run.scorers import SelectedScorers
+from servebench.run.simulated import SimulatedLoad
 from servebench.store.layout import RunFolder
 from servebench.store.tables import RecordWriter
-from servebench.telemetry import Telemetry
+from servebench.telemetry.sampler import Telemetry
 from servebench.util.clock import utc_time
 
 
@@ -56,7 +57,7 @@ class RunRequest:
     run_id: str
     folder: RunFolder
     registry: Registry
-    display: Display
+    events: Events
     pool: EnginePool
     gpus: tuple[str, ...]
     """The GPUs of this machine, as the driver names them."""
@@ -81,13 +82,13 @@ class RunSession:
     settings: RunSettings
     run_id: str
     folder: RunFolder
-    display: Display
+    events: Events
     engine: Engine
     launcher: Launcher
     running: RunningEngine
     context: LaunchContext
     spans: SpanReceiver | None
-    target: Target
+    load: LiveLoad | SimulatedLoad
     prompts: PromptSource
     tokenizer: Tokenizer
     writer: RecordWriter
@@ -96,8 +97,6 @@ class RunSession:
     uses: int
     """Number of earlier runs on the same engine: their prompts may be in its cache."""
     gpus: tuple[str, ...]
-    nodes: Sequence[str]
-    """Nodes of the Ray cluster that generate the load; empty for this machine."""
     floor: ClientFloor | None
 
     @property
@@ -115,25 +114,41 @@ def open_telemetry(request: RunRequest, lease: EngineLease) -> Telemetry:
     return Telemetry.open(request.registry.kinds["telemetry"].values(), subject, settings.telemetry)
 
 
+def open_load(request: RunRequest, lease: EngineLease) -> LiveLoad | SimulatedLoad:
+    """Return what sends the load of a run: processes to a server, or a client on the virtual clock of a simulated engine."""
+    settings = request.job.settings
+    if lease.launcher.simulated:
+        return SimulatedLoad(lease.running, settings.telemetry.interval_s if settings.telemetry.enabled else None)
+    return LiveLoad(
+        engine=lease.engine,
+        running=lease.running,
+        local=lease.launcher.local,
+        folder=request.folder,
+        events=request.events,
+        timeout_s=settings.load.timeout_s,
+        nodes=ray_nodes() if settings.load.workers == "ray" else (),
+    )
+
+
 def open_session(
     request: RunRequest, lease: EngineLease, *, writer: RecordWriter, ledger: list[Entry], telemetry: Telemetry
 ) -> RunSession:
     """Return the session of a run on a leased engine, with workload and tokenizer loaded. Raises ServebenchError."""
     settings = request.job.settings
-    request.display.status("preparing prompts")
+    request.events(Doing(Activity.LOADING_PROMPTS))
     workload = request.registry.find("workload", settings.workload.name)(settings.workload)
     tokenizer = engine_tokenizer(lease.engine, lease.running, settings.model)
     return RunSession(
         settings=settings,
         run_id=request.run_id,
         folder=request.folder,
-        display=request.display,
+        events=request.events,
         engine=lease.engine,
         launcher=lease.launcher,
         running=lease.running,
         context=lease.context,
         spans=lease.spans,
-        target=target_of(lease.running),
+        load=open_load(request, lease),
         prompts=PromptSource(workload, tokenizer, settings, request.prompts),
         tokenizer=tokenizer,
         writer=writer,
@@ -141,6 +156,5 @@ def open_session(
         telemetry=telemetry,
         uses=lease.uses,
         gpus=request.gpus,
-        nodes=ray_nodes() if settings.load.workers == "ray" else [],
         floor=request.floor,
     )

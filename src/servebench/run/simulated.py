@@ -7,7 +7,7 @@ emulator. Only what lies between them is left out: sockets, bytes, and the wait 
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Literal
@@ -62,56 +62,69 @@ def virtual_engine(running: RunningEngine) -> VirtualEngine:
     return running.machine
 
 
-def reset_virtual_cache(running: RunningEngine) -> str | None:
-    """Empty the prefix cache of a simulated engine. Return None on success, else the reason."""
-    return None if virtual_engine(running).reset_cache() else "requests are still running"
+@dataclass
+class SimulatedLoad:
+    """Sends the load of a run to a simulated engine. Its metrics are read every `sample_every_s` virtual seconds; null: never."""
 
+    running: RunningEngine
+    sample_every_s: float | None = None
+    nodes: Sequence[str] = ()
+    ask: None = None
 
-def virtual_readings(running: RunningEngine) -> list[Reading]:
-    """Return the telemetry of the last phase of a simulated engine: the metrics that its class names, and its CPU time."""
-    assert isinstance(running, SimulatedEngine)
-    raw = {meaning: name for name, meaning in running.spec.metrics.items() if meaning in VOCABULARY}
-    raw |= {name: name for name in ("engine_cpu_s", "front_end_cpu_s")}
-    return [
-        Reading(
-            t_ns=running.started_ns + round(time_s * NS_PER_S),
-            source="process" if name.endswith("_cpu_s") else "engine",
-            name=name,
-            raw_name=raw[name],
-            labels="",
-            value=value,
-        )
-        for time_s, values in virtual_engine(running).samples
-        for name, value in values.items()
-        if name in raw
-    ]
+    def drive(
+        self, plan: PointPlan, facts: PhaseFacts, watch: Watch, looks: Looks | None = None, *, workers: int = 1
+    ) -> tuple[PhaseReport, list[Record]]:
+        """Simulate a phase and return the report of the client and the records, in the order in which the requests ended.
 
+        `watch` is called several times a second of real time, as by the load client. `looks` may end the phase early.
+        """
+        running = self.running
+        assert isinstance(running, SimulatedEngine)
+        engine = virtual_engine(running)
+        client = _Client(running, engine, plan, facts, workers)
+        engine.watch(client.now_s, None if facts.warmup else self.sample_every_s)
+        try:
+            client.run(watch, looks)
+        except KeyboardInterrupt:
+            client.stop(StopReason.INTERRUPT)
+        engine.watch_ends(client.now_s)
+        running.ended_ns = client.ns(client.now_s)
+        return client.report(), client.records
 
-def drive_simulated(
-    running: RunningEngine,
-    plan: PointPlan,
-    facts: PhaseFacts,
-    watch: Watch,
-    looks: Looks | None = None,
-    *,
-    workers: int = 1,
-    sample_every_s: float | None = None,
-) -> tuple[PhaseReport, list[Record]]:
-    """Simulate a phase and return the report of the client and the records, in the order in which the requests ended.
+    def ended(self, facts: PhaseFacts) -> list[Record]:
+        """Return no records: nothing is kept of a phase that raises."""
+        return []
 
-    `watch` is called several times a second of real time, as by the load client. `looks` may end the phase early.
-    """
-    assert isinstance(running, SimulatedEngine)
-    engine = virtual_engine(running)
-    client = _Client(running, engine, plan, facts, workers)
-    engine.watch(client.now_s, sample_every_s)
-    try:
-        client.run(watch, looks)
-    except KeyboardInterrupt:
-        client.stop(StopReason.INTERRUPT)
-    engine.watch_ends(client.now_s)
-    running.ended_ns = client.ns(client.now_s)
-    return client.report(), client.records
+    def discard(self) -> None:
+        """Do nothing: a phase keeps no files."""
+
+    def reset_cache(self) -> str | None:
+        """Empty the engine's prefix cache. Return None on success, else the reason."""
+        return None if virtual_engine(self.running).reset_cache() else "requests are still running"
+
+    def readings(self) -> list[Reading]:
+        """Return the telemetry of the latest phase: the metrics that the engine's class names, and its CPU time."""
+        running = self.running
+        assert isinstance(running, SimulatedEngine)
+        raw = {meaning: name for name, meaning in running.spec.metrics.items() if meaning in VOCABULARY}
+        raw |= {name: name for name in ("engine_cpu_s", "front_end_cpu_s")}
+        return [
+            Reading(
+                t_ns=running.started_ns + round(time_s * NS_PER_S),
+                source="process" if name.endswith("_cpu_s") else "engine",
+                name=name,
+                raw_name=raw[name],
+                labels="",
+                value=value,
+            )
+            for time_s, values in virtual_engine(running).samples
+            for name, value in values.items()
+            if name in raw
+        ]
+
+    def judge(self, report: PhaseReport, records: Sequence[Record]) -> PhaseReport:
+        """Return the report as it is: a simulated engine does not die."""
+        return report
 
 
 def _job(plan: PointPlan) -> PhaseJob:

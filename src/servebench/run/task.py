@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from servebench import __version__
-from servebench.analysis.repeats import summarize_repeats
 from servebench.config import Job
 from servebench.contracts.cluster import RunPart
 from servebench.contracts.engine import StopReport
+from servebench.contracts.events import Activity, Doing, Events, RunFinished, TurnStarted
 from servebench.contracts.exchange import ClientFloor
+from servebench.contracts.notices import LeftBehind, ScorerLeftOut, StepFailed, StudyStep
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
-from servebench.report.terminal.display import Display
 from servebench.run.lifecycle import RunResult, execute_run
 from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.run.prior import PriorProgress
@@ -27,7 +27,6 @@ from servebench.run.session import RunRequest, Turn
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import build_manifest, read_manifest, write_manifest
 from servebench.store.state import RunState, StudyState, write_run
-from servebench.store.studies import load_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, LoadError, StoreError
 from servebench.util.redaction import redact_text, remember_config
@@ -58,7 +57,7 @@ class RunContext:
 
     folder: StudyFolder
     words: Sequence[str]
-    display: Display
+    events: Events
     pool: EnginePool
     registry: Registry
     machine: dict[str, Any]
@@ -73,20 +72,24 @@ def shared_prompts(folder: StudyFolder, state: StudyState) -> Path | None:
     return folder.prompts if len(state.runs) > 1 else None
 
 
-def measured_floor(jobs: Sequence[Job], registry: Registry, display: Display) -> ClientFloor | None:
+def in_real_time(job: Job, registry: Registry) -> bool:
+    """Return whether a run takes place in real time: a simulated one has a clock of its own."""
+    return not registry.launcher(job.settings.launch.name).simulated
+
+
+def measured_floor(jobs: Sequence[Job], registry: Registry, events: Events) -> ClientFloor | None:
     """Return the precision of the client on this machine, measured now unless known; null if the jobs do not want it.
 
     A simulated run has no client whose precision matters.
     """
-    simulated = {job.settings.launch.name: registry.launcher(job.settings.launch.name).simulated for job in jobs}
-    modes = {job.settings.load.self_check for job in jobs if not simulated[job.settings.launch.name]}
+    modes = {job.settings.load.self_check for job in jobs if in_real_time(job, registry)}
     mode: Literal["auto", "always", "never"] = next((m for m in ("always", "auto") if m in modes), "never")
     if mode != "never":
-        display.status("self-check of the client")
+        events(Doing(Activity.SELF_CHECK))
     try:
         return client_floor(mode, cache_folder())
     except LoadError as error:
-        display.problem(f"no self-check: {error}; the points have no figures of the client's error")
+        events(StepFailed(StudyStep.SELF_CHECK, str(error)))
         return None
 
 
@@ -102,7 +105,7 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
 
 
 def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | None, label: str) -> RunOutcome:
-    job, display = task.job, context.display
+    job, events = task.job, context.events
     remember_config(job.resolved)
     title = job.title
     folder = context.folder.create_run(task.name)
@@ -111,10 +114,10 @@ def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | N
     before = _stored_facts(folder)
     # a run that is killed has its config and machine on disk, too
     _write_manifest(context, job, folder, {**starting_facts(state), "ledger": before.get("ledger") or []})
-    display.begin(label + title, task.name)
+    events(TurnStarted(task.name, label + title))
     scorers = select_scorers(job.settings, context.registry, cache_folder())
     for reason in scorers.left_out:
-        display.say_once(f"quality: left out: {reason}")
+        events(ScorerLeftOut(reason))
     floor = context.floor if job.settings.load.self_check != "never" else None
     result = execute_run(
         RunRequest(
@@ -122,7 +125,7 @@ def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | N
             run_id=state.run_id,
             folder=folder,
             registry=context.registry,
-            display=display,
+            events=events,
             pool=context.pool,
             done=task.earlier.points,
             attempts=task.earlier.attempts,
@@ -136,7 +139,7 @@ def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | N
     outcome = result.outcome
     stopped = context.pool.release(None if outcome.status == "interrupted" else next_settings)
     if stopped is not None and stopped.leftover:
-        display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")
+        events(LeftBehind(stopped.leftover))
     facts = {
         **run_facts(state, outcome, ended_s=time.time()),
         **_facts_of_result(result, stopped, before),
@@ -151,9 +154,7 @@ def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | N
         return outcome
     error = redact_text(outcome.error) if outcome.error else None
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
-    display.finish(outcome, label + title, summarize_repeats(load_run(folder.path).point_rows))
-    if error is not None:
-        display.problem(error)
+    events(RunFinished(outcome=outcome, settings=job.settings, folder=folder.path))
     return outcome
 
 

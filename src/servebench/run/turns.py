@@ -19,7 +19,7 @@ from servebench.run.task import RunTask
 IN_TURNS = ("interleaved", "shuffled")
 
 ExecuteRun = Callable[[RunTask, RunSettings | None, str], RunOutcome]
-"""Executes a run or a turn of it, given the settings of the run after it and a label for the display."""
+"""Executes a run or a turn of it, given the settings of the run after it and a label for its title."""
 
 
 def schedule(loads: Sequence[LoadSettings], seed: int, starts: Sequence[int] = ()) -> list[tuple[int, Turn]]:

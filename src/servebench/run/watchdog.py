@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from servebench.contracts.engine import RunningEngine
+from servebench.contracts.events import Events, PhaseProgress
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Record
 from servebench.load.client.progress import Counts
 from servebench.measure.derive import ttft_ms
-from servebench.report.terminal.display import Display
 
 ASK_AFTER_S, ASK_FAILED_LEAST = 5.0, 3
 """A server is asked whether it still answers after so long without an answer, and so many failed requests."""
@@ -22,9 +22,9 @@ LOOK_ENDED_MAX = 64
 
 @dataclass
 class Watcher:
-    """Shows the progress of a phase, and stops the phase when the engine has died or sends nothing."""
+    """Emits the progress of a phase, and stops the phase when the engine has died or sends nothing."""
 
-    display: Display
+    events: Events
     running: RunningEngine
     label: str
     planned: int
@@ -51,17 +51,17 @@ class Watcher:
         self._asking: threading.Thread | None = None
 
     def wants_look(self, ended: int) -> bool:
-        """Whether the live area should read the requests so far: seldom, so that reading costs less than the load does."""
-        return self.display.lively and self._next_look <= ended <= LOOK_ENDED_MAX
+        """Whether the progress should show the requests so far: seldom, so that reading them costs less than the load does."""
+        return self.events.live and self._next_look <= ended <= LOOK_ENDED_MAX
 
     def see(self, records: Sequence[Record]) -> None:
-        """Show the median TTFT of the requests that have ended."""
+        """Note the median TTFT of the requests that have ended."""
         known = [value for one in records if (value := ttft_ms(one)) is not None]
         self.ttft_ms = statistics.median(known) if known else None
         self._next_look = max(self._next_look + 1, 2 * len(records))
 
     def __call__(self, counts: Counts) -> StopReason | None:
-        """Update the display, and return a reason to stop the phase. The load calls this about ten times a second."""
+        """Emit the progress, and return a reason to stop the phase. The load calls this about ten times a second."""
         now = time.monotonic()
         spent = now - self._started
         if now - self._last >= 1.0:
@@ -72,7 +72,7 @@ class Watcher:
             left_s: float | None = max(0.0, self.duration_s - spent)
         else:
             left_s = spent / done * (self.planned - done) if done else None
-        self.display.progress(
+        progress = PhaseProgress(
             label=f"{self.label} · {self.note}" if self.note else self.label,
             done=done,
             planned=self.planned,
@@ -83,6 +83,7 @@ class Watcher:
             silent_s=self.silent_s,
             ttft_ms=self.ttft_ms,
         )
+        self.events(progress)
         if self.running.died():
             return StopReason.ENGINE_DIED
         if self._silence(counts, now) > self.patience_s:

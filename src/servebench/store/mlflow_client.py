@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from servebench.store.reach import sqlite_path
 from servebench.util.clean import clean_line, clean_tracking
 from servebench.util.redaction import redact_text
@@ -125,6 +123,8 @@ class Mlflow:
         database = sqlite_path(uri)
         if database is not None:
             # two processes that create one database at once break each other's migrations
+            from filelock import FileLock
+
             with FileLock(database.with_name(f".{database.name}.lock"), timeout=LOCK_TIMEOUT_S):
                 self._client = MlflowClient(tracking_uri=uri)
                 self._experiment_id = self._experiment(experiment, (outputs.absolute() / "mlartifacts").as_uri())

@@ -11,8 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from filelock import FileLock
-
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.point_row import PointRow
@@ -404,6 +402,8 @@ def sync_study(
         if fault is not None:
             return SyncReport(error=fault, tracker_down=True)
         # two commands that send one study at once would send it twice
+        from filelock import FileLock
+
         with FileLock(study.path / ".tracking.lock", timeout=LOCK_TIMEOUT_S):
             return _send_in_time(study, _pending(study, place, estimators, empty=empty), uri, experiment, timeout_s)
     except StoreError as error:

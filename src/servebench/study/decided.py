@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from servebench.analysis.decided import StudyDecision, decide_study, same_question, starts_allowed, study_settings
 from servebench.config import Job
 from servebench.contracts.cluster import ClusterSettings
+from servebench.contracts.events import Events, Said
+from servebench.contracts.notices import BudgetSpent, PointVoid, Void
 from servebench.contracts.point_row import level_label
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import plan_levels, repeats_of
-from servebench.report.decisions import round_line
-from servebench.report.terminal.display import Display
+from servebench.report.wording.decisions import round_line
 from servebench.run.prior import has_unmeasured, levels_given_up, without_void
 from servebench.run.session import Turn
 from servebench.run.task import RunTask
@@ -70,7 +71,7 @@ class _Rounds:
     count: int
     most: int
     decide: Callable[[], StudyDecision | None]
-    display: Display
+    events: Events
     open: dict[str, RunTask]
     measured: bool = field(default=False, init=False)
     """Whether the latest round measured anything."""
@@ -97,9 +98,8 @@ class _Rounds:
         found = self.decide()
         seconds = sum(found.start_seconds.get(self._id(name), 0.0) for name, _ in turns) if found is not None else 0.0
         fits = found is None or found.engine_s + seconds <= found.budget_s
-        rest = "another start replaces it" if fits else "the budget has no room for another start"
         for name, _ in turns:
-            self.display.say(f"{self.open[name].job.title}: a point is void; {rest}")
+            self.events(PointVoid(self.open[name].job.title, Void.ANOTHER_START if fits else Void.NO_BUDGET))
         return fits
 
     def _execute_turns(self, start: int, turns: list[tuple[str, Turn]]) -> bool:
@@ -168,7 +168,7 @@ def execute_until_decided(
     tasks: Sequence[RunTask],
     execute: ExecuteRun,
     on_end: Callable[[str, RunOutcome], None],
-    display: Display,
+    events: Events,
 ) -> bool:
     """Execute the runs start by start, in rounds, until every pair is decided at every level, the budget is used up, or each
     has its most starts. What is decided is not measured again. A failed run does not stop the others.
@@ -184,15 +184,14 @@ def execute_until_decided(
         return decide_study(load_study(folder.path), earlier)
 
     todo = {task.name: task for task in tasks}
-    rounds = _Rounds(folder, execute, on_end, len(state.runs), most, decide, display, todo)
+    rounds = _Rounds(folder, execute, on_end, len(state.runs), most, decide, events, todo)
     for start in range(rounds.most):
         found = decide()
         if found is not None and rounds.measured:
-            display.say(round_line(found, start))
+            events(Said(round_line(found, start)))
         if found is not None and start >= STARTS_LEAST and rounds.too_expensive(found):
-            added = f"the budget of {round(found.budget_s / 60, 1):,g} engine minutes"
-            budget = f"study.budget={settings.budget}" if state.budget_s is None else added
-            display.say(f"{budget}: another round would not fit into it")
+            added = state.budget_s is not None
+            events(BudgetSpent(minutes=found.budget_s / 60) if added else BudgetSpent(setting=str(settings.budget)))
             break
         if rounds.run(start, found):
             return True
@@ -234,13 +233,6 @@ def open_again(folder: StudyFolder, remaining: Remaining, more_s: float | None) 
                 "longer points, such as with load.until=3%, in a new study"
             )
     return Remaining(runs=runs), more_s + (0.0 if found is None else found.engine_s)
-
-
-def print_decided(folder: StudyFolder, display: Display) -> None:
-    """Print what a study with `study.until=decided` has decided; nothing for another study."""
-    found = decided_of(folder)
-    if found is not None:
-        display.decisions(found)
 
 
 def decided_of(folder: StudyFolder) -> StudyDecision | None:

@@ -1,17 +1,14 @@
 """What a study will do before it runs, and what it says when it has ended."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from servebench.analysis.answer import Answer, answer_of
-from servebench.analysis.decided import decide_study
-from servebench.analysis.limits import limit_lines
+from servebench.analysis.conclude import Conclusions, Options, conclude
 from servebench.config import Job
 from servebench.contracts.emulation import EMULATING
+from servebench.contracts.events import PlanReady
 from servebench.contracts.labels import labels_of, source_of_job
 from servebench.load.plan.levels import Level, plan_levels
-from servebench.report.terminal.display import Schedule
 from servebench.run.task import RunTask
 from servebench.store import studies as read
 
@@ -21,12 +18,12 @@ EMULATED_START_S = 10.0
 """The same for an emulated engine, which loads no weights."""
 
 
-def schedule_of(tasks: Sequence[RunTask]) -> Schedule:
+def plan_of(tasks: Sequence[RunTask]) -> PlanReady:
     """Return what these tasks will do."""
     sources = [source_of_job(task.name, "", task.job.overrides, task.job.resolved) for task in tasks]
     labels = {name: label.text for name, label in labels_of(sources).items()}
     if any(task.job.settings.load.search is not None or task.job.settings.study.until is not None for task in tasks):
-        return Schedule(labels=labels)
+        return PlanReady(labels=labels)
     left = [level for task in tasks for level in _levels(task.job) if level.id not in task.earlier.points]
     known = [level.duration_s if level.requests is None else None for level in left]
     starts_s = sum(
@@ -34,7 +31,7 @@ def schedule_of(tasks: Sequence[RunTask]) -> Schedule:
         for task in tasks
     )
     seconds = starts_s + sum(one for one in known if one is not None) if None not in known else None
-    return Schedule(labels=labels, points=len(left), seconds=seconds)
+    return PlanReady(labels=labels, points=len(left), seconds=seconds)
 
 
 def _levels(job: Job) -> tuple[Level, ...]:
@@ -42,10 +39,8 @@ def _levels(job: Job) -> tuple[Level, ...]:
     return plan_levels(settings.load, settings.workload.seed, settings.study.starts)
 
 
-def study_answer(path: Path) -> Answer:
-    """Return the answer of a stored study. Raises StoreError, OSError."""
+def study_conclusions(path: Path) -> Conclusions:
+    """Return what a stored study says. Raises StoreError, OSError."""
     study = read.load_study(path)
-    earlier = read.runs_beside(study)
-    decision, name = decide_study(study, earlier), read.command_words(path)
-    answer = answer_of(study.runs, earlier=earlier, name=name, words=study.words, decision=decision)
-    return replace(answer, limits=tuple(limit_lines(study.runs)))
+    options = Options(name=read.command_words(path), words=study.words, limits=True)
+    return conclude(study.runs, [study], options, earlier=read.runs_beside(study))

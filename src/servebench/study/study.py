@@ -8,24 +8,26 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from servebench import __version__
+from servebench.analysis.events import StudyAnswered, StudyDecided
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
+from servebench.contracts.events import Events, Listen, Problem
+from servebench.contracts.notices import MachineBusy, ResultsStored, StepFailed, StudyStep
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
-from servebench.report.terminal.display import Detail, Display
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs, find_servers
-from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
+from servebench.run.task import RunContext, RunTask, in_real_time, measured_floor, run_task, shared_prompts
 from servebench.run.turns import execute_in_order
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder, slug
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_study, write_study
-from servebench.study.decided import check_decided, execute_until_decided, open_again, print_decided
-from servebench.study.outlook import schedule_of, study_answer
+from servebench.study.decided import check_decided, decided_of, execute_until_decided, open_again
+from servebench.study.outlook import plan_of, study_conclusions
 from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
 from servebench.study.tracking import StudyTracker
@@ -50,7 +52,7 @@ class StudySession:
 
     folder: StudyFolder
     state: StudyState
-    display: Display
+    events: Events
     tracker: StudyTracker
     other_code: int = 0
     found: Found = ()
@@ -69,22 +71,23 @@ class StudySession:
         cut_off = interrupted or any(outcome.status == "interrupted" for outcome in outcomes)
         self.store_status("interrupted" if cut_off else "finished" if code == 0 else "failed")
         self.tracker.conclude(self.state)
-        self.display.where(self.folder.path)
-        self.tracker.print_location()
+        self.events(ResultsStored(self.folder.path))
+        self.tracker.say_where()
         if self.outcomes:
-            self._print_answer()
+            self._conclude()
         return code
 
-    def _print_answer(self) -> None:
-        """Print what the whole study says. Nothing in its files may keep it from ending."""
+    def _conclude(self) -> None:
+        """Emit what the whole study says. Nothing in its files may keep it from ending."""
         try:
-            answer = study_answer(self.folder.path)
+            found = study_conclusions(self.folder.path)
             # the command that continues a study that is not whole is printed as the last line
-            steps = tuple(step for step in answer.next_steps if not step.continues)
-            print_decided(self.folder, self.display)
-            self.display.answer(replace(answer, next_steps=steps))
+            steps = tuple(step for step in found.answer.next_steps if not step.continues)
+            if (decided := decided_of(self.folder)) is not None:
+                self.events(StudyDecided(decided))
+            self.events(StudyAnswered(replace(found, answer=replace(found.answer, next_steps=steps))))
         except (ServebenchError, OSError) as error:
-            self.display.problem(f"the results cannot be compared: {error}")
+            self.events(StepFailed(StudyStep.COMPARISON, str(error)))
 
     def store_status(self, status: str) -> None:
         """Store how the study ended."""
@@ -97,10 +100,10 @@ def study_exit_code(outcomes: Sequence[RunOutcome], other_code: int) -> int:
     return next((code for outcome in outcomes if (code := outcome.exit_code)), other_code)
 
 
-def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False, detail: Detail | None = None) -> int:
+def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trusted: bool = False) -> int:
     """Run the study that the words describe. Returns the exit code: 0, that of the first failure, or 130 on Ctrl-C.
 
-    `trusted`: the user trusts the manifest of `--lock` without being asked. `detail` is what to print.
+    `listen` opens what listens to its events. `trusted`: the user trusts the manifest of `--lock` without being asked.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
@@ -109,14 +112,14 @@ def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False
     confirm_locked(jobs, words, registry, trusted=trusted)
     outputs = outputs_folder(jobs[0].settings.study.dir)
     check_writable(outputs)
-    found = check_study(jobs, jobs[0].launcher, registry)
+    found = check_study(jobs, jobs[0].launcher, registry, listen)
     with new_study(outputs, jobs[0].settings.study.name, study_label(jobs)) as folder:
         plan = planned_runs(jobs)
         state = new_state(folder.name, words, jobs, plan)
         write_plan(folder, plan)
         write_study(folder, state)
         tasks = [RunTask(run.name, job) for run, job in zip(plan, jobs, strict=True)]
-        code = _execute(folder, state, tasks, registry=registry, cluster=jobs[0].launcher, found=found, detail=detail)
+        code = _execute(folder, state, tasks, registry=registry, cluster=jobs[0].launcher, found=found, listen=listen)
         print_continuation(folder, state.runs)
         return code
 
@@ -125,17 +128,17 @@ def continue_study(
     folder: StudyFolder,
     registry: Registry,
     *,
+    listen: Listen,
     retry_failed: bool,
     here: bool,
     trusted: bool = False,
     better: bool = False,
     more_s: float | None = None,
-    detail: Detail | None = None,
 ) -> int:
     """Execute what is left of a stored study, from its stored plan: on its cluster, or with `here` on this machine.
     Returns the exit code: 0 only if the whole study is finished. `trusted`: the user trusts it without being asked. `better`:
     doubtful points are measured again, for longer. `more_s`: what a study with `study.until=decided` has not decided goes on,
-    for so many engine seconds more. `detail` is what to print.
+    for so many engine seconds more. `listen` opens what listens to its events.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
@@ -153,7 +156,7 @@ def continue_study(
         if tasks:
             check_writable(folder.path.parent)
             check_decided([run.job for run in remaining.runs], cluster)
-            found = check_study([task.job for task in tasks], cluster, registry)
+            found = check_study([task.job for task in tasks], cluster, registry, listen)
             state = replace(resumed_state(before), budget_s=budget_s)
             write_study(folder, state)
             code = _execute(
@@ -162,10 +165,10 @@ def continue_study(
                 cluster=cluster,
                 found=found,
                 skipped_code=skipped_code,
-                detail=detail,
+                listen=listen,
             )
         else:
-            code = _settle(folder, before, remaining, skipped_code)
+            code = _settle(folder, before, remaining, skipped_code, listen)
         print_continuation(folder, [run.name for run in remaining.runs], here=here and bool(before.launcher))
         return code
 
@@ -190,7 +193,7 @@ def exclusive(folder: StudyFolder, remedy: str) -> Iterator[None]:
         yield
 
 
-def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: Registry) -> Found:
+def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: Registry, listen: Listen) -> Found:
     """Check the jobs, and the cluster if there is one; return the running servers that they measure, unless these are for a
     cluster to find. Raises PreflightError with all faults, EngineError for servers that cannot be measured."""
     if cluster is not None:
@@ -203,8 +206,8 @@ def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: 
     attached = [job for job in jobs if not registry.launcher(job.settings.launch.name).local]
     if cluster is not None or not attached:
         return ()
-    with interrupts(), Display() as display:
-        return find_servers(attached, registry, display)
+    with interrupts(), listen() as events:
+        return find_servers(attached, registry, events)
 
 
 def _execute(
@@ -216,16 +219,16 @@ def _execute(
     cluster: ClusterSettings | None,
     found: Found = (),
     skipped_code: int = 0,
-    detail: Detail | None = None,
+    listen: Listen,
 ) -> int:
     """Execute the tasks, store and print how the study ended, and return the exit code."""
     for task in tasks:
         remember_config(task.job.resolved)
-    with interrupts(), Display(detail=detail) as display:
-        display.plan(schedule_of(tasks))
-        tracker = StudyTracker(folder, tasks[0].job.settings.tracking, display)
+    with interrupts(), listen() as events:
+        events(plan_of(tasks))
+        tracker = StudyTracker(folder, tasks[0].job.settings.tracking, events)
         session = StudySession(
-            folder=folder, state=state, display=display, tracker=tracker, other_code=skipped_code, found=found
+            folder=folder, state=state, events=events, tracker=tracker, other_code=skipped_code, found=found
         )
         try:
             if cluster is None:
@@ -237,18 +240,18 @@ def _execute(
         except PreflightError as error:
             # the cluster cannot be reached or rejects the study
             session.store_status("interrupted")
-            display.problem(str(error))
+            events(Problem(str(error)))
             return FailureKind.PREFLIGHT.exit_code
         return session.finish([task.name for task in tasks], interrupted=interrupted)
 
 
-def _settle(folder: StudyFolder, state: StudyState, remaining: Remaining, code: int) -> int:
+def _settle(folder: StudyFolder, state: StudyState, remaining: Remaining, code: int, listen: Listen) -> int:
     """Store how a study ended that was killed after its last run, and return its exit code."""
     if state.status in ("finished", "failed") or remaining.skipped("damaged"):
         return code
-    with Display() as display:
-        tracker = StudyTracker(folder, remaining.runs[0].job.settings.tracking, display)
-        session = StudySession(folder=folder, state=state, display=display, tracker=tracker, other_code=code)
+    with listen() as events:
+        tracker = StudyTracker(folder, remaining.runs[0].job.settings.tracking, events)
+        session = StudySession(folder=folder, state=state, events=events, tracker=tracker, other_code=code)
         return session.finish([], interrupted=False)
 
 
@@ -296,7 +299,7 @@ def resumed_state(before: StudyState) -> StudyState:
 
 def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Registry) -> bool:
     """Execute the runs in this process. Returns whether the study was interrupted. Raises KeyboardInterrupt."""
-    pool = EnginePool(registry, session.display, cache_folder(), found=session.found)
+    pool = EnginePool(registry, session.events, cache_folder(), found=session.found)
     try:
         context = open_context(session, [task.job for task in tasks], registry, pool)
 
@@ -304,7 +307,7 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
             return run_task(context, task, following, label)
 
         if tasks[0].job.settings.study.until is not None:
-            return execute_until_decided(session.folder, tasks, execute, session.add_outcome, session.display)
+            return execute_until_decided(session.folder, tasks, execute, session.add_outcome, session.events)
         return execute_in_order(tasks, execute, session.add_outcome)
     finally:
         pool.stop()
@@ -313,19 +316,15 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
 
 def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry, pool: EnginePool) -> RunContext:
     """Return what all runs of a study in this process share; measures the client's precision if that is not known."""
-    display = session.display
+    events = session.events
     prompts = shared_prompts(session.folder, session.state)
-    if any(is_timed(job, registry) for job in jobs) and (busy := busy_now()) is not None:
-        display.say(f"{busy}; what they disturb is left out of the results or named in a warning")
-    floor = measured_floor(jobs, registry, display)
+    watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
+    if watched and (busy := busy_now()) is not None:
+        events(MachineBusy(busy))
+    floor = measured_floor(jobs, registry, events)
     return RunContext(
-        session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {}, prompts
+        session.folder, session.state.words, events, pool, registry, capture_machine(), floor, {}, prompts
     )
-
-
-def is_timed(job: Job, registry: Registry) -> bool:
-    """Return whether the machine is watched while a run is measured, in real time."""
-    return job.settings.telemetry.enabled and not registry.launcher(job.settings.launch.name).simulated
 
 
 def execute_on_cluster(
@@ -338,7 +337,7 @@ def execute_on_cluster(
         folder=session.folder,
         state=session.state,
         settings=settings,
-        display=session.display,
+        events=session.events,
         registry=registry,
         cluster=open_cluster(settings, session.folder, session.state.ticket),
         on_end=session.add_outcome,

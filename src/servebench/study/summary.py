@@ -99,12 +99,12 @@ def note(study: StudyData) -> str:
 
     from servebench.report.terminal.answer import print_answer
     from servebench.report.terminal.tables import CleanConsole
-    from servebench.study.outlook import study_answer
+    from servebench.study.outlook import study_conclusions
     from servebench.util.clean import markdown_code
 
     screen = StringIO()
     console = CleanConsole(screen, width=NOTE_WIDTH, soft_wrap=False)
-    print_answer(study_answer(study.path), console)
+    print_answer(study_conclusions(study.path).answer, console)
     # what servers said must not end the block, nor act where a reader takes it for Markdown all the same
     plain = screen.getvalue().translate({ord("`"): "'", ord("<"): "\u2039"}).replace("](", "] (")
     lines = ["```", *(line.rstrip() for line in plain.splitlines()), "```"]

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 
 from servebench.analysis.estimate import best_level, levels_of, mean_of
+from servebench.contracts.events import Activity, Doing, Events
+from servebench.contracts.notices import StepFailed, StudyStep, Tracked, TrackingFailed
 from servebench.contracts.settings import TrackingSettings
-from servebench.report.terminal.display import Display
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState
 from servebench.store.tracking import Estimators, sync_study, tracking_uri
 from servebench.study.summary import write_summary
 from servebench.util.errors import ServebenchError
-from servebench.util.short_id import short_id
 
 ESTIMATORS = Estimators(levels_of=levels_of, mean_of=mean_of, best_level=best_level)
 
@@ -22,7 +22,7 @@ class StudyTracker:
     folder: StudyFolder
     settings: TrackingSettings
     """With `tracking=none` nothing is sent."""
-    display: Display
+    events: Events
     _down: bool = field(default=False, init=False)
     _said: str = field(default="", init=False)
 
@@ -30,7 +30,7 @@ class StudyTracker:
         """Send what is on disk so far."""
         if self.settings.name == "none" or self._down:
             return
-        self.display.status("logging to MLflow")
+        self.events(Doing(Activity.TRACKING))
         settings = self.settings
         report = sync_study(
             self.folder,
@@ -44,27 +44,25 @@ class StudyTracker:
             # the last attempt of `conclude` mostly fails for the reason of the first
             if report.error != self._said:
                 self._said = report.error
-                self.display.problem(
-                    f"{report.error}; no results are lost: 'servebench sync {short_id(self.folder.name)}' sends them later"
-                )
+                self.events(TrackingFailed(self.folder.name, report.error))
 
     def conclude(self, state: StudyState) -> None:
         """Write the summary and send everything, also when the server was down before."""
         if self.settings.name == "none":
             return
         if any(self.folder.run(name).points.exists() for name in state.runs):
-            self.display.status("writing the summary")
+            self.events(Doing(Activity.SUMMARY))
             try:
                 write_summary(self.folder.path)
             except (ServebenchError, OSError) as error:
-                self.display.problem(f"no summary of the study for MLflow: {error}")
+                self.events(StepFailed(StudyStep.SUMMARY, str(error)))
         self._down = False
         self.sync()
 
-    def print_location(self) -> None:
-        """Print where MLflow shows the study, if it was sent."""
+    def say_where(self) -> None:
+        """Emit where MLflow shows the study, if it was sent."""
         if self.settings.name != "none" and not self._down:
-            self.display.tracked(self._uri(), self.settings.experiment)
+            self.events(Tracked(self._uri(), self.settings.experiment))
 
     def _uri(self) -> str:
         return tracking_uri(self.settings.uri, self.folder.path.parent)

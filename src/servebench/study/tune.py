@@ -8,9 +8,9 @@ from typing import Any
 
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
+from servebench.contracts.events import Listen, PlanReady, Problem
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
-from servebench.report.terminal.display import Detail, Display, Schedule
 from servebench.run.jobs import planned_job
 from servebench.store.layout import StudyFolder, check_writable, outputs_folder
 from servebench.store.plan import PlannedRun, write_plan
@@ -37,12 +37,13 @@ from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 
 
-def run_tune(words: Sequence[str], registry: Registry, *, detail: Detail | None = None) -> int:
+def run_tune(words: Sequence[str], registry: Registry, *, listen: Listen) -> int:
     """Race the settings that the words describe. Returns the exit code: 0 if there is a winner, 130 on Ctrl-C.
+    `listen` opens what listens to its events.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
-    plan = plan_tune(words, registry)
+    plan = plan_tune(words, registry, listen)
     first = plan.jobs[0]
     outputs = outputs_folder(first.settings.study.dir)
     check_writable(outputs)
@@ -51,17 +52,17 @@ def run_tune(words: Sequence[str], registry: Registry, *, detail: Detail | None 
         write_plan(folder, plan.runs)
         write_tune(folder, plan.state, state)
         write_study(folder, state)
-        return _execute(folder, state, plan.runs, plan.state, registry=registry, detail=detail)
+        return _execute(folder, state, plan.runs, plan.state, registry=registry, listen=listen)
 
 
 def continue_tune(
     folder: StudyFolder,
     registry: Registry,
     *,
+    listen: Listen,
     more: float = 0.0,
     here: bool = False,
     trusted: bool = False,
-    detail: Detail | None = None,
 ) -> int:
     """Continue a stored tune, with `more` budget than before: on its cluster, or with `here` on this machine. Returns the exit
     code.
@@ -76,14 +77,14 @@ def continue_tune(
         # jobs of a command that was killed go on
         if (process := running_process(folder, before)) is not None:
             raise ConfigError(f"{folder.name} is still running ({process}); it cannot be resumed before that ends")
-        check_study([], None if here else launcher_from_dict(before.launcher), registry)
+        check_study([], None if here else launcher_from_dict(before.launcher), registry, listen)
         recover_study(folder)
         state = resumed_state(before)
         if more:
             tune = replace(tune, more=tune.more + more, continued=tune.continued + 1)
             write_tune(folder, tune, state)
         write_study(folder, state)
-        return _execute(folder, state, study.plan, tune, registry=registry, detail=detail, here=here)
+        return _execute(folder, state, study.plan, tune, registry=registry, listen=listen, here=here)
 
 
 def _execute(
@@ -93,28 +94,28 @@ def _execute(
     tune: TuneState,
     *,
     registry: Registry,
-    detail: Detail | None,
+    listen: Listen,
     here: bool = False,
 ) -> int:
     planned = {run.name: planned_job(run, registry) for run in plan}
     for job in planned.values():
         remember_config(job.resolved)
     first = next(iter(planned.values()))
-    with interrupts(), Display(detail=detail) as display:
-        tracker = StudyTracker(folder, first.settings.tracking, display)
-        session = StudySession(folder=folder, state=study, display=display, tracker=tracker)
+    with interrupts(), listen() as events:
+        tracker = StudyTracker(folder, first.settings.tracking, events)
+        session = StudySession(folder=folder, state=study, events=events, tracker=tracker)
         cluster = None if here else launcher_from_dict(session.state.launcher)
         tuner = _tuner(session, planned, tune, registry=registry, cluster=cluster)
         labels = {one.run: one.candidate.name for one in tuner.state.candidates}
         timed = tuner.state.question.trials is None and cluster is None
-        display.plan(Schedule(labels=labels, seconds=tuner.state.budget if timed else None))
+        events(PlanReady(labels, seconds=tuner.state.budget if timed else None))
         code = FailureKind.INTERRUPTED.exit_code
         try:
             code = tuner.run()
         except KeyboardInterrupt:
             pass
         except ServebenchError as error:
-            display.problem(str(error))
+            events(Problem(str(error)))
             code = error.exit_code
         finally:
             tuner.stop()
@@ -130,7 +131,7 @@ def _tuner(
     cluster: ClusterSettings | None,
 ) -> Tuner:
     """Return what measures a tune: this process, or jobs of a cluster."""
-    pool = EnginePool(registry, session.display, cache_folder())
+    pool = EnginePool(registry, session.events, cache_folder())
     folder = session.folder
     parts: dict[str, Any] = {"folder": folder, "registry": registry, "planned": planned, "state": tune}
     parts |= {"session": session, "pool": pool}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -17,13 +18,14 @@ from servebench.analysis.estimate import THROUGHPUT, levels_of, mean_of
 from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
 from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.tuning.race import Race
+from servebench.analysis.warnings.catalog import type_of
 from servebench.config import Job
 from servebench.config.tuning import load_space, split_words
+from servebench.contracts.emulation import imitated
 from servebench.contracts.tuning import Candidate, TuneSpace
 from servebench.engine.describe import describe_command
 from servebench.registry.registry import Registry
 from servebench.report.html.tuning import tune_page
-from servebench.report.terminal.display import Display
 from servebench.store.files import writing
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
@@ -53,7 +55,9 @@ def write_answer(
             file.write_text(engine_file(answer, winner), encoding="utf-8")
     with writing(folder.tune_page):
         folder.tune_page.write_text(tune_page(answer), encoding="utf-8")
-        (folder.path / "tune_answer.json").write_text(to_json(answer) + "\n", encoding="utf-8")
+        (folder.path / "tune_answer.json").write_text(
+            json.dumps(asdict(answer), indent=1, default=str) + "\n", encoding="utf-8"
+        )
     return answer
 
 
@@ -94,7 +98,8 @@ def make_answer(
         space_size=state.space_size,
         spaces=list(stored_spaces(state, registry).values()) if own else [],
     )
-    return _with_commands(replace(answer, command=_command(folder)), folder, state, planned, registry)
+    how = imitated(job.settings.launch.name for job in planned.values())
+    return _with_commands(replace(answer, command=_command(folder), imitated=how), folder, state, planned, registry)
 
 
 def _stock_of(state: TuneState, planned: Mapping[str, Job], run: str) -> Job:
@@ -111,16 +116,6 @@ def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
     # a newer servebench may have another use for what the budget left
     over = found.race.next_step() is None or read_study(folder).status == "finished"
     return make_answer(folder, found.race, found.state, found.planned, registry, finished=over, own=found.own)
-
-
-def print_tune(answer: TuneAnswer, display: Display) -> None:
-    """Print the answer on one screen."""
-    display.tuning(answer, to_json(answer))
-
-
-def to_json(answer: TuneAnswer) -> str:
-    """Return the answer as JSON."""
-    return json.dumps(asdict(answer), indent=1, default=str)
 
 
 def _all_candidates(state: TuneState) -> dict[str, Candidate]:
@@ -144,10 +139,18 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
         return None
     level, own = list(levels_of(rows).items())[-1]
     void = sum(row.verdict == "void" and row.level_label == level for row in rows)
+    codes = (
+        code
+        for row in rows
+        if row.verdict == "doubtful"
+        for code in dict.fromkeys(row.doubts)
+        if not type_of(code).mark
+    )
     return Figures(
         throughput=mean_of(own, THROUGHPUT),
         ttft_ms=mean_of(own, "ttft_ms_p50"),
         void=void,
+        doubts=Counter(codes),
     )
 
 

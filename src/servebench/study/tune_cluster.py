@@ -10,14 +10,14 @@ from typing import ClassVar
 from servebench.analysis.tuning.steps import Result, Step
 from servebench.cluster.dispatcher import Dispatcher, open_cluster
 from servebench.contracts.cluster import ClusterSettings, RunPart
+from servebench.contracts.notices import EngineTime, PointVoid, Void
 from servebench.contracts.results import RunOutcome
 from servebench.run.task import RunTask
 from servebench.store.state import read_run
 from servebench.store.tune import NotedResult
 from servebench.study.tune_records import step_key
-from servebench.study.tuner import VOID_AGAIN, Tuner
+from servebench.study.tuner import Tuner
 from servebench.util.errors import FailureKind
-from servebench.util.figures import seconds
 from servebench.util.redaction import remember_config
 
 
@@ -41,9 +41,7 @@ class ClusterTuner(Tuner):
         """Say what the cluster has saved, and end as any tune does. Returns the exit code."""
         clock = time.monotonic() - self._began
         if self._dispatcher is not None and self.state.question.trials is None:
-            self.session.display.say(
-                f"engines have run for {seconds(self.race.spent)} in all; this command took {seconds(clock)}"
-            )
+            self.session.events(EngineTime(self.race.spent, clock))
         return super().finish(code)
 
     def _measure(self, step: Step) -> tuple[Result | None, int]:
@@ -63,7 +61,7 @@ class ClusterTuner(Tuner):
             return None, code
         result = self.stored_result(step)
         if result is None:
-            self.session.display.say(f"{self._label(step.candidate)}: {VOID_AGAIN}")
+            self.session.events(PointVoid(self._label(step.candidate), Void.AGAIN))
             return self._measure(step)
         return result, 0
 
@@ -125,7 +123,7 @@ class ClusterTuner(Tuner):
                 folder=self.folder,
                 state=state,
                 settings=self.cluster,
-                display=self.session.display,
+                events=self.session.events,
                 registry=self.registry,
                 cluster=open_cluster(self.cluster, self.folder, state.ticket),
                 on_end=self._ended.__setitem__,

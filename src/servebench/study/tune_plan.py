@@ -24,6 +24,7 @@ from servebench.analysis.tuning.steps import BLOCKS_MAX, STARTS_MAX, RaceEntrant
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.config.arguments import parse_arguments
 from servebench.config.tuning import load_recipes, load_space, parse_question, split_words
+from servebench.contracts.events import Listen, unheard
 from servebench.contracts.tuning import MAX_LOAD, Candidate, RefusedCandidate, TuneQuestion, TuneSpace
 from servebench.registry.registry import Registry
 from servebench.run.preflight import check_jobs
@@ -47,7 +48,7 @@ class TunePlan:
     state: TuneState
 
 
-def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
+def plan_tune(words: Sequence[str], registry: Registry, listen: Listen = unheard) -> TunePlan:
     """Return what the words of `servebench tune` ask for. Raises ConfigError, PreflightError."""
     own, rest = split_words(words)
     question = _anchored(parse_question(own))
@@ -56,7 +57,7 @@ def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
     levels = _levels(composed[0], question)
     jobs = tuple(_stock_job(job, levels, registry) for job in composed)
     cluster = composed[0].launcher
-    check_study(jobs, cluster, registry)
+    check_study(jobs, cluster, registry, listen)
     found = [_candidates(job, question, rest, registry, count=max(2, question.count // len(jobs))) for job in jobs]
     quality = _quality_config(composed[0], rest, registry)
     stored: list[StoredCandidate] = []

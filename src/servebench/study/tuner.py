@@ -8,16 +8,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from servebench.analysis.events import TuneAnswered
 from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
-from servebench.analysis.tuning.answer import left_text
 from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Result, Step
 from servebench.config import Job, settings_from_dict
+from servebench.contracts.events import RaceEnded, Said
+from servebench.contracts.notices import (
+    CandidateProposed,
+    LeftBehind,
+    PointVoid,
+    ResultsStored,
+    StepFailed,
+    StudyStep,
+    TuneStopped,
+    TuneUnfinished,
+    Void,
+)
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import TuneSpace
 from servebench.engine.pool import EnginePool
-from servebench.report.terminal.display import Detail, Display
+from servebench.report.wording.tuning import left_text
 from servebench.run.manifest import stop_facts
 from servebench.run.prior import without_void
 from servebench.run.session import Turn
@@ -27,16 +39,12 @@ from servebench.store.manifest import read_signed_manifest, write_manifest
 from servebench.store.state import read_run, write_run, write_study
 from servebench.store.studies import load_run
 from servebench.store.tune import NotedResult, StoredCandidate, write_tune
-from servebench.study.study import (
-    StudySession,
-    open_context,
-)
-from servebench.study.tune_answer import print_tune, stored_spaces, write_answer
+from servebench.study.study import StudySession, open_context
+from servebench.study.tune_answer import stored_spaces, write_answer
 from servebench.study.tune_plan import proposed_candidates
 from servebench.study.tune_records import StoredTune, step_key
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
-from servebench.util.short_id import short_id
 
 NOT_THE_ENGINE = frozenset(
     {FailureKind.STORE, FailureKind.DAMAGED, FailureKind.WORKER, FailureKind.LEDGER, FailureKind.QUALITY}
@@ -45,7 +53,6 @@ NOT_THE_ENGINE = frozenset(
 """Failures that say nothing of the candidate: they stop the study, which can be resumed."""
 
 
-VOID_AGAIN = "the point is void and is measured again"
 PATIENCE, PATIENCE_MIN_S = 3.0, 60.0
 """A start may take so many times as long as the first start and block of stock, and at least so many seconds."""
 
@@ -88,7 +95,7 @@ class Tuner(StoredTune):
     def _say_leaving(self, before: int) -> None:
         for name, left in list(self.race.left.items())[before:]:
             if left.reason in ("slower", "slo", "requests failed", "start failed", "answers"):
-                self.session.display.say(f"{self._label(name)}: {left_text(left)}")
+                self.session.events(Said(f"{self._label(name)}: {left_text(left)}"))
 
     def _label(self, name: str) -> str:
         return self.candidate(name).candidate.name
@@ -114,7 +121,7 @@ class Tuner(StoredTune):
         self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
         write_tune(self.folder, self.state, self.session.state)
         for one in found:
-            self.session.display.say(f"from what limits {self._stock_name(stocks, one)}: {one.candidate.note}")
+            self.session.events(CandidateProposed(self._stock_name(stocks, one), one.candidate.note))
         self.race = self.new_race()
         return True
 
@@ -165,7 +172,7 @@ class Tuner(StoredTune):
         if row is not None:
             result = self.stored_result(step)
             if result is None:
-                self.session.display.say(f"{candidate.candidate.name}: {VOID_AGAIN}")
+                self.session.events(PointVoid(candidate.candidate.name, Void.AGAIN))
                 return self._measure(step)
             return result, 0
         if self._stops(step.candidate, outcome):
@@ -180,7 +187,7 @@ class Tuner(StoredTune):
         stock_failed = name == self.race.stock and outcome.status == "failed"
         if outcome.failure not in NOT_THE_ENGINE and not stock_failed:
             return False
-        self.session.display.say(f"the tune stops, since {self._label(name)} was not measured")
+        self.session.events(TuneStopped(self._label(name)))
         return True
 
     def _run(self, task: RunTask, label: str) -> RunOutcome:
@@ -257,7 +264,7 @@ class Tuner(StoredTune):
         if stopped is None:
             return
         if stopped.leftover:
-            self.session.display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")
+            self.session.events(LeftBehind(stopped.leftover))
         path = self.folder.run(name).manifest
         manifest, origin = read_signed_manifest(path)
         write_manifest(path, {**manifest, **stop_facts(stopped)}, own=origin.own)
@@ -276,23 +283,23 @@ class Tuner(StoredTune):
         )
         self.session.store_status(status)
         self.session.tracker.conclude(self.session.state)
-        display = self.session.display
-        display.where(self.folder.path)
-        self.session.tracker.print_location()
+        events = self.session.events
+        events(ResultsStored(self.folder.path))
+        self.session.tracker.say_where()
         if whole or self.race.measured:
             try:
                 answer = write_answer(self.folder, self.race, self.state, self.planned, self.registry, finished=whole)
-                print_tune(answer, display)
+                events(TuneAnswered(answer))
             except (ServebenchError, OSError) as error:
-                display.problem(f"the answer cannot be written: {error}")
+                events(StepFailed(StudyStep.TUNE_ANSWER, str(error)))
         if not whole:
-            here = " --here" if self.session.state.launcher and not self.on_cluster else ""
-            display.say(f"to continue:\nservebench resume {short_id(self.folder.name)}{here}")
+            here = bool(self.session.state.launcher) and not self.on_cluster
+            events(TuneUnfinished(self.folder.name, here))
         return code
 
     def _close(self) -> None:
         """Mark the runs as finished that have all that the race wanted of them."""
-        silent = Display(quiet=True, detail=Detail(as_json=True))
+        self.session.events(RaceEnded())
         for name in self.session.state.runs:
             run = self.folder.run(name)
             if not run.state.exists() or (state := read_run(run)).status in ("finished", "failed"):
@@ -303,4 +310,4 @@ class Tuner(StoredTune):
                 continue
             job = self.job(self.candidate(name))
             task = RunTask(name, job, self.known(name), Turn(range(0), first=False, last=True))
-            run_task(replace(self._open_context(job), display=silent), task, None)
+            run_task(self._open_context(job), task, None)

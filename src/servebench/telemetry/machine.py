@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import httpx
 import psutil
 
 from servebench.contracts.engine import RunningEngine
@@ -320,8 +320,8 @@ def engine_pid(running: RunningEngine) -> tuple[int | None, str | None]:
     """Return the engine's process, None for an engine on another machine; and why it is unknown, if it is."""
     if running.pid is not None:
         return running.pid, None
-    url = httpx.URL(running.root_url)
-    place = _place_of(url.host)
+    url = urlsplit(running.root_url)
+    place = _place_of(url.hostname or "")
     if place == "elsewhere":
         return None, None
     unknown = "the engine runs on this machine, but its processes are unknown"

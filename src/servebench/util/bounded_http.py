@@ -66,9 +66,10 @@ class _Budget(threading.local):
 class _Stream(httpcore.NetworkStream):
     """A connection whose reads and writes count against the budget."""
 
-    def __init__(self, stream: httpcore.NetworkStream, budget: _Budget) -> None:
+    def __init__(self, stream: httpcore.NetworkStream, budget: _Budget, verify_tls: Trust) -> None:
         self._stream = stream
         self._budget = budget
+        self._verify_tls = verify_tls
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         try:
@@ -88,8 +89,11 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        stream = self._stream.start_tls(ssl_context, server_hostname, self._budget.seconds_left(timeout))
-        return _Stream(stream, self._budget)
+        # certificates are read here and not for each client: that takes 30 ms, and most engines are reached without TLS
+        context = tls_context(self._verify_tls)
+        context.set_alpn_protocols(["http/1.1"])
+        stream = self._stream.start_tls(context, server_hostname, self._budget.seconds_left(timeout))
+        return _Stream(stream, self._budget, self._verify_tls)
 
     def get_extra_info(self, info: str) -> object:
         return self._stream.get_extra_info(info)
@@ -98,9 +102,10 @@ class _Stream(httpcore.NetworkStream):
 class _Backend(httpcore.NetworkBackend):
     """Opens such connections."""
 
-    def __init__(self, budget: _Budget) -> None:
+    def __init__(self, budget: _Budget, verify_tls: Trust) -> None:
         self._backend = httpcore.SyncBackend()
         self._budget = budget
+        self._verify_tls = verify_tls
 
     def connect_tcp(
         self,
@@ -111,7 +116,8 @@ class _Backend(httpcore.NetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
         left_s = self._budget.seconds_left(timeout)
-        return _Stream(self._backend.connect_tcp(host, port, left_s, local_address, socket_options), self._budget)
+        stream = self._backend.connect_tcp(host, port, left_s, local_address, socket_options)
+        return _Stream(stream, self._budget, self._verify_tls)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -121,7 +127,7 @@ class _Transport(httpx.HTTPTransport):
     """httpx's own transport over connections that count."""
 
     def __init__(self, verify_tls: Trust, bytes_max: int) -> None:
-        context = tls_context(verify_tls)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         super().__init__(verify=context, trust_env=False)
         self._budget = _Budget()
         self._bytes_max = bytes_max
@@ -130,7 +136,7 @@ class _Transport(httpx.HTTPTransport):
             max_connections=100,
             max_keepalive_connections=20,
             keepalive_expiry=5.0,
-            network_backend=_Backend(self._budget),
+            network_backend=_Backend(self._budget, verify_tls),
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 
 @dataclass(frozen=True)
 class Compliance:
@@ -23,6 +21,8 @@ def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:
     The schema is read as draft 2020-12; `format` is an annotation there and not tested. Raises
     `jsonschema.SchemaError` for a schema that is none.
     """
+    from jsonschema import Draft202012Validator
+
     Draft202012Validator.check_schema(schema)
     try:
         value = json.loads(text, parse_constant=_no_constant)

@@ -1,35 +1,23 @@
 """The built-in workloads, registered by an entry point as a third party registers its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from servebench.contracts.hooks import hookimpl
-from servebench.contracts.request import Workload
 
 
 @hookimpl
-def servebench_workloads() -> Sequence[type[Workload]]:
+def servebench_workloads() -> Mapping[str, str]:
     """Return the built-in workloads."""
-    from servebench.workload.agent_loop import AgentLoopWorkload
-    from servebench.workload.long_context import LongContextWorkload
-    from servebench.workload.mix import MixWorkload
-    from servebench.workload.multi_turn import MultiTurnWorkload
-    from servebench.workload.rag_prefix import RagPrefixWorkload
-    from servebench.workload.sharegpt import ShareGptWorkload
-    from servebench.workload.structured_json import StructuredJsonWorkload
-    from servebench.workload.summarization import SummarizationWorkload
-    from servebench.workload.trace import TraceWorkload
-    from servebench.workload.unique import ShortWorkload, UniqueWorkload
-
-    return (
-        ShareGptWorkload,
-        UniqueWorkload,
-        ShortWorkload,
-        RagPrefixWorkload,
-        StructuredJsonWorkload,
-        LongContextWorkload,
-        SummarizationWorkload,
-        TraceWorkload,
-        MultiTurnWorkload,
-        AgentLoopWorkload,
-        MixWorkload,
-    )
+    return {
+        "sharegpt": "servebench.workload.sharegpt:ShareGptWorkload",
+        "unique": "servebench.workload.unique:UniqueWorkload",
+        "short": "servebench.workload.unique:ShortWorkload",
+        "rag_prefix": "servebench.workload.rag_prefix:RagPrefixWorkload",
+        "structured_json": "servebench.workload.structured_json:StructuredJsonWorkload",
+        "long_context": "servebench.workload.long_context:LongContextWorkload",
+        "summarization": "servebench.workload.summarization:SummarizationWorkload",
+        "trace": "servebench.workload.trace:TraceWorkload",
+        "multi_turn": "servebench.workload.multi_turn:MultiTurnWorkload",
+        "agent_loop": "servebench.workload.agent_loop:AgentLoopWorkload",
+        "mix": "servebench.workload.mix:MixWorkload",
+    }

@@ -13,9 +13,10 @@ from servebench.analysis.comparison.starts import compare_starts, compare_with_k
 from servebench.analysis.comparison.within_run import log_interval, shown_intervals, statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
+from servebench.analysis.verdict import Method, MethodKind, ReasonKind
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
-from servebench.report.comparison import verdict_of
+from servebench.report.wording.comparison import summary_of, verdict_of
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 LEVELS = ("1", "4", "8", "16")
@@ -82,7 +83,7 @@ def test_one_start_each_gives_a_difference_and_no_verdict():
     rng = np.random.default_rng(1)
     found = one(quick_side(rng, starts=1, start_sd=0.0), quick_side(rng, starts=1, start_sd=0.0, slow=1.5))
     assert found.result == "not enough data"
-    assert "study.starts=5" in found.summary
+    assert "study.starts=5" in summary_of(found)
     row = found.rows[0]
     assert row.low < row.effect < row.high < -0.2
     assert row.p is None
@@ -119,7 +120,7 @@ def test_starts_known_from_earlier_runs_give_a_single_start_a_verdict():
 def test_repeats_of_one_start_are_not_starts(side):
     a, b = side("a", seed=1, repeats=5, requests=60), side("b", seed=2, repeats=5, requests=60, slow=1.3)
     assert one(a, b).result == "not enough data"
-    assert "one start each" in one(a, b).summary
+    assert "one start each" in summary_of(one(a, b))
 
 
 def test_a_faster_engine_is_faster_and_its_baseline_slower(side):
@@ -131,11 +132,11 @@ def test_a_faster_engine_is_faster_and_its_baseline_slower(side):
 
 def test_starts_with_the_same_requests_are_paired_and_others_are_not(side):
     a, b = side("a", seed=1, **FIVE), side("b", seed=2, **FIVE)
-    assert "paired t-test over 5 starts" in rows(one(a, b))["ttft_ms_p50"].method
+    assert rows(one(a, b))["ttft_ms_p50"].method == Method(MethodKind.PAIRED_STARTS, (5, 5))
     strangers = Side(
         name="b", samples=tuple(replace(s, request_ids=tuple("x" + i for i in s.request_ids)) for s in b.samples)
     )
-    assert "Welch's t-test over 5 and 5 starts" in rows(one(a, strangers))["ttft_ms_p50"].method
+    assert rows(one(a, strangers))["ttft_ms_p50"].method == Method(MethodKind.STARTS, (5, 5))
 
 
 def test_a_failed_request_is_worse_than_any_latency(side):
@@ -145,7 +146,7 @@ def test_a_failed_request_is_worse_than_any_latency(side):
     assert found["failed_share"].effect == pytest.approx(0.6, abs=0.1)
     assert found["ttft_ms_p50"].candidate == np.inf
     assert found["ttft_ms_p50"].result == "not enough data"
-    assert "failed requests" in found["ttft_ms_p50"].why
+    assert [one.kind for one in found["ttft_ms_p50"].reasons] == [ReasonKind.REQUESTS_FAILED]
 
 
 def test_only_valid_points_compete_and_doubtful_ones_are_shown(side):
@@ -155,12 +156,12 @@ def test_only_valid_points_compete_and_doubtful_ones_are_shown(side):
     assert found.result == "not enough data"
     assert rows(found)["e2e_ms_p50"].result == "slower"
     assert not rows(found)["e2e_ms_p50"].competes
-    assert "(too_short)" in found.summary
-    assert "--with-doubtful" in found.summary
+    assert "(too_short)" in summary_of(found)
+    assert "--with-doubtful" in summary_of(found)
     assert one(a, doubtful, with_doubtful=True).result == "slower"
     void = Side(name="b", samples=tuple(replace(s, verdict="void", doubts=("level_not_reached",)) for s in b.samples))
     assert one(a, void, with_doubtful=True).result == "not enough data"
-    assert "void point: level_not_reached" in one(a, void).summary
+    assert "void point: level_not_reached" in summary_of(one(a, void))
 
 
 def test_unequal_settings_that_matter_are_the_verdict(side):
@@ -169,19 +170,20 @@ def test_unequal_settings_that_matter_are_the_verdict(side):
     found = one(a, b, (dtype,))
     assert found.result == "unequal_settings"
     assert {row.result for row in found.rows} == {"unequal_settings"}
-    assert "engine.dtype" in found.summary
+    assert "engine.dtype" in summary_of(found)
     assert one(a, b, (replace(dtype, matters=False),)).result == "slower"
 
 
 def test_too_few_requests_are_not_enough_data(side):
     found = one(side("a", seed=1, requests=8, level=2), side("b", seed=2, requests=8, level=2, slow=1.2))
     assert {r.result for r in found.rows if r.metric.percent is not None} == {"not enough data"}
-    assert "12 are needed" in rows(found)["ttft_ms_p50"].why
+    assert [(one.kind, one.needed) for one in rows(found)["ttft_ms_p50"].reasons] == [(ReasonKind.FEW_REQUESTS, 12)]
 
 
 def test_levels_missing_on_one_side_are_listed(side):
     found = one(side("a", level=4), side("b", level=8))
-    assert [row.why for row in found.rows] == ["the candidate has no such level", "the baseline has no such level"]
+    reasons = [(one.kind, one.side) for row in found.rows for one in row.reasons]
+    assert reasons == [(ReasonKind.LEVEL_MISSING, "candidate"), (ReasonKind.LEVEL_MISSING, "baseline")]
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def test_one_metric_that_differs_decides_a_level_and_equal_takes_all():
 
 
 def test_what_cannot_be_compared_is_not_measured_again():
-    nothing = ComparisonRow(level="1", metric=THROUGHPUT, baseline=None, candidate=None, why="void point: x")
+    nothing = ComparisonRow(level="1", metric=THROUGHPUT, baseline=None, candidate=None)
     found = decided([nothing])
     assert (found.levels, found.open_levels) == ({"1": "not compared"}, ())
     assert decided([nothing, row(E2E, [0.0] * 2, [0.1] * 2)]).levels == {"1": "slower"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from servebench.analysis.advice import recommend_runs
-from servebench.analysis.answer import answer_of
+from servebench.analysis.conclude import conclude
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
@@ -125,8 +125,8 @@ def test_the_slo_point_is_the_highest_load_that_meets_it_and_a_tighter_limit_may
 def test_an_engine_that_never_meets_the_limit_has_no_score(answers):
     found = answers(({"name": "alpha"}, {}), ({"name": "beta", "ttft_ms": 900}, {}))["interactive"]
     assert found.outcome == "only one"
-    assert found.missing[0].startswith("beta: ")
-    assert "TTFT ≤ 500 ms" in found.missing[0]
+    assert found.missing[0].name == "beta"
+    assert "TTFT ≤ 500 ms" in found.missing[0].why
     assert headline(found).endswith(" (the only one that qualifies)")
 
 
@@ -194,7 +194,7 @@ def test_cold_starts_that_differ_little_name_nobody(answers, slow):
 def test_a_lead_of_one_start_each_is_provisional(make_study, slow, outcome, best):
     engines = (SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=slow))
     runs = read.load_study(make_study(*((one, SimulatedLoad(levels=(8,), requests=400)) for one in engines))).runs
-    answer = answer_of(runs)
+    answer = conclude(runs).answer
     found = next(
         one
         for one in recommend_runs(runs, load_rules(), comparisons=answer.comparisons)
@@ -218,7 +218,7 @@ def test_a_win_over_several_starts_on_points_without_a_doubt_is_clear(make_study
     runs = read.load_study(make_study(*engines, doubts=found)).runs
     batch = next(
         one
-        for one in recommend_runs(runs, load_rules(), comparisons=answer_of(runs).comparisons, with_doubtful=True)
+        for one in recommend_runs(runs, load_rules(), comparisons=conclude(runs).answer.comparisons, with_doubtful=True)
         if one.use_case.name == "batch"
     )
     assert (batch.outcome, batch.trust, batch.best) == (
@@ -274,7 +274,7 @@ def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
         return next(one for one in recommend_runs(runs, load_rules(), **options) if one.use_case.name == "batch")
 
     assert batch().outcome == "provisional"
-    assert "provisional: fast" in batch().why
+    assert batch().why.startswith("fast leads")
     assert "too_short" in batch().why
     assert batch(with_doubtful=True).winner.entrant.engine == "fast"
 
@@ -339,7 +339,9 @@ def test_the_verb_writes_text_and_json(make_study, capsys):
     assert dispatch(["recommend", *asked]) == 0
     assert "Batch throughput" in capsys.readouterr().out
     assert dispatch(["recommend", *asked, "--json"]) == 0
-    assert {one["use_case"] for one in json.loads(capsys.readouterr().out)} == ARTICLE_CASES | OUR_CASES
+    assert {
+        one["use_case"] for one in json.loads(capsys.readouterr().out)["recommendations"]
+    } == ARTICLE_CASES | OUR_CASES
     assert dispatch(["recommend", "--show-rules"]) == 0
     assert capsys.readouterr().out == rules_text()
     with pytest.raises(ConfigError, match="recommend needs a study"):

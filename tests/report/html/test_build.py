@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.run_comparison import compare_runs
+from servebench.analysis.run_comparison import compare_speed
 from servebench.report.charts import runs
 from servebench.report.charts.timeline import panels_of, timeline_of
 from servebench.report.html import build, results
@@ -96,8 +96,8 @@ def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study)
     path = make_study((base, SimulatedLoad(seed=1)), changed, name="later")
     study = read.load_study(path)
     (shown,) = build.page_of(study, load_rules()).comparisons
-    (compared,) = compare_runs([study.runs], earlier=read.runs_beside(study))
-    assert shown == compared.comparison
+    (compared,) = compare_speed([tuple(study.runs)], earlier=read.runs_beside(study))
+    assert shown == compared
     assert shown.result == "slower"
 
 

@@ -10,15 +10,22 @@ from servebench.analysis.answer.model import (
     Answer,
     AnswerCell,
     AnswerColumn,
+    Caveat,
+    CaveatKind,
     Inequality,
+    LevelLead,
     NextStep,
+    Purpose,
     Remark,
     WorkloadAnswer,
 )
+from servebench.analysis.conclude import Conclusions
 from servebench.analysis.warnings.catalog import CATALOG
-from servebench.report.terminal.answer import print_answer, to_json
-from servebench.report.terminal.display import Schedule
+from servebench.contracts.events import PlanReady
+from servebench.report.export.conclusions import to_json
+from servebench.report.terminal.answer import print_answer
 from servebench.report.terminal.tables import CleanConsole
+from servebench.report.terminal.words import line_of
 from servebench.util.figures import duration
 
 UNEQUAL = Inequality(
@@ -56,13 +63,12 @@ def answer(runs, levels):
     ]
     one = WorkloadAnswer(
         workload="unique",
-        title="unique · 128 in / 32 out",
+        facts=("128 in / 32 out",),
         levels=tuple(levels),
         columns=tuple(columns),
         leads=(),
-        sentence="said",
     )
-    step = NextStep(command="servebench x", why="y", seconds=150.0)
+    step = NextStep(command="servebench x", purposes=(Purpose.CHARTS,), seconds=150.0)
     return Answer(workloads=(one,), remarks=REMARKS, next_steps=(step,))
 
 
@@ -101,23 +107,38 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
     long = replace(
         one,
         workloads=tuple(
-            replace(one.workloads[0], sentence="4 users: x gives 5.5% [1.9, 9.2] more tok/s than y (provisional); " * 2)
+            replace(
+                one.workloads[0],
+                leads=(
+                    LevelLead(
+                        level="4", leader="x", rival="y", size=0.055, low=0.019, high=0.092, clear=True, codes=("a",)
+                    ),
+                    LevelLead(
+                        level="32", leader="y", rival="x", size=0.055, low=0.019, high=0.092, clear=True, codes=("a",)
+                    ),
+                ),
+            )
             for _ in range(3)
         ),
         remarks=tuple(
             Remark(code=code, meaning=CATALOG[code].meaning, remedy="", places=("a at 4 users",) * 9, points=9, of=18)
             for code in codes
         ),
-        caveats=("Emulated engines: these numbers do not describe the real ones.", "One start of each: " + "x " * 40),
+        caveats=(Caveat(kind=CaveatKind.IMITATED, how="emulated"), Caveat(kind=CaveatKind.ONE_START_EACH)),
         inequalities=tuple(UNEQUAL for _ in range(2)),
-        next_steps=tuple(
-            NextStep(command="servebench resume last --better", why="18 points, twice as long", seconds=300.0)
-            for _ in range(3)
+        next_steps=(
+            NextStep(command="servebench resume last", purposes=(Purpose.FINISH,)),
+            NextStep(command="servebench report last --open", purposes=(Purpose.CHARTS,)),
+            NextStep(
+                command="servebench resume last --better", purposes=(Purpose.BETTER,), count=18, of=18, seconds=300.0
+            ),
         ),
     )
     lines = screen(long).splitlines()
     assert len(lines) <= 36
-    assert lines[-1] == "next: servebench resume last --better  (18 points, twice as long: about 5 min)"
+    assert " ".join(" ".join(lines[-2:]).split()).endswith(
+        "--better (the 18 points in doubt, twice as long: about 5 min)"
+    )
     assert "[d] the engine was not steady while the point was measured: 9 of 18 points" in " ".join(lines)
 
 
@@ -157,7 +178,7 @@ def test_a_wide_interval_is_in_the_trust_and_no_note():
 
 
 def test_the_answer_as_json_has_its_cells():
-    (one,) = json.loads(to_json(answer(2, ["1"])))["workloads"]
+    (one,) = json.loads(to_json(Conclusions(answer=answer(2, ["1"]))))["answer"]["workloads"]
     assert one["columns"][1]["cells"]["1"]["value"] == 1234.5
 
 
@@ -168,8 +189,8 @@ def test_durations_are_estimates(seconds, text):
 
 def test_a_schedule_in_words():
     labels = {"00": "a", "01": "b"}
-    assert Schedule(labels=labels, points=8, seconds=300.0).text == "2 runs, 8 points, up to about 5 min"
-    assert "after the first point" in Schedule(labels={"00": "a"}).text
+    assert line_of(PlanReady(labels=labels, points=8, seconds=300.0)) == "2 runs, 8 points, up to about 5 min"
+    assert "after the first point" in line_of(PlanReady(labels={"00": "a"}))
 
 
 def test_trust_names_the_levels_that_it_concerns():

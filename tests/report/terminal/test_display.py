@@ -1,10 +1,77 @@
-"""What is printed while a study runs."""
+"""What is printed while a study runs, by the events that it emits."""
 
+import pytest
+
+from servebench.analysis import events as conclusions
+from servebench.contracts import events, notices
+from servebench.contracts.events import Activity, Doing, Event, Problem, RaceEnded, RunFinished, Said, TurnStarted
+from servebench.contracts.notices import EngineReady, ScorerLeftOut, StepFailed, StudyStep, Tracked
+from servebench.contracts.results import RunOutcome
+from servebench.report.terminal import words
 from servebench.report.terminal.display import Display
+
+VALUES = (events, notices, conclusions)
+
+
+def kinds(module):
+    found = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Event)]
+    return {one for one in found if one.__module__ == module.__name__ and one is not Event}
+
+
+def test_each_notice_has_its_line_and_no_line_is_of_nothing():
+    assert kinds(notices) <= words.WORDS.keys() <= kinds(notices) | kinds(events)
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (words.WAITING, Activity),
+        (words.FAILED, StudyStep),
+        (words.VOID, notices.Void),
+        (words.JOBS, notices.JobState),
+        (words.AWAITED, notices.Resource),
+    ],
+)
+def test_each_value_has_its_words(values, names):
+    assert set(values) == set(names)
 
 
 def test_what_several_runs_have_to_say_alike_is_printed_once(capsys):
     display = Display()
-    for text in ("quality: left out: a", "quality: left out: a", "quality: left out: b"):
-        display.say_once(text)
+    for reason in ("a", "a", "b"):
+        display(ScorerLeftOut(reason))
     assert capsys.readouterr().err.splitlines() == ["quality: left out: a", "quality: left out: b"]
+
+
+def test_the_lines_of_events(capsys):
+    display = Display()
+    for event in (
+        Said("built in 3 s"),
+        EngineReady("vllm", [("loaded", 1.0), ("first_token", 2.5)], restarted=True),
+        StepFailed(StudyStep.TIMINGS, "refused"),
+        Tracked("https://me:secret@host/mlflow", "tests"),  # pragma: allowlist secret
+    ):
+        display(event)
+    assert capsys.readouterr().err.splitlines() == [
+        "built in 3 s",
+        "vllm: warm restart took 2.5 s (loaded 1.00, first token 2.50)",
+        "no request timings after the load: refused",
+        "MLflow experiment 'tests': mlflow ui --backend-store-uri https://host/mlflow",
+    ]
+
+
+def test_only_errors_are_printed_when_quiet(capsys):
+    display = Display(quiet=True)
+    for event in (Said("a"), TurnStarted("00", "b"), Doing(Activity.SPANS), Problem("c", run="00")):
+        display(event)
+    assert capsys.readouterr().err.splitlines() == ["servebench: 00: c"]
+
+
+def test_the_runs_of_a_tune_that_are_closed_after_its_race_print_their_errors_only(capsys, tmp_path):
+    display = Display()
+    display(RaceEnded())
+    display(TurnStarted("00", "title"))
+    outcome = RunOutcome(run_id="s/00", status="failed", error="the disk is full")
+    display(RunFinished(outcome=outcome, settings=None, folder=tmp_path))
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.splitlines()) == ("", ["servebench: the disk is full"])

@@ -75,7 +75,7 @@ def test_the_terminal_and_json_tell_the_same(outputs, capsys):
     assert dispatch(["compare", *words(outputs, "base", "slower")]) == 0
     assert "slower alpha is slower" in capsys.readouterr().out
     assert dispatch(["compare", *words(outputs, "base", "slower", "--json")]) == 0
-    found = json.loads(capsys.readouterr().out)[0]
+    found = json.loads(capsys.readouterr().out)["comparisons"][0]
     assert (found["verdict"], found["rows"][0]["metric"]) == ("slower", "output_throughput_tok_s")
 
 
@@ -100,13 +100,13 @@ def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_s
             name=name,
         )
     dispatch(["compare", *words(outputs, "s1", "s2", "--json")])
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["comparisons"]
     assert [(one["baseline"], one["candidate"]) for one in found] == [
         ("s1/00_alpha_unique", "s2/00_alpha_unique"),
         ("s1/01_beta_unique", "s2/01_beta_unique"),
     ]
     dispatch(["compare", *words(outputs, "s1", "--json")])
-    assert [one["candidate"] for one in json.loads(capsys.readouterr().out)] == ["s1/01_beta_unique"]
+    assert [one["candidate"] for one in json.loads(capsys.readouterr().out)["comparisons"]] == ["s1/01_beta_unique"]
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_what_the_intervals_rest_on_is_explained(outputs, tmp_path, capsys, make
 @pytest.mark.slow
 def test_json_names_the_starts_of_each_row(outputs, capsys):
     dispatch(["compare", *words(outputs, "base", "again", "--json")])
-    rows = json.loads(capsys.readouterr().out)[0]["rows"]
+    rows = json.loads(capsys.readouterr().out)["comparisons"][0]["rows"]
     assert {tuple(row["starts"]) for row in rows if row["starts"]} == {(5, 5)}
 
 

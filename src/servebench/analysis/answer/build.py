@@ -6,52 +6,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from servebench.analysis.answer.leads import find_lead, leads_in_words, other_metrics
-from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, WorkloadAnswer
+from servebench.analysis.answer.leads import find_lead, other_differences
+from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, FailedRun, WorkloadAnswer
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, remarks
 from servebench.analysis.comparison.model import Comparison
-from servebench.analysis.decided import StudyDecision, as_decided
+from servebench.analysis.decided import StudyDecision
 from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
-from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
-from servebench.analysis.recommendation.values import (
-    codes_of_mean,
-)
-from servebench.analysis.run_comparison import compare_speed
+from servebench.analysis.recommendation.values import codes_of_mean
 from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.warnings.catalog import is_wide, type_of
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
-from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
-from servebench.util.figures import number
 
 
 def answer_of(
     runs: Sequence[RunData],
+    comparisons: Sequence[Comparison],
     *,
-    earlier: Sequence[RunData] = (),
-    varying: str | None = None,
     name: str = "last",
     words: Sequence[str] = (),
-    comparisons: Sequence[Comparison] | None = None,
     decision: StudyDecision | None = None,
 ) -> Answer:
-    """Return the answer that runs give. `earlier` are other stored runs, `name` is how a command names the study of these
-    runs, `words` is the command that made it. `comparisons` of these runs replace those that it makes itself."""
-    labels = run_labels(runs)
+    """Return the answer that runs and their comparisons give. `name` is how a command names the study of these runs, `words` is
+    the command that made it, `decision` what it has decided."""
+    labels, found = run_labels(runs), comparisons
     entrants = {run.run_id: entrant_of(run, labels[run.run_id].text) for run in runs if run.point_rows}
-    pairs = pairs_within([run for run in runs if run.run_id in entrants]) if comparisons is None else []
-    found = list(comparisons or ())
-    found += compare_speed(pairs, varying=varying, earlier=earlier, labels=labels) if pairs else []
-    found = [as_decided(one, decision) for one in found] if decision is not None else found
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.fact("workload") or "", []).append(run)
     workloads = [_workload_answer(key, group, labels, entrants, found) for key, group in groups.items()]
     return Answer(
         workloads=tuple(workloads),
-        failures=tuple(_failure(run, labels[run.run_id].text) for run in runs if run.status != "finished"),
+        failures=tuple(
+            FailedRun(label=labels[run.run_id].text, standing=run.standing, error=_own_error(run))
+            for run in runs
+            if run.status != "finished"
+        ),
         inequalities=inequalities(found, labels),
         remarks=remarks(runs, labels),
         caveats=tuple(caveats(runs, workloads)),
@@ -60,8 +52,8 @@ def answer_of(
     )
 
 
-def _failure(run: RunData, label: str) -> str:
-    return f"{label}: {run.standing}" + (f": {run.error}" if run.error and run.error != run.status else "")
+def _own_error(run: RunData) -> str:
+    return run.error if run.error and run.error != run.status else ""
 
 
 def _workload_answer(
@@ -95,19 +87,18 @@ def _workload_answer(
         for run in runs
     ]
     own = [one for one in comparisons if set(one.ids) <= set(cells)]
-    said = "; ".join(filter(None, (leads_in_words(leads), other_metrics(leads, own, labels))))
     return WorkloadAnswer(
         workload=workload,
-        title=_title(workload, runs),
+        facts=_shared_facts(runs),
         levels=tuple(levels),
         columns=tuple(columns),
         leads=tuple(leads),
-        sentence=said or _alone([one for one in columns if one.cells], levels, of=len(columns)),
+        others=tuple(other_differences(leads, own, labels)),
     )
 
 
-def _title(workload: str, runs: Sequence[RunData]) -> str:
-    """What all runs of a workload share: its name and lengths, the model, the GPU."""
+def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:
+    """What all runs of a workload share: lengths, the model, the GPU."""
     sizes = {
         tuple(_length_text(mapping(run.config.get("workload")).get(f"{way}_tokens")) for way in ("input", "output"))
         for run in runs
@@ -115,9 +106,9 @@ def _title(workload: str, runs: Sequence[RunData]) -> str:
     lengths = sizes.pop() if len(sizes) == 1 else ("", "")
     models = {(run.fact("model") or "").rstrip("/").rsplit("/", 1)[-1] for run in runs}
     machines = {run.fact("gpu") or "" for run in runs}
-    parts = [workload, f"{lengths[0]} in / {lengths[1]} out" if all(lengths) else ""]
+    parts = [f"{lengths[0]} in / {lengths[1]} out" if all(lengths) else ""]
     parts += [next(iter(one)) for one in (models, machines) if len(one) == 1]
-    return " · ".join(part for part in parts if part and part != "none")
+    return tuple(part for part in parts if part and part != "none")
 
 
 def _length_text(length: Any) -> str:
@@ -137,21 +128,3 @@ def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
     codes = tuple(code for code in level.doubts if not type_of(code).mark) if level.verdict != "valid" else ()
     wide = is_wide(codes_of_mean(level, entrant))
     return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)
-
-
-def _alone(measured: Sequence[AnswerColumn], levels: Sequence[str], *, of: int) -> str:
-    """What the only run that was measured shows: its highest throughput, and what one gets at its lowest load."""
-    if len(measured) != 1:
-        return ""
-    column = measured[0]
-    known = [level for level in levels if column.cells[level].value and column.cells[level].verdict != "void"]
-    if not known:
-        return ""
-    top = max(known, key=lambda level: column.cells[level].value or 0.0)
-    shown = dict.fromkeys((known[0], top))
-    clauses = []
-    for level in shown:
-        cell = column.cells[level]
-        ttft = f", TTFT p50 {number(cell.ttft_ms)} ms" if cell.ttft_ms is not None else ""
-        clauses.append(f"{level_words(level)}: {cell.text} tok/s{ttft}")
-    return (f"only {column.label} was measured: " if of > 1 else "") + "; ".join(clauses)

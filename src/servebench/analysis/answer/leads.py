@@ -1,25 +1,19 @@
-"""Who leads at a load level, by how much, and that in words."""
+"""Who leads at a load level, and by how much."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations, groupby
+from itertools import combinations
 
-from servebench.analysis.answer.model import AnswerCell, LevelLead
+from servebench.analysis.answer.model import AnswerCell, LevelLead, OtherDifference
 from servebench.analysis.comparison.compare import SIGNIFICANCE
 from servebench.analysis.comparison.decisions import starts_may_differ
-from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow
-from servebench.analysis.comparison.starts import EARLIER_STARTS
+from servebench.analysis.comparison.model import Comparison, ComparisonRow
+from servebench.analysis.verdict import MethodKind
 from servebench.contracts.labels import RunLabel
-from servebench.contracts.point_row import level_words
-from servebench.util.figures import number
 
 THROUGHPUT = "output_throughput_tok_s"
-AHEAD_MIN = 0.03
-"""Smaller leads of single starts are not worth a word: starts of one engine often differ by as much."""
-TIMES_FROM = 1.0
-"""From this lead on, a factor is easier to read than a percentage."""
 
 
 def find_lead(
@@ -68,7 +62,10 @@ def find_lead(
         codes=tuple(dict.fromkeys(code for one in rows.values() if one is not None for code in one.doubts)),
         within=_equal_within(row_between(a, b, level, comparisons) for a, b in combinations(order, 2)),
         behind=tuple((labels[run].series, values[run] / values[first] - 1) for run in rows if run not in open_rivals),
-        by_earlier=any(one is not None and one.method.endswith(EARLIER_STARTS) for one in rows.values()),
+        by_earlier=any(
+            one is not None and one.method is not None and one.method.kind is MethodKind.EARLIER_STARTS
+            for one in rows.values()
+        ),
     )
 
 
@@ -118,110 +115,23 @@ def row_between(
     return None
 
 
-def lead_text(lead: LevelLead) -> str:
-    """Return a lead with its interval: `41% [35, 48] more tok/s than x`, `2.3 times [2.1, 2.6] the tok/s of x`."""
-    ends = lead.low, lead.high
-    if lead.size >= TIMES_FROM:
-        interval = "" if None in ends else f" [{', '.join(number(1 + (end or 0), 2) for end in ends)}]"
-        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival}"
-    digits = 0 if lead.size >= 0.1 else 1
-    interval = "" if None in ends else f" [{', '.join(f'{100 * (end or 0):.{digits}f}' for end in ends)}]"
-    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival}"
-
-
-def _ahead(leads: Sequence[LevelLead]) -> str:
-    """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
-    leaves out 0, where a level is one of many questions."""
-    ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.over_starts and lead.size >= AHEAD_MIN)]
-    if not ahead:
-        return ""
-    most = max(ahead, key=lambda lead: lead.size)
-    at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
-    of = f" of {most.rival}" if len(most.tied) > 1 else ""
-    but = f"; with one start of each, up to {most.bound:.0%} may be chance"
-    if most.over_starts:
-        but = ", which is too little to matter" if most.certain else ", which may still be chance"
-    return f" ({most.leader} is {most.size:.0%} ahead{of}{at}{but})"
-
-
-NAMED_MAX = 4
-"""More runs without a difference are only counted."""
-PAIRS_MAX = 3
-"""More pairs that differ in other metrics are only counted."""
-
-
-def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool]:
-    """What neighbouring levels must share to be one clause: the leader, or those between which there is no clear difference."""
-    who = lead.leader if lead.clear else frozenset((lead.leader, *lead.tied))
-    return who, lead.clear, lead.within is not None
-
-
-def _behind(leads: Sequence[LevelLead]) -> str:
-    """Who is clearly slower than the leader where others are not, with the distance at the heaviest level."""
-    last = leads[-1]
-    if not last.behind:
-        return ""
-    named = [f"{name} ({100 * share:+.0f}%)" for name, share in last.behind[: NAMED_MAX - 1]]
-    more = len(last.behind) - len(named)
-    names = ", ".join([*named, *([f"{more} more"] if more else [])])
-    at = f" at {level_words(last.level)}" if len(leads) > 1 else ""
-    return f"; behind {last.leader}{at}: {names}"
-
-
-def leads_in_words(leads: Sequence[LevelLead]) -> str:
-    """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
-    clauses = []
-    for (_, clear, same), found in groupby(leads, key=_kind):
-        group = list(found)
-        last = group[-1]
-        begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
-        if clear:
-            text = f"{last.leader} gives {lead_text(last)}"
-            if len(group) > 1:
-                text = f"{last.leader} leads, at {level_words(last.level)} with {lead_text(last)}"
-        else:
-            names = list(dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied)))
-            if len(names) > NAMED_MAX:
-                names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
-            both = f"{', '.join(names[:-1])} and {names[-1]}"
-            bound = max(lead.within or 0.0 for lead in group)
-            text = f"no clear difference in tok/s between {both}"
-            text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
-            text += "" if same else _ahead(group) + _behind(group)
-        but = _but("provisional", [lead for lead in group if lead.codes], group)
-        but += _but("different settings", [lead for lead in group if lead.clear and lead.unequal_rival], group)
-        clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
-    return "; ".join(clauses)
-
-
-def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> list[str]:
-    """What holds for some levels of a clause, with these levels if it does not hold for all."""
-    if not found:
-        return []
-    *first, last = (lead.level for lead in found)
-    some = " and ".join(filter(None, (", ".join(level_words(one, short=True) for one in first), level_words(last))))
-    return [word if len(found) == len(group) else f"{word} at {some}"]
-
-
-def other_metrics(leads: Sequence[LevelLead], comparisons: Iterable[Comparison], labels: Mapping[str, RunLabel]) -> str:
+def other_differences(
+    leads: Sequence[LevelLead], comparisons: Iterable[Comparison], labels: Mapping[str, RunLabel]
+) -> list[OtherDifference]:
     """Return what differs by the comparisons between runs whose throughput does not at a level, such as latency at a rate that
     all engines complete: of each pair the largest change."""
     open_at = {lead.level: {lead.leader, *lead.tied} for lead in leads if not lead.clear}
     found = []
     for one in comparisons:
-        pair = {labels[run].series for run in one.ids}
+        baseline, candidate = (labels[run].series for run in one.ids)
         rows = [
             row
-            for row in one.rows
-            if pair <= open_at.get(row.level, set())
-            and row.competes
+            for row in one.competing
+            if {baseline, candidate} <= open_at.get(row.level, set())
             and row.result in ("faster", "slower")
             and row.metric.name != THROUGHPUT
         ]
         if rows:
-            row = max(rows, key=lambda row: abs(row.effect or 0.0))
-            worse = "worse" if row.metric is FAILED else row.result
-            baseline, candidate = (labels[run].series for run in one.ids)
-            found.append(f"{candidate} is {worse} than {baseline}: {row.description}")
-    more = [f"{len(found) - PAIRS_MAX} more pairs differ"] if len(found) > PAIRS_MAX else []
-    return "; ".join([*found[:PAIRS_MAX], *more])
+            largest = max(rows, key=lambda row: abs(row.effect or 0.0))
+            found.append(OtherDifference(baseline=baseline, candidate=candidate, row=largest))
+    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from servebench.analysis.comparison.model import Comparison
+from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.analysis.warnings.catalog import type_of
 from servebench.util.figures import plus_minus
 
@@ -83,15 +84,36 @@ class LevelLead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherDifference:
+    """A difference between two runs in another metric than throughput, by their labels."""
+
+    baseline: str
+    candidate: str
+    row: ComparisonRow
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkloadAnswer:
-    """One workload: its runs by load level, who leads at each, and that in words."""
+    """One workload: its runs by load level, who leads at each, and what else differs where nobody does.
+
+    `facts` are what all its runs share: lengths, the model, the GPU. Where only one of its runs was measured, there are no leads.
+    """
 
     workload: str
-    title: str
+    facts: tuple[str, ...]
     levels: tuple[str, ...]
     columns: tuple[AnswerColumn, ...]
     leads: tuple[LevelLead, ...]
-    sentence: str
+    others: tuple[OtherDifference, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedRun:
+    """A run that has not finished: its label, how it stands, and the error that the user saw."""
+
+    label: str
+    standing: str
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,15 +177,69 @@ def labels_of_unequal(found: Sequence[Inequality]) -> list[str]:
     return list(dict.fromkeys(name for one in found for names in one.values.values() for name in names))
 
 
+class Purpose(StrEnum):
+    """Why to run a command next."""
+
+    FINISH = "finish"
+    """Measure what is missing."""
+    TRY_AGAIN = "try_again"
+    """Try the failed runs again."""
+    MEND = "mend"
+    """Mend the argument that failed."""
+    DECIDE = "decide"
+    """Decide what is open, with `count` more starts of each."""
+    BETTER = "better"
+    """Measure `count` of `of` doubtful points longer."""
+    MORE_STARTS = "more_starts"
+    """Get a verdict from `count` times this study."""
+    UNTIL_DECIDED = "until_decided"
+    """Get a verdict by adding starts until there is one."""
+    CHARTS = "charts"
+    """See all charts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NextStep:
-    """A command to run next, why, and about how long it takes."""
+    """A command to run next, what for, and about how long it takes. `purposes` say which counts have a value."""
 
     command: str
-    why: str
+    purposes: tuple[Purpose, ...]
+    count: int = 0
+    of: int = 0
     seconds: float | None = None
     continues: bool = False
     """Whether it measures what is missing."""
+
+
+class CaveatKind(StrEnum):
+    """What holds for a whole answer; in brackets, which fields of a Caveat have a value."""
+
+    IMITATED = "imitated"
+    """The engines are emulated or simulated (`how`)."""
+    OUT_OF_LINE = "out_of_line"
+    """Each user of a run got far less at a level than at a heavier one (`label`, `level`, `heavier`, `factor`)."""
+    ONE_START_EACH = "one_start_each"
+    """The leads are differences of single starts."""
+    NO_VERDICT_YET = "no_verdict_yet"
+    """No lead is a verdict, and more starts may make it one."""
+    BY_EARLIER = "by_earlier"
+    """With few starts of each, leads rest on how much earlier starts differed."""
+    WIDE = "wide"
+    """Intervals are wider than `limits`, which `keys` make narrower."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caveat:
+    """What holds for a whole answer. `kind` says which of the other fields have a value."""
+
+    kind: CaveatKind
+    how: str = ""
+    label: str = ""
+    level: str = ""
+    heavier: str = ""
+    factor: float = 0.0
+    limits: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +247,10 @@ class Answer:
     """All that one screen says of some runs. `comparisons` are those that it rests on."""
 
     workloads: tuple[WorkloadAnswer, ...]
-    failures: tuple[str, ...] = ()
+    failures: tuple[FailedRun, ...] = ()
     inequalities: tuple[Inequality, ...] = ()
     remarks: tuple[Remark, ...] = ()
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
     limits: tuple[str, ...] = ()
     next_steps: tuple[NextStep, ...] = ()
     comparisons: tuple[Comparison, ...] = field(default=(), repr=False)

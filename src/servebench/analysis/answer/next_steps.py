@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Iterable, Sequence
 
-from servebench.analysis.answer.model import LevelLead, NextStep, WorkloadAnswer
+from servebench.analysis.answer.model import LevelLead, NextStep, Purpose, WorkloadAnswer
 from servebench.analysis.comparison.compare import STARTS_ADVISED
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.run_comparison import seconds_per_start
@@ -29,7 +29,8 @@ def decide_step(decision: StudyDecision, name: str) -> NextStep | None:
     starts, seconds = more
     return NextStep(
         command=f"servebench resume {name} --budget {max(1, math.ceil(seconds * SPARE / 60))}m",
-        why=f"to decide what is open, about {starts} more start{'s' * (starts > 1)} of each",
+        purposes=(Purpose.DECIDE,),
+        count=starts,
         seconds=seconds,
     )
 
@@ -43,43 +44,38 @@ def next_steps(
 ) -> Iterable[NextStep]:
     """Yield what to run next: what is missing, then what would decide and settle doubts, then what shows more."""
     statuses = {run.status for run in runs}
-    todo = ["measure what is missing"] if statuses & UNFINISHED else []
+    todo = [Purpose.FINISH] if statuses & UNFINISHED else []
     remedies = {remedy_of(run.failure) for run in runs if run.status == "failed"}
-    todo += ["try the failed runs again"] if remedies - {"mend"} else []
+    todo += [Purpose.TRY_AGAIN] if remedies - {"mend"} else []
     if todo:
         failed = " --failed" if "again" in remedies else ""
-        yield NextStep(command=f"servebench resume {name}{failed}", why=", ".join(todo), continues=True)
+        yield NextStep(command=f"servebench resume {name}{failed}", purposes=tuple(todo), continues=True)
     if "mend" in remedies and words:
-        todo.append("mend the argument that failed")
-        yield NextStep(command=command_again(words), why=todo[-1], continues=True)
+        todo.append(Purpose.MEND)
+        yield NextStep(command=command_again(words), purposes=(Purpose.MEND,), continues=True)
     if decision is not None and (step := decide_step(decision, name)) is not None:
         yield step
     # where no request succeeded, a longer measurement would not either
     doubtful = [row for run in runs for row in run.point_rows if row.verdict != "valid" and row.requests_ok != 0]
     again = sum(needs_again(row.verdict, row.doubts) for row in doubtful)
     # points of a study that is not whole are measured first
-    if again and not statuses & UNFINISHED:
+    if again and not {Purpose.FINISH, Purpose.TRY_AGAIN} & set(todo):
         yield NextStep(
             command=f"servebench resume {name} --better",
-            why=f"{_which(again, len(doubtful))}, twice as long",
+            purposes=(Purpose.BETTER,),
+            count=again,
+            of=len(doubtful),
             seconds=sum(map(_better_s, runs)),
         )
     if decision is None and words and not todo and (step := _starts_step(runs, workloads, words)) is not None:
         yield step
     if any(run.point_rows for run in runs):
-        yield NextStep(command=f"servebench report {name} --open", why="all charts")
+        yield NextStep(command=f"servebench report {name} --open", purposes=(Purpose.CHARTS,))
 
 
 def command_again(words: Sequence[str]) -> str:
     """Return the command of a study, to run it once more: a name can be given only once."""
     return f"servebench {shlex.join(word for word in words if not word.startswith('study.name='))}"
-
-
-def _which(again: int, doubtful: int) -> str:
-    """How many of the doubtful points a longer measurement may settle."""
-    if again == doubtful:
-        return f"the {again} points in doubt" if again > 1 else "the point in doubt"
-    return f"{again} of the {doubtful} points in doubt"
 
 
 def _starts_step(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], words: Sequence[str]) -> NextStep | None:
@@ -88,12 +84,12 @@ def _starts_step(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], w
         return None
     same = [word for word in words if not word.startswith("study.starts=")]
     if not one_start(runs):
-        why = "for a verdict: adds starts until there is one"
-        return NextStep(command=f"{command_again(same)} study.until=decided", why=why)
+        return NextStep(command=f"{command_again(same)} study.until=decided", purposes=(Purpose.UNTIL_DECIDED,))
     each = [seconds_per_start(run) for run in runs]
     return NextStep(
         command=f"{command_again(same)} study.starts={STARTS_ADVISED}",
-        why=f"for a verdict, {STARTS_ADVISED} times this study",
+        purposes=(Purpose.MORE_STARTS,),
+        count=STARTS_ADVISED,
         seconds=STARTS_ADVISED * sum(one or 0.0 for one in each) if None not in each else None,
     )
 

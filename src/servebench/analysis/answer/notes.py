@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from servebench.analysis.answer.model import AnswerColumn, Inequality, Remark, WorkloadAnswer
+from servebench.analysis.answer.model import AnswerColumn, Caveat, CaveatKind, Inequality, Remark, WorkloadAnswer
 from servebench.analysis.answer.next_steps import one_start
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import SettingDifference
@@ -16,7 +16,6 @@ from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.contracts.stored import RunData
-from servebench.util.figures import number
 
 WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest")
 """Facts of the model's files. One that differs between some runs makes the later ones differ between the same."""
@@ -143,41 +142,39 @@ def _without_implied(found: Mapping[tuple[str, Any], Inequality]) -> list[Inequa
     return [one for (key, where), one in found.items() if not implied(key, where)]
 
 
-def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Iterable[str]:
+def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Iterable[Caveat]:
     """Yield what holds for the whole answer."""
     if how := imitated(run.fact("launch") for run in runs):
-        yield f"{how.capitalize()} engines: these numbers do not describe the real ones."
+        yield Caveat(kind=CaveatKind.IMITATED, how=how)
     for one in workloads:
         for column in one.columns:
             yield from _out_of_line(column, one.levels)
     leads = [lead for one in workloads for lead in one.leads if lead.clear]
     if leads and not any(lead.verdict for lead in leads):
         if one_start(runs):
-            yield "One start of each: these are differences of these starts, not yet a verdict on the engines."
+            yield Caveat(kind=CaveatKind.ONE_START_EACH)
         # what is provisional, or of different settings, is so in the sentence: more starts would not change it
         elif not all(lead.codes or lead.unequal for lead in leads):
-            yield "No lead is a verdict on the engines yet: study.until=decided adds starts until there is one."
-
+            yield Caveat(kind=CaveatKind.NO_VERDICT_YET)
     if any(lead.by_earlier for lead in leads):
-        yield "With few starts of each, how sure these leads are rests on how much earlier starts of the same set-ups differed."
+        yield Caveat(kind=CaveatKind.BY_EARLIER)
     shown = (cell for one in workloads for column in one.columns for cell in column.cells.values())
-    if any(cell.wide for cell in shown) and (wide := wide_caveat(runs)):
-        yield wide
+    if any(cell.wide for cell in shown):
+        yield from _wide(runs)
 
 
-def wide_caveat(runs: Sequence[RunData]) -> str:
-    """Return what points with a wide interval are wider than, and what makes them narrower; empty without any."""
+def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:
+    """What points with a wide interval are wider than, and what makes them narrower."""
     wide = {code for run in runs for row in run.point_rows for code in row.doubts}
     limits = [one.wide for one in CATALOG.values() if one.wide and one.code in wide]
-    if not limits:
-        return ""
-    than, keys = (" or ".join(parts) for parts in zip(*limits, strict=True))
-    # the mean of few starts is as wide as they differ, however long their points are
-    starts = " or study.starts" if any(len({row.start_id for row in run.point_rows}) > 1 for run in runs) else ""
-    return f"Wide: the interval is wider than {than}; raise {keys}{starts}."
+    if limits:
+        than, keys = zip(*limits, strict=True)
+        # the mean of few starts is as wide as they differ, however long their points are
+        several = any(len({row.start_id for row in run.point_rows}) > 1 for run in runs)
+        yield Caveat(kind=CaveatKind.WIDE, limits=than, keys=(*keys, *(["study.starts"] if several else [])))
 
 
-def _out_of_line(column: AnswerColumn, levels: Sequence[str]) -> Iterable[str]:
+def _out_of_line(column: AnswerColumn, levels: Sequence[str]) -> Iterable[Caveat]:
     """The levels at which each user got far less than at the next, heavier one."""
     speeds = [
         (level, cell.value / int(level))
@@ -186,7 +183,6 @@ def _out_of_line(column: AnswerColumn, levels: Sequence[str]) -> Iterable[str]:
     ]
     for (level, speed), (heavier, more) in pairwise(speeds):
         if speed * OUT_OF_LINE < more:
-            yield (
-                f"{column.label} at {level_words(level)}: {number(more / speed, 2)} times slower for each user than at "
-                f"{level_words(heavier)}, so something held it up: measure it again."
+            yield Caveat(
+                kind=CaveatKind.OUT_OF_LINE, label=column.label, level=level, heavier=heavier, factor=more / speed
             )

@@ -44,6 +44,7 @@ from servebench.analysis.comparison.methods import missing_row
 from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartValues
 from servebench.analysis.comparison.starts import as_relative, group_by_start
 from servebench.analysis.statistics import Floats
+from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind, without_repeats
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
@@ -218,23 +219,10 @@ def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side]:
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Void:
-    """A level with a void point: the codes of its warnings, and whether another start may replace it."""
-
-    codes: str
-    replaced: bool
-
-    @property
-    def why(self) -> str:
-        """What it means for a decision."""
-        how = "(another start may replace it)" if self.replaced else f"in {VOID_ATTEMPTS} starts, not measured again"
-        return f"void point {how}: {self.codes}"
-
-
-def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, _Void]]:
-    """The sides with the starts of each level before the first void one, which is no evidence, and the levels that have one."""
-    voids: dict[str, _Void] = {}
+def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, Reason]]:
+    """The sides with the starts of each level before the first void one, which is no evidence, and why by level where there is
+    one."""
+    voids: dict[str, Reason] = {}
     kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
     for level in dict.fromkeys(point.level for side in (a, b) for point in side.samples):
         starts = [group_by_start([point for point in side.samples if point.level == level]) for side in (a, b)]
@@ -244,28 +232,30 @@ def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, _Void]]:
             for side in starts
         ]
         if void:
-            codes = ", ".join(dict.fromkeys(code for point in void for code in point.doubts)) or "void"
-            voids[level] = _Void(codes=codes, replaced=all(may_be_replaced(one.verdict, one.row.point) for one in void))
+            codes = tuple(dict.fromkeys(code for point in void for code in point.doubts))
+            replaced = all(may_be_replaced(one.verdict, one.row.point) for one in void)
+            kind = ReasonKind.VOID_TO_REPLACE if replaced else ReasonKind.VOID_FOR_GOOD
+            voids[level] = Reason(kind, codes=codes, needed=0 if replaced else VOID_ATTEMPTS)
         for found, side in zip(kept, starts, strict=True):
             found += [point for start in side[: min(whole) if void else None] for point in start]
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1])), voids
 
 
-def _with_void(rows: Sequence[Decision], voids: Mapping[str, _Void]) -> list[Decision]:
+def _with_void(rows: Sequence[Decision], voids: Mapping[str, Reason]) -> list[Decision]:
     """The rows with those of levels that void points keep open, or leave without a decision."""
     found = list(rows)
     for level, void in voids.items():
-        verdict: Verdict = "open" if void.replaced else "not compared"
+        verdict: Verdict = "open" if void.kind is ReasonKind.VOID_TO_REPLACE else "not compared"
         own = [one for one in found if one.level == level and one.row.starts is not None]
         if not own:
             found = [one for one in found if one.level != level]
-            found.append(Decision(row=missing_row(level, DECIDING[0], void.why), verdict=verdict))
+            found.append(Decision(row=missing_row(level, DECIDING[0], void), verdict=verdict))
         elif _level_verdict(own) == "open":
             found = [
                 replace(
                     one,
-                    verdict=one.verdict if void.replaced else verdict,
-                    row=replace(one.row, why="; ".join(filter(None, (one.row.why, void.why)))),
+                    verdict=one.verdict if verdict == "open" else verdict,
+                    row=replace(one.row, reasons=without_repeats((*one.row.reasons, void))),
                 )
                 if one.level == level
                 else one
@@ -292,7 +282,7 @@ def _tested(one: Decision, look: int) -> Decision:
         return one
     difference, error, freedom = moderated(first_starts(values, look))
     row = _with_interval(one.row, look, (float(difference), float(error), float(freedom)), SPENT / look)
-    row = replace(row, p=float(_two_sided(difference, error, freedom)), why="" if row.competes else row.why)
+    row = replace(row, p=float(_two_sided(difference, error, freedom)), reasons=() if row.competes else row.reasons)
     return replace(one, row=row, starts=look)
 
 
@@ -311,7 +301,11 @@ def _with_interval(row: ComparisonRow, look: int, estimate: tuple[float, float, 
     low, high = as_relative((difference - half, difference + half))
     wider = 1 + (row.widened[look - 1] if row.widened else 0.0)
     return replace(
-        row, effect=math.expm1(difference), low=(1 + low) / wider - 1, high=(1 + high) * wider - 1, method="starts"
+        row,
+        effect=math.expm1(difference),
+        low=(1 + low) / wider - 1,
+        high=(1 + high) * wider - 1,
+        method=Method(MethodKind.LOOKS, (look, look)),
     )
 
 

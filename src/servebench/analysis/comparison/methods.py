@@ -36,9 +36,9 @@ from servebench.analysis.comparison.within_run import (
 )
 from servebench.analysis.estimate import mean_of
 from servebench.analysis.statistics import Z_95, Floats
+from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 
-ONE_START = "one start each: no verdict on the engines"
-WITHIN_RUN = "this start only"
+WITHIN_RUN = Method(MethodKind.WITHIN_RUN)
 
 Points = Sequence[ComparedPoint]
 
@@ -53,9 +53,9 @@ def compare_level(level: str, baseline: Side, candidate: Side, metrics: Sequence
     return [row for row in (*rows, _compare_failures(level, ours, theirs, paired)) if row is not None]
 
 
-def missing_row(level: str, metric: Metric, why: str) -> ComparisonRow:
+def missing_row(level: str, metric: Metric, reason: Reason) -> ComparisonRow:
     """Return a row that cannot be compared."""
-    return ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, why=why, competes=False)
+    return ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, reasons=(reason,), competes=False)
 
 
 def _compare_metric(
@@ -76,19 +76,19 @@ def _compare_metric(
         ]
         if not any(known) and stored == [None, None]:
             return None
-        lacking = " and the ".join(name for name, own in zip(("baseline", "candidate"), known, strict=True) if not own)
-        what = "such number" if None in stored else "single requests"
-        row = missing_row(level, metric, f"there are no {what} of the {lacking}")
+        lacking = [name for name, own in zip(("baseline", "candidate"), known, strict=True) if not own]
+        kind = ReasonKind.METRIC_MISSING if None in stored else ReasonKind.REQUESTS_MISSING
+        row = missing_row(level, metric, Reason(kind, side=lacking[0] if len(lacking) == 1 else "both"))
         return replace(row, baseline=stored[0], candidate=stored[1])
     fewest = min(sum(part.size for part in parts) for side in known for parts in side)
     if fewest < metric.requests_min:
-        unit = "requests in a start" if metric.percent is not None else "slices of time"
+        kind = ReasonKind.FEW_REQUESTS if metric.percent is not None else ReasonKind.FEW_SLICES
         return ComparisonRow(
             level=level,
             metric=metric,
             baseline=None,
             candidate=None,
-            why=f"{fewest} {unit}, {metric.requests_min} are needed",
+            reasons=(Reason(kind, count=fewest, needed=metric.requests_min),),
         )
     complete = [len(side) for side in values] == [len(side) for side in known]
     starts = StartValues(
@@ -104,7 +104,7 @@ def _compare_metric(
     )
     spreads = known_spreads(level, metric.name, baseline[0], candidate[0])
     row = _with_difference(level, metric, starts, spreads)
-    if row.starts is None or row.method:
+    if row.starts is None or row.method is not None:
         return row
     rows = [[point.row for points in starts for point in points] for _, starts in (baseline, candidate)]
     return _within_run(row, known, [shown_intervals(own, metric.name) for own in rows])
@@ -120,8 +120,7 @@ def _with_difference(
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
     row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
     if not (np.isfinite(starts.baseline).all() and np.isfinite(starts.candidate).all()):
-        why = "so many requests failed that this has no finite value: see failed requests"
-        return replace(row, starts=None, why=why)
+        return replace(row, starts=None, reasons=(Reason(ReasonKind.REQUESTS_FAILED),))
     if min(starts.baseline.size, starts.candidate.size) >= STARTS_MIN:
         return _tested(row, compare_starts(starts))
     return row if spreads is None else _tested(row, compare_with_known_spread(starts, *spreads))
@@ -169,11 +168,11 @@ def _within_run(
     for starts, logs, own in zip(values, (row.starts.baseline, row.starts.candidate), shown, strict=True):
         interval = log_interval([part for parts in starts for part in parts], row.metric.percent, own)
         if interval is None:
-            return replace(row, why=f"{ONE_START}; too few requests for an interval")
+            return replace(row, reasons=(Reason(ReasonKind.ONE_START), Reason(ReasonKind.FEW_FOR_INTERVAL)))
         sides.append((float(logs.mean()), interval))
     low, high = as_relative(log_ratio_interval(sides[0], sides[1]))
     effect = float(np.expm1(sides[1][0] - sides[0][0]))
-    return replace(row, effect=effect, low=low, high=high, method=WITHIN_RUN, why=ONE_START)
+    return replace(row, effect=effect, low=low, high=high, method=WITHIN_RUN, reasons=(Reason(ReasonKind.ONE_START),))
 
 
 def _compare_failures(
@@ -198,7 +197,12 @@ def _compare_failures(
         return replace(row, effect=test.difference, low=test.low, high=test.high, p=test.p, method=test.method)
     effect = middle[1] - middle[0]
     return replace(
-        row, effect=effect, low=effect - Z_95 * error, high=effect + Z_95 * error, method=WITHIN_RUN, why=ONE_START
+        row,
+        effect=effect,
+        low=effect - Z_95 * error,
+        high=effect + Z_95 * error,
+        method=WITHIN_RUN,
+        reasons=(Reason(ReasonKind.ONE_START),),
     )
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
-from servebench.contracts.point_row import POINT_COLUMNS, PointRow, level_words
-from servebench.util.figures import change, change_interval
+from servebench.analysis.verdict import Method, Reason, ReasonKind
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 
 VALUES_MIN = 12
 """The fewest requests, or slices of time, of a start: its slow waves need four values each (`rates.SLOW_WAVES`)."""
@@ -142,9 +142,10 @@ class ComparisonRow:
     p_corrected: float | None = None
     result: Result = "not enough data"
     bound: float | None = None
-    method: str = ""
+    method: Method | None = None
     starts: StartValues | None = None
-    why: str = ""
+    reasons: tuple[Reason, ...] = ()
+    """Why it has no verdict, or what its verdict rests on."""
     competes: bool = True
     doubts: tuple[str, ...] = ()
     widened: tuple[float, ...] = ()
@@ -188,19 +189,18 @@ class ComparisonRow:
             result=results.get(self.result, self.result),
         )
 
-    @property
-    def description(self) -> str:
-        """What changed, by how much, and where."""
-        if self.effect is None or self.low is None or self.high is None:
-            return f"{self.metric.title} at {level_words(self.level)}"
-        size = f"{100 * self.effect:+.1f} points" if self.metric is FAILED else change(self.effect)
-        return f"{self.metric.title} {size} {change_interval(self.low, self.high)} at {level_words(self.level)}"
+    def has(self, kind: ReasonKind) -> bool:
+        """Return whether this is one of its reasons."""
+        return any(one.kind is kind for one in self.reasons)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Two runs compared. `bound` goes with the result *no difference*; `ids` are the run ids of the labels `baseline` and
-    `candidate`."""
+    `candidate`.
+
+    `starts` and `start_seconds` are how many starts each run has and how long one was measured; without them the number of
+    starts was not fixed before."""
 
     baseline: str
     candidate: str
@@ -209,10 +209,18 @@ class Comparison:
     unequal: tuple[SettingDifference, ...]
     margin: float
     result: Result | Literal["mixed"]
-    summary: str
     bound: float | None = None
+    starts: tuple[int, int] | None = None
+    start_seconds: tuple[float | None, float | None] = (None, None)
+    not_started: tuple[str, ...] = ()
+    """The labels of those of the two runs that never started."""
+
+    @property
+    def competing(self) -> tuple[ComparisonRow, ...]:
+        """The rows whose results count."""
+        return tuple(row for row in self.rows if row.competes)
 
     @property
     def regressions(self) -> tuple[ComparisonRow, ...]:
         """The competing rows in which the candidate is worse."""
-        return tuple(row for row in self.rows if row.competes and row.result == "slower")
+        return tuple(row for row in self.competing if row.result == "slower")

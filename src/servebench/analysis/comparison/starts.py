@@ -9,6 +9,7 @@ import numpy as np
 
 from servebench.analysis.comparison.model import ComparedPoint, Side, StartSpread, StartValues
 from servebench.analysis.statistics import Floats, Interval
+from servebench.analysis.verdict import Method, MethodKind
 from servebench.contracts.estimate import CONFIDENCE
 
 STARTS_MIN = 2
@@ -30,7 +31,7 @@ class StartTest:
     low: float
     high: float
     p: float
-    method: str
+    method: Method
 
 
 def group_by_start(points: Points) -> list[list[ComparedPoint]]:
@@ -66,9 +67,7 @@ def compare_starts(values: StartValues, *, least_error: float = 0.0, confidence:
 
     a, b = values.baseline, values.candidate
     difference, error, freedom = (float(one) for one in _difference(a, b, values.paired))
-    method = (
-        f"paired t-test over {a.size} starts" if values.paired else f"Welch's t-test over {a.size} and {b.size} starts"
-    )
+    method = Method(MethodKind.PAIRED_STARTS if values.paired else MethodKind.STARTS, (a.size, b.size))
     error = max(error, least_error, UNEXPLAINED_SD)
     half = error * float(stdtrit(freedom, (1 + confidence) / 2))
     p = float(_two_sided(*(np.asarray(one) for one in (difference, error, freedom))))
@@ -101,9 +100,6 @@ def _two_sided(difference: Floats, error: Floats, freedom: Floats) -> Floats:
     return found
 
 
-EARLIER_STARTS = "earlier starts"
-
-
 def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: StartSpread) -> StartTest:
     """Compare two sides of few starts by the spread of earlier starts of their set-ups (Welch 1947).
 
@@ -123,7 +119,7 @@ def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: St
         low=difference - half,
         high=difference + half,
         p=float(2 * stdtr(freedom, -abs(difference) / error)),
-        method=f"spread of {ours.count} and {theirs.count} {EARLIER_STARTS}",
+        method=Method(MethodKind.EARLIER_STARTS, (ours.count, theirs.count)),
     )
 
 

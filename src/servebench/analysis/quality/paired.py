@@ -62,7 +62,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(binomtest(only_first, pairs, 0.5).pvalue) if pairs else 1.0
 
 
-def questions_needed(discordant: float, difference: float, *, alpha: float = ALPHA, power: float = POWER) -> int:
+def questions_needed(discordant: float, difference: float, *, alpha: float = ALPHA) -> int:
     """Return how many questions McNemar's test needs to find `difference` (a share) if `discordant` of the pairs differ.
 
     Connor, Biometrics 43 (1987). Raises ValueError when the difference is 0 or larger than the discordant share.
@@ -70,7 +70,7 @@ def questions_needed(discordant: float, difference: float, *, alpha: float = ALP
     gap = abs(difference)
     if not 0 < gap <= discordant <= 1:
         raise ValueError(f"need 0 < difference <= discordant <= 1, got {difference} and {discordant}")
-    z_alpha, z_power = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(power)
+    z_alpha, z_power = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(POWER)
     return ceil((z_alpha * sqrt(discordant) + z_power * sqrt(discordant - gap * gap)) ** 2 / (gap * gap))
 
 

@@ -125,7 +125,7 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
             whose = "its point" if score is first else f"the point of {score.entrant.name}"
             whose += f" at {level_words(level.label)}"
             why = f"{whose} has warnings of unknown size ({', '.join(codes)}); --with-doubtful accepts it"
-            yield f"provisional: {first.entrant.name} leads, and {why}"
+            yield f"{first.entrant.name} leads, and {why}"
         if level is own:
             bound = weights[0]
             continue
@@ -136,7 +136,7 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
         codes = list(dict.fromkeys((*bound.bounded, *weights[0].bounded)))
         if codes and np.expm1(least) <= (1 + bound.bound) * (1 + weights[0].bound) - 1:
             why = f"may account for the lead over {score.entrant.name}; --with-doubtful accepts it"
-            yield f"provisional: {', '.join(codes)} {why}"
+            yield f"{', '.join(codes)} {why}"
 
 
 def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[str]:

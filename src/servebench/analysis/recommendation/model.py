@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.analysis.comparison.model import ComparedPoint, ComparisonRow
-from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.slo import SloLimits
 from servebench.contracts.point_row import PointRow
+
+if TYPE_CHECKING:
+    from servebench.analysis.recommendation.rules import UseCase
 
 Outcome = Literal[
     "winner",
@@ -92,6 +94,14 @@ DecidedRow = Callable[[Score, Score], ComparisonRow | None]
 gives no verdict on them."""
 
 
+@dataclass(frozen=True)
+class NotRanked:
+    """A run without a score, by its label, and why."""
+
+    name: str
+    why: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """The answer for a use case among the entrants of one setup (model, GPU, workload).
@@ -111,7 +121,7 @@ class Recommendation:
     lead_high: float | None = None
     rival: str = ""
     why: str = ""
-    missing: tuple[str, ...] = ()
+    missing: tuple[NotRanked, ...] = ()
     changes: tuple[str, ...] = ()
     quality: tuple[str, ...] = ()
     one_start: bool = False

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.recommendation.model import Entrant, RankedLevel, Score
+from servebench.analysis.recommendation.model import Entrant, NotRanked, RankedLevel, Score
 from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.values import metric_interval, metric_value
@@ -21,7 +21,7 @@ class Ranking:
     it is undecided whether they meet the SLO."""
 
     scores: tuple[Score, ...]
-    missing: tuple[str, ...]
+    missing: tuple[NotRanked, ...]
     possible: tuple[Score, ...] = ()
 
 
@@ -35,7 +35,7 @@ def rank(case: UseCase, entrants: Sequence[Entrant]) -> Ranking:
         if isinstance(found, Score):
             (scores if found.level is not None or case.measure == "cold_start" else possible).append(found)
         if isinstance(found, str) or (found.level is None and case.measure != "cold_start"):
-            missing.append(f"{entrant.name}: {found if isinstance(found, str) else found.undecided}")
+            missing.append(NotRanked(entrant.name, found if isinstance(found, str) else found.undecided))
     sign = 1 if case.lower_is_better else -1
     ordered = sorted(scores, key=lambda score: sign * score.value)
     return Ranking(scores=tuple(ordered), missing=tuple(missing), possible=tuple(possible))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
@@ -46,17 +47,24 @@ class Figures:
     throughput: float | None = None
     ttft_ms: float | None = None
     void: int = 0
+    doubts: Mapping[str, int] = field(default_factory=dict)
+    """How many of its points each warning makes doubtful."""
+
+
+CandidateStatus = Literal["winner", "finalist", "in the race", "not tried yet", "left"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A candidate in the answer: its value of the objective, how far it is from stock, and how it ended. `run` is its run."""
+    """A candidate in the answer: its value of the objective, how far it is from stock, and how it ended (`left`: why it left the
+    race). `run` is its run."""
 
     run: str
     name: str
     origin: str
     settings: str
-    status: str
+    status: CandidateStatus
+    left: Left | None = None
     starts: int = 0
     blocks: int = 0
     value: float | None = None
@@ -78,7 +86,8 @@ class Contribution:
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
     """The whole answer. Minutes are engine minutes; `next_steps` are command lines with why to run them. `recommended` is the
-    candidate to use: the winner, or stock where that is as good. `command` is the one that made the study."""
+    candidate to use: the winner, or stock where that is as good. `command` is the one that made the study, `doubts` how many
+    points each warning makes doubtful, and `imitated` says how engines were that are not real."""
 
     study: str
     question: TuneQuestion
@@ -105,6 +114,8 @@ class TuneAnswer:
     least_budget: float = 0.0
     void: int = 0
     points: int = 0
+    doubts: Mapping[str, int] = field(default_factory=dict)
+    imitated: str = ""
     engine_file: str = ""
     engine_command: str = ""
     command: str = ""
@@ -220,6 +231,7 @@ def answer_of(
         least_budget=race.least_budget,
         void=sum(one.void for one in figures.values()),
         points=sum(one.blocks for one in tried),
+        doubts=dict(sum((Counter(one.doubts) for one in figures.values()), Counter())),
         would_change=tuple(_would_change(race, candidates, question, levels=levels, spaces=spaces)),
     )
 
@@ -291,6 +303,7 @@ def _tried(
         origin=candidate.origin,
         settings=describe_settings(candidate.settings),
         status="winner" if name == pick and not all_untried(race) else _status(race, name),
+        left=race.left.get(name),
         starts=len({(step.start, result.start_id) for step, result in steps}),
         blocks=len(steps),
         value=_value(race, name, question),
@@ -299,30 +312,13 @@ def _tried(
     )
 
 
-def _status(race: Race, name: str) -> str:
+def _status(race: Race, name: str) -> CandidateStatus:
     left = race.left.get(name)
     if name in race.finalists and (left is None or left.reason in ("slower", "budget")):
         return "finalist"
     if left is None:
         return "in the race" if race.results(name) else "not tried yet"
-    return left_text(left)
-
-
-def left_text(left: Left) -> str:
-    """Return why a candidate left, as people say it."""
-    behind = ""
-    if left.behind is not None and left.low is not None and left.high is not None:
-        share = [math.expm1(-part) for part in (left.behind, left.high, left.low)]
-        behind = f"{change(share[0])} {change_interval(share[1], share[2])} from the leader"
-    return {
-        "start failed": f"did not start: {left.note}",
-        "requests failed": f"requests failed: {left.note}",
-        "slo": f"missed the SLO: {left.note}",
-        "slower": f"left after round {left.round}: {behind}",
-        "budget": f"not in the finals: {behind}",
-        "not tried": "not tried: too little budget left",
-        "answers": f"changes answers: {left.note}",
-    }[left.reason]
+    return "left"
 
 
 def _with_front(tried: Sequence[Tried]) -> list[Tried]:

@@ -330,11 +330,6 @@ SCHEMA_NOT_ENFORCED = _define(
     "enforces schemas",
     affects=SPEED,
 )
-UNEQUAL_SETTINGS = _define(
-    "unequal_settings",
-    "the compared runs have different settings",
-    "make the listed settings equal, or declare the one under test with --varying",
-)
 FOREIGN = _define(
     "foreign",
     "measured by another tool, with its definitions and without servebench's checks",

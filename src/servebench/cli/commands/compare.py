@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +21,7 @@ from servebench.cli.command import (
 from servebench.cli.completion import complete_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
     from servebench.analysis.gate import Gate
-    from servebench.analysis.run_comparison import RunComparison, RunPair
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
@@ -73,15 +67,15 @@ def command(
     more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
     """
     from servebench.analysis.answer.next_steps import decide_step
-    from servebench.analysis.comparison.compare import MARGIN
-    from servebench.analysis.decided import as_studies_decided
+    from servebench.analysis.conclude import Options, conclude
     from servebench.analysis.fairness import check_varying
     from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
-    from servebench.analysis.run_comparison import compare_runs
-    from servebench.report.export.comparison import to_json, to_junit, to_markdown
+    from servebench.report.export.comparison import to_junit, to_markdown
+    from servebench.report.export.conclusions import to_json
     from servebench.report.files import write_file
     from servebench.report.terminal.answer import print_step
+    from servebench.report.terminal.comparison import print_comparison, print_pairs
     from servebench.report.terminal.decisions import print_decisions
     from servebench.report.terminal.tables import console
     from servebench.store.studies import command_words, find, load_outputs, load_study
@@ -90,31 +84,27 @@ def command(
     pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
     check_varying(varying, [run for pair in pairs for run in pair])
     earlier = [run for study in load_outputs(outputs) for run in study.runs]
-    found = compare_runs(
-        pairs, margin=margin or max_regression or MARGIN, with_doubtful=with_doubtful, varying=varying, earlier=earlier
-    )
     paths = dict.fromkeys(a.path.parent for a, b in pairs if a.study_id == b.study_id)
-    decided, decisions = as_studies_decided(
-        [one.comparison for one in found],
-        [load_study(path) for path in paths],
-        earlier,
-        margin=margin or max_regression,
-        varying=varying,
-    )
-    found = [replace(one, comparison=own) for one, own in zip(found, decided, strict=True)]
+    runs = list({run.run_id: run for pair in pairs for run in pair}.values())
+    options = Options(margin=margin or max_regression, varying=varying, with_doubtful=with_doubtful, answers=True)
+    concluded = conclude(runs, [load_study(path) for path in paths], options, pairs=pairs, earlier=earlier)
+    found = concluded.comparisons
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
     if markdown:
         write_file(markdown, to_markdown(found, gate))
     if junit:
         write_file(junit, to_junit(found, gate))
     if as_json:
-        click.echo(to_json(found), nl=False)
+        click.echo(to_json(concluded), nl=False)
     else:
         out = console()
         briefly = out.is_terminal and not verbose and baseline is None and len(found) > 1
-        _print(out, pairs, found, briefly=briefly)
+        if briefly:
+            print_pairs(concluded.answer, out)
+        for each in () if briefly else found:
+            print_comparison(each, out)
         folders = {path.name: path for path in paths}
-        for one in decisions:
+        for one in concluded.decisions:
             click.echo(LOOKED)
             print_decisions(one, out)
             if (step := decide_step(one, command_words(folders[one.study_id]))) is not None:
@@ -122,25 +112,14 @@ def command(
     return 0 if gate is None else _gate_code(gate)
 
 
-def _print(out: Console, pairs: Sequence[RunPair], found: Sequence[RunComparison], *, briefly: bool) -> None:
-    """Print the comparisons: `briefly` all of them in one table, else each with all of its rows."""
-    from servebench.analysis.answer import answer_of
-    from servebench.report.terminal.comparison import print_comparison, print_pairs
-
-    if briefly:
-        runs = list({run.run_id: run for pair in pairs for run in pair}.values())
-        print_pairs(answer_of(runs, comparisons=[one.comparison for one in found]), out)
-        return
-    for each in found:
-        print_comparison(each, out)
-
-
 def _gate_code(gate: Gate) -> int:
     """Print why the gate does not pass, and return the exit code."""
-    for line in gate.failures:
+    from servebench.report.wording.comparison import gate_failures, gate_undecided
+
+    for line in gate_failures(gate):
         click.echo(f"servebench: regression larger than {100 * gate.limit:g}%: {line}", err=True)
-    if gate.failures:
+    if gate.failed:
         return EXIT_REGRESSION
-    for candidate, why in gate.undecided:
+    for candidate, why in gate_undecided(gate):
         click.echo(f"servebench: {candidate} cannot be judged: {why}", err=True)
     return EXIT_NOT_JUDGED if gate.undecided else 0

@@ -44,15 +44,14 @@ def command(
     outputs: Path,
 ) -> int:
     """Recommend a run for each use case: how sure the choice is, and what would change it."""
-    from servebench.analysis.advice import recommend_runs
-    from servebench.analysis.answer import answer_of
-    from servebench.analysis.decided import decide_study
+    from servebench.analysis.conclude import Options, conclude
     from servebench.analysis.fairness import check_varying
     from servebench.analysis.recommendation.rules import load_rules, rules_text
     from servebench.contracts.emulation import imitated
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
-    from servebench.report.terminal.advice import print_recommendations, to_json
+    from servebench.report.export.conclusions import to_json
+    from servebench.report.terminal.advice import print_recommendations
     from servebench.report.terminal.tables import console
     from servebench.store.studies import find, runs_beside, runs_of
     from servebench.util.errors import ConfigError
@@ -69,12 +68,10 @@ def command(
     runs = [run for one in found for run in runs_of(one)]
     check_varying(varying, runs)
     earlier = runs_beside(found[0]) if len(found) == 1 else ()
-    # leads are those of the answer and of the report
-    study = found[0] if len(found) == 1 and isinstance(found[0], StudyData) else None
-    decision = decide_study(study, earlier, varying=varying) if study is not None else None
-    compared = answer_of(runs, earlier=earlier, varying=varying, decision=decision).comparisons
-    answers = recommend_runs(
-        runs, rules, with_doubtful=with_doubtful, varying=varying, comparisons=compared, decision=decision
+    # a study that has decided has done so with its own starts
+    studies = [one for one in found if isinstance(one, StudyData)] if len(found) == 1 else []
+    concluded = conclude(
+        runs, studies, Options(varying=varying, with_doubtful=with_doubtful, rules=rules), earlier=earlier
     )
     labels = run_labels(runs)
     if how := imitated(run.fact("launch") for run in runs):
@@ -82,8 +79,8 @@ def command(
         which = "" if len(named) == len(runs) else f" ({', '.join(named)})"
         click.echo(f"servebench: {how} engines{which}: these numbers do not describe the real ones", err=True)
     if as_json:
-        click.echo(to_json(answers), nl=False)
+        click.echo(to_json(concluded), nl=False)
     else:
         out = console()
-        print_recommendations(answers, out, verbose=verbose or not out.is_terminal)
+        print_recommendations(concluded.recommendations or (), out, verbose=verbose or not out.is_terminal)
     return 0

@@ -83,13 +83,11 @@ def command(
 
 def _as_json(data: Page, target: Path) -> str:
     """Return what the first screen of a page says, as JSON."""
-    from servebench.report.terminal import advice, answer
+    from servebench.report.export.conclusions import as_plain
     from servebench.util.plain_json import to_json as plain_json
 
     found = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.words)}
-    return plain_json(
-        {**found, "answer": answer.as_plain(data.answer), "recommendations": advice.as_plain(data.answers)}
-    )
+    return plain_json({**found, **as_plain(data.conclusions)})
 
 
 def _print_as(tool: str, name: str, *, as_json: bool, outputs: Path) -> int:

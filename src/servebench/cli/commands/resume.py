@@ -51,6 +51,7 @@ def command(
     A study that you did not make on this machine is shown first, and continued if you trust it.
     """
     from servebench.registry.registry import registry
+    from servebench.report.listeners import listeners
     from servebench.report.terminal.display import Detail
     from servebench.store.studies import named_studies
     from servebench.store.tune import is_tune
@@ -63,7 +64,7 @@ def command(
         raise ConfigError("resume: --budget makes more starts and --better longer points; give one of them")
     named = study or better or more_s is not None
     folder = named_studies([study or "last"], outputs)[0] if named else newest_unfinished(outputs)
-    detail = Detail(verbose=verbose, as_json=as_json)
+    listen = listeners(registry(), Detail(verbose=verbose, as_json=as_json))
     if is_tune(folder):
         from servebench.study.tune import continue_tune
 
@@ -71,7 +72,7 @@ def command(
             raise ConfigError(
                 f"{folder.name} is a tune; 'servebench tune --continue {short_id(folder.name)} tune.budget=30m' gives it more"
             )
-        return continue_tune(folder, registry(), here=here, trusted=trusted, detail=detail)
+        return continue_tune(folder, registry(), listen=listen, here=here, trusted=trusted)
     return continue_study(
         folder,
         registry(),
@@ -80,5 +81,5 @@ def command(
         trusted=trusted,
         better=better,
         more_s=more_s,
-        detail=detail,
+        listen=listen,
     )

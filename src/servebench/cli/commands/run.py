@@ -74,7 +74,9 @@ def run_words(words: tuple[str, ...]) -> int:
         from servebench.config.information import print_hydra_information
 
         return print_hydra_information(words, registry())
+    from servebench.report.listeners import listeners
     from servebench.report.terminal.display import Detail
     from servebench.study.study import run_study
 
-    return run_study(words, registry(), trusted=trusted, detail=Detail(verbose=verbose, as_json=as_json))
+    known = registry()
+    return run_study(words, known, listen=listeners(known, Detail(verbose=verbose, as_json=as_json)), trusted=trusted)

@@ -43,7 +43,7 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
     from servebench.store.layout import StudyFolder
     from servebench.store.studies import find, load_study, number_runs
     from servebench.store.tune import is_tune
-    from servebench.study.outlook import study_answer
+    from servebench.study.outlook import study_conclusions
     from servebench.util.short_id import short_id
 
     found = find(name, outputs)
@@ -54,14 +54,14 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
         if is_tune(StudyFolder(found.path)):
             return _show_tune(StudyFolder(found.path), as_json=as_json, verbose=verbose)
         if len(found.runs) != 1:
-            numbers, answer = number_runs(found.path.parent), None
+            numbers, concluded = number_runs(found.path.parent), None
             try:
-                answer = study_answer(found.path)
+                concluded = study_conclusions(found.path)
             except StoreError:
                 # what can be read is data, too
                 if not as_json:
                     raise
-            show_study(found, as_json=as_json, numbers=numbers, answer=answer, verbose=verbose)
+            show_study(found, as_json=as_json, numbers=numbers, concluded=concluded, verbose=verbose)
             return 0
         found = found.runs[0]
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
@@ -87,11 +87,13 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
 
 def _show_tune(folder: StudyFolder, *, as_json: bool, verbose: bool) -> int:
     """Print the answer of a tune."""
+    from servebench.analysis.events import TuneAnswered
     from servebench.registry.registry import registry
     from servebench.report.terminal.display import Detail, Display
-    from servebench.study.tune_answer import print_tune, stored_answer
+    from servebench.study.tune_answer import stored_answer
 
-    print_tune(stored_answer(folder, registry()), Display(detail=Detail(verbose=verbose, as_json=as_json)))
+    show = Display(detail=Detail(verbose=verbose, as_json=as_json))
+    show(TuneAnswered(stored_answer(folder, registry())))
     return 0
 
 

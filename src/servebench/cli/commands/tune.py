@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from servebench.cli.command import FILE, define, trust_option, verbose_option, words_argument
+
+if TYPE_CHECKING:
+    from servebench.contracts.events import Listen
 
 CONTINUE = "--continue"
 OUTPUTS = "--outputs"
@@ -54,14 +59,16 @@ def command(words: tuple[str, ...], **_: object) -> int:
     (docs/tune.md).
     """
     from servebench.registry.registry import registry
+    from servebench.report.listeners import listeners
     from servebench.report.terminal.display import Detail
     from servebench.study.tune import run_tune
 
     rest, options = _options(words)
     detail = Detail(verbose=bool(options.get("verbose")), as_json=bool(options.get("json")))
+    listen = listeners(registry(), detail)
     if "study" in options:
-        return _continue(rest, options, detail)
-    return run_tune(rest, registry(), detail=detail)
+        return _continue(rest, options, listen)
+    return run_tune(rest, registry(), listen=listen)
 
 
 def _options(words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
@@ -94,7 +101,7 @@ def _options(words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
     return rest, options
 
 
-def _continue(words: list[str], options: dict[str, str], detail: object) -> int:
+def _continue(words: list[str], options: dict[str, str], listen: Listen) -> int:
     """Continue a stored tune with more budget. Raises ConfigError."""
     from servebench.config.tuning import parse_question, split_words
     from servebench.registry.registry import registry
@@ -124,5 +131,5 @@ def _continue(words: list[str], options: dict[str, str], detail: object) -> int:
         registry(),
         more=more,
         trusted="trust" in options,
-        detail=detail,  # type: ignore[arg-type]
+        listen=listen,
     )

@@ -4,15 +4,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from servebench.contracts.emulation import Emulation, Loading
+from servebench.util.bounded_file import load_yaml
 
 
 @cache
 def _stored(package: str) -> dict[str, dict[str, Any]]:
     text = files(package).joinpath("emulations.yaml").read_text(encoding="utf-8")
-    stored: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    stored: dict[str, dict[str, Any]] = load_yaml(text)
     return stored
 
 

@@ -12,9 +12,7 @@ from servebench.engine.supervisor.gpu_memory import unreleased_memory, used_byte
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import log_size
 from servebench.engine.supervisor.ports import port_problem
-from servebench.engine.supervisor.probe import version_of
-from servebench.engine.supervisor.readiness import POLL_S, ReadinessWatcher, StartedEngine
-from servebench.util.bounded_http import client
+from servebench.engine.supervisor.started import POLL_S, StartedEngine
 from servebench.util.signals import defer_stop_signals
 
 PORT_TIMEOUT_S = 1.0
@@ -123,6 +121,10 @@ def start_and_wait(
 
     Raises EngineError; nothing is left running then, nor after Ctrl-C.
     """
+    from servebench.engine.supervisor.probe import version_of
+    from servebench.engine.supervisor.readiness import ReadinessWatcher
+    from servebench.util.bounded_http import client
+
     running: LaunchedEngine | None = None
     try:
         # a Ctrl-C between the start and the assignment would leave an engine that nothing can stop

@@ -29,11 +29,11 @@ def used_bytes() -> tuple[int, ...] | None:
         pynvml.nvmlShutdown()
 
 
-def unreleased_memory(before: Sequence[int] | None, *, settle_s: float = SETTLE_S) -> tuple[str, ...]:
+def unreleased_memory(before: Sequence[int] | None) -> tuple[str, ...]:
     """Wait for the driver, then return one line for each GPU that uses more memory than `before`; empty if none does."""
     if before is None:
         return ()
-    deadline = time.monotonic() + settle_s
+    deadline = time.monotonic() + SETTLE_S
     while lines := memory_increase(before, used_bytes()):
         if time.monotonic() > deadline:
             return lines

@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from servebench.contracts.engine import Command
 from servebench.engine.supervisor import guard
 from servebench.util.children import HUB_TOKENS, command_environment
@@ -113,6 +111,8 @@ class GuardedProcess:
 
     def _kill_session(self) -> tuple[int, ...]:
         """Kill what is left of the session of a guard that is gone, and return the pids."""
+        import psutil
+
         killed = []
         for pid in psutil.pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -7,8 +7,6 @@ import socket
 from collections.abc import Collection
 from pathlib import Path
 
-import psutil
-
 from servebench.util.errors import EngineError, FailureKind, reason_of
 
 LISTEN = "0A"
@@ -118,6 +116,8 @@ def describe_owner(port: int) -> str:
     pid = next((pid for pid in pids if _has_socket_open(pid, sockets)), None)
     if pid is None:
         return ""
+    import psutil
+
     with contextlib.suppress(psutil.Error):
         return f" by pid {pid} ({psutil.Process(pid).name()})"
     return f" by pid {pid}"

@@ -6,22 +6,19 @@ token, in this order. `Readiness` makes the decision and does no I/O; `Readiness
 
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Literal
 
 import httpx
 
-from servebench.contracts.engine import Engine, LogHint, RunningEngine, Say, StartPhase
-from servebench.engine.supervisor.guarded_process import GuardedProcess
+from servebench.contracts.engine import Say, StartPhase
 from servebench.engine.supervisor.logs import PhaseReader, explain_failure
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
 from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
+from servebench.engine.supervisor.started import POLL_S, StartedEngine
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError, FailureKind
 
-POLL_S = 0.05
 REFUSAL_S = 20.0
 """A server that rejects the first request for this long will not change its mind. A server that says that it is not ready
 yet (503, say) is waited for until the deadline."""
@@ -80,25 +77,6 @@ class Readiness:
         if self._refusing_since_s is not None and now_s - self._refusing_since_s > REFUSAL_S:
             return Verdict.REFUSING
         return Verdict.TIMED_OUT if now_s > self._deadline_s else Verdict.STARTING
-
-
-@dataclass(kw_only=True)
-class StartedEngine(RunningEngine):
-    """An engine that was started, and its addresses. Its own output begins at byte `log_start` of `log`."""
-
-    engine: Engine
-    guarded: GuardedProcess
-    host: str
-    port: int
-    log: Path
-    log_start: int
-    port_is_ours: bool = False
-    """Whether the launcher reserved the port for the engine (a container's), so that its owner needs no check."""
-
-    def explain_death(self) -> tuple[str, LogHint | None]:
-        """Return one line (the exit code, advice if the log allows any, the last log line), and the hint of the advice."""
-        reason = f"{self.engine.name} died: {self.guarded.exit_description()}"
-        return explain_failure(reason, self.log, self.engine.hints, since=self.log_start)
 
 
 class ReadinessWatcher:

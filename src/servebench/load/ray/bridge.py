@@ -33,14 +33,14 @@ ANSWER_TIMEOUT_S = 30.0
 """A node that does not answer a short call within this time is lost."""
 
 
-def measure_clock_offset(read_clock: Any, pings: int = PINGS) -> tuple[int, int]:
+def measure_clock_offset(read_clock: Any) -> tuple[int, int]:
     """Return how far another clock is ahead of the local one, and the error of that, in nanoseconds.
 
     The shortest of several round trips counts, and half of it is the error (Cristian 1989). An offset no larger than its
     error is returned as 0: shifting by it would only add noise.
     """
     best: tuple[int, int] | None = None
-    for _ in range(pings):
+    for _ in range(PINGS):
         before = time.time_ns()
         theirs = read_clock()
         after = time.time_ns()

@@ -365,24 +365,25 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
 @st.cache_data(show_spinner="comparing", max_entries=32)
 def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> list[dict[str, Any]]:
     """Compare each run with the first, as plain tables."""
-    from servebench.analysis.decided import as_studies_decided
-    from servebench.analysis.run_comparison import compare_speed
-    from servebench.report import comparison as texts
+    from servebench.analysis.conclude import Options, conclude
+    from servebench.report.wording import comparison as texts
 
     runs = [load_run(outputs, key, changed) for key in keys]
-    pairs, earlier = [(runs[0], run) for run in runs[1:]], read.runs_beside(runs[0])
+    pairs = [(runs[0], run) for run in runs[1:]]
     own = [read.load_study(runs[0].path.parent)] if any(a.study_id == b.study_id for a, b in pairs) else []
-    compared_as_fixed = compare_speed(pairs, with_doubtful=with_doubtful, earlier=earlier)
-    found, _ = as_studies_decided(compared_as_fixed, own, earlier)
+    options = Options(with_doubtful=with_doubtful)
+    concluded = conclude(runs, own, options, pairs=pairs, earlier=read.runs_beside(runs[0]))
+    found = [one.comparison for one in concluded.comparisons]
     return [
         {
             "baseline": one.baseline,
             "candidate": one.candidate,
             "verdict": texts.result_of(one),
-            "summary": one.summary,
+            "summary": texts.summary_of(one),
             "note": texts.starts_note(one),
             "rows": [
-                {**dict(zip(texts.HEADINGS, texts.cells_of(row), strict=True)), "why": row.why} for row in one.rows
+                {**dict(zip(texts.HEADINGS, texts.cells_of(row), strict=True)), "why": texts.text_of(row.reasons)}
+                for row in one.rows
             ],
         }
         for one in found

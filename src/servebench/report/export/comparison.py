@@ -1,4 +1,4 @@
-"""Comparisons as JSON, as Markdown for a pull request, and as JUnit XML for a pipeline."""
+"""Comparisons as plain data, as Markdown for a pull request, and as JUnit XML for a pipeline."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -10,41 +10,50 @@ from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
-from servebench.report.comparison import HEADINGS, cells_of, change_of, reason_of, starts_note, verdict_of
+from servebench.report.wording.comparison import (
+    HEADINGS,
+    cells_of,
+    change_of,
+    gate_failures,
+    gate_undecided,
+    reason_of,
+    starts_note,
+    summary_of,
+    text_of,
+    verdict_of,
+)
 from servebench.util import markdown
 from servebench.util.clean import clean_markdown, clean_xml
-from servebench.util.plain_json import to_json as plain_json
 
 
-def to_json(found: Sequence[RunComparison]) -> str:
-    """Return all comparisons as JSON."""
-    return plain_json([_as_dict(one) for one in found])
-
-
-def _as_dict(found: RunComparison) -> dict[str, Any]:
+def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
+    """Return a comparison as plain data, with its summary in words."""
     comparison = found.comparison
     return {
         "baseline": comparison.ids[0] or comparison.baseline,
         "candidate": comparison.ids[1] or comparison.candidate,
         "labels": [comparison.baseline, comparison.candidate],
         "verdict": comparison.result,
-        "summary": comparison.summary,
+        "summary": summary_of(comparison),
         "margin": comparison.margin,
         "bound": comparison.bound,
-        "rows": [_row_dict(row) for row in comparison.rows],
+        "rows": [row_as_plain(row) for row in comparison.rows],
         "unequal": [asdict(one) for one in comparison.unequal],
         "quality": [_agreement_dict(one) for one in found.agreements],
         "parity": [_parity_dict(one) for one in found.parities],
     }
 
 
-def _row_dict(row: ComparisonRow) -> dict[str, Any]:
-    """A row as plain data."""
+def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
+    """Return a row as plain data."""
     plain = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in ("doubts", "starts")}
     plain["metric"] = row.metric.name
     known = row.starts
     plain["starts"] = None if known is None else [int(known.baseline.size), int(known.candidate.size)]
+    plain["method"] = row.method.kind if row.method is not None else None
     plain["paired"] = row.paired
+    plain["reasons"] = [asdict(one) for one in row.reasons]
+    plain["why"] = text_of(row.reasons)
     return plain
 
 
@@ -72,9 +81,9 @@ def to_markdown(found: Sequence[RunComparison], gate: Gate | None = None) -> str
     """Return all comparisons as a Markdown page, with the result of the gate."""
     lines = ["# servebench compare", ""]
     if gate is not None:
-        result = "failed" if gate.failures else "not decided" if gate.undecided else "passed"
+        result = "failed" if gate.failed else "not decided" if gate.undecided else "passed"
         lines += [f"Gate: **{result}** (limit of a regression: {100 * gate.limit:g}%)", ""]
-        reasons = gate.failures or tuple(f"{candidate}: {why}" for candidate, why in gate.undecided)
+        reasons = gate_failures(gate) or [f"{candidate}: {why}" for candidate, why in gate_undecided(gate)]
         lines += [f"- {clean_markdown(line)}" for line in reasons] + ([""] if reasons else [])
     for one in found:
         lines += [*_markdown_section(one), ""]
@@ -84,7 +93,7 @@ def to_markdown(found: Sequence[RunComparison], gate: Gate | None = None) -> str
 def _markdown_section(found: RunComparison) -> list[str]:
     comparison = found.comparison
     lines = [f"## {clean_markdown(comparison.candidate)} vs {clean_markdown(comparison.baseline)}", ""]
-    lines += [f"**{clean_markdown(comparison.summary)}**", ""]
+    lines += [f"**{clean_markdown(summary_of(comparison))}**", ""]
     rows = []
     for row in comparison.rows:
         *cells, verdict = cells_of(row)
@@ -129,12 +138,12 @@ def to_junit(found: Sequence[RunComparison], gate: Gate | None = None) -> str:
 
 def _row_case(suite: ElementTree.Element, candidate: str, row: ComparisonRow, gate: Gate | None) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=f"{row.metric.name} at {row.level}")
-    text = f"{change_of(row)}: {verdict_of(row)}" + (f"; {row.why}" if row.why else "")
+    text = f"{change_of(row)}: {verdict_of(row)}" + (f"; {text_of(row.reasons)}" if row.reasons else "")
     if gate is not None and (candidate, row) in gate.regressions:
         message = f"{change_of(row)} is a regression larger than {100 * gate.limit:g}%"
         ElementTree.SubElement(case, "failure", message=message).text = text
     elif row.result in ("not enough data", "unequal_settings") or not row.competes:
-        ElementTree.SubElement(case, "skipped", message=row.why or str(row.result))
+        ElementTree.SubElement(case, "skipped", message=text_of(row.reasons) or str(row.result))
     else:
         ElementTree.SubElement(case, "system-out").text = text
 

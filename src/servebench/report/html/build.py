@@ -2,21 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from servebench.analysis.advice import recommend_runs
-from servebench.analysis.answer import answer_of
-from servebench.analysis.decided import as_decided, decide_study, study_settings
-from servebench.analysis.limits import findings_of, limit_lines
-from servebench.analysis.pairing import pairs_within
+from servebench.analysis.conclude import Options, conclude
+from servebench.analysis.decided import study_settings
 from servebench.analysis.published import compare_published
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.repeats import summarize_repeats
-from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import quality_agreements, quality_summaries, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.point_row import PointRow
@@ -58,26 +53,17 @@ def page_of(
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     with_earlier = with_earlier or any(study_settings(run) is not None for run in runs)
     earlier = read.runs_beside(found) if with_earlier and len(readable) > 1 else []
-    decision = decide_study(found, earlier, varying=varying) if isinstance(found, StudyData) else None
-    name = read.command_words(folder)
-    answer = answer_of(runs, earlier=earlier, varying=varying, name=name, words=found.words, decision=decision)
-    comparisons = answer.comparisons
-    if with_doubtful:
-        pairs = pairs_within(readable)
-        accepted = compare_speed(pairs, with_doubtful=True, varying=varying, earlier=earlier, labels=labels)
-        comparisons = tuple(as_decided(one, decision) if decision is not None else one for one in accepted)
-    answers = recommend_runs(
-        readable,
-        rules,
-        with_doubtful=with_doubtful,
+    options = Options(
         varying=varying,
-        labels=labels,
-        comparisons=answer.comparisons,
-        decision=decision,
+        with_doubtful=with_doubtful,
+        rules=rules,
+        limits=True,
+        name=read.command_words(folder),
+        words=found.words,
     )
+    concluded = conclude(runs, [found] if isinstance(found, StudyData) else [], options, earlier=earlier)
     at = common_level(pages)
     over = [(one.name, summarize_repeats(one.run.point_rows)) for one in pages]
-    limits = findings_of(runs)
     return Page(
         title=short_id(study) if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",
         folder=study if isinstance(found, StudyData) else found.run_id,
@@ -85,14 +71,11 @@ def page_of(
         command=found.command,
         runs=pages,
         version=__version__,
-        answers=answers if readable else (),
-        answer=replace(answer, limits=tuple(limit_lines(runs, limits))),
-        comparisons=comparisons,
+        conclusions=concluded,
         agreements=_all_agreements(runs, names),
-        unjudged="" if comparisons or len(readable) < 2 else "one run per setup: there is nothing to compare",
+        unjudged="" if concluded.comparisons or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         times=run_times(readable, names),
-        findings=limits,
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         published=[one for page in pages for one in compare_published(page.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.answer import Answer
+from servebench.analysis.answer.model import Purpose
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.recommendation.values import codes_of_mean
 from servebench.contracts.point_row import level_words
@@ -14,7 +15,7 @@ from servebench.report.html.results import legend_of
 from servebench.report.html.trust import progress, trust_notes
 from servebench.report.points import point_trust, reason_of_code
 from servebench.report.terminal.advice import lead_text, place_text, score_text
-from servebench.report.terminal.answer import step_reason
+from servebench.report.wording.answer import sentence_of, step_reason, title_of
 from servebench.util.figures import MISSING, number
 
 RANKED_MAX = 4
@@ -32,7 +33,7 @@ def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
     measured = [one for one in data.answers if one.outcome != "not measured"]
     found, ranked = data.answer, [one for one in measured if one.ranking]
     columns = _columns(data, ranked)
-    sentences = [(one.title, one.sentence) for one in found.workloads if one.sentence]
+    sentences = [(title_of(one), text) for one in found.workloads if (text := sentence_of(one))]
     return "first_screen", {
         "question": _question(data),
         "sentences": sentences,
@@ -55,9 +56,7 @@ def _not_measured(found: Sequence[Recommendation]) -> dict[str, str]:
 
 def _next_steps(found: Answer) -> list[tuple[str, str]]:
     """Return commands and why to run them, without the one that makes this page."""
-    return [
-        (one.command, step_reason(one)) for one in found.next_steps if not one.command.startswith("servebench report ")
-    ]
+    return [(one.command, step_reason(one)) for one in found.next_steps if Purpose.CHARTS not in one.purposes]
 
 
 def _question(data: Page) -> str:
@@ -133,8 +132,7 @@ def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[
 
 def _why_missing(name: str, found: Recommendation) -> str:
     """Return why a run has no score for a use; empty if that is unknown."""
-    start = f"{name}: "
-    return next((line.removeprefix(start) for line in found.missing if line.startswith(start)), "")
+    return next((one.why for one in found.missing if one.name == name), "")
 
 
 def _doubt(score: Score) -> str:
@@ -156,7 +154,7 @@ def _recommendation(one: Recommendation) -> dict[str, Any]:
         ],
         "lead": lead_text(one),
         "why": one.trust_why,
-        "missing": one.missing,
+        "missing": [f"{other.name}: {other.why}" for other in one.missing],
         "quality": one.quality,
         "changes": one.changes,
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.comparison.model import Comparison
+from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding
 from servebench.analysis.published import PublishedNumber
 from servebench.analysis.quality.agreement import Agreement
@@ -45,15 +46,12 @@ class Page:
     command: str = ""
     runs: Sequence[RunPage]
     version: str
-    answer: Answer
-    answers: Sequence[Recommendation] = ()
-    comparisons: Sequence[Comparison] = ()
+    conclusions: Conclusions
     agreements: Sequence[tuple[str, str, Agreement]] = ()
     unjudged: str = ""
     timelines: Sequence[Timeline] = ()
     times: Sequence[RunTimes] = ()
     quality: Sequence[QualityRow] = ()
-    findings: Sequence[tuple[str, LimitFinding]] = ()
     published: Sequence[PublishedNumber] = ()
     faults: Sequence[str] = ()
     distribution_at: str | None = None
@@ -66,3 +64,23 @@ class Page:
     def series(self) -> list[Series]:
         """The runs as charts show them."""
         return [one.series for one in self.runs]
+
+    @property
+    def answer(self) -> Answer:
+        """What its runs say in a table and a sentence."""
+        return self.conclusions.answer
+
+    @property
+    def answers(self) -> Sequence[Recommendation]:
+        """The best run for each use."""
+        return self.conclusions.recommendations or ()
+
+    @property
+    def comparisons(self) -> Sequence[Comparison]:
+        """The pairs that are compared."""
+        return [one.comparison for one in self.conclusions.comparisons]
+
+    @property
+    def findings(self) -> Sequence[tuple[str, LimitFinding]]:
+        """What limits each run at its levels."""
+        return self.conclusions.limits or ()

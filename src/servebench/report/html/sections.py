@@ -9,11 +9,11 @@ from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
-from servebench.report import comparison as texts
 from servebench.report.html.elements import LOOKS, Cells, Label, Table
 from servebench.report.html.model import Page, RunPage
 from servebench.report.terminal.limits import fact_text
 from servebench.report.terminal.tables import local_time
+from servebench.report.wording import comparison as texts
 from servebench.util.figures import change, number, seconds
 
 COMPARISON_NOTE = (
@@ -39,12 +39,12 @@ def comparison(data: Page) -> Section:
         for row in one.rows:
             *cells, verdict = texts.cells_of(row)
             look = LOOKS.get(row.result, "plain") if row.competes else "plain"
-            rows.append([*cells, Label(verdict, look, row.why)])
+            rows.append([*cells, Label(verdict, look, texts.text_of(row.reasons))])
         shown.append(
             {
                 "title": f"{one.candidate} vs {one.baseline}",
                 "result": replace(Label.of(one.result), text=texts.result_of(one)),
-                "summary": one.summary,
+                "summary": texts.summary_of(one),
                 "note": texts.starts_note(one),
                 "table": Table("Each metric and load", texts.HEADINGS, rows, left=(1,), prose=(5,)),
             }

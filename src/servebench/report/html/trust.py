@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from servebench.analysis.answer.model import Remark
-from servebench.analysis.answer.notes import wide_caveat
+from servebench.analysis.answer.model import CaveatKind, Remark
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.stored import RunData
 from servebench.report.html.model import Page
+from servebench.report.wording.answer import caveat_text
 from servebench.util.bounded_file import open_regular
 from servebench.util.cleaning import is_clean
 
@@ -48,7 +48,6 @@ def progress(data: Page) -> str:
 
 def trust_notes(data: Page) -> list[TrustNote]:
     """Return what to trust less and why, what is missing first; that all points are valid where there is nothing."""
-    runs = [one.run for one in data.runs]
     found = [TrustNote(look="warn", word="still running", text=text) for text in filter(None, (progress(data),))]
     found += _unfinished(data)
     found += [TrustNote(look="warn", text=fault) for fault in data.faults]
@@ -58,7 +57,12 @@ def trust_notes(data: Page) -> list[TrustNote]:
         if one.run.status != "missing"
         for fault in one.run.faults
     ]
-    found += [TrustNote(look="warn", text=line) for line in data.answer.caveats if line != wide_caveat(runs)]
+    found += [
+        # wide points have a note of their own
+        TrustNote(look="warn", text=caveat_text(one))
+        for one in data.answer.caveats
+        if one.kind is not CaveatKind.WIDE
+    ]
     found += [
         TrustNote(look="warn", word="not equal", text=one.text) for one in data.answer.inequalities if one.matters
     ]

@@ -12,15 +12,17 @@ from servebench.report.charts import draw
 from servebench.report.charts.parts import LETTER_WIDTH
 from servebench.report.html.elements import Table
 from servebench.report.html.page import environment, policy
-from servebench.report.tuning import (
+from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
     NOT_MEASURED,
     asked_line,
     doubt_line,
     headline,
+    imitation_line,
     rows,
     spent_line,
+    untried_line,
     value_line,
 )
 from servebench.util.clean import clean_html
@@ -78,7 +80,11 @@ def _trust(answer: TuneAnswer) -> list[tuple[str, str, str]]:
     found = [] if answer.finished else [("warn", "so far", "the race is not over")]
     found.append((look, word, text))
     if doubt := doubt_line(answer):
-        found.append(("warn", "void points", doubt))
+        found.append(("warn", "points in doubt", doubt))
+    if imitation := imitation_line(answer):
+        found.append(("warn", "not real", imitation))
+    if untried := untried_line(answer):
+        found.append(("plain", "not tried", untried))
     return found
 
 

@@ -1,7 +1,6 @@
 """The output of `servebench recommend`, in the terminal and as JSON."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -9,7 +8,6 @@ from rich.text import Text
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.contracts.point_row import level_words
 from servebench.util.figures import change, change_interval, number
-from servebench.util.plain_json import to_json as plain_json
 
 STYLES = {
     "clear": "green",
@@ -62,7 +60,7 @@ def headline(found: Recommendation) -> str:
     if found.outcome == "only one":
         return f"{text} ({'the only one that qualifies' if found.missing else 'nothing to compare it with'})"
     text += f", {lead_text(found)}" if found.lead is not None else ""
-    return text if found.trust == "clear" else f"provisional: {text}; {found.trust_why.removeprefix('provisional: ')}"
+    return text if found.trust == "clear" else f"provisional: {text}; {found.trust_why}"
 
 
 def print_recommendations(found: Sequence[Recommendation], out: Console, *, verbose: bool = True) -> None:
@@ -79,8 +77,8 @@ def print_recommendations(found: Sequence[Recommendation], out: Console, *, verb
             out.print(line.rstrip())
         for line in one.quality:
             out.print(Text(f"  but: {line}", style="yellow"))
-        for line in one.missing:
-            out.print(f"  not ranked: {line}", style="dim")
+        for other in one.missing:
+            out.print(f"  not ranked: {other.name}: {other.why}", style="dim")
         for line in one.changes:
             out.print(f"  the answer may change: {line}")
         out.print()
@@ -138,51 +136,3 @@ def _short_name(score: Score, found: Recommendation) -> str:
 
 def _short(name: str, found: Recommendation) -> str:
     return name.removesuffix(f" · {found.group.rpartition(' · ')[2]}")
-
-
-def to_json(found: Sequence[Recommendation]) -> str:
-    """Return all recommendations as JSON."""
-    return plain_json(as_plain(found))
-
-
-def as_plain(found: Sequence[Recommendation]) -> list[dict[str, Any]]:
-    """Return all recommendations as plain data."""
-    return [_as_dict(one) for one in found]
-
-
-def _run_of(score: Score) -> str:
-    return score.entrant.run_id or score.entrant.name
-
-
-def _as_dict(found: Recommendation) -> dict[str, Any]:
-    return {
-        "use_case": found.use_case.name,
-        "title": found.use_case.title,
-        "group": found.group,
-        "outcome": found.outcome,
-        "winner": _run_of(found.winner) if found.winner else None,
-        "metric": found.use_case.metric,
-        "unit": found.use_case.unit,
-        "lead": found.lead,
-        "lead_low": found.lead_low,
-        "lead_high": found.lead_high,
-        "rival": found.rival or None,
-        "why": found.why,
-        "trust": found.trust,
-        "trust_why": found.trust_why,
-        "ranking": [
-            {
-                "run": _run_of(score),
-                "label": score.entrant.name,
-                "value": score.value,
-                "interval": list(score.interval) if score.interval else None,
-                "at": score.at or None,
-                "slo_point": score.slo_at,
-                "doubtful": score.doubtful,
-            }
-            for score in found.ranking
-        ],
-        "missing": list(found.missing),
-        "would_change": list(found.changes),
-        "quality": list(found.quality),
-    }

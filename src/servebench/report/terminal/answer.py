@@ -1,9 +1,8 @@
 """The last screen of a study: tables, the answer, warnings, and what to run next."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from string import ascii_lowercase
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -24,8 +23,8 @@ from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.point_row import level_words
 from servebench.report.points import VERDICTS
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
-from servebench.util.figures import MISSING, duration, number
-from servebench.util.plain_json import to_json as plain_json
+from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
+from servebench.util.figures import MISSING, number
 
 CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
@@ -43,16 +42,17 @@ def print_answer(answer: Answer, out: Console, *, complete: bool = False, verbos
     complete = complete or verbose
     marks = footnotes(answer)
     for one in answer.workloads:
-        out.print(Text(one.title, style="bold"))
+        out.print(Text(title_of(one), style="bold"))
         if one.levels:
             out.print(_table(one, marks, out.width))
-        if one.sentence:
-            out.print(Text(one.sentence))
+        if sentence := sentence_of(one):
+            out.print(Text(sentence))
     if answer.caveats:
-        out.print(" ".join(answer.caveats), style="yellow")
+        out.print(" ".join(map(caveat_text, answer.caveats)), style="yellow")
     for failure in answer.failures[: None if complete else FAILURES_MAX]:
         # the first part says what happened; the rest was printed when it did
-        out.print(failure if complete else failure.partition("; ")[0], style="red")
+        brief = replace(failure, error=failure.error.partition("; ")[0])
+        out.print(failure_text(failure if complete else brief), style="red")
     _print_unequal([one for one in answer.inequalities if verbose or one.matters], out, verbose=complete)
     for remark in answer.remarks:
         if remark.first or complete:
@@ -120,26 +120,9 @@ def _remark(remark: Remark, mark: str | None, *, verbose: bool) -> Text:
     return text.append(f"; {remark.remedy}") if verbose and remark.remedy else text
 
 
-def step_reason(step: NextStep) -> str:
-    """Return why to run a command, and about how long that takes."""
-    return step.why + (f": about {duration(step.seconds)}" if step.seconds else "")
-
-
 def print_step(step: NextStep, out: Console) -> None:
     """Print a command to run next, why, and about how long it takes."""
     out.print(Text("next: ").append(step.command, style="bold").append(f"  ({step_reason(step)})", style="dim"))
-
-
-def to_json(answer: Answer) -> str:
-    """Return an answer as JSON."""
-    return plain_json(as_plain(answer))
-
-
-def as_plain(answer: Answer) -> dict[str, Any]:
-    """Return an answer as plain data, without the comparisons that it rests on: `compare --json` prints these."""
-    found = asdict(replace(answer, comparisons=()))
-    del found["comparisons"]
-    return found
 
 
 def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table | Padding:
@@ -211,19 +194,19 @@ def _trust_of(cells: Mapping[str, AnswerCell], marks: dict[str, str]) -> Text:
     """How far the points of some levels may be trusted, worst first, with the footnotes of their warnings: `doubtful at 16 [a]`.
 
     The levels are named where they are not all of one kind; what is not named is valid."""
-    kinds: dict[str, dict[str, AnswerCell]] = {}
+    kinds: dict[tuple[str, bool], dict[str, AnswerCell]] = {}
     for level, cell in cells.items():
-        wide = ", wide" if cell.wide and cell.verdict != "void" else ""
-        kinds.setdefault(f"{cell.verdict}{wide}", {})[level] = cell
+        kinds.setdefault((cell.verdict, cell.wide and cell.verdict != "void"), {})[level] = cell
     if len(kinds) > 1:
-        kinds.pop("valid", None)
-    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind.partition(",")[0]))
+        kinds.pop(("valid", False), None)
+    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind[0]))
     parts = []
     for kind in worst:
         own = kinds[kind]
         at = f" at {', '.join(level_words(level, short=True) for level in own)}" if len(own) < len(cells) else ""
         codes = {code for cell in own.values() for code in cell.codes}
         notes = ",".join(mark for code, mark in marks.items() if code in codes)
-        word = kind if len(kinds) == 1 else kind.removeprefix("valid, ")
+        verdict, wide = kind
+        word = "wide" if wide and verdict == "valid" and len(kinds) > 1 else f"{verdict}, wide" if wide else verdict
         parts.append(f"{word}{at}" + (f" [{notes}]" if notes else ""))
-    return Text("\n".join(parts), style=VERDICT_STYLES.get(worst[0].partition(",")[0], ""))
+    return Text("\n".join(parts), style=VERDICT_STYLES.get(worst[0][0], ""))

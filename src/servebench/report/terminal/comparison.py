@@ -7,9 +7,16 @@ from rich.text import Text
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.run_comparison import RunComparison
-from servebench.report.comparison import HEADINGS, cells_of, reason_numbers, reason_of, starts_note
 from servebench.report.terminal.answer import print_answer
 from servebench.report.terminal.tables import new_table
+from servebench.report.wording.comparison import (
+    HEADINGS,
+    cells_of,
+    reason_numbers,
+    reason_of,
+    starts_note,
+    summary_of,
+)
 
 STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_settings": "yellow"}
 AGREEMENT_STYLES = {"different": "red", "not different": "cyan", "too small to tell": "yellow"}
@@ -44,7 +51,7 @@ def print_comparison(found: RunComparison, out: Console) -> None:
             out.print(text, style="yellow")
     if minor := [one.key for one in comparison.unequal if not one.matters]:
         out.print(f"intended or harmless differences: {', '.join(minor)}", style="dim")
-    out.print(Text(f"verdict: {comparison.summary}", style=f"bold {STYLES.get(comparison.result, '')}".strip()))
+    out.print(Text(f"verdict: {summary_of(comparison)}", style=f"bold {STYLES.get(comparison.result, '')}".strip()))
     for agreement in found.agreements:
         style = AGREEMENT_STYLES.get(agreement.finding, "dim")
         out.print(Text(f"quality: {agreement.swapped().sentence}", style=style))
@@ -58,7 +65,7 @@ def print_pairs(answer: Answer, out: Console) -> None:
     for one in answer.comparisons:
         if one.result == "not enough data":
             continue
-        out.print(Text(f"{one.candidate} vs {one.baseline}: {one.summary}", style=STYLES.get(one.result, "dim")))
+        out.print(Text(f"{one.candidate} vs {one.baseline}: {summary_of(one)}", style=STYLES.get(one.result, "dim")))
     if undecided := [
         f"{one.candidate} vs {one.baseline}" for one in answer.comparisons if one.result == "not enough data"
     ]:

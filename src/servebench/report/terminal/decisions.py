@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.analysis.decided import StudyDecision
-from servebench.report.decisions import HEADINGS, NOTE, cells_of, levels_line, notes_of, title_of
 from servebench.report.terminal.tables import new_table
+from servebench.report.wording.decisions import HEADINGS, NOTE, cells_of, levels_line, notes_of, title_of
 
 STYLES = {"faster": "green", "slower": "red", "equal": "cyan", "mixed": "yellow"}
 

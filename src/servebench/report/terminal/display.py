@@ -7,13 +7,11 @@ only the last screen.
 
 from __future__ import annotations
 
-import re
+import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from types import TracebackType
 
 from rich.console import Group
@@ -21,13 +19,25 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.answer import Answer
-from servebench.analysis.decided import StudyDecision
-from servebench.analysis.repeats import RepeatSummary
-from servebench.analysis.tuning.answer import TuneAnswer
-from servebench.contracts.results import Point, QualitySummary, RunOutcome
+from servebench.analysis.events import StudyAnswered, StudyDecided, TuneAnswered
+from servebench.analysis.repeats import RepeatSummary, summarize_repeats
+from servebench.contracts.events import (
+    Doing,
+    Event,
+    Graded,
+    JobsLeft,
+    PhaseProgress,
+    PlanReady,
+    PointFinished,
+    RaceEnded,
+    RunCollected,
+    RunFinished,
+    TurnStarted,
+)
+from servebench.contracts.results import Point, RunOutcome
 from servebench.report.content import content_lines, quality_line, quality_lines
-from servebench.report.terminal.answer import print_answer, to_json
+from servebench.report.export.conclusions import to_json
+from servebench.report.terminal.answer import print_answer
 from servebench.report.terminal.decisions import print_decisions
 from servebench.report.terminal.results import (
     failure_lines,
@@ -39,8 +49,9 @@ from servebench.report.terminal.results import (
     warning_lines,
 )
 from servebench.report.terminal.tables import console
-from servebench.report.terminal.tuning import print_tuning
-from servebench.util.figures import duration, number, seconds
+from servebench.report.terminal.words import ONCE, WORDS, is_detail, is_problem, line_of
+from servebench.store.studies import load_run
+from servebench.util.figures import duration, seconds
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 
@@ -62,25 +73,6 @@ class Detail:
     as_json: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """What a study will do: the labels of its runs by name, its number of points (None: not known before), and how long that
-    takes at most, in seconds (None: not known before)."""
-
-    labels: Mapping[str, str] = field(default_factory=dict)
-    points: int | None = None
-    seconds: float | None = None
-
-    @property
-    def text(self) -> str:
-        """The schedule in one line."""
-        runs, points = len(self.labels), self.points
-        parts = [f"{runs} run{'s' * (runs != 1)}"]
-        parts += [f"{points} point{'s' * (points > 1)}"] if points else []
-        takes = f"up to about {duration(self.seconds)}" if self.seconds else "the time is known after the first point"
-        return ", ".join([*parts, takes])
-
-
 class Display:
     """Everything that is printed while a study runs. Use it as a context manager."""
 
@@ -94,12 +86,13 @@ class Display:
         self._options = detail or Detail()
         self.complete = self._options.verbose or not self.out.is_terminal
         self.detail_lines = self._options.verbose or not self.lively
-        self._schedule = Schedule()
+        self._schedule = PlanReady()
         self._run = ""
         self._points: list[tuple[str, Point]] = []
         self._done = 0
         self._study_began = time.monotonic()
-        self._title = ""
+        self._title = self._heading = ""
+        self._closing = False
         self._status = ""
         self._began = time.monotonic()
         self._waiting: tuple[str, float] | None = None
@@ -123,36 +116,74 @@ class Display:
         self._waiting = None
         self._pause()
 
-    def plan(self, schedule: Schedule) -> None:
-        """Print what the study will do, and count its runs and points from now on."""
-        self._schedule, self._study_began, self._done = schedule, time.monotonic(), 0
-        self.say(schedule.text)
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        match event:
+            case PlanReady():
+                self._schedule, self._study_began, self._done = event, time.monotonic(), 0
+                self._print(line_of(event))
+            case TurnStarted() if not self._closing:
+                self._begin(event)
+            case Doing() | JobsLeft():
+                self._wait(line_of(event))
+            case PhaseProgress():
+                self._progress(event)
+            case PointFinished():
+                self._points.append((self._run, event.point))
+                self._done += 1
+                self._row(point_line(event.point))
+            case Graded():
+                self._row(quality_line(event.summary))
+            case RunFinished():
+                self._finish(event)
+            case RunCollected():
+                self._results(event.outcome, event.title)
+            case RaceEnded():
+                self._closing = True
+            case StudyDecided() | StudyAnswered() | TuneAnswered():
+                self._conclude(event)
+            case _:
+                self._line(event)
 
-    def begin(self, title: str, run: str = "") -> None:
-        """Start the display of a run; `run` is its name in the schedule."""
+    def _line(self, event: Event) -> None:
+        """Print the line of an event, if it has one."""
+        if type(event) not in WORDS or (self._closing and isinstance(event, TurnStarted)):
+            return
+        text = line_of(event)
+        if is_problem(event):
+            self._problem(text)
+        elif self.detail_lines or not is_detail(event):
+            if isinstance(event, ONCE):
+                if text in self._said:
+                    return
+                self._said.add(text)
+            self._print(text)
+
+    def _begin(self, event: TurnStarted) -> None:
+        """Start the display of a run."""
         names = list(self._schedule.labels)
-        place = f"run {names.index(run) + 1} of {len(names)}: " if run in names and len(names) > 1 else ""
-        self._run, self._began = self._schedule.labels.get(run, ""), time.monotonic()
-        self._title = place + (self._run if place else title)
-        self.detail(title)
+        place = f"run {names.index(event.run) + 1} of {len(names)}: " if event.run in names and len(names) > 1 else ""
+        self._run, self._began = self._schedule.labels.get(event.run, ""), time.monotonic()
+        self._heading = event.title
+        self._title = place + (self._run if place else event.title)
+        if self.detail_lines:
+            self._print(event.title)
 
-    def say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         """Print a line that stays on screen."""
         if not self.quiet:
             self.err.print(Text(shown(text)))
 
-    def say_once(self, text: str) -> None:
-        """Print a line that stays on screen, unless an earlier run of the study has printed the same."""
-        if text not in self._said:
-            self._said.add(text)
-            self.say(text)
+    def _row(self, text: str) -> None:
+        """Print a result, unless the live area shows it."""
+        if not self.lively:
+            self._print("  " + text)
 
-    def detail(self, text: str) -> None:
-        """Print a line that stays on screen, unless the live area shows as much."""
-        if self.detail_lines:
-            self.say(text)
+    def _problem(self, text: str) -> None:
+        """Print an error, also when quiet."""
+        self.err.print(Text(f"servebench: {shown(text)}", style="red"))
 
-    def status(self, text: str) -> None:
+    def _wait(self, text: str) -> None:
         """Show what is being waited for: in the live line, or without one in a line of its own when it takes long."""
         if self._waiting is None or self._waiting[0] != text:
             self._waiting = (text, time.monotonic())
@@ -171,46 +202,28 @@ class Display:
                 shown = (waiting, due_s * WAIT_SHOWN_FACTOR)
                 self._status = f"{waiting[0]} (for {seconds(spent_s)})"
                 if not self.lively:
-                    self.say(f"  waiting: {self._status}")
+                    self._print(f"  waiting: {self._status}")
 
-    def progress(
-        self,
-        *,
-        label: str,
-        done: int,
-        planned: int,
-        failed: int,
-        in_flight: int,
-        rate: float,
-        left_s: float | None,
-        silent_s: float = 0.0,
-        ttft_ms: float | None = None,
-    ) -> None:
-        """Show the progress of a phase. `rate` is stream reads per second, close to tokens per second; `silent_s` is how
-        long the engine has sent nothing although requests are in flight; `ttft_ms` is the median of the requests so far."""
-        if silent_s > WAIT_SHOWN_S:
-            self.status(f"{label}: the engine sends nothing for {in_flight} requests")
+    def _progress(self, event: PhaseProgress) -> None:
+        """Show the progress of a phase."""
+        if event.silent_s > WAIT_SHOWN_S:
+            self._wait(f"{event.label}: the engine sends nothing for {event.in_flight} requests")
             return
-        left = f" · {seconds(left_s)} left" if left_s is not None else ""
-        wrong = f" · {failed} failed" if failed else ""
-        ttft = f" · TTFT {number(ttft_ms)} ms" if ttft_ms is not None else ""
         self._waiting = None
-        self._status = f"{label} · {done}/{planned} · {in_flight} in flight · {number(rate)} tok/s{ttft}{wrong}{left}"
+        self._status = line_of(event)
 
-    def point(self, point: Point) -> None:
-        """Show a measured point."""
-        self._points.append((self._run, point))
-        self._done += 1
-        if not self.lively:
-            self.say("  " + point_line(point))
+    def _finish(self, event: RunFinished) -> None:
+        """Print the results of a finished run; the answer of a tune has those of its runs."""
+        outcome = event.outcome
+        if not self._closing:
+            tables = outcome.points and self.complete and not self._options.as_json
+            repeats = summarize_repeats(load_run(event.folder).point_rows) if tables else None
+            self._results(outcome, self._heading, repeats)
+        if outcome.error:
+            self._problem(outcome.error)
 
-    def quality(self, summary: QualitySummary) -> None:
-        """Show a graded benchmark."""
-        if not self.lively:
-            self.say("  " + quality_line(summary))
-
-    def finish(self, outcome: RunOutcome, title: str, repeats: RepeatSummary | None = None) -> None:
-        """Print the results of a finished run on standard output: all tables and warnings, or what is in no answer."""
+    def _results(self, outcome: RunOutcome, title: str, repeats: RepeatSummary | None = None) -> None:
+        """Print the results of a run on standard output: all tables and warnings, or what is in no answer."""
         self._status, self._waiting = "", None
         if self._options.as_json:
             return
@@ -230,43 +243,26 @@ class Display:
             self.out.print(line)
         self._resume()
 
-    def problem(self, text: str) -> None:
-        """Print an error, also when quiet."""
-        self.err.print(Text(f"servebench: {shown(text)}", style="red"))
-
-    def answer(self, answer: Answer) -> None:
-        """Print the last screen of a study on standard output."""
-        self._points = []
+    def _conclude(self, event: StudyDecided | StudyAnswered | TuneAnswered) -> None:
+        """Print what a study has decided or its answer on standard output, as JSON if that is asked for."""
+        as_json, out = self._options.as_json, self.out
         self._pause()
-        if self._options.as_json:
-            self.out.print(to_json(answer), soft_wrap=True, end="")
-        else:
-            print_answer(answer, self.out, complete=self.complete, verbose=self._options.verbose)
+        match event:
+            case StudyDecided():
+                print_decisions(event.found, self.err if as_json else out)
+            case StudyAnswered() if as_json:
+                out.print(to_json(event.found), soft_wrap=True, end="")
+            case StudyAnswered():
+                print_answer(event.found.answer, out, complete=self.complete, verbose=self._options.verbose)
+            case TuneAnswered() if as_json:
+                out.print(json.dumps(asdict(event.answer), indent=1, default=str), soft_wrap=True)
+            case TuneAnswered():
+                from servebench.report.terminal.tuning import print_tuning
+
+                print_tuning(event.answer, out, complete=self.complete)
+        if not isinstance(event, StudyDecided):
+            self._points = []
         self._resume()
-
-    def decisions(self, found: StudyDecision) -> None:
-        """Print what a study has decided on standard output, unless that is for JSON."""
-        self._pause()
-        print_decisions(found, self.err if self._options.as_json else self.out)
-        self._resume()
-
-    def tuning(self, answer: TuneAnswer, as_json: str) -> None:
-        """Print the answer of a tune on standard output, or as JSON."""
-        self._points = []
-        self._pause()
-        if self._options.as_json:
-            self.out.print(as_json, soft_wrap=True)
-        else:
-            print_tuning(answer, self.out, complete=self.complete)
-        self._resume()
-
-    def where(self, folder: Path) -> None:
-        """Print where the results are."""
-        self.say(f"results: {folder}")
-
-    def tracked(self, uri: str, experiment: str) -> None:
-        """Print where to find the results in MLflow."""
-        self.say(f"MLflow experiment '{experiment}': mlflow ui --backend-store-uri {redacted_uri(uri)}")
 
     def _pause(self) -> None:
         if self._live is not None:
@@ -303,8 +299,3 @@ def shown(text: str) -> str:
     """Return text without secrets, as much as a screen takes at once: wrapping a megabyte takes seconds."""
     clean = redact_text(text)
     return clean if len(clean) <= CHARACTERS_MAX else f"{clean[:CHARACTERS_MAX]} ..."
-
-
-def redacted_uri(uri: str) -> str:
-    """Return a tracking URI without user name and password."""
-    return re.sub(r"(?<=://)[^/@]+@", "", uri)

@@ -6,13 +6,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.answer import Answer
+from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import PointRow, columns_shown, level_label
 from servebench.contracts.stored import RunData, StudyData, mapping
-from servebench.report.terminal.answer import as_plain, print_answer
+from servebench.report.export.conclusions import as_plain
+from servebench.report.terminal.answer import print_answer
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
 from servebench.report.terminal.results import cell_text, points_note, print_repeats
 from servebench.report.terminal.tables import console, local_time, new_table, verdict_text
@@ -107,14 +108,19 @@ def _points_table(rows: Sequence[PointRow]) -> Table:
 
 
 def show_study(
-    study: StudyData, *, as_json: bool, numbers: Mapping[str, int], answer: Answer | None = None, verbose: bool = False
+    study: StudyData,
+    *,
+    as_json: bool,
+    numbers: Mapping[str, int],
+    concluded: Conclusions | None = None,
+    verbose: bool = False,
 ) -> None:
     """Print a study: its answer, and its runs where that is not a terminal or `verbose`."""
     if as_json:
-        state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "process")}
+        state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "process", "ticket")}
         facts = {"study": study.study_id, "path": str(study.path), **state, "id": short_id(study.study_id)}
-        runs, said = [run_facts(run) for run in study.runs], as_plain(answer) if answer is not None else None
-        print_json({**facts, "runs": runs, "answer": said})
+        runs = [run_facts(run) for run in study.runs]
+        print_json({**facts, "runs": runs, **as_plain(concluded)})
         return
     console().print(Text(short_id(study.study_id), style="bold"))
     started, ended = study.state.get("started_s"), study.state.get("ended_s")
@@ -127,7 +133,7 @@ def show_study(
         }
     )
     complete = verbose or not console().is_terminal
-    if complete or answer is None:
+    if complete or concluded is None:
         list_runs([study], as_json=False, numbers=numbers)
-    if answer is not None:
-        print_answer(answer, console(), complete=complete, verbose=verbose)
+    if concluded is not None:
+        print_answer(concluded.answer, console(), complete=complete, verbose=verbose)

@@ -7,19 +7,23 @@ from rich.text import Text
 
 from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.report.terminal.tables import new_table
-from servebench.report.tuning import (
+from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
     asked_line,
     contribution_lines,
     doubt_line,
     headline,
+    imitation_line,
     reason,
+    refused_lines,
     rows,
     short_status,
     shortened,
     spent_line,
+    untried_line,
     value_line,
+    was_tried,
 )
 
 ROWS_MAX = 8
@@ -43,10 +47,9 @@ def print_tuning(answer: TuneAnswer, out: Console, *, complete: bool) -> None:
     out.print(FRONT_NOTE, style="dim")
     if answer.as_good:
         out.print(f"may be as good as {answer.recommended_name}: {', '.join(answer.as_good)}")
-    for name, why in answer.refused:
-        out.print(f"refused before a launch: {name}: {why}", style="yellow")
-    if doubt := doubt_line(answer):
-        out.print(doubt, style="yellow")
+    for line in (imitation_line(answer), doubt_line(answer), *refused_lines(answer)):
+        if line:
+            out.print(line, style="yellow")
     out.print(spent_line(answer))
     out.print(f"what would change the answer: {'; '.join(answer.would_change)}")
     if answer.command:
@@ -66,7 +69,7 @@ def _print_candidates(answer: TuneAnswer, out: Console, *, complete: bool) -> No
         may_wrap = name == HEADINGS[SETTINGS] or (wide and name == HEADINGS[-1])
         table.add_column(name, justify="right" if name in HEADINGS[2:6] else "left", no_wrap=not may_wrap)
     shown = rows(answer)
-    few = list(zip(shown, answer.tried, strict=True))[: None if complete else ROWS_MAX]
+    few = list(zip(shown, filter(was_tried, answer.tried), strict=True))[: None if complete else ROWS_MAX]
     for row, one in few:
         table.add_row(*(row if wide else (shortened(row[0], NAME_MAX), *row[2:6], short_status(one))))
     out.print(table)
@@ -75,3 +78,5 @@ def _print_candidates(answer: TuneAnswer, out: Console, *, complete: bool) -> No
             out.print(Text(f"  {one.name}: {one.settings}{reason(one)}"))
     if len(few) < len(shown):
         out.print(f"more with -v: {len(shown) - len(few)} candidates", style="dim")
+    if untried := untried_line(answer):
+        out.print(untried, style="dim")

@@ -1,0 +1,135 @@
+"""What stored runs say: the only place that puts estimates, comparisons, decisions and recommendations together.
+
+Each screen, page, gate and JSON document shows Conclusions, so that two of them cannot show two results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from servebench.analysis.answer import Answer, answer_of
+from servebench.analysis.comparison.compare import MARGIN
+from servebench.analysis.decided import StudyDecision, as_decided, decide_study
+from servebench.analysis.pairing import pairs_within
+from servebench.analysis.run_comparison import RunComparison, RunPair, compare_speed
+from servebench.analysis.stored_runs import quality_agreements, quality_parities
+from servebench.contracts.labels import run_labels
+from servebench.contracts.stored import RunData, StudyData
+
+if TYPE_CHECKING:
+    from servebench.analysis.limits import LimitFinding
+    from servebench.analysis.recommendation.model import Recommendation
+    from servebench.analysis.recommendation.rules import Rules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to conclude, and what to leave out because it takes time.
+
+    `margin` (a share) replaces MARGIN and the margins of studies, `varying` are settings that differ on purpose, `with_doubtful`
+    accepts what warnings make provisional. Without `rules` nothing is recommended; `answers` compares what models answered,
+    `limits` finds what limits the engines. `name` is how a command names the study of these runs, `words` the command that made
+    it.
+    """
+
+    margin: float | None = None
+    varying: str | None = None
+    with_doubtful: bool = False
+    rules: Rules | None = None
+    answers: bool = False
+    limits: bool = False
+    name: str = "last"
+    words: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusions:
+    """All that some runs say.
+
+    `comparisons` are of pairs (of speed; of answers, too, where the options say so), as the studies with `study.until=decided`
+    have decided them, `decisions` are those of these studies. `recommendations` and `limits` (with the label of the run) are
+    None where the options leave them out.
+    """
+
+    answer: Answer
+    comparisons: tuple[RunComparison, ...] = ()
+    decisions: tuple[StudyDecision, ...] = ()
+    recommendations: tuple[Recommendation, ...] | None = None
+    limits: tuple[tuple[str, LimitFinding], ...] | None = None
+
+
+def conclude(
+    runs: Sequence[RunData],
+    studies: Sequence[StudyData] = (),
+    options: Options = Options(),
+    *,
+    pairs: Sequence[RunPair] | None = None,
+    earlier: Sequence[RunData] = (),
+) -> Conclusions:
+    """Return what runs say. Raises StoreError for a damaged table.
+
+    `studies` are those whose own decisions count, `pairs` (baseline, candidate) what is compared instead of all runs of a
+    workload, and `earlier` other stored runs: those of the same set-ups show by how much starts differ.
+    """
+    labels, measured = run_labels(runs), [run for run in runs if run.point_rows]
+    listed = pairs_within(measured) if pairs is None else list(pairs)
+    decisions = [
+        one
+        for study in studies
+        if (one := decide_study(study, earlier, margin=options.margin, varying=options.varying)) is not None
+    ]
+    compared = compare_speed(
+        listed,
+        margin=options.margin or MARGIN,
+        with_doubtful=options.with_doubtful,
+        varying=options.varying,
+        earlier=earlier,
+        labels=labels,
+    )
+    for decision in decisions:
+        compared = [as_decided(one, decision) for one in compared]
+    answer = answer_of(
+        runs,
+        compared,
+        name=options.name,
+        words=options.words,
+        decision=decisions[0] if len(decisions) == 1 else None,
+    )
+    found = Conclusions(
+        answer=answer,
+        comparisons=tuple(
+            RunComparison(one, quality_agreements(a, b), quality_parities(a, b))
+            if options.answers
+            else RunComparison(one)
+            for one, (a, b) in zip(compared, listed, strict=True)
+        ),
+        decisions=tuple(decisions),
+    )
+    if options.limits:
+        from servebench.analysis.limits import findings_of, limit_lines
+
+        limits = tuple(findings_of(runs))
+        found = replace(found, limits=limits, answer=replace(answer, limits=tuple(limit_lines(runs, limits))))
+    return found if options.rules is None else replace(found, recommendations=_recommended(runs, found, options))
+
+
+def _recommended(every: Sequence[RunData], found: Conclusions, options: Options) -> tuple[Recommendation, ...]:
+    """The recommendations of the rules, with the leads and verdicts of the comparisons."""
+    from servebench.analysis.advice import recommend_runs
+
+    runs = [run for run in every if run.point_rows]
+    if options.rules is None or not runs:
+        return ()
+    return tuple(
+        recommend_runs(
+            runs,
+            options.rules,
+            with_doubtful=options.with_doubtful,
+            varying=options.varying,
+            labels=run_labels(every),
+            comparisons=[one.comparison for one in found.comparisons],
+            decision=found.decisions[0] if len(found.decisions) == 1 else None,
+        )
+    )

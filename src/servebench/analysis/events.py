@@ -1,0 +1,34 @@
+"""The conclusions of a study as events; all others are in `contracts.events`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from servebench.contracts.events import Event
+
+if TYPE_CHECKING:
+    from servebench.analysis.conclude import Conclusions
+    from servebench.analysis.decided import StudyDecision
+    from servebench.analysis.tuning.answer import TuneAnswer
+
+
+@dataclass(frozen=True)
+class StudyDecided(Event):
+    """What a study with `study.until=decided` has decided."""
+
+    found: StudyDecision
+
+
+@dataclass(frozen=True)
+class StudyAnswered(Event):
+    """What a whole study says, or so far."""
+
+    found: Conclusions
+
+
+@dataclass(frozen=True)
+class TuneAnswered(Event):
+    """The answer of a tune, whole or so far."""
+
+    answer: TuneAnswer

@@ -1,0 +1,121 @@
+"""Conclusions as JSON: what `compare`, `recommend`, `report`, `show STUDY` and a study's last screen print with `--json`.
+
+docs/decide.md has the keys. A later version may add keys; one that takes a key away, or gives it another meaning, has a higher
+`schema_version`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from servebench.analysis.answer.model import Answer, WorkloadAnswer
+from servebench.analysis.comparison.decisions import PairDecision
+from servebench.analysis.conclude import Conclusions
+from servebench.analysis.decided import StudyDecision
+from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.report.export.comparison import comparison_as_plain, row_as_plain
+from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
+from servebench.util.plain_json import to_json as plain_json
+
+SCHEMA_VERSION = 2
+"""1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values."""
+
+
+def to_json(found: Conclusions) -> str:
+    """Return conclusions as JSON."""
+    return plain_json(as_plain(found))
+
+
+def as_plain(found: Conclusions | None) -> dict[str, Any]:
+    """Return conclusions as plain data; of none, because a table is damaged, only nulls. What was left out is null."""
+    if found is None:
+        parts = dict.fromkeys(("answer", "comparisons", "decisions", "recommendations", "limits"))
+        return {"schema_version": SCHEMA_VERSION, **parts}
+    recommended, limits = found.recommendations, found.limits
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "answer": _answer(found.answer),
+        "comparisons": [comparison_as_plain(one) for one in found.comparisons],
+        "decisions": [_decision(one) for one in found.decisions],
+        "recommendations": None if recommended is None else [_recommendation(one) for one in recommended],
+        "limits": None if limits is None else [{"label": label, **one.as_dict()} for label, one in limits],
+    }
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    """An answer: values, and beside them the text that screens show."""
+    rest = asdict(replace(answer, comparisons=(), workloads=()))
+    del rest["comparisons"]
+    return rest | {
+        "workloads": [_workload(one) for one in answer.workloads],
+        "failures": [asdict(one) | {"text": failure_text(one)} for one in answer.failures],
+        "caveats": [asdict(one) | {"text": caveat_text(one)} for one in answer.caveats],
+        "next_steps": [asdict(one) | {"why": purpose_text(one)} for one in answer.next_steps],
+    }
+
+
+def _workload(one: WorkloadAnswer) -> dict[str, Any]:
+    others = [
+        {"baseline": other.baseline, "candidate": other.candidate, **row_as_plain(other.row)} for other in one.others
+    ]
+    plain = asdict(replace(one, others=()))
+    return plain | {"others": others, "title": title_of(one), "sentence": sentence_of(one)}
+
+
+def _decision(found: StudyDecision) -> dict[str, Any]:
+    return {
+        "study": found.study_id,
+        "engine_s": found.engine_s,
+        "budget_s": found.budget_s,
+        "ended": found.ended,
+        "pairs": [_pair(one) for one in found.pairs],
+    }
+
+
+def _pair(pair: PairDecision) -> dict[str, Any]:
+    return {
+        "baseline": pair.baseline,
+        "candidate": pair.candidate,
+        "margin": pair.margin,
+        "levels": pair.levels,
+        "starts_needed": {level: pair.starts_needed(level) for level in pair.open_levels},
+    }
+
+
+def _run_of(score: Score) -> str:
+    return score.entrant.run_id or score.entrant.name
+
+
+def _recommendation(found: Recommendation) -> dict[str, Any]:
+    return {
+        "use_case": found.use_case.name,
+        "title": found.use_case.title,
+        "group": found.group,
+        "outcome": found.outcome,
+        "winner": _run_of(found.winner) if found.winner else None,
+        "metric": found.use_case.metric,
+        "unit": found.use_case.unit,
+        "lead": found.lead,
+        "lead_low": found.lead_low,
+        "lead_high": found.lead_high,
+        "rival": found.rival or None,
+        "why": found.why,
+        "trust": found.trust,
+        "trust_why": found.trust_why,
+        "ranking": [
+            {
+                "run": _run_of(score),
+                "label": score.entrant.name,
+                "value": score.value,
+                "interval": list(score.interval) if score.interval else None,
+                "at": score.at or None,
+                "slo_point": score.slo_at,
+                "doubtful": score.doubtful,
+            }
+            for score in found.ranking
+        ],
+        "missing": [asdict(one) for one in found.missing],
+        "would_change": list(found.changes),
+        "quality": list(found.quality),
+    }

@@ -1,0 +1,24 @@
+"""Who listens to the events of a study: the terminal, and the life-cycle hooks of plugins."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from servebench.contracts.events import Event, Events, Listen, Problem
+from servebench.registry.registry import Registry
+from servebench.report.terminal.display import Detail, Display
+
+
+def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
+    """Return what opens the listeners of a study; `detail` is what the terminal prints."""
+
+    @contextmanager
+    def opened() -> Iterator[Events]:
+        with Display(detail=detail) as display:
+
+            def tell(event: Event) -> None:
+                for fault in registry.tell(event):
+                    display(Problem(fault))
+
+            yield Events((display, tell), live=display.lively)
+
+    return opened

@@ -1,0 +1,208 @@
+"""The text of an answer: the last screen of a study, the report, MLflow, and the JSON of all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from servebench.analysis.answer.model import (
+    Caveat,
+    CaveatKind,
+    FailedRun,
+    LevelLead,
+    NextStep,
+    OtherDifference,
+    Purpose,
+    WorkloadAnswer,
+)
+from servebench.analysis.comparison.model import FAILED
+from servebench.contracts.point_row import level_words
+from servebench.report.wording.comparison import description_of
+from servebench.util.figures import duration, number
+
+AHEAD_MIN = 0.03
+"""Smaller leads of single starts are not worth a word: starts of one engine often differ by as much."""
+TIMES_FROM = 1.0
+"""From this lead on, a factor is easier to read than a percentage."""
+NAMED_MAX = 4
+"""More runs without a difference are only counted."""
+PAIRS_MAX = 3
+"""More pairs that differ in other metrics are only counted."""
+
+CAVEATS: dict[CaveatKind, Callable[[Caveat], str]] = {
+    CaveatKind.IMITATED: lambda one: f"{one.how.capitalize()} engines: these numbers do not describe the real ones.",
+    CaveatKind.OUT_OF_LINE: lambda one: (
+        f"{one.label} at {level_words(one.level)}: {number(one.factor, 2)} times slower for each user than at "
+        f"{level_words(one.heavier)}, so something held it up: measure it again."
+    ),
+    CaveatKind.ONE_START_EACH: lambda _: (
+        "One start of each: these are differences of these starts, not yet a verdict on the engines."
+    ),
+    CaveatKind.NO_VERDICT_YET: lambda _: (
+        "No lead is a verdict on the engines yet: study.until=decided adds starts until there is one."
+    ),
+    CaveatKind.BY_EARLIER: lambda _: (
+        "With few starts of each, how sure these leads are rests on how much earlier starts of the same set-ups differed."
+    ),
+    CaveatKind.WIDE: lambda one: (
+        f"Wide: the interval is wider than {' or '.join(one.limits)}; raise {' or '.join(one.keys)}."
+    ),
+}
+
+PURPOSES: dict[Purpose, Callable[[NextStep], str]] = {
+    Purpose.FINISH: lambda _: "measure what is missing",
+    Purpose.TRY_AGAIN: lambda _: "try the failed runs again",
+    Purpose.MEND: lambda _: "mend the argument that failed",
+    Purpose.DECIDE: lambda one: f"to decide what is open, about {one.count} more start{'s' * (one.count > 1)} of each",
+    Purpose.BETTER: lambda one: f"{_points_again(one)}, twice as long",
+    Purpose.MORE_STARTS: lambda one: f"for a verdict, {one.count} times this study",
+    Purpose.UNTIL_DECIDED: lambda _: "for a verdict: adds starts until there is one",
+    Purpose.CHARTS: lambda _: "all charts",
+}
+
+
+def caveat_text(caveat: Caveat) -> str:
+    """Return what holds for the whole answer, as a sentence."""
+    return CAVEATS[caveat.kind](caveat)
+
+
+def purpose_text(step: NextStep) -> str:
+    """Return why to run a command."""
+    return ", ".join(PURPOSES[one](step) for one in step.purposes)
+
+
+def step_reason(step: NextStep) -> str:
+    """Return why to run a command, and about how long that takes."""
+    return purpose_text(step) + (f": about {duration(step.seconds)}" if step.seconds else "")
+
+
+def _points_again(step: NextStep) -> str:
+    """How many of the doubtful points a longer measurement may settle."""
+    if step.count == step.of:
+        return f"the {step.count} points in doubt" if step.count > 1 else "the point in doubt"
+    return f"{step.count} of the {step.of} points in doubt"
+
+
+def failure_text(failed: FailedRun) -> str:
+    """Return which run has not finished, and why."""
+    return f"{failed.label}: {failed.standing}" + (f": {failed.error}" if failed.error else "")
+
+
+def title_of(answer: WorkloadAnswer) -> str:
+    """Return a workload with what all its runs share."""
+    return " · ".join(part for part in (answer.workload, *answer.facts) if part and part != "none")
+
+
+def sentence_of(answer: WorkloadAnswer) -> str:
+    """Return who leads where and what else differs; of a single run its figures; empty without any."""
+    said = filter(None, (leads_in_words(answer.leads), _others_in_words(answer.others)))
+    return "; ".join(said) or _alone(answer)
+
+
+def _alone(answer: WorkloadAnswer) -> str:
+    """What the only run that was measured shows: its highest throughput, and what one gets at its lowest load."""
+    measured = [one for one in answer.columns if one.cells]
+    if len(measured) != 1:
+        return ""
+    cells = measured[0].cells
+    known = [level for level in answer.levels if cells[level].value and cells[level].verdict != "void"]
+    if not known:
+        return ""
+    top = max(known, key=lambda level: cells[level].value or 0.0)
+    clauses = []
+    for level in dict.fromkeys((known[0], top)):
+        cell = cells[level]
+        ttft = f", TTFT p50 {number(cell.ttft_ms)} ms" if cell.ttft_ms is not None else ""
+        clauses.append(f"{level_words(level)}: {cell.text} tok/s{ttft}")
+    only = f"only {measured[0].label} was measured: " if len(answer.columns) > 1 else ""
+    return only + "; ".join(clauses)
+
+
+def lead_text(lead: LevelLead) -> str:
+    """Return a lead with its interval: `41% [35, 48] more tok/s than x`, `2.3 times [2.1, 2.6] the tok/s of x`."""
+    ends = lead.low, lead.high
+    if lead.size >= TIMES_FROM:
+        interval = "" if None in ends else f" [{', '.join(number(1 + (end or 0), 2) for end in ends)}]"
+        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival}"
+    digits = 0 if lead.size >= 0.1 else 1
+    interval = "" if None in ends else f" [{', '.join(f'{100 * (end or 0):.{digits}f}' for end in ends)}]"
+    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival}"
+
+
+def _ahead(leads: Sequence[LevelLead]) -> str:
+    """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
+    leaves out 0, where a level is one of many questions."""
+    ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.over_starts and lead.size >= AHEAD_MIN)]
+    if not ahead:
+        return ""
+    most = max(ahead, key=lambda lead: lead.size)
+    at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
+    of = f" of {most.rival}" if len(most.tied) > 1 else ""
+    but = f"; with one start of each, up to {most.bound:.0%} may be chance"
+    if most.over_starts:
+        but = ", which is too little to matter" if most.certain else ", which may still be chance"
+    return f" ({most.leader} is {most.size:.0%} ahead{of}{at}{but})"
+
+
+def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool]:
+    """What neighbouring levels must share to be one clause: the leader, or those between which there is no clear difference."""
+    who = lead.leader if lead.clear else frozenset((lead.leader, *lead.tied))
+    return who, lead.clear, lead.within is not None
+
+
+def _behind(leads: Sequence[LevelLead]) -> str:
+    """Who is clearly slower than the leader where others are not, with the distance at the heaviest level."""
+    last = leads[-1]
+    if not last.behind:
+        return ""
+    named = [f"{name} ({100 * share:+.0f}%)" for name, share in last.behind[: NAMED_MAX - 1]]
+    more = len(last.behind) - len(named)
+    names = ", ".join([*named, *([f"{more} more"] if more else [])])
+    at = f" at {level_words(last.level)}" if len(leads) > 1 else ""
+    return f"; behind {last.leader}{at}: {names}"
+
+
+def leads_in_words(leads: Sequence[LevelLead]) -> str:
+    """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
+    clauses = []
+    for (_, clear, same), found in groupby(leads, key=_kind):
+        group = list(found)
+        last = group[-1]
+        begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
+        if clear:
+            text = f"{last.leader} gives {lead_text(last)}"
+            if len(group) > 1:
+                text = f"{last.leader} leads, at {level_words(last.level)} with {lead_text(last)}"
+        else:
+            names = list(dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied)))
+            if len(names) > NAMED_MAX:
+                names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
+            both = f"{', '.join(names[:-1])} and {names[-1]}"
+            bound = max(lead.within or 0.0 for lead in group)
+            text = f"no clear difference in tok/s between {both}"
+            text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
+            text += "" if same else _ahead(group) + _behind(group)
+        but = _but("provisional", [lead for lead in group if lead.codes], group)
+        but += _but("different settings", [lead for lead in group if lead.clear and lead.unequal_rival], group)
+        clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
+    return "; ".join(clauses)
+
+
+def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> list[str]:
+    """What holds for some levels of a clause, with these levels if it does not hold for all."""
+    if not found:
+        return []
+    *first, last = (lead.level for lead in found)
+    some = " and ".join(filter(None, (", ".join(level_words(one, short=True) for one in first), level_words(last))))
+    return [word if len(found) == len(group) else f"{word} at {some}"]
+
+
+def _others_in_words(found: Sequence[OtherDifference]) -> str:
+    """What differs in other metrics where nobody leads in throughput."""
+    texts = [
+        f"{one.candidate} is {'worse' if one.row.metric is FAILED else one.row.result} than {one.baseline}: "
+        f"{description_of(one.row)}"
+        for one in found[:PAIRS_MAX]
+    ]
+    more = [f"{len(found) - PAIRS_MAX} more pairs differ"] if len(found) > PAIRS_MAX else []
+    return "; ".join([*texts, *more])

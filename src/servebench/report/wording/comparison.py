@@ -1,0 +1,236 @@
+"""The text of a comparison, the same in the terminal, Markdown, HTML, JSON and the dashboard."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from servebench.analysis.comparison.compare import STARTS_ADVISED
+from servebench.analysis.comparison.methods import WITHIN_RUN
+from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Metric
+from servebench.analysis.fairness import how_to_resolve, mattering_keys
+from servebench.analysis.gate import Gate
+from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
+from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
+from servebench.contracts.point_row import level_words
+from servebench.util import figures
+from servebench.util.figures import MISSING, change_interval, duration, number, percent
+
+HEADINGS = ("load", "metric", "baseline", "candidate", "change [95%]", "verdict")
+ONE_START_NOTE = (
+    "The intervals are of these two starts. Two starts of one engine differ, so they say nothing of the engines."
+)
+OPEN_LOOP_NOTE = "At a rate of arrivals TTFT and E2E count from the schedule."
+ONE_START = "one start each: no verdict on the engines"
+MORE_STARTS = "more starts are needed (study.starts)"
+REASONS_MAX = 3
+"""More reasons are not named where no row has a verdict."""
+OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
+
+
+SIDES = {"baseline": "the baseline", "candidate": "the candidate", "both": "either"}
+REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
+    ReasonKind.ONE_START: lambda _: ONE_START,
+    ReasonKind.FEW_FOR_INTERVAL: lambda _: "too few requests for an interval",
+    ReasonKind.LEVEL_MISSING: lambda one: f"the {one.side} has no such level",
+    ReasonKind.METRIC_MISSING: lambda one: f"there is no such number of {SIDES[one.side]}",
+    ReasonKind.REQUESTS_MISSING: lambda one: f"there are no single requests of {SIDES[one.side]}",
+    ReasonKind.VOID_POINT: lambda one: f"void point: {_codes(one)}",
+    ReasonKind.VOID_TO_REPLACE: lambda one: f"void point (another start may replace it): {_codes(one)}",
+    ReasonKind.VOID_FOR_GOOD: lambda one: f"void point in {one.needed} starts, not measured again: {_codes(one)}",
+    ReasonKind.FEW_REQUESTS: lambda one: f"{one.count} requests in a start, {one.needed} are needed",
+    ReasonKind.FEW_SLICES: lambda one: f"{one.count} slices of time, {one.needed} are needed",
+    ReasonKind.REQUESTS_FAILED: lambda _: "too many requests failed for a finite value: see failed requests",
+    ReasonKind.WIDENED: lambda one: f"wider by {one.share:.1%} for {_codes(one)}",
+    ReasonKind.PROVISIONAL: lambda one: f"provisional: {_codes(one)}",
+    ReasonKind.INTERVAL_TOO_WIDE: lambda _: f"the interval is too wide for a verdict: {MORE_STARTS}",
+    ReasonKind.MAY_BE_CHANCE: lambda _: f"among this many rows, an interval may leave out 0 by chance: {MORE_STARTS}",
+    ReasonKind.STARTS_NEEDED: lambda _: "not decided: more starts are needed (servebench resume STUDY --budget 30m)",
+    ReasonKind.STARTS_OF_TTFT: lambda one: f"TTFT takes {one.needed} starts",
+    ReasonKind.NOT_DECIDING: lambda _: (
+        f"study.until=decided ends by other metrics; study.starts={STARTS_ADVISED} gives a verdict on this one"
+    ),
+}
+
+
+def _codes(reason: Reason) -> str:
+    return ", ".join(reason.codes) or "void"
+
+
+def text_of(reasons: Iterable[Reason]) -> str:
+    """Return reasons in words."""
+    return "; ".join(REASONS[one.kind](one) for one in reasons)
+
+
+def title_of(metric: Metric) -> str:
+    """Return a metric's title with its unit."""
+    return f"{metric.title}, {metric.unit}" if metric.unit else metric.title
+
+
+def value_of(value: float | None, metric: Metric) -> str:
+    """Return the value of one side."""
+    if value is None:
+        return MISSING
+    if math.isinf(value):
+        return "failed"
+    return percent(value) if metric is FAILED else number(value)
+
+
+def change_of(row: ComparisonRow) -> str:
+    """Return a row's change with its interval."""
+    if row.effect is None:
+        return MISSING
+    return f"{figures.change(row.effect)} {change_interval(row.low, row.high)}"
+
+
+def verdict_of(row: ComparisonRow) -> str:
+    """Return a row's verdict, which never contradicts its interval; in brackets if it does not compete."""
+    if row.method == WITHIN_RUN and row.result == "not enough data":
+        return "one start"
+    if row.result == "not enough data" and row.p_corrected is not None:
+        return "may be chance" if row.may_be_chance else "not decided"
+    text = result_of(row)
+    return text if row.competes or row.result in ("not enough data", "unequal_settings") else f"({text})"
+
+
+def result_of(found: Comparison | ComparisonRow) -> str:
+    """Return the result of a comparison, or of a row, in words."""
+    return f"differ by ≤ {percent(found.bound)}" if found.result == "no difference" else str(found.result)
+
+
+def reason_of(row: ComparisonRow) -> str:
+    """Return why a row has no verdict, apart from what its verdict says already."""
+    return text_of(one for one in row.reasons if one.kind is not ReasonKind.ONE_START)
+
+
+def reason_numbers(comparison: Comparison) -> dict[str, int]:
+    """Return the number of each reason, in the order of the rows: rows show numbers, each reason is printed once."""
+    reasons = dict.fromkeys(reason for row in comparison.rows if (reason := reason_of(row)))
+    return {reason: number for number, reason in enumerate(reasons, 1)}
+
+
+def cells_of(row: ComparisonRow) -> tuple[str, ...]:
+    """Return the cells of a row under HEADINGS."""
+    return (
+        row.level,
+        title_of(row.metric),
+        value_of(row.baseline, row.metric),
+        value_of(row.candidate, row.metric),
+        change_of(row),
+        verdict_of(row),
+    )
+
+
+def method_text(method: Method) -> str:
+    """Return what an interval rests on."""
+    ours, theirs = method.starts
+    return {
+        MethodKind.WITHIN_RUN: "this start only",
+        MethodKind.PAIRED_STARTS: f"paired t-test over {ours} starts",
+        MethodKind.STARTS: f"Welch's t-test over {ours} and {theirs} starts",
+        MethodKind.EARLIER_STARTS: f"spread of {ours} and {theirs} earlier starts",
+        MethodKind.LOOKS: f"over {ours} starts, for all looks together",
+        MethodKind.LOOKS_EQUAL: f"over {ours} starts, of 'no difference' 90%, two one-sided tests",
+    }[method.kind]
+
+
+def starts_note(comparison: Comparison) -> str | None:
+    """Return what the intervals rest on; None where nothing is compared."""
+    methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
+    open_loop = any(
+        row.level.endswith("/s") and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows
+    )
+    late = " " + OPEN_LOOP_NOTE if open_loop else ""
+    if WITHIN_RUN in methods:
+        return ONE_START_NOTE + late
+    several = " " + OF_ONE_ROW if any(row.may_be_chance for row in comparison.rows) else ""
+    return f"Change with its 95% interval: {'; '.join(map(method_text, methods))}.{several}{late}" if methods else None
+
+
+def description_of(row: ComparisonRow) -> str:
+    """Return what changed, by how much, and where."""
+    if row.effect is None or row.low is None or row.high is None:
+        return f"{row.metric.title} at {level_words(row.level)}"
+    size = f"{100 * row.effect:+.1f} points" if row.metric is FAILED else figures.change(row.effect)
+    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} at {level_words(row.level)}"
+
+
+def summary_of(comparison: Comparison) -> str:
+    """Return the result of a comparison in one sentence: what is most different, within what the runs are equal, or why there is
+    no verdict."""
+    if comparison.not_started:
+        return "; ".join(f"{name} was not started" for name in comparison.not_started)
+    if comparison.result == "unequal_settings":
+        unequal = [one for one in comparison.unequal if one.matters]
+        return f"no verdict: the runs have different settings ({mattering_keys(unequal)}); {how_to_resolve(unequal)}"
+    if comparison.result in ("faster", "slower", "mixed"):
+        mixed = comparison.result == "mixed"
+        how = "faster in some metrics and slower in others" if mixed else comparison.result
+        different = [row for row in comparison.competing if row.result in ("faster", "slower")]
+        return f"{comparison.candidate} is {how}; largest change: {description_of(_largest(different))}"
+    same = [row.bound or 0.0 for row in comparison.competing if row.result == "no difference"]
+    count = len(comparison.competing)
+    if comparison.result == "no difference":
+        short = count - len(same)
+        rest = f" ({short} of {count} rows have too little data)" if short else ""
+        return f"they differ by at most {percent(comparison.bound)}{rest}"
+    if comparison.starts is not None and any(row.has(ReasonKind.ONE_START) for row in comparison.rows):
+        return _of_single_starts(comparison, comparison.starts)
+    equal = f" ({len(same)} of {count} rows differ by at most {max(same):.1%})" if same else ""
+    return _why_undecided(comparison.rows) + equal
+
+
+def _of_single_starts(comparison: Comparison, starts: tuple[int, int]) -> str:
+    """What two runs with one start each show, and what gives a verdict."""
+    alone = [row for row in comparison.rows if row.has(ReasonKind.ONE_START)]
+    clear = [row for row in alone if row.low is not None and row.high is not None and not row.low <= 0 <= row.high]
+    most = f"these two differ most in {description_of(_largest(clear))}" if clear else "these two do not clearly differ"
+    total = STARTS_ADVISED * sum(one for one in comparison.start_seconds if one is not None)
+    price = f" (about {duration(total)} for these two)" if None not in comparison.start_seconds else ""
+    few = [name for name, count in zip((comparison.baseline, comparison.candidate), starts, strict=True) if count < 2]
+    which = f"one start of {few[0]}: no verdict on the engines" if len(few) == 1 else ONE_START
+    return f"{which}; {most}; study.starts={STARTS_ADVISED} gives a verdict{price}"
+
+
+def _largest(rows: Iterable[ComparisonRow]) -> ComparisonRow:
+    return max(rows, key=lambda row: abs(row.effect or 0))
+
+
+def _why_undecided(rows: Sequence[ComparisonRow]) -> str:
+    excluded = [row for row in rows if not row.competes and row.result in ("faster", "slower")]
+    if excluded:
+        codes = ", ".join(dict.fromkeys(code for row in excluded for code in row.doubts))
+        largest = _largest(excluded)
+        return (
+            f"provisional: {description_of(largest)} ({largest.result}), but every level with a difference has warnings of "
+            f"unknown size ({codes}); --with-doubtful accepts it"
+        )
+    reasons = [one for row in rows for one in row.reasons]
+    # what more starts settle comes first
+    if any(one.kind in MORE_STARTS_HELP for one in reasons):
+        return f"not decided: {MORE_STARTS}"
+    texts = list(dict.fromkeys(text_of([one]) for one in reasons))
+    return f"not enough data: {'; '.join(texts[:REASONS_MAX])}" if texts else "not enough data"
+
+
+def gate_failures(gate: Gate) -> list[str]:
+    """Return what is worse by more than the limit, a line each."""
+    return [
+        *(f"{name}: {description_of(row)}" for name, row in gate.regressions),
+        *(f"{name}: {agreement.swapped().sentence}" for name, agreement in gate.quality_losses),
+    ]
+
+
+def gate_undecided(gate: Gate) -> list[tuple[str, str]]:
+    """Return what cannot be judged, as (candidate, why)."""
+    return [(one.candidate, _why_not_judged(one, row, gate.limit)) for one, row in gate.undecided]
+
+
+def _why_not_judged(comparison: Comparison, row: ComparisonRow | None, limit: float) -> str:
+    if row is None:
+        return summary_of(comparison)
+    if row.level_missing:
+        return f"{level_words(row.level)}: {text_of(row.reasons)}"
+    unit = " points" if row.metric is FAILED else "%"
+    return (
+        f"{description_of(row)}: up to {100 * row.worst_case:.1f}{unit} worse is possible, more than the limit of "
+        f"{100 * limit:g}%; more starts narrow the interval (study.starts)"
+    )

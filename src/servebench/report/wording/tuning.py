@@ -1,0 +1,172 @@
+"""The text of a tune's answer, for the terminal and the page."""
+
+from __future__ import annotations
+
+import math
+
+from servebench.analysis.answer.model import Caveat, CaveatKind
+from servebench.analysis.tuning.answer import Tried, TuneAnswer
+from servebench.analysis.tuning.candidates import describe_settings
+from servebench.analysis.tuning.steps import Left
+from servebench.report.wording.answer import caveat_text
+from servebench.util.figures import MISSING, change, change_interval, number, percent
+
+HEADINGS = ("candidate", "settings", "starts", "value", "from stock [95%]", "TTFT p50", "how it ended")
+
+
+def headline(answer: TuneAnswer) -> str:
+    """Return the answer in one sentence."""
+    settings = describe_settings(answer.settings) if answer.settings else "its stock settings"
+    least = number(answer.cost(answer.least_budget))
+    gain = answer.gain.text if answer.gain is not None else "an unknown gain"
+    return {
+        "better": f"{answer.winner_name} is best: {settings}; {gain} over stock",
+        "open": f"{answer.winner_name} looks best: {settings}; {gain} over stock, which is not proven",
+        "as good": f"stock is as good: the best other settings ({settings}) gain {gain}, too little to matter and not proven",
+        "stock": "stock is as good: no other settings were better",
+        "too little": f"the budget is too small: a comparison of one candidate with stock needs about {least} {answer.unit}",
+        "none": "nobody won: no candidate could be measured or met the limits",
+    }[answer.verdict]
+
+
+def asked_line(answer: TuneAnswer) -> str:
+    """Return the question in one line."""
+    at = ", ".join(f"{one:g}" for one in answer.levels)
+    objective = answer.objective
+    way, margin = "highest" if objective.higher else "lowest", percent(answer.question.margin_share)
+    return f"{way} {objective.name} ({objective.unit}) at {at}; settings within {margin} count as equal"
+
+
+def spent_line(answer: TuneAnswer) -> str:
+    """Return what was spent, and what a grid would have taken."""
+    spent, budget, grid = (number(answer.cost(one)) for one in (answer.spent, answer.budget, answer.grid))
+    tried = sum(one.blocks > 0 for one in answer.tried)
+    share = f" ({percent(answer.spent / answer.grid)})" if answer.grid else ""
+    return (
+        f"spent {spent} of {budget} {answer.unit} on {tried} of {len(answer.tried)} candidates; a grid over them with three "
+        f"repeats would have taken {grid}{share}, and the whole space has {answer.space_size:,} settings"
+    )
+
+
+def value_line(answer: TuneAnswer) -> str:
+    """Return the best candidate's value beside that of stock."""
+    unit, stock = answer.objective.unit, f"stock {number(answer.stock_value)} {answer.objective.unit}"
+    return stock if not answer.settings else f"{answer.winner_name} {number(answer.value)} {unit}, {stock}"
+
+
+def contribution_lines(answer: TuneAnswer) -> list[str]:
+    """Return what each setting of the winner contributes."""
+    return [
+        f"{one.key}: {one.before} -> {one.after}: {one.gain.text if one.gain is not None else NOT_MEASURED}"
+        for one in answer.contributions
+    ]
+
+
+def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
+    """Return the rows of the table of candidates under HEADINGS."""
+    return [
+        (
+            f"{one.name}{' *' if one.on_front else ''}",
+            one.settings if one.origin != "stock" else MISSING,
+            str(one.starts or MISSING),
+            number(one.value),
+            one.from_stock.text if one.from_stock is not None else MISSING,
+            number(one.figures.ttft_ms),
+            status_of(one),
+        )
+        for one in answer.tried
+        if was_tried(one)
+    ]
+
+
+def was_tried(one: Tried) -> bool:
+    """Return whether a candidate has a row: those that the race did not come to are only counted."""
+    return one.status != "not tried yet" and (one.left is None or one.left.reason != "not tried")
+
+
+def untried_line(answer: TuneAnswer) -> str:
+    """Return how many candidates the race did not come to; empty if none."""
+    count = sum(not was_tried(one) for one in answer.tried)
+    why = ": too little budget left" if answer.finished else " yet"
+    return f"{count} of {len(answer.tried)} candidates were not tried{why}" if count else ""
+
+
+def refused_lines(answer: TuneAnswer) -> list[str]:
+    """Return which candidates were refused before a launch, a line for each reason."""
+    refused: dict[str, list[str]] = {}
+    for name, why in answer.refused:
+        refused.setdefault(why, []).append(name)
+    return [f"refused before a launch: {', '.join(names)}: {why}" for why, names in refused.items()]
+
+
+def imitation_line(answer: TuneAnswer) -> str:
+    """Return that the engines are not real ones; empty where they are."""
+    return caveat_text(Caveat(kind=CaveatKind.IMITATED, how=answer.imitated)) if answer.imitated else ""
+
+
+def short_status(one: Tried) -> str:
+    """Return how a candidate ended, without the figures."""
+    if one.status != "left" or one.left is None:
+        return one.status
+    return f"left after round {one.left.round}" if one.left.reason == "slower" else ENDS[one.left.reason]
+
+
+def status_of(one: Tried) -> str:
+    """Return how a candidate ended, and why."""
+    return left_text(one.left) if one.status == "left" and one.left is not None else one.status
+
+
+def left_text(left: Left) -> str:
+    """Return why a candidate left the race."""
+    if left.reason == "not tried":
+        return f"{ENDS[left.reason]}: too little budget left"
+    if left.reason not in FIGURES_SAY:
+        return f"{ENDS[left.reason]}: {left.note}"
+    behind = ""
+    if left.behind is not None and left.low is not None and left.high is not None:
+        share = [math.expm1(-part) for part in (left.behind, left.high, left.low)]
+        behind = f"{change(share[0])} {change_interval(share[1], share[2])} from the leader"
+    return f"{f'left after round {left.round}' if left.reason == 'slower' else ENDS[left.reason]}: {behind}"
+
+
+def reason(one: Tried) -> str:
+    """Return why a candidate ended as it did, to follow its settings; empty where the table's figures say it."""
+    said = one.status != "left" or one.left is None or one.left.reason in (*FIGURES_SAY, "not tried")
+    return "" if said else f" ({status_of(one)})"
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text of at most this length."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def doubt_line(answer: TuneAnswer) -> str:
+    """Return how many points are void or doubtful, and why; empty if none is so."""
+    found = [f"{answer.void} of {answer.points} points are void"] if answer.void else []
+    found += [
+        f"{count} point{'s are' if count > 1 else ' is'} doubtful ({code})" for code, count in answer.doubts.items()
+    ]
+    if not found:
+        return ""
+    return (
+        f"{'; '.join(found)}: 'servebench ls --all study={answer.study}' has the candidates, 'servebench show' says why; what is "
+        "wrong with all candidates alike may cancel out, but do not rely on it"
+    )
+
+
+FIGURES_SAY = ("slower", "budget")
+"""Ends that the figures of the table explain."""
+ENDS = {
+    "start failed": "did not start",
+    "requests failed": "requests failed",
+    "slo": "missed the SLO",
+    "budget": "not in the finals",
+    "not tried": "not tried",
+    "answers": "changes answers",
+}
+"""How candidates leave, by the reason; who is slower leaves after a round."""
+NOT_MEASURED = "not measured: too little budget left"
+FRONT_NOTE = (
+    "*: no other has both more throughput and a shorter TTFT (p50, ms); from stock: by all starts, while the gain in the "
+    "first line is by those of the finals alone"
+)

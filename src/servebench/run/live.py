@@ -1,0 +1,113 @@
+"""The load of a run on a server, which worker processes send; and what becomes of a server that fails requests."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.events import Activity, Doing, Events
+from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
+from servebench.contracts.results import Record
+from servebench.contracts.telemetry import Reading
+from servebench.engine.admin import reset_cache
+from servebench.load.coordinator.share import worker_spools
+from servebench.run.looks import Looks
+from servebench.run.outcome import BROKEN, UNANSWERED, last_failure
+from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of
+from servebench.run.requests import target_of
+from servebench.run.watchdog import Watcher
+from servebench.store.layout import RunFolder
+
+DEATH_NOTICE_S = 5.0
+ASK_TIMEOUT_S = 120.0
+"""For how long a server that fails requests is waited for when it is asked for one more answer."""
+POLL_S = 0.05
+
+
+@dataclass(kw_only=True)
+class LiveLoad:
+    """Sends the load of a run to a server, which servebench has started itself if it is `local`. If there are `nodes` of a Ray
+    cluster, they send it."""
+
+    engine: Engine
+    running: RunningEngine
+    local: bool
+    folder: RunFolder
+    events: Events
+    timeout_s: float
+    nodes: Sequence[str] = ()
+    _spools: Sequence[Path] = field(default=(), init=False)
+
+    @property
+    def ask(self) -> Callable[[], str | None] | None:
+        """Asks a server that was only found for one more answer, while it is loaded."""
+        return None if self.local else self._failing
+
+    def _failing(self) -> str | None:
+        # its client is imported for that only
+        from servebench.engine.supervisor.probe import failing
+
+        return failing(self.running, self.engine, min(self.timeout_s, ASK_TIMEOUT_S))
+
+    def drive(
+        self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
+    ) -> tuple[PhaseReport, list[Record]]:
+        """Drive a phase, see `drive_phase`."""
+        spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
+        self._spools = worker_spools(spool, workers)
+        target, nodes = target_of(self.running), self.nodes[:workers]
+        return drive_phase(target, plan, facts, spool, watch, workers=workers, nodes=nodes, looks=looks)
+
+    def ended(self, facts: PhaseFacts) -> list[Record]:
+        """Return the records of the requests that have ended in the latest phase. Raises StoreError."""
+        return records_of(self._spools, facts)
+
+    def discard(self) -> None:
+        """Remove what is kept of the latest phase: its records are stored. Raises StoreError."""
+        discard_spools(self._spools)
+
+    def reset_cache(self) -> str | None:
+        """Empty the engine's prefix cache. Return None on success, else the reason."""
+        return reset_cache(self.engine, self.running)
+
+    def readings(self) -> list[Reading]:
+        """Return no telemetry: that of a server is sampled."""
+        return []
+
+    def judge(self, report: PhaseReport, records: Sequence[Record]) -> PhaseReport:
+        """Return the report of a phase, stopped if the engine died at its end or the server answers no more requests."""
+        failure = last_failure(records)
+        if report.stopped is not None or failure is None:
+            return report
+        if self.local and died_at_end(self.running, records):
+            return replace(report, stopped=StopReason.ENGINE_DIED)
+        if self.local and failure in UNANSWERED:
+            # what is started here is watched: a process that lives and says nothing wrong was only too slow
+            return report
+        self.events(Doing(Activity.ASKING_SERVER))
+        said = self._failing()
+        return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
+
+
+def died_at_end(
+    running: RunningEngine,
+    records: Sequence[Record],
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Return whether the engine died in a phase that was not stopped. When nothing listens any more, requests fail faster
+    than the guard reports the exit, so wait for the report."""
+    last = max(records, key=lambda record: record.ended_ns, default=None)
+    return last is not None and last.outcome in BROKEN and awaited_death(running, now=now, sleep=sleep) is not None
+
+
+def awaited_death(
+    running: RunningEngine, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> str | None:
+    """Return why the engine died, once that is known; None if it has not died within DEATH_NOTICE_S."""
+    deadline = now() + DEATH_NOTICE_S
+    while (death := running.died()) is None and now() <= deadline:
+        sleep(POLL_S)
+    return death
