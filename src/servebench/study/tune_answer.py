@@ -150,7 +150,8 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
         throughput=mean_of(own, THROUGHPUT),
         ttft_ms=mean_of(own, "ttft_ms_p50"),
         void=void,
-        doubts=Counter(codes),
+        # before Python 3.12 `asdict` makes counted pairs of what is in a Counter
+        doubts=dict(Counter(codes)),
     )
 
 
