@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from servebench.analysis.warnings.catalog import is_usable
 from servebench.config import Job, compose_jobs
 from servebench.contracts.emulation import Variation
 from servebench.contracts.events import Events
@@ -156,7 +157,7 @@ def simulate_search(plant: Plant, key: str, *, seed: int = 0) -> SimulatedRun:
     points: list[Point] = []
     while (level := source.next_level()) is not None:
         point = _measure(session, level)
-        source.add_point(level, point)
+        source.add_point(level, point, usable=is_usable(point.codes))
         points.append(point)
         writer.records.clear()
     return SimulatedRun(tuple(points), (), source.answer(interrupted=False))

@@ -11,6 +11,7 @@ from statistics import fmean
 
 from calibration.cells import CalibrationCell, Outcome, Promise, Shown
 from calibration.simulate import EPOCH_NS, STEADY, Plant, simulate_run, simulate_search
+from servebench.analysis.warnings.catalog import NOT_STATIONARY
 from servebench.contracts.emulation import Variation
 from servebench.contracts.point_row import PointRow
 from servebench.util.units import NS_PER_S
@@ -271,7 +272,7 @@ def _stopped(seed: int, truth: Mapping[str, float], *, scenario: Scenario, until
 def _alarmed(seed: int, _truth: None, *, scenario: Scenario, requests: int) -> Outcome:
     """Return whether a point whose engine does not change for good is called not stationary."""
     point = simulate_run(scenario.plant(requests), f"{seed}", seed=seed).points[0]
-    return {(STATIONARY, ""): float("not_stationary" in {doubt.code for doubt in point.doubts})}
+    return {(STATIONARY, ""): float(NOT_STATIONARY.code in point.codes)}
 
 
 TRENDS = {
@@ -316,7 +317,7 @@ def _found_change(
     slowdown, change = CHANGES[name]
     plant = scenario.plant(requests).planted(slowdown=slowdown, **change(*window))
     point = simulate_run(plant, f"{seed}", seed=seed).points[0]
-    return {(promise, ""): float("not_stationary" in {doubt.code for doubt in point.doubts})}
+    return {(promise, ""): float(NOT_STATIONARY.code in point.codes)}
 
 
 # open loops

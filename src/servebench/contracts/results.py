@@ -143,9 +143,14 @@ class Point:
         return "doubtful" if any(not doubt.mark for doubt in self.doubts) else "valid"
 
     @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of its warnings."""
+        return tuple(doubt.code for doubt in self.doubts)
+
+    @property
     def judged_row(self) -> PointRow:
         """Return the row as it is stored: with the verdict and the codes of the doubts."""
-        return replace(self.row, verdict=self.verdict, doubts=tuple(doubt.code for doubt in self.doubts))
+        return replace(self.row, verdict=self.verdict, doubts=self.codes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from servebench.analysis.warnings.catalog import CATALOG, UNKNOWN, is_wide, trust_word
+from servebench.analysis.warnings.catalog import trust_word, type_of
 from servebench.contracts.point_row import PointRow
 from servebench.util.figures import MISSING
 
@@ -27,10 +27,10 @@ def valid_count(rows: Sequence[PointRow]) -> str:
 def point_trust(verdict: str | None, codes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return how far to trust a point in a word or two (`valid`, `doubtful, wide`), and the codes of the warnings that say why:
     those that make it doubtful or void, and those of a wide interval."""
-    why = (code for code in dict.fromkeys(codes) if is_wide([code]) or not (code in CATALOG and CATALOG[code].mark))
+    why = (code for code in dict.fromkeys(codes) if type_of(code).wide or not type_of(code).mark)
     return trust_word(verdict or UNJUDGED, codes), tuple(why)
 
 
 def reason_of_code(code: str) -> str:
     """Return a warning as a short reason: its code, and the first clause of what it means."""
-    return f"{code}: {CATALOG[code].meaning.partition(', ')[0] if code in CATALOG else UNKNOWN}"
+    return f"{code}: {type_of(code).meaning.partition(', ')[0]}"

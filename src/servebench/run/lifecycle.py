@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from servebench.analysis.warnings.catalog import is_usable
 from servebench.contracts.events import PointFinished, RunStarted
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Point, RunOutcome
@@ -110,7 +111,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
     while (level := levels.next_level()) is not None:
         if (stored := request.done.get(level.id)) is not None:
             progress.points.append(stored)
-            levels.add_point(level, stored)
+            levels.add_point(level, stored, usable=is_usable(stored.codes))
             continue
         if not request.turn.includes(level.id):
             continue
@@ -121,7 +122,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             assert progress.lease is not None
             grade_load(request, progress.lease, attempt, evidence.requests, evidence.records)
         progress.points.append(point)
-        levels.add_point(level, point)
+        levels.add_point(level, point, usable=is_usable(point.codes))
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(

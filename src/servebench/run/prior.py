@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servebench.analysis.answer.next_steps import needs_again
+from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.point_id import PointId
 from servebench.contracts.precision import may_be_replaced
 from servebench.contracts.results import Doubt, Point, RunOutcome
@@ -17,8 +18,6 @@ from servebench.store.state import read_run
 from servebench.store.tables import read_records, read_rows
 
 STORED_DOUBT = Doubt(code="", message="shown when the point was measured", remedy="see the output of that command")
-CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress", "not_answering"})
-"""Warnings of a point that was cut off, so that it is measured again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,7 @@ def prior_progress(folder: RunFolder, *, better: bool = False) -> PriorProgress:
 
 def must_repeat(point: Point, status: str, *, better: bool = False) -> bool:
     """Return whether a stored point is measured again: it was cut off, or it had no success and its run failed."""
-    cut_off = any(doubt.code in CUT_OFF for doubt in point.doubts)
+    cut_off = any(type_of(doubt.code).cut_off for doubt in point.doubts)
     if better and needs_again(point.row.verdict, point.row.doubts):
         return True
     return cut_off or (status == "failed" and not point.row.requests_ok)

@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from servebench.analysis.answer.notes import is_mark
 from servebench.analysis.estimate import THROUGHPUT, levels_of, mean_of
 from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
 from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.tuning.race import Race
+from servebench.analysis.warnings.catalog import type_of
 from servebench.config import Job
 from servebench.config.tuning import load_space, split_words
 from servebench.contracts.emulation import imitated
@@ -140,13 +140,18 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
     level, own = list(levels_of(rows).items())[-1]
     void = sum(row.verdict == "void" and row.level_label == level for row in rows)
     codes = (
-        code for row in rows if row.verdict == "doubtful" for code in dict.fromkeys(row.doubts) if not is_mark(code)
+        code
+        for row in rows
+        if row.verdict == "doubtful"
+        for code in dict.fromkeys(row.doubts)
+        if not type_of(code).mark
     )
     return Figures(
         throughput=mean_of(own, THROUGHPUT),
         ttft_ms=mean_of(own, "ttft_ms_p50"),
         void=void,
-        doubts=Counter(codes),
+        # before Python 3.12 `asdict` makes counted pairs of what is in a Counter
+        doubts=dict(Counter(codes)),
     )
 
 

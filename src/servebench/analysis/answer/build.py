@@ -9,14 +9,14 @@ from typing import Any
 from servebench.analysis.answer.leads import find_lead, other_differences
 from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, FailedRun, WorkloadAnswer
 from servebench.analysis.answer.next_steps import next_steps
-from servebench.analysis.answer.notes import caveats, inequalities, is_mark, remarks
+from servebench.analysis.answer.notes import caveats, inequalities, remarks
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
 from servebench.analysis.recommendation.values import codes_of_mean
 from servebench.analysis.stored_runs import entrant_of
-from servebench.analysis.warnings.catalog import is_wide
+from servebench.analysis.warnings.catalog import is_wide, type_of
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
 from servebench.contracts.stored import RunData, mapping
 
@@ -125,6 +125,6 @@ def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
     found = estimate_level(level.rows, THROUGHPUT)
     low, high = (found.low, found.high) if found else (None, None)
     value, ttft_ms = (mean_of(level.rows, name) for name in (THROUGHPUT, "ttft_ms_p50"))
-    codes = tuple(code for code in level.doubts if not is_mark(code)) if level.verdict != "valid" else ()
+    codes = tuple(code for code in level.doubts if not type_of(code).mark) if level.verdict != "valid" else ()
     wide = is_wide(codes_of_mean(level, entrant))
     return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)

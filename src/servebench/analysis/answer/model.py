@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
+from servebench.analysis.warnings.catalog import type_of
 from servebench.util.figures import plus_minus
-
-LEFT_OUT = ("machine_shared",)
-"""Marks that say that the numbers shown leave out a part of what was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +131,7 @@ class Remark:
     @property
     def first(self) -> bool:
         """Whether it belongs on the first screen: it makes points doubtful, or says what their numbers leave out."""
-        return not self.mark or self.code in LEFT_OUT
+        return not self.mark or type_of(self.code).leaves_out
 
     @property
     def brief(self) -> str:

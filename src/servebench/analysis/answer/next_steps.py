@@ -10,14 +10,10 @@ from servebench.analysis.answer.model import LevelLead, NextStep, Purpose, Workl
 from servebench.analysis.comparison.compare import STARTS_ADVISED
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.run_comparison import seconds_per_start
+from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.errors import remedy_of
 
-AGAIN = frozenset(
-    {"lock_step", "too_few_requests", "too_short", "machine_busy", "not_stationary", "supply_exhausted", "client_bound",
-     "clock_stepped", "level_not_reached"}
-)  # fmt: skip
-"""Warnings that a second, longer measurement may settle."""
 UNFINISHED = frozenset({"interrupted", "missing", "running"})
 SPARE = 1.1
 """The budget that is proposed, as a share of the predicted engine time: a round that does not fit is not begun."""
@@ -111,8 +107,8 @@ def one_start(runs: Sequence[RunData]) -> bool:
 
 def needs_again(verdict: str | None, codes: Iterable[str]) -> bool:
     """Return whether a longer measurement may settle what makes a point doubtful or void."""
-    found = set(codes)
-    return verdict != "valid" and bool(AGAIN & found) and not {"engine_died", "not_answering"} & found
+    found = [type_of(code) for code in codes]
+    return verdict != "valid" and any(one.longer for one in found) and not any(one.engine_gone for one in found)
 
 
 def _better_s(run: RunData) -> float:

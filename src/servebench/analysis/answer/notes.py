@@ -11,7 +11,7 @@ from servebench.analysis.answer.model import AnswerColumn, Caveat, CaveatKind, I
 from servebench.analysis.answer.next_steps import one_start
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import SettingDifference
-from servebench.analysis.warnings.catalog import CATALOG, UNKNOWN, WIDE
+from servebench.analysis.warnings.catalog import CATALOG, type_of
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import PointRow, level_words
@@ -21,11 +21,6 @@ WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest"
 """Facts of the model's files. One that differs between some runs makes the later ones differ between the same."""
 OUT_OF_LINE = 2.0
 """From this factor on, a user who gets less at a lighter load is not chance."""
-
-
-def is_mark(code: str) -> bool:
-    """Return whether a warning leaves the verdict of its point alone."""
-    return code in CATALOG and CATALOG[code].mark
 
 
 def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Remark, ...]:
@@ -38,19 +33,19 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
                 where.setdefault(code, {}).setdefault(run.run_id, Counter())[row.level_label] += 1
     order = [*CATALOG, *where]
     found = []
-    for code in sorted(where, key=lambda code: (is_mark(code), order.index(code))):
-        if code == "emulated":
+    for code in sorted(where, key=lambda code: (type_of(code).mark, order.index(code))):
+        known = type_of(code)
+        if known.of_all:
             continue
-        known = CATALOG.get(code)
         found.append(
             Remark(
                 code=code,
-                meaning=known.meaning if known else UNKNOWN,
-                remedy=known.remedy if known else "",
+                meaning=known.meaning,
+                remedy=known.remedy,
                 places=tuple(_places(where[code], points, labels)),
                 points=sum(one.total() for one in where[code].values()),
                 of=sum(one.total() for one in points.values()),
-                mark=is_mark(code),
+                mark=known.mark,
             )
         )
     return tuple(found)
@@ -171,7 +166,7 @@ def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Ite
 def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:
     """What points with a wide interval are wider than, and what makes them narrower."""
     wide = {code for run in runs for row in run.point_rows for code in row.doubts}
-    limits = [limit for code, limit in WIDE.items() if code in wide]
+    limits = [one.wide for one in CATALOG.values() if one.wide and one.code in wide]
     if limits:
         than, keys = zip(*limits, strict=True)
         # the mean of few starts is as wide as they differ, however long their points are

@@ -1,7 +1,7 @@
-"""The table of all warnings: what each code means and what to do about it.
+"""The table of all warnings: what each code means, what to do about it, and what follows from it.
 
 To add a warning, add it here, then issue it with `WarningType.issue` where it is detected (for a point: a check in
-`warnings.point`). Codes are stored in the column `doubts`, so they never change.
+`warnings.point`). Codes are stored in the column `doubts`, so they never change. Nothing else names what a code leads to.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from servebench.analysis.warnings import bounds
+from servebench.analysis.warnings.bounds import Bound
 from servebench.contracts.results import Doubt
 
 SPEED = ("throughput", "ttft", "tpot", "itl", "e2e")
@@ -21,8 +23,13 @@ UNKNOWN = "unknown warning: it was written by another version of servebench"
 class WarningType:
     """A kind of warning. A `void` one makes its point void, a `mark` leaves the verdict alone, others make it doubtful.
 
-    `affects` names the metrics that may be wrong: throughput, ttft, tpot, itl, e2e, failed, cost, quality;
-    `weighing` says by how much.
+    `affects` names the metrics that may be wrong: throughput, ttft, tpot, itl, e2e, failed, cost, quality; `bound` says by how
+    much at most, and without it nobody knows. `wide` says than what an interval is wider, and which keys make it narrower.
+
+    A point that is `cut_off` is measured again by `servebench resume`; a warning that a `longer` measurement may settle by
+    `resume --better`, but not where the `engine_gone` is to blame. An `unusable` point says nothing about its level, so that a
+    search leaves it out. `leaves_out`: a mark that belongs on the first screen, because it says what the numbers leave out.
+    `of_all`: it is said once of all points and not of each.
     """
 
     code: str
@@ -31,6 +38,14 @@ class WarningType:
     void: bool = False
     mark: bool = False
     affects: tuple[str, ...] = AFFECTS_ALL
+    bound: Bound | None = None
+    wide: tuple[str, str] | None = None
+    cut_off: bool = False
+    longer: bool = False
+    engine_gone: bool = False
+    unusable: bool = False
+    leaves_out: bool = False
+    of_all: bool = False
 
     def issue(self, message: str, *, remedy: str | None = None, void: bool | None = None) -> Doubt:
         """Return this warning with the figures of one case; `remedy` and `void` replace the general ones."""
@@ -52,22 +67,25 @@ def _define(code: str, meaning: str, remedy: str, **more: Any) -> WarningType:
     return CATALOG[code]
 
 
+def type_of(code: str) -> WarningType:
+    """Return the warning with this code; one of another version of servebench may concern everything."""
+    return CATALOG.get(code) or WarningType(code=code, meaning=UNKNOWN, remedy="")
+
+
 def explain(code: str) -> str:
     """Return what a stored code means and what to do about it."""
-    found = CATALOG.get(code)
-    return UNKNOWN if found is None else f"{found.meaning}; {found.remedy}"
-
-
-WIDE = {
-    "not_precise": ("load.until asks", "load.max_duration_s"),
-    "imprecise": ("±25%", "load.duration_s or load.requests"),
-}
-"""Marks of points with wide intervals: wider than what, and what makes them narrower."""
+    found = type_of(code)
+    return "; ".join(filter(None, (found.meaning, found.remedy)))
 
 
 def is_wide(codes: Iterable[str]) -> bool:
     """Return whether a point with these warnings has a wide interval."""
-    return not WIDE.keys().isdisjoint(codes)
+    return any(type_of(code).wide for code in codes)
+
+
+def is_usable(codes: Iterable[str]) -> bool:
+    """Return whether a point with these warnings says something about its level."""
+    return not any(type_of(code).unusable for code in codes)
 
 
 def trust_word(verdict: str, codes: Iterable[str]) -> str:
@@ -81,6 +99,7 @@ LEVEL_NOT_REACHED = _define(
     "send more requests per point (load.requests=auto or load.duration_s), and check whether requests failed at once "
     "or the client was late",
     void=True,
+    longer=True,
 )
 LOCK_STEP = _define(
     "lock_step",
@@ -88,24 +107,29 @@ LOCK_STEP = _define(
     "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; if they "
     "are, the engine itself keeps the streams in step: measure TTFT at a rate of arrivals (load.rate)",
     affects=SPEED,
+    longer=True,
 )
 TOO_FEW_REQUESTS = _define(
     "too_few_requests",
     "every number rests on few requests",
     "send more requests per point (load.requests): 30 in the window for a mean, 100 for a p99",
     affects=SPEED,
+    longer=True,
+    bound=bounds.too_few_requests,
 )
 TOO_SHORT = _define(
     "too_short",
     "the window is shorter than 4.5 s, so one pause changes its throughput",
     "send more requests per point (load.requests) or set load.duration_s; load.warmup_s must be shorter than the point",
     affects=SPEED,
+    longer=True,
 )
 MACHINE_BUSY = _define(
     "machine_busy",
     "the machine was not free for load and engine, and too much of the point was disturbed to leave that out",
     "end the named processes, or wait until they are done, and measure the point again",
     affects=SPEED,
+    longer=True,
 )
 MACHINE_SHARED = _define(
     "machine_shared",
@@ -113,29 +137,35 @@ MACHINE_SHARED = _define(
     "nothing has to be done; the intervals are those of the rest",
     mark=True,
     affects=SPEED,
+    leaves_out=True,
 )
 NOT_STATIONARY = _define(
     "not_stationary",
     "the engine was not steady while the point was measured, in throughput, ITL, TTFT or the queue of an open loop",
     "measure the point again (load.repeats) and longer (load.duration_s), and look at telemetry.parquet and engine.log",
     affects=SPEED,
+    longer=True,
+    bound=bounds.not_stationary,
 )
 IMPRECISE = _define(
     "imprecise",
     "the throughput's confidence interval is wider than ±25%",
     "measure longer (load.requests, load.duration_s) on an otherwise idle machine: four times as long halves the interval",
     mark=True,  # the interval carries it: what is concluded from the point takes that into account
+    wide=("±25%", "load.duration_s or load.requests"),
 )
 NOT_PRECISE = _define(
     "not_precise",
     "the point ended before it was as precise as load.until asks, or had load.min_requests",
     "use the numbers with their intervals; for narrower ones raise load.max_duration_s, on a machine that does nothing else",
     mark=True,
+    wide=("load.until asks", "load.max_duration_s"),
 )
 ERRORS = _define(
     "errors",
     "requests failed, and the latencies are those of the requests that succeeded",
     "check engine.log, lower the load, or raise load.timeout_s",
+    bound=bounds.failed_requests,
 )
 ENGINE_DIED = _define(
     "engine_died",
@@ -143,37 +173,57 @@ ENGINE_DIED = _define(
     "read the last lines of engine.log; the usual cause is out of memory: lower engine.gpu_memory_fraction, "
     "engine.max_num_seqs or engine.max_model_len",
     void=True,
+    cut_off=True,
+    unusable=True,
+    engine_gone=True,
 )
 WORKER_DIED = _define(
     "worker_died",
     "a load worker process died",
     "check whether the kernel killed it for lack of memory (dmesg), and measure the point again",
     void=True,
+    cut_off=True,
+    unusable=True,
 )
 NO_PROGRESS = _define(
     "no_progress",
     "the engine was up but sent no data, so the point was stopped",
     "read engine.log; lower load.timeout_s to detect this sooner",
     void=True,
+    cut_off=True,
+    unusable=True,
 )
 NOT_ANSWERING = _define(
     "not_answering",
     "the server stopped answering during the point",
     "read the server's log, and measure the point again once it answers (servebench resume)",
     void=True,
+    cut_off=True,
+    unusable=True,
+    engine_gone=True,
 )
-INTERRUPTED = _define("interrupted", "the point was stopped before its end", "measure the point again")
+INTERRUPTED = _define(
+    "interrupted",
+    "the point was stopped before its end",
+    "measure the point again",
+    cut_off=True,
+    unusable=True,
+)
 CLIENT_BOUND = _define(
     "client_bound",
     "the client may have limited what was measured",
     "leave a core free for the client, or drive the load from another machine (launch=attach)",
     affects=SPEED,
+    longer=True,
+    bound=bounds.client_bound,
 )
 CLOCK_STEPPED = _define(
     "clock_stepped",
     "the wall clock was set during the point, which shifts all later timestamps",
     "measure the point again once the clock is synchronized (chronyc tracking, timedatectl)",
     void=True,
+    longer=True,
+    unusable=True,
 )
 TOKENS_DISAGREE = _define(
     "tokens_disagree",
@@ -201,6 +251,7 @@ CACHE_CONTAMINATED = _define(
     "unique prompts were found in the prefix cache",
     "set workload.cache=cold or engine.prefix_caching=false, choose another workload.seed, or restart the engine",
     affects=SPEED,
+    bound=bounds.cache_contaminated,
 )
 CACHE_NOT_RESET = _define(
     "cache_not_reset",
@@ -214,6 +265,7 @@ PROMPT_SIZE_APPROXIMATE = _define(
     "prompts were not sized with the served model's tokenizer, so their length is approximate",
     "set model.tokenizer, and read input_tokens_mean for the true length",
     affects=SPEED,
+    bound=bounds.prompt_size_approximate,
 )
 MERGED_EVENTS = _define(
     "merged_events",
@@ -233,6 +285,7 @@ CANCELLED_NOT_FREED = _define(
     "the engine kept working on requests that the client had cancelled, so its load was higher than requested",
     "check whether the engine or a proxy notices closed connections",
     affects=SPEED,
+    bound=bounds.cancelled_not_freed,
 )
 TIMINGS_DO_NOT_ADD_UP = _define(
     "timings_do_not_add_up",
@@ -255,12 +308,14 @@ EMULATED = _define(
     "the engine was emulated or simulated: these numbers do not describe the real engine",
     "set launch=process, docker or attach to measure a real engine",
     mark=True,
+    of_all=True,
 )
 SUPPLY_EXHAUSTED = _define(
     "supply_exhausted",
     "all prepared requests were used before the end of the point",
     "raise load.warmup_requests, so that the engine's speed is estimated better",
     affects=(),  # the window ends where the requests did
+    longer=True,
 )
 WRONG_GPU = _define(
     "wrong_gpu",

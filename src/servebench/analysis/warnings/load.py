@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt
@@ -33,11 +34,8 @@ LATENESS_FLOOR_MS = 1.0
 """Less lateness than this comes from the operating system."""
 LATENESS_ALONE_MS_MAX = 5.0
 """The limit where no TTFT is known."""
-CPU_SHARE_MAX = 0.9
 CLIENT_ERROR_SHARE_MAX = 0.1
 """The client's own error as a share of the median of what it measures."""
-QUEUE_BYTES_MAX = 65_536
-"""More than one read takes: the client is behind with that stream."""
 LOOP_LAG_MS_MAX = 5.0
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import Level, level_at, plan_levels, with_trace_times
 from servebench.load.plan.probe import Probe
 from servebench.load.plan.search import Search, SearchAnswer
 from servebench.load.plan.traces import read_arrivals
-
-UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died", "no_progress", "not_answering"})
-"""Warnings with which a point says nothing about its level. A level with errors, or one not reached, counts as missed."""
 
 
 class _ListedLevels:
@@ -28,7 +24,7 @@ class _ListedLevels:
         """Return the next level; None when there is none."""
         return next(self._levels, None)
 
-    def add_point(self, level: Level, point: Point) -> None:
+    def add_point(self, level: Level, point: Point, *, usable: bool) -> None:
         """Ignore the point: no level depends on it."""
 
     def answer(self, *, interrupted: bool) -> None:
@@ -56,9 +52,10 @@ class _SearchedLevels:
         least = chosen.requests + _edges(level)
         return level_at(self._load, chosen.level, chosen.repeat, of=self._settings.of, requests_least=least)
 
-    def add_point(self, level: Level, point: Point) -> None:
-        """Add the point that was measured at a level."""
-        self._search.add(probe_of(point.row, [doubt.code for doubt in point.doubts]))
+    def add_point(self, level: Level, point: Point, *, usable: bool) -> None:
+        """Add the point that was measured at a level; one that is not `usable` says nothing about it. A level with errors, or one
+        not reached, counts as missed."""
+        self._search.add(probe_of(point, usable=usable))
 
     def answer(self, *, interrupted: bool) -> SearchAnswer:
         """Return the result of the search."""
@@ -78,8 +75,9 @@ def _edges(level: Level) -> int:
     return 2 * level.concurrency if level.concurrency is not None else 2
 
 
-def probe_of(row: PointRow, doubts: list[str]) -> Probe:
-    """Return the part of a point's row that a search uses."""
+def probe_of(point: Point, *, usable: bool) -> Probe:
+    """Return the part of a point that a search uses."""
+    row = point.row
     value = row.concurrency if row.rate is None else row.rate
     assert value is not None
     return Probe(
@@ -92,6 +90,6 @@ def probe_of(row: PointRow, doubts: list[str]) -> Probe:
         seconds=row.window_s or 0.0,
         completed_req_s=row.request_throughput_req_s,
         kept_up=row.kept_up,
-        usable=not UNUSABLE.intersection(doubts),
-        doubts=tuple(doubts),
+        usable=usable,
+        doubts=point.codes,
     )

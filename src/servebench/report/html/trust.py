@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from servebench.analysis.answer.model import CaveatKind, Remark
-from servebench.analysis.warnings.catalog import CATALOG, WIDE
+from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.stored import RunData
 from servebench.report.html.model import Page
 from servebench.report.wording.answer import caveat_text
@@ -89,11 +89,19 @@ def _unfinished(data: Page) -> Iterator[TrustNote]:
 
 def _remarks(remarks: Sequence[Remark]) -> list[TrustNote]:
     """Which points are void, doubtful or wide, and why."""
-    shown = [one for one in remarks if one.first or one.code in WIDE]
-    shown.sort(key=lambda one: (one.code in WIDE, not _is_void(one.code)))
+    shown = [one for one in remarks if one.first or type_of(one.code).wide]
+    shown.sort(key=lambda one: (type_of(one.code).wide is not None, not type_of(one.code).void))
     places: dict[tuple[str, str], list[Remark]] = {}
     for one in shown:
-        word = "wide" if one.code in WIDE else "void" if _is_void(one.code) else "note" if one.mark else "doubtful"
+        word = (
+            "wide"
+            if type_of(one.code).wide
+            else "void"
+            if type_of(one.code).void
+            else "note"
+            if one.mark
+            else "doubtful"
+        )
         place = one.where if len(one.where) <= PLACES_MAX else f"{one.points} of {one.of} points"
         places.setdefault((word, place), []).append(one)
     found = [
@@ -110,10 +118,6 @@ def _remarks(remarks: Sequence[Remark]) -> list[TrustNote]:
     if more := ", ".join(one.code for one in left):
         found.append(TrustNote(look="warn", word="more", text=more))
     return found
-
-
-def _is_void(code: str) -> bool:
-    return code in CATALOG and CATALOG[code].void
 
 
 def log_tail(run: RunData) -> str:

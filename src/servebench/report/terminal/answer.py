@@ -19,7 +19,7 @@ from servebench.analysis.answer.model import (
     WorkloadAnswer,
     labels_of_unequal,
 )
-from servebench.analysis.warnings.catalog import WIDE
+from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.point_row import level_words
 from servebench.report.points import VERDICTS
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
@@ -99,7 +99,9 @@ def _plain_table() -> Table:
 
 def _print_hidden(answer: Answer, out: Console, *, complete: bool, verbose: bool) -> None:
     """Print that there is more that changes no verdict."""
-    marks = [] if complete else [remark for remark in answer.remarks if not remark.first and remark.code not in WIDE]
+    marks = (
+        [] if complete else [remark for remark in answer.remarks if not remark.first and not type_of(remark.code).wide]
+    )
     purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
     more = 0 if complete else len(answer.limits) - LIMITS_MAX
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
