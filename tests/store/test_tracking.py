@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -17,7 +18,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import build_manifest, write_manifest
-from servebench.store.mlflow_client import Mlflow, metric_name
+from servebench.store.mlflow_client import Mlflow, conversation, metric_name
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
 from servebench.store.tracking import sync_study, tracked_run, tracking_uri
@@ -532,3 +533,35 @@ def test_where_studies_are_sent(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://a")
     assert tracking_uri(None, tmp_path) == "http://a"
     assert tracking_uri("http://b", tmp_path) == "http://b"
+
+
+@pytest.mark.parametrize("statement", [130, 295])
+def test_a_kill_while_the_database_is_made_leaves_no_half_of_it(tmp_path, statement):
+    """MLflow cannot go on with a database whose tables were made in part."""
+    program = f"""if True:
+        import os, signal
+        from itertools import count
+        from pathlib import Path
+
+        import sqlalchemy
+
+        from servebench.store.mlflow_client import Mlflow, conversation
+
+        statements = count(1)
+
+        @sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "after_cursor_execute")
+        def kill(*arguments):
+            if next(statements) == {statement}:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        with conversation(60.0):
+            Mlflow("sqlite:///mlflow.db", "e", Path.cwd())
+    """
+    assert run_program(sys.executable, "-c", program, cwd=tmp_path).returncode == -signal.SIGKILL
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with conversation(TIMEOUT_S):
+        Mlflow(uri, "e", tmp_path)
+        assert MlflowClient(uri).get_experiment_by_name("e") is not None
+    assert {path.name for path in tmp_path.glob("*mlflow.db*")} == {"mlflow.db", ".mlflow.db.lock"}

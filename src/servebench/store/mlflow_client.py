@@ -105,6 +105,21 @@ def metric_name(name: str) -> str:
     return "/".join(parts)[:NAME_CHARACTERS_MAX].rstrip("/.") or "_"
 
 
+def _make_database(database: Path) -> None:
+    """Make an empty database of MLflow under another name first: MLflow cannot use one whose making was cut off."""
+    from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
+
+    making = database.with_name(f".{database.name}.new")
+    for left in (making, making.with_name(f"{making.name}-journal"), making.with_name(f"{making.name}-wal")):
+        left.unlink(missing_ok=True)
+    engine = create_sqlalchemy_engine(f"sqlite:///{making}")
+    try:
+        _initialize_tables(engine)
+    finally:
+        engine.dispose()
+    making.replace(database)
+
+
 class Mlflow:
     """One tracking server and experiment."""
 
@@ -126,6 +141,8 @@ class Mlflow:
             from filelock import FileLock
 
             with FileLock(database.with_name(f".{database.name}.lock"), timeout=LOCK_TIMEOUT_S):
+                if not database.exists():
+                    _make_database(database)
                 self._client = MlflowClient(tracking_uri=uri)
                 self._experiment_id = self._experiment(experiment, (outputs.absolute() / "mlartifacts").as_uri())
         else:
