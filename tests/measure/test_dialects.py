@@ -113,5 +113,10 @@ def test_the_verb_tells_every_point_and_explains(make_study, capsys):
         assert ", 1 user," in told
         assert ", 4 users," in told
         assert "by the definition" in told
+    repeated = make_study((SimulatedEngine(), SimulatedLoad(levels=(1,), requests=30, repeats=2)))
+    assert dispatch(["report", str(repeated), "--as", "vllm"]) == 0
+    told = capsys.readouterr().out
+    assert "repeat 0" in told
+    assert "repeat 1" in told
     with pytest.raises(ConfigError, match="--as must be vllm, sglang"):
         dispatch(["report", str(study), "--as", "jmeter"])

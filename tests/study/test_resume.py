@@ -14,6 +14,7 @@ from servebench.store.plan import PlannedRun, read_plan, write_plan
 from servebench.store.state import RunState, StudyState, read_study, write_run, write_study
 from servebench.study.resume import (
     continue_command,
+    measured_longer,
     print_continuation,
     print_remaining,
     remaining_runs,
@@ -76,6 +77,15 @@ def test_doubtful_points_are_measured_again_and_longer_with_better(study):
     assert left.runs[0].job.resolved["load"]["requests"] == load.requests
     rest = {"prompt_size_approximate", "emulated"}
     assert [needs_again("doubtful", codes) for codes in (rest, {*rest, "too_short"})] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("levels", "requests", "wanted"), [("[1,64]", "20", 640), ("[1,16]", "20", 40), ("[4]", "auto", "auto")]
+)
+def test_longer_points_have_requests_enough_for_their_level(levels, requests, wanted):
+    words = ("engine=vllm", "launch=simulated", f"load.concurrency={levels}", "load.until=null")
+    (job,) = compose_jobs([*words, f"load.requests={requests}"], registry())
+    assert measured_longer(job).settings.load.requests == wanted
 
 
 READ = [(0, "points.parquet"), (0, "run.json"), (1, "points.parquet"), (1, "requests.parquet"), (1, "run.json")]

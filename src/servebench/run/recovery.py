@@ -79,8 +79,10 @@ def _recover_tables(study: StudyFolder, name: str) -> int:
     else:
         points = recover_points(folder, job, facts)
     if found or points:
+        kept = len(read_rows(folder)) - points
+        before = f" ({_counted(kept, 'point')} stored before)" if kept else ""
         sys.stdout.write(
-            f"{study.name}/{folder.name}: {_counted(found, 'request')} and {_counted(points, 'point')} recovered\n"
+            f"{study.name}/{folder.name}: {_counted(found, 'request')} and {_counted(points, 'point')} recovered{before}\n"
         )
     return found + points
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from servebench.analysis.answer.next_steps import LONGER, command_again
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
+from servebench.load.plan.levels import REQUESTS_PER_STREAM
 from servebench.registry.registry import Registry
 from servebench.run.jobs import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
@@ -125,13 +126,16 @@ ATTEMPTS_MAX = 4
 
 def measured_longer(job: Job, *, attempts: int = 1) -> Job:
     """Return a job whose points are measured LONGER times as long as in the last of these attempts, each longer than the one
-    before."""
+    before, and with enough requests to reach each level."""
     load, factor = job.settings.load, int(LONGER ** min(attempts, ATTEMPTS_MAX))
     longer: dict[str, Any] = {
         name: value * factor
         for name in ("duration_s", "max_duration_s", "requests")
         if isinstance(value := getattr(load, name), (int, float))
     }
+    most = max(load.concurrency or (), default=0)
+    if longer.get("requests", most) < most:
+        longer["requests"] = REQUESTS_PER_STREAM * most
     settings = replace(job.settings, load=replace(load, **longer))
     return replace(job, settings=settings, resolved={**job.resolved, "load": {**job.resolved["load"], **longer}})
 

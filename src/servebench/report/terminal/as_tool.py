@@ -28,13 +28,16 @@ class ToolPoint:
 
     run: str
     level: str
+    repeat: int
     rows: Sequence[Any]
 
 
 def print_as_tool(points: Sequence[ToolPoint], title: str, notes: Sequence[str], out: Console) -> None:
     """Print a table per point, then the tool's other definitions."""
+    repeated = any(point.repeat for point in points)
     for point in points:
-        out.print(Text(f"{point.run}, {level_words(point.level)}, by the definitions of {title}", style="bold"))
+        which = f"{level_words(point.level)}, repeat {point.repeat}" if repeated else level_words(point.level)
+        out.print(Text(f"{point.run}, {which}, by the definitions of {title}", style="bold"))
         table = new_table()
         for name in ("", "servebench", title, "from the\nwindow", "from the\ndefinition"):
             table.add_column(name, justify="right" if name else "left", no_wrap=True)
@@ -54,6 +57,7 @@ def write_json(points: Sequence[ToolPoint], tool: str, notes: Sequence[str]) -> 
         {
             "run": point.run,
             "level": point.level,
+            "repeat": point.repeat,
             "metrics": [
                 {**asdict(row), "by_window": row.by_window, "by_definition": row.by_definition} for row in point.rows
             ],
@@ -72,5 +76,7 @@ def points_as_tool(runs: Sequence[RunData], dialect: ToolDefinition) -> list[Too
         for row in run.point_rows if len(requests) else ():
             rows = retell(requests[requests["point"] == row.point], row, dialect)
             if rows:
-                points.append(ToolPoint(run=labels[run.run_id].text, level=row.level_label, rows=rows))
+                points.append(
+                    ToolPoint(run=labels[run.run_id].text, level=row.level_label, repeat=row.repeat, rows=rows)
+                )
     return points
