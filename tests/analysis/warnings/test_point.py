@@ -115,6 +115,10 @@ CASES = {
         average_in_flight=94.9),
     "never there though near": case("level_not_reached", ["97 requests", "100"], void=True, concurrency=100,
         average_in_flight=97.0, level_reached=False),
+    "sessions pause": case("level_not_reached", ["40%", "5 s"], void=True, concurrency=10,
+        average_in_flight=4.0,
+        of=[make(n, session_id=f"s{n % 10}", sent_ns=n // 10 * 6 * 10**9, ended_ns=(n // 10 * 6 + 1) * 10**9)
+            for n in range(200)]),
     "rate not held": case("level_not_reached", ["200 requests", "19.9 s", "10/s", "21.9 s"], void=True,
         of=[make(n, scheduled_ns=n * 100_000_000, sent_ns=n * 110_000_000) for n in range(200)], concurrency=None,
         rate=10.0),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
+
 from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
-from servebench.contracts.results import Doubt
+from servebench.contracts.results import Doubt, Record
 from servebench.util.figures import number, rough, seconds, short_number, short_percent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -61,9 +64,26 @@ def level_not_reached(point: MeasuredPoint) -> Doubt | None:
     if row.level_reached and share >= LEVEL_SHARE_MIN:
         return None
     never = "" if row.level_reached else ", and the level was never reached"
+    text = f"{short_number(average)} requests were in flight on average, {short_percent(share)} of concurrency {level}{never}"
+    pauses = _pauses_s(point.ok)
+    if not pauses or sum(pauses) <= sum(one.ended_ns - (one.sent_ns or 0) for one in point.ok) / NS_PER_S:
+        return catalog.LEVEL_NOT_REACHED.issue(text)
     return catalog.LEVEL_NOT_REACHED.issue(
-        f"{short_number(average)} requests were in flight on average, {short_percent(share)} of concurrency {level}{never}"
+        f"{text}; sessions pause {short_number(fmean(pauses))} s between requests, and too few others were there meanwhile",
+        remedy="raise load.requests, so that there are more sessions, or shorten the pauses (workload.think_s, workload.tool_s)",
     )
+
+
+def _pauses_s(requests: Sequence[Record]) -> list[float]:
+    """Return the seconds between the end of each answer and the next request of its session."""
+    ended: dict[str, int] = {}
+    pauses = []
+    for one in sorted(requests, key=lambda one: one.sent_ns or 0):
+        if one.session_id is not None and one.sent_ns is not None:
+            if one.session_id in ended:
+                pauses.append((one.sent_ns - ended[one.session_id]) / NS_PER_S)
+            ended[one.session_id] = one.ended_ns
+    return pauses
 
 
 def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
