@@ -6,7 +6,7 @@ An event may hold secrets: a listener redacts what it shows or stores. Events th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -50,13 +50,23 @@ def unheard() -> AbstractContextManager[Events]:
 
 
 @dataclass(frozen=True)
+class UnequalRuns:
+    """Two runs that cannot be compared, by label, and the settings that differ."""
+
+    baseline: str
+    candidate: str
+    settings: str
+
+
+@dataclass(frozen=True)
 class PlanReady(Event):
     """What a study will do: the labels of its runs by name, its number of points (None: not known before), and how long that
-    takes at most, in seconds (None: not known before)."""
+    takes at most, in seconds (None: not known before). Runs that are `unequal` get no verdict."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     points: int | None = None
     seconds: float | None = None
+    unequal: Sequence[UnequalRuns] = ()
 
 
 @dataclass(frozen=True)

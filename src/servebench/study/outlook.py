@@ -1,16 +1,23 @@
 """What a study will do before it runs, and what it says when it has ended."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from servebench.analysis.conclude import Conclusions, Options, conclude
+from servebench.analysis.decided import same_question
+from servebench.analysis.fairness import compare_manifests, mattering_keys, varied_keys
 from servebench.config import Job
 from servebench.contracts.emulation import EMULATING
-from servebench.contracts.events import PlanReady
+from servebench.contracts.events import PlanReady, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
 from servebench.load.plan.levels import Level, plan_levels
+from servebench.registry.registry import Registry
 from servebench.run.task import RunTask
 from servebench.store import studies as read
+from servebench.study.show_commands import engine_commands
+from servebench.util.errors import ServebenchError
 
 START_S = 30.0
 """How long an engine is taken to need for a start and what comes before its load, before anything is known."""
@@ -18,12 +25,13 @@ EMULATED_START_S = 10.0
 """The same for an emulated engine, which loads no weights."""
 
 
-def plan_of(tasks: Sequence[RunTask]) -> PlanReady:
-    """Return what these tasks will do."""
+def plan_of(tasks: Sequence[RunTask], registry: Registry) -> PlanReady:
+    """Return what these tasks will do, and which of them get no verdict whatever they measure."""
     sources = [source_of_job(task.name, "", task.job.overrides, task.job.resolved) for task in tasks]
     labels = {name: label.text for name, label in labels_of(sources).items()}
+    unequal = _unequal(tasks, labels, registry)
     if any(task.job.settings.load.search is not None or task.job.settings.study.until is not None for task in tasks):
-        return PlanReady(labels=labels)
+        return PlanReady(labels=labels, unequal=unequal)
     left = [level for task in tasks for level in _levels(task.job) if level.id not in task.earlier.points]
     known = [level.duration_s if level.requests is None else None for level in left]
     starts_s = sum(
@@ -31,7 +39,29 @@ def plan_of(tasks: Sequence[RunTask]) -> PlanReady:
         for task in tasks
     )
     seconds = starts_s + sum(one for one in known if one is not None) if None not in known else None
-    return PlanReady(labels=labels, points=len(left), seconds=seconds)
+    return PlanReady(labels=labels, points=len(left), seconds=seconds, unequal=unequal)
+
+
+def _unequal(tasks: Sequence[RunTask], labels: Mapping[str, str], registry: Registry) -> tuple[UnequalRuns, ...]:
+    """Return the runs that differ in a setting that matters from the first one with the same question."""
+    planned = {task.name: _planned_manifest(task.job, registry) for task in tasks} if len(tasks) > 1 else {}
+    found = []
+    for task in tasks[1:]:
+        first = next(one for one in tasks if same_question(one.job.resolved, task.job.resolved))
+        a, b = planned[first.name], planned[task.name]
+        differences = compare_manifests(a, b, varying=varied_keys(a, b))
+        if settings := mattering_keys(differences):
+            found.append(UnequalRuns(labels[first.name], labels[task.name], settings))
+    return tuple(found)
+
+
+def _planned_manifest(job: Job, registry: Registry) -> dict[str, Any]:
+    """The parts of a run's manifest that are known before its engine starts."""
+    argv = None
+    if job.settings.launch.name not in EMULATING:
+        with suppress(ServebenchError):
+            argv = list(engine_commands(job.settings, registry)[-1].argv)
+    return {"study_id": "", "overrides": job.overrides, "config": job.resolved, "command": {"argv": argv}}
 
 
 def _levels(job: Job) -> tuple[Level, ...]:

@@ -225,7 +225,7 @@ def _execute(
     for task in tasks:
         remember_config(task.job.resolved)
     with interrupts(), listen() as events:
-        events(plan_of(tasks))
+        events(plan_of(tasks, registry))
         tracker = StudyTracker(folder, tasks[0].job.settings.tracking, events)
         session = StudySession(
             folder=folder, state=state, events=events, tracker=tracker, other_code=skipped_code, found=found

@@ -63,12 +63,22 @@ PROBLEMS = (n.JobLost, n.LeftBehind, e.ErrorSaid, n.TrackingFailed)
 """The events that are printed as errors."""
 
 
+UNEQUAL_SHOWN = 3
+
+
 def _plan(event: e.PlanReady) -> str:
     runs, points = len(event.labels), event.points
     parts = [f"{runs} run{'s' * (runs != 1)}"]
     parts += [f"{points} point{'s' * (points > 1)}"] if points else []
     takes = f"up to about {duration(event.seconds)}" if event.seconds else "the time is known after the first point"
-    return ", ".join([*parts, takes])
+    lines = [", ".join([*parts, takes])]
+    lines += [
+        f"no verdict between {one.baseline} and {one.candidate}: unequal settings ({one.settings})"
+        for one in event.unequal[:UNEQUAL_SHOWN]
+    ]
+    more = len(event.unequal) - UNEQUAL_SHOWN
+    lines += [f"nor between {more} more pairs of runs"] if more > 0 else []
+    return "\n".join(lines)
 
 
 def _doing(event: e.Doing) -> str:

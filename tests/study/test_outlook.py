@@ -1,0 +1,32 @@
+"""What a study says before it runs."""
+
+import pytest
+
+from servebench.config import compose_jobs
+from servebench.contracts.events import UnequalRuns
+from servebench.registry.registry import registry
+from servebench.report.terminal.words import line_of
+from servebench.run.task import RunTask
+from servebench.study.outlook import plan_of
+
+CASES = {
+    "weights of two kinds": ("process", ["engine=vllm,llamacpp"], ["file of weights"]),
+    "no weights are read": ("simulated", ["engine=vllm,llamacpp"], []),
+    "varied on purpose": ("process", ["engine=vllm,sglang", "engine.dtype=bfloat16,float16"], []),
+    "different questions": ("process", ["engine=vllm", "workload=short,unique"], []),
+    "one run": ("process", ["engine=vllm"], []),
+}
+
+
+@pytest.mark.parametrize(("launch", "words", "settings"), CASES.values(), ids=CASES)
+def test_runs_that_get_no_verdict_are_known_before_anything_starts(launch, words, settings):
+    jobs = compose_jobs(["-m", *words, f"launch={launch}", "model=smollm2-135m-instruct", "load=quick"], registry())
+    plan = plan_of([RunTask(str(number), job) for number, job in enumerate(jobs)], registry())
+    assert [one.settings for one in plan.unequal] == settings
+
+
+def test_the_pairs_without_a_verdict_are_said_in_the_first_lines():
+    plan = plan_of([], registry())
+    pairs = [UnequalRuns("a", str(number), "engine.dtype") for number in range(6)]
+    assert len(line_of(plan).splitlines()) == 1
+    assert len(line_of(type(plan)(unequal=pairs)).splitlines()) == 5
