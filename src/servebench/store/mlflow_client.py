@@ -112,9 +112,9 @@ def _make_database(database: Path) -> None:
     making = database.with_name(f".{database.name}.new")
     for left in (making, making.with_name(f"{making.name}-journal"), making.with_name(f"{making.name}-wal")):
         left.unlink(missing_ok=True)
-    engine = create_sqlalchemy_engine(f"sqlite:///{making}")
+    engine = create_sqlalchemy_engine(f"sqlite:///{making}")  # type: ignore[no-untyped-call]
     try:
-        _initialize_tables(engine)
+        _initialize_tables(engine)  # type: ignore[no-untyped-call]
     finally:
         engine.dispose()
     making.replace(database)
