@@ -12,6 +12,9 @@ SEED ?= 1
 SECONDS ?= 60
 REPETITIONS ?= 200
 
+# without bytecode on disk each command that a test starts compiles all it imports: more than half of its CPU time
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test coverage check fix audit real bench chaos fuzz constraints settings reference calibrate pictures docs build clean help
 
 help: ## what can be made
