@@ -12,8 +12,9 @@ from servebench.analysis.tuning.answer import Change, Contribution, Figures, Tri
 from servebench.analysis.tuning.steps import Left
 from servebench.contracts.tuning import Candidate, TuneQuestion
 from servebench.report.html.tuning import gains_spec, tune_page
+from servebench.report.screens.tuning import tune_blocks
+from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.tables import CleanConsole, console
-from servebench.report.terminal.tuning import print_tuning
 from servebench.report.wording.tuning import headline
 from servebench.study.tune_answer import engine_file
 
@@ -60,7 +61,7 @@ ANSWER = TuneAnswer(
 
 def shown(answer, *, complete=True):
     text = io.StringIO()
-    print_tuning(answer, console(text), complete=complete)
+    print_blocks(tune_blocks(answer, width=console(text).width, complete=complete), console(text))
     return text.getvalue()
 
 
@@ -111,7 +112,8 @@ def test_a_narrow_screen_cuts_neither_settings_nor_intervals():
         replace(ANSWER.tried[2], name="t05", left=Left(reason="start failed", round=1, note="CUDA out of memory")),
     )
     text = io.StringIO()
-    print_tuning(replace(ANSWER, tried=tried), CleanConsole(text, width=80, soft_wrap=False), complete=True)
+    narrow = CleanConsole(text, width=80, soft_wrap=False)
+    print_blocks(tune_blocks(replace(ANSWER, tried=tried), width=80, complete=True), narrow)
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert "+101.7% [+90.6, +113.4]" in text.getvalue()

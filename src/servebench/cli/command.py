@@ -145,6 +145,9 @@ outputs_option = click.option(
     "--outputs", metavar="DIR", type=OUTPUTS, default="outputs", help="Folder of stored studies (default: outputs)."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+format_option = click.option(
+    "--format", "form", type=OneOf(("text", "json", "markdown")), help="How to print: text (default), json or markdown."
+)
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print all tables, warnings and settings.")
 doubtful_option = click.option("--with-doubtful", is_flag=True, help="Use doubtful points too, not only valid ones.")
 varying_option = click.option(
@@ -169,6 +172,15 @@ def stored_argument(*, several: bool = False, required: bool = True) -> Decorato
     """Declare the argument that names one stored run or study, or `several`."""
     name, metavar, count = ("names", f"{STORED}...", -1) if several else ("name", STORED, 1)
     return click.argument(name, metavar=metavar, nargs=count, required=required, shell_complete=complete_stored)
+
+
+def chosen_format(form: str | None, *, as_json: bool) -> str:
+    """Return the format of --format and --json. Raises ConfigError if they differ."""
+    from servebench.util.errors import ConfigError
+
+    if as_json and form not in (None, "json"):
+        raise ConfigError(f"--json and --format {form} are two formats: leave one of the two out")
+    return "json" if as_json else form or "text"
 
 
 def usage_message(error: click.ClickException) -> str:

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,12 @@ def write_summary(path: Path) -> Path:
     from servebench.analysis.run_comparison import RunComparison
     from servebench.report.charts import draw
     from servebench.report.charts.specs import comparing
-    from servebench.report.export.comparison import to_markdown
     from servebench.report.export.export import to_csv
+    from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
     from servebench.report.html.build import page_of
     from servebench.report.html.page import page
+    from servebench.report.screens.comparison import comparison_blocks
     from servebench.store import studies as read
 
     study = read.load_study(path)
@@ -49,7 +51,8 @@ def write_summary(path: Path) -> Path:
     (folder / WHOLE).unlink(missing_ok=True)
     write_file(folder / "report.html", page(data))
     if data.comparisons:
-        write_file(folder / "comparison.md", to_markdown([RunComparison(one) for one in data.comparisons]))
+        blocks = chain.from_iterable(comparison_blocks(RunComparison(one)) for one in data.comparisons)
+        write_file(folder / "comparison.md", to_markdown(blocks))
     if any(one.rows for one in data.runs):
         write_file(folder / "points.csv", to_csv(study.runs))
     for chart in comparing(data.series, data.limits):
@@ -95,19 +98,13 @@ def tags(runs: Sequence[RunData]) -> dict[str, str]:
 
 def note(study: StudyData) -> str:
     """Return the study in Markdown: the last screen of the terminal, and the command that made it."""
-    from io import StringIO
-
-    from servebench.report.terminal.answer import print_answer
-    from servebench.report.terminal.tables import CleanConsole
+    from servebench.report.export.markdown import to_markdown
+    from servebench.report.screens.answer import answer_blocks
     from servebench.study.outlook import study_conclusions
     from servebench.util.clean import markdown_code
 
-    screen = StringIO()
-    console = CleanConsole(screen, width=NOTE_WIDTH, soft_wrap=False)
-    print_answer(study_conclusions(study.path).answer, console)
-    # what servers said must not end the block, nor act where a reader takes it for Markdown all the same
-    plain = screen.getvalue().translate({ord("`"): "'", ord("<"): "\u2039"}).replace("](", "] (")
-    lines = ["```", *(line.rstrip() for line in plain.splitlines()), "```"]
+    lines = [to_markdown(answer_blocks(study_conclusions(study.path).answer, width=NOTE_WIDTH))]
     if study.words:
-        lines += ["", markdown_code(f"servebench {shlex.join(study.words)}")]
-    return "\n".join([*lines, "", f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts."])
+        lines += [markdown_code(f"servebench {shlex.join(study.words)}"), ""]
+    lines.append(f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts.")
+    return "\n".join(lines)

@@ -12,7 +12,7 @@ from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
 from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
-from servebench.report.terminal.advice import headline, lead_text
+from servebench.report.wording.recommendation import headline, lead_text
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns

@@ -10,7 +10,8 @@ from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_speed
 from servebench.contracts.labels import run_labels
-from servebench.report.terminal.advice import print_recommendations
+from servebench.report.screens.recommendation import recommendation_blocks
+from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.tables import CleanConsole
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad
@@ -21,8 +22,8 @@ def test_a_terminal_gets_the_choices_and_verbose_adds_what_would_change_them(mak
     runs = read.load_study(make_study(*((one, SimulatedLoad(requests=90)) for one in engines))).runs
     found = recommend_runs(runs, load_rules())
     brief, full = StringIO(), StringIO()
-    print_recommendations(found, CleanConsole(brief, width=80, soft_wrap=False), verbose=False)
-    print_recommendations(found, CleanConsole(full, width=80, soft_wrap=False), verbose=True)
+    print_blocks(recommendation_blocks(found, verbose=False), CleanConsole(brief, width=80, soft_wrap=False))
+    print_blocks(recommendation_blocks(found, verbose=True), CleanConsole(full, width=80, soft_wrap=False))
     assert "the answer may change" in full.getvalue()
     assert "the answer may change" not in brief.getvalue()
     lines = brief.getvalue().splitlines()
@@ -41,7 +42,7 @@ def test_a_terminal_names_what_all_uses_share_once(make_study):
     comparisons = compare_speed(pairs_within(runs), earlier=[], labels=labels)
     brief = StringIO()
     found = recommend_runs(runs, load_rules(), labels=labels, comparisons=comparisons)
-    print_recommendations(found, CleanConsole(brief, width=80, soft_wrap=False), verbose=False)
+    print_blocks(recommendation_blocks(found, verbose=False), CleanConsole(brief, width=80, soft_wrap=False))
     text = brief.getvalue()
     assert text.count("tiny-1b") == 1
     assert " · unique" not in text
@@ -55,7 +56,7 @@ def test_a_use_without_a_winner_lists_the_first_too(make_study):
     found = [one for one in recommend_runs(runs, load_rules()) if one.use_case.name == "batch"]
     assert found[0].outcome == "no clear difference"
     brief = StringIO()
-    print_recommendations(found, CleanConsole(brief, width=80, soft_wrap=False), verbose=False)
+    print_blocks(recommendation_blocks(found, verbose=False), CleanConsole(brief, width=80, soft_wrap=False))
     (values,) = [line for line in brief.getvalue().splitlines() if ", then " in line]
     assert values.split()[0] == "aa"
     assert "bb" in values

@@ -23,7 +23,8 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.warnings.catalog import CATALOG
 from servebench.contracts.events import PlanReady
 from servebench.report.export.conclusions import to_json
-from servebench.report.terminal.answer import print_answer
+from servebench.report.screens.answer import answer_blocks
+from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.tables import CleanConsole
 from servebench.report.terminal.words import line_of
 from servebench.util.figures import duration
@@ -74,7 +75,7 @@ def answer(runs, levels):
 
 def screen(found, width=80, **options):
     out = StringIO()
-    print_answer(found, CleanConsole(out, width=width, soft_wrap=False), **options)
+    print_blocks(answer_blocks(found, width=width, **options), CleanConsole(out, width=width, soft_wrap=False))
     return out.getvalue()
 
 

@@ -10,8 +10,10 @@ import click
 from servebench.cli.command import (
     FILE,
     SHARE,
+    chosen_format,
     define,
     doubtful_option,
+    format_option,
     json_option,
     outputs_option,
     stored_argument,
@@ -21,7 +23,12 @@ from servebench.cli.command import (
 from servebench.cli.completion import complete_stored
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from servebench.analysis.conclude import Conclusions
     from servebench.analysis.gate import Gate
+    from servebench.analysis.run_comparison import RunComparison
+    from servebench.report.blocks import Block
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
@@ -45,6 +52,7 @@ LOOKED = "The study added starts until it had decided, and the verdicts above ar
 @click.option("--junit", metavar="FILE", type=FILE, help="Write the result of the gate as JUnit XML.")
 @click.option("--markdown", metavar="FILE", type=FILE, help="Write the comparison as Markdown.")
 @verbose_option
+@format_option
 @json_option
 @outputs_option
 def command(
@@ -58,6 +66,7 @@ def command(
     junit: Path | None,
     markdown: Path | None,
     verbose: bool,
+    form: str | None,
     as_json: bool,
     outputs: Path,
 ) -> int:
@@ -66,20 +75,20 @@ def command(
     With --max-regression the exit code is 0 if every metric is shown to be worse by no more than that, 1 if one is worse by
     more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
     """
-    from servebench.analysis.answer.next_steps import decide_step
     from servebench.analysis.conclude import Options, conclude
     from servebench.analysis.fairness import check_varying
     from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
-    from servebench.report.export.comparison import to_junit, to_markdown
+    from servebench.report.export.comparison import to_junit
     from servebench.report.export.conclusions import to_json
+    from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
-    from servebench.report.terminal.answer import print_step
-    from servebench.report.terminal.comparison import print_comparison, print_pairs
-    from servebench.report.terminal.decisions import print_decisions
+    from servebench.report.screens.comparison import pairs_blocks
+    from servebench.report.terminal.blocks import print_blocks
     from servebench.report.terminal.tables import console
-    from servebench.store.studies import command_words, find, load_outputs, load_study
+    from servebench.store.studies import find, load_outputs, load_study
 
+    form = chosen_format(form, as_json=as_json)
     named = [find(name, outputs) for name in names]
     pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
     check_varying(varying, [run for pair in pairs for run in pair])
@@ -90,26 +99,49 @@ def command(
     concluded = conclude(runs, [load_study(path) for path in paths], options, pairs=pairs, earlier=earlier)
     found = concluded.comparisons
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
-    if markdown:
-        write_file(markdown, to_markdown(found, gate))
+    decided = _decided(concluded, {path.name: path for path in paths})
+    if markdown or form == "markdown":
+        page = to_markdown([*_compared(found, gate), *decided])
+        if markdown:
+            write_file(markdown, page)
+        if form == "markdown":
+            click.echo(page, nl=False)
     if junit:
         write_file(junit, to_junit(found, gate))
-    if as_json:
+    if form == "json":
         click.echo(to_json(concluded), nl=False)
-    else:
+    elif form == "text":
         out = console()
         briefly = out.is_terminal and not verbose and baseline is None and len(found) > 1
-        if briefly:
-            print_pairs(concluded.answer, out)
-        for each in () if briefly else found:
-            print_comparison(each, out)
-        folders = {path.name: path for path in paths}
-        for one in concluded.decisions:
-            click.echo(LOOKED)
-            print_decisions(one, out)
-            if (step := decide_step(one, command_words(folders[one.study_id]))) is not None:
-                print_step(step, out)
+        blocks = pairs_blocks(concluded.answer, width=out.width) if briefly else _compared(found, None)
+        print_blocks([*blocks, *decided], out)
     return 0 if gate is None else _gate_code(gate)
+
+
+def _compared(found: Sequence[RunComparison], gate: Gate | None) -> Iterator[Block]:
+    """Yield the result of the gate, and each comparison."""
+    from servebench.report.screens.comparison import comparison_blocks, gate_blocks
+
+    if gate is not None:
+        yield from gate_blocks(gate)
+    for one in found:
+        yield from comparison_blocks(one)
+
+
+def _decided(concluded: Conclusions, folders: Mapping[str, Path]) -> list[Block]:
+    """Return what studies with `study.until=decided` have decided, and the command that goes on."""
+    from servebench.analysis.answer.next_steps import decide_step
+    from servebench.report.blocks import Line
+    from servebench.report.screens.answer import step_block
+    from servebench.report.screens.decisions import decision_blocks
+    from servebench.store.studies import command_words
+
+    blocks: list[Block] = []
+    for one in concluded.decisions:
+        blocks += [Line.of(LOOKED), *decision_blocks(one)]
+        if (step := decide_step(one, command_words(folders[one.study_id]))) is not None:
+            blocks.append(step_block(step))
+    return blocks
 
 
 def _gate_code(gate: Gate) -> int:

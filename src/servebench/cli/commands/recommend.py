@@ -5,8 +5,10 @@ from pathlib import Path
 import click
 
 from servebench.cli.command import (
+    chosen_format,
     define,
     doubtful_option,
+    format_option,
     json_option,
     outputs_option,
     rules_option,
@@ -30,6 +32,7 @@ from servebench.cli.command import (
 @varying_option
 @doubtful_option
 @verbose_option
+@format_option
 @json_option
 @outputs_option
 def command(
@@ -40,6 +43,7 @@ def command(
     varying: str | None,
     with_doubtful: bool,
     verbose: bool,
+    form: str | None,
     as_json: bool,
     outputs: Path,
 ) -> int:
@@ -51,7 +55,9 @@ def command(
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
     from servebench.report.export.conclusions import to_json
-    from servebench.report.terminal.advice import print_recommendations
+    from servebench.report.export.markdown import to_markdown
+    from servebench.report.screens.recommendation import recommendation_blocks
+    from servebench.report.terminal.blocks import print_blocks
     from servebench.report.terminal.tables import console
     from servebench.store.studies import find, runs_beside, runs_of
     from servebench.util.errors import ConfigError
@@ -59,6 +65,7 @@ def command(
     if show_rules:
         click.echo(rules_text(), nl=False)
         return 0
+    form = chosen_format(form, as_json=as_json)
     rules = load_rules(rules_path)
     if not names:
         raise ConfigError(
@@ -78,9 +85,12 @@ def command(
         named = [labels[run.run_id].text for run in runs if run.emulated]
         which = "" if len(named) == len(runs) else f" ({', '.join(named)})"
         click.echo(f"servebench: {how} engines{which}: these numbers do not describe the real ones", err=True)
-    if as_json:
+    best = concluded.recommendations or ()
+    if form == "json":
         click.echo(to_json(concluded), nl=False)
+    elif form == "markdown":
+        click.echo(to_markdown(recommendation_blocks(best, verbose=verbose)), nl=False)
     else:
         out = console()
-        print_recommendations(concluded.recommendations or (), out, verbose=verbose or not out.is_terminal)
+        print_blocks(recommendation_blocks(best, verbose=verbose or not out.is_terminal), out)
     return 0

@@ -10,8 +10,10 @@ import click
 from servebench.cli.command import (
     FILE,
     OneOf,
+    chosen_format,
     define,
     doubtful_option,
+    format_option,
     json_option,
     outputs_option,
     rules_option,
@@ -22,6 +24,8 @@ from servebench.cli.command import (
 if TYPE_CHECKING:
     from servebench.report.html.model import Page
 
+PAGE_WIDTH = 120
+"""Tables of more columns than fit have a row for each point."""
 TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
 
 
@@ -31,6 +35,7 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
         ("servebench report last", "write report.html into the folder of the latest study"),
         ("servebench report my_study/00_vllm_unique --out page.html", "one run, to a file of your own"),
         ("servebench report last --json", "the page, and its answers as JSON for a script"),
+        ("servebench report last --format markdown", "the answer for a pull request or a chat"),
         ("servebench report last --as vllm", "the numbers by the definitions of 'vllm bench serve'"),
     ],
 )
@@ -38,6 +43,7 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
 @click.option("--out", metavar="FILE", type=FILE, help="File to write (default: report.html in the run or study).")
 @click.option("--as", "tool", type=OneOf(TOOLS), help="Print the numbers by this tool's definitions; write no page.")
 @click.option("--open", "opened", is_flag=True, help="Show the page in your browser.")
+@format_option
 @json_option
 @rules_option
 @varying_option
@@ -49,6 +55,7 @@ def command(
     out: Path | None,
     tool: str | None,
     opened: bool,
+    form: str | None,
     as_json: bool,
     rules_path: Path | None,
     varying: str | None,
@@ -57,7 +64,7 @@ def command(
 ) -> int:
     """Write one self-contained HTML page about a run or study; with --json, print what its first screen says, too.
 
-    With --as, print its numbers by the definitions of another tool instead.
+    With --format markdown, print the answer as Markdown instead; with --as, print its numbers by the definitions of another tool.
     """
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.report.files import write_file
@@ -66,18 +73,45 @@ def command(
     from servebench.store.studies import find
     from servebench.util.errors import ConfigError
 
+    form = chosen_format(form, as_json=as_json)
     if tool is not None:
+        if form == "markdown":
+            raise ConfigError(
+                f"--format markdown is for the page, and --as {tool} prints numbers: leave one of the two out"
+            )
         for option, given in (("--out", out), ("--open", opened), ("--varying", varying), ("--rules", rules_path)):
             if given:
                 raise ConfigError(f"{option} is for the page, and --as {tool} prints numbers: leave one of the two out")
-        return _print_as(tool, name, as_json=as_json, outputs=outputs)
+        return _print_as(tool, name, as_json=form == "json", outputs=outputs)
     found = find(name, outputs)
     data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
+    if form == "markdown":
+        return _print_markdown(data, out, opened=opened)
     target = out or found.path / "report.html"
     write_file(target, page(data))
-    click.echo(_as_json(data, target).rstrip() if as_json else target)
+    click.echo(_as_json(data, target).rstrip() if form == "json" else target)
     if opened:
         click.launch(str(target))
+    return 0
+
+
+def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
+    """Write the answer and the recommendations as Markdown to a file or standard output."""
+    from servebench.report.export.markdown import to_markdown
+    from servebench.report.files import write_file
+    from servebench.report.screens.answer import answer_blocks
+    from servebench.report.screens.recommendation import recommendation_blocks
+    from servebench.util.errors import ConfigError
+
+    if opened:
+        raise ConfigError("--open is for the HTML page: leave out --format markdown")
+    best = recommendation_blocks([one for one in data.answers if one.ranking], verbose=False)
+    text = to_markdown([*answer_blocks(data.answer, width=PAGE_WIDTH, complete=True), *best])
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_file(out, text)
+        click.echo(out)
     return 0
 
 

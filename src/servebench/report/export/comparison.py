@@ -1,4 +1,4 @@
-"""Comparisons as plain data, as Markdown for a pull request, and as JUnit XML for a pipeline."""
+"""Comparisons as plain data, and as JUnit XML for a pipeline."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -10,20 +10,8 @@ from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
-from servebench.report.wording.comparison import (
-    HEADINGS,
-    cells_of,
-    change_of,
-    gate_failures,
-    gate_undecided,
-    reason_of,
-    starts_note,
-    summary_of,
-    text_of,
-    verdict_of,
-)
-from servebench.util import markdown
-from servebench.util.clean import clean_markdown, clean_xml
+from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
+from servebench.util.clean import clean_xml
 
 
 def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
@@ -75,45 +63,6 @@ def _parity_dict(one: Parity) -> dict[str, Any]:
         **{name: getattr(one, name) for name in ("at", "finding", "sentence", "p_value", "n_needed")},
         **{name: asdict(getattr(one, name)) for name in ("across", "own_first", "own_second")},
     }
-
-
-def to_markdown(found: Sequence[RunComparison], gate: Gate | None = None) -> str:
-    """Return all comparisons as a Markdown page, with the result of the gate."""
-    lines = ["# servebench compare", ""]
-    if gate is not None:
-        result = "failed" if gate.failed else "not decided" if gate.undecided else "passed"
-        lines += [f"Gate: **{result}** (limit of a regression: {100 * gate.limit:g}%)", ""]
-        reasons = gate_failures(gate) or [f"{candidate}: {why}" for candidate, why in gate_undecided(gate)]
-        lines += [f"- {clean_markdown(line)}" for line in reasons] + ([""] if reasons else [])
-    for one in found:
-        lines += [*_markdown_section(one), ""]
-    return "\n".join(lines)
-
-
-def _markdown_section(found: RunComparison) -> list[str]:
-    comparison = found.comparison
-    lines = [f"## {clean_markdown(comparison.candidate)} vs {clean_markdown(comparison.baseline)}", ""]
-    lines += [f"**{clean_markdown(summary_of(comparison))}**", ""]
-    rows = []
-    for row in comparison.rows:
-        *cells, verdict = cells_of(row)
-        rows.append([*cells, verdict + (f"; {reason}" if (reason := reason_of(row)) else "")])
-    lines += markdown.table(HEADINGS, rows, left=(1, 5))
-    if note := starts_note(comparison):
-        lines += ["", note]
-    if comparison.unequal:
-        differences = [
-            (d.name, d.baseline, d.candidate, f"yes: {d.reason}" if d.matters else "no") for d in comparison.unequal
-        ]
-        lines += [
-            "",
-            *markdown.table(("different setting", "baseline", "candidate", "matters"), differences, left=range(4)),
-        ]
-    answers = [
-        *(f"- quality: {clean_markdown(agreement.swapped().sentence)}" for agreement in found.agreements),
-        *(f"- parity at {clean_markdown(parity.at)}: {clean_markdown(parity.sentence)}" for parity in found.parities),
-    ]
-    return [*lines, "", *answers] if answers else lines
 
 
 def to_junit(found: Sequence[RunComparison], gate: Gate | None = None) -> str:

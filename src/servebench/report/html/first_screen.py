@@ -14,8 +14,8 @@ from servebench.report.html.model import Page
 from servebench.report.html.results import legend_of
 from servebench.report.html.trust import progress, trust_notes
 from servebench.report.points import point_trust, reason_of_code
-from servebench.report.terminal.advice import lead_text, place_text, score_text
 from servebench.report.wording.answer import sentence_of, step_reason, title_of
+from servebench.report.wording.recommendation import lead_text, place_text, score_text
 from servebench.util.figures import MISSING, number
 
 RANKED_MAX = 4

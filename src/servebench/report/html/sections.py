@@ -11,9 +11,9 @@ from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
 from servebench.report.html.elements import LOOKS, Cells, Label, Table
 from servebench.report.html.model import Page, RunPage
-from servebench.report.terminal.limits import fact_text
 from servebench.report.terminal.tables import local_time
 from servebench.report.wording import comparison as texts
+from servebench.report.wording.limits import fact_text
 from servebench.util.figures import change, number, seconds
 
 COMPARISON_NOTE = (

@@ -37,8 +37,9 @@ from servebench.contracts.events import (
 from servebench.contracts.results import Point, RunOutcome
 from servebench.report.content import content_lines, quality_line, quality_lines
 from servebench.report.export.conclusions import to_json
-from servebench.report.terminal.answer import print_answer
-from servebench.report.terminal.decisions import print_decisions
+from servebench.report.screens.answer import answer_blocks
+from servebench.report.screens.decisions import decision_blocks
+from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.results import (
     failure_lines,
     live_table,
@@ -249,17 +250,20 @@ class Display:
         self._pause()
         match event:
             case StudyDecided():
-                print_decisions(event.found, self.err if as_json else out)
+                print_blocks(decision_blocks(event.found), self.err if as_json else out)
             case StudyAnswered() if as_json:
                 out.print(to_json(event.found), soft_wrap=True, end="")
             case StudyAnswered():
-                print_answer(event.found.answer, out, complete=self.complete, verbose=self._options.verbose)
+                blocks = answer_blocks(
+                    event.found.answer, width=out.width, complete=self.complete, verbose=self._options.verbose
+                )
+                print_blocks(blocks, out)
             case TuneAnswered() if as_json:
                 out.print(json.dumps(asdict(event.answer), indent=1, default=str), soft_wrap=True)
             case TuneAnswered():
-                from servebench.report.terminal.tuning import print_tuning
+                from servebench.report.screens.tuning import tune_blocks
 
-                print_tuning(event.answer, out, complete=self.complete)
+                print_blocks(tune_blocks(event.answer, width=out.width, complete=self.complete), out)
         if not isinstance(event, StudyDecided):
             self._points = []
         self._resume()

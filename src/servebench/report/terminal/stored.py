@@ -13,7 +13,8 @@ from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import PointRow, columns_shown, level_label
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.export.conclusions import as_plain
-from servebench.report.terminal.answer import print_answer
+from servebench.report.screens.answer import answer_blocks
+from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
 from servebench.report.terminal.results import cell_text, points_note, print_repeats
 from servebench.report.terminal.tables import console, local_time, new_table, verdict_text
@@ -136,4 +137,5 @@ def show_study(
     if complete or concluded is None:
         list_runs([study], as_json=False, numbers=numbers)
     if concluded is not None:
-        print_answer(concluded.answer, console(), complete=complete, verbose=verbose)
+        out = console()
+        print_blocks(answer_blocks(concluded.answer, width=out.width, complete=complete, verbose=verbose), out)

@@ -1,13 +1,8 @@
 """The last screen of a study: tables, the answer, warnings, and what to run next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from string import ascii_lowercase
-
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from servebench.analysis.answer.model import (
     Answer,
@@ -21,8 +16,8 @@ from servebench.analysis.answer.model import (
 )
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.point_row import level_words
+from servebench.report.blocks import Block, Column, Command, Heading, Line, Span, Table, row
 from servebench.report.points import VERDICTS
-from servebench.report.terminal.tables import VERDICT_STYLES, new_table
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
 from servebench.util.figures import MISSING, number
 
@@ -34,34 +29,34 @@ LIMITS_MAX = 4
 """A line for each of three runs, and one that names the others."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
+TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 
 
-def print_answer(answer: Answer, out: Console, *, complete: bool = False, verbose: bool = False) -> None:
-    """Print the answer. `complete` (for files and pipes) adds marks that change no verdict and the meanings of warnings;
-    `verbose` adds settings that were varied on purpose or do not matter, too."""
+def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose: bool = False) -> Iterator[Block]:
+    """Yield the answer for a screen of this width. `complete` (for files and pipes) adds marks that change no verdict and the
+    meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too."""
     complete = complete or verbose
     marks = footnotes(answer)
     for one in answer.workloads:
-        out.print(Text(title_of(one), style="bold"))
+        yield Heading(title_of(one))
         if one.levels:
-            out.print(_table(one, marks, out.width))
+            yield _table(one, marks, width)
         if sentence := sentence_of(one):
-            out.print(Text(sentence))
+            yield Line.of(sentence)
     if answer.caveats:
-        out.print(" ".join(map(caveat_text, answer.caveats)), style="yellow")
+        yield Line.of(" ".join(map(caveat_text, answer.caveats)), tone="warn")
     for failure in answer.failures[: None if complete else FAILURES_MAX]:
         # the first part says what happened; the rest was printed when it did
         brief = replace(failure, error=failure.error.partition("; ")[0])
-        out.print(failure_text(failure if complete else brief), style="red")
-    _print_unequal([one for one in answer.inequalities if verbose or one.matters], out, verbose=complete)
+        yield Line.of(failure_text(failure if complete else brief), tone="bad")
+    yield from _unequal([one for one in answer.inequalities if verbose or one.matters], width, verbose=complete)
     for remark in answer.remarks:
         if remark.first or complete:
-            out.print(_remark(remark, marks.get(remark.code), verbose=complete), style="dim" if remark.mark else "")
-    for line in answer.limits[: None if complete else LIMITS_MAX]:
-        out.print(line)
-    _print_hidden(answer, out, complete=complete, verbose=verbose)
-    for step in answer.next_steps:
-        print_step(step, out)
+            yield _remark(remark, marks.get(remark.code), verbose=complete)
+    yield from (Line.of(line) for line in answer.limits[: None if complete else LIMITS_MAX])
+    if hidden := _hidden(answer, complete=complete, verbose=verbose):
+        yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
+    yield from map(step_block, answer.next_steps)
 
 
 def footnotes(answer: Answer) -> dict[str, str]:
@@ -72,33 +67,26 @@ def footnotes(answer: Answer) -> dict[str, str]:
     )
 
 
-def _print_unequal(found: Sequence[Inequality], out: Console, *, verbose: bool) -> None:
-    """Print what is not equal: a row for each thing with the value of each run, or a line where that does not fit."""
+def step_block(step: NextStep) -> Command:
+    """Return a command to run next, with why and about how long it takes."""
+    return Command("next", step.command, step_reason(step))
+
+
+def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Iterator[Block]:
+    """What is not equal: a row for each thing with the value of each run, or a line where that does not fit."""
     names = labels_of_unequal(found)
     widths = [max(len(name), *(len(one.value_of(name)) for one in found)) + 2 for name in names]
-    if verbose or sum(widths) + max((len(one.name) for one in found), default=0) > out.width:
+    if verbose or sum(widths) + max((len(one.name) for one in found), default=0) > width:
         for one in found:
             reason = f"; {one.reason}" if verbose else ""
-            out.print(f"Not equal: {one.text}{reason}", style="yellow" if one.matters else "dim")
+            yield Line.of(f"Not equal: {one.text}{reason}", tone="warn" if one.matters else "dim")
     elif found:
-        table = _plain_table()
-        table.add_column("Not equal")
-        for name in names:
-            table.add_column(name, justify="right")
-        for one in found:
-            table.add_row(one.name, *(one.value_of(name) or MISSING for name in names), style="yellow")
-        out.print(table)
+        rows = [row(one.name, *(one.value_of(name) or MISSING for name in names), tone="warn") for one in found]
+        yield Table([Column("Not equal", left=True, wrap=True), *(Column(name, wrap=True) for name in names)], rows)
 
 
-def _plain_table() -> Table:
-    """An empty table without lines."""
-    table = new_table(narrow=True)
-    table.box, table.padding = None, (0, 2, 0, 0)
-    return table
-
-
-def _print_hidden(answer: Answer, out: Console, *, complete: bool, verbose: bool) -> None:
-    """Print that there is more that changes no verdict."""
+def _hidden(answer: Answer, *, complete: bool, verbose: bool) -> list[str]:
+    """What there is more that changes no verdict."""
     marks = (
         [] if complete else [remark for remark in answer.remarks if not remark.first and not type_of(remark.code).wide]
     )
@@ -106,26 +94,19 @@ def _print_hidden(answer: Answer, out: Console, *, complete: bool, verbose: bool
     more = 0 if complete else len(answer.limits) - LIMITS_MAX
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
     hidden += [f"{purposely} intended or harmless difference{'s' * (purposely > 1)}"] if purposely else []
-    hidden += [f"{more} limit{'s' * (more > 1)}"] if more > 0 else []
-    if hidden:
-        out.print(f"more with -v: {'; '.join(hidden)}", style="dim")
+    return hidden + ([f"{more} limit{'s' * (more > 1)}"] if more > 0 else [])
 
 
-def _remark(remark: Remark, mark: str | None, *, verbose: bool) -> Text:
+def _remark(remark: Remark, mark: str | None, *, verbose: bool) -> Line:
     """A warning in a line: what it means, at which points, and its code; with its remedy where it is `verbose`."""
     few = verbose or len(remark.where) <= PLACES_WIDTH or not remark.points
     where = remark.where if few else f"{remark.points} of {remark.of} points"
-    text = Text(f"[{mark}] " if mark is not None else "", style="" if remark.mark else "yellow")
-    text.append(f"{remark.meaning if verbose else remark.brief}: {where} ({remark.code})")
-    return text.append(f"; {remark.remedy}") if verbose and remark.remedy else text
+    text = f"{remark.meaning if verbose else remark.brief}: {where} ({remark.code})"
+    text += f"; {remark.remedy}" if verbose and remark.remedy else ""
+    return Line.of(f"[{mark}] " * (mark is not None), text, tone="dim" if remark.mark else "warn")
 
 
-def print_step(step: NextStep, out: Console) -> None:
-    """Print a command to run next, why, and about how long it takes."""
-    out.print(Text("next: ").append(step.command, style="bold").append(f"  ({step_reason(step)})", style="dim"))
-
-
-def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table | Padding:
+def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
     """Return runs against levels: the way round that fits the width, else a row for each pair of them."""
     if len(one.columns) == 1:
         return _list_table(one, marks, with_runs=False)
@@ -138,59 +119,56 @@ def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table | Pa
 
 def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
     """A column for each run, a row for each level."""
-    table = _plain_table()
-    table.add_column("tok/s", no_wrap=True)
-    for column in one.columns:
-        table.add_column(column.label, justify="right", overflow="fold", max_width=CELL_WIDTH + 12)
-    for level in one.levels:
-        table.add_row(level_words(level), *(_cell(column.cells.get(level)) for column in one.columns))
-    table.add_row("trust", *(_trust(column, marks) for column in one.columns))
-    return table
+    columns = [Column(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
+    rows = [
+        row(level_words(level), *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels
+    ]
+    rows.append(row("trust", *(_trust(column, marks) for column in one.columns)))
+    return Table([Column("tok/s", left=True), *columns], rows)
 
 
 def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
     """A column for each level, a row for each run, whose label has so much room."""
-    table = _plain_table()
-    table.add_column("tok/s", max_width=room, overflow="fold")
-    for level in one.levels:
-        table.add_column(level_words(level), justify="right", no_wrap=True)
-    table.add_column("trust", max_width=16, overflow="fold")
-    for column in one.columns:
-        table.add_row(column.label, *(_cell(column.cells.get(level)) for level in one.levels), _trust(column, marks))
-    return table
+    columns = [Column("tok/s", left=True, wrap=True, width_max=room)]
+    columns += [Column(level_words(level)) for level in one.levels]
+    rows = [
+        row(column.label, *(_cell(column.cells.get(level)) for level in one.levels), _trust(column, marks))
+        for column in one.columns
+    ]
+    return Table([*columns, Column("trust", left=True, wrap=True, width_max=16)], rows)
 
 
 def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
     """A row for each level of each run."""
-    table = _plain_table()
-    for name in (*(["run"] if with_runs else []), "load", "tok/s", "TTFT p50 ms", "trust"):
-        left = name in ("run", "load", "trust")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "run", overflow="fold")
+    columns = [Column("run", left=True, wrap=True)] if with_runs else []
+    columns += [Column("load", left=True), Column("tok/s"), Column("TTFT p50 ms"), Column("trust", left=True)]
+    rows = []
     for column in one.columns:
         for index, (level, cell) in enumerate(column.cells.items()):
             run = [column.label if index == 0 else ""] if with_runs else []
-            table.add_row(*run, level_words(level), _cell(cell), number(cell.ttft_ms), _trust_of({level: cell}, marks))
+            trust = _trust_of({level: cell}, marks)
+            rows.append(row(*run, level_words(level), _cell(cell), number(cell.ttft_ms), trust))
         if not column.cells and with_runs:
-            table.add_row(column.label, MISSING, MISSING, MISSING, column.status)
-    return table
+            rows.append(row(column.label, MISSING, MISSING, MISSING, column.status))
+    return Table(columns, rows)
 
 
-def _cell(cell: AnswerCell | None) -> Text:
+def _cell(cell: AnswerCell | None) -> Line:
     if cell is not None and cell.verdict == "void":
-        return Text("void", style="red")
+        return Line.of("void", tone="bad")
     if cell is None or cell.value is None:
-        return Text(MISSING, style="dim")
-    text = Text(cell.text, style="" if cell.verdict == "valid" else "yellow")
-    return text.append(" best", style="bold green") if cell.best else text
+        return Line.of(MISSING, tone="dim")
+    best = Span(" best", "strong good") if cell.best else ""
+    return Line.of(cell.text, best, tone="" if cell.verdict == "valid" else "warn")
 
 
-def _trust(column: AnswerColumn, marks: dict[str, str]) -> Text:
+def _trust(column: AnswerColumn, marks: dict[str, str]) -> Line:
     if column.cells:
         return _trust_of(column.cells, marks)
-    return Text(column.status, style="red" if column.status != "finished" else "dim")
+    return Line.of(column.status, tone="bad" if column.status != "finished" else "dim")
 
 
-def _trust_of(cells: Mapping[str, AnswerCell], marks: dict[str, str]) -> Text:
+def _trust_of(cells: Mapping[str, AnswerCell], marks: dict[str, str]) -> Line:
     """How far the points of some levels may be trusted, worst first, with the footnotes of their warnings: `doubtful at 16 [a]`.
 
     The levels are named where they are not all of one kind; what is not named is valid."""
@@ -209,4 +187,4 @@ def _trust_of(cells: Mapping[str, AnswerCell], marks: dict[str, str]) -> Text:
         verdict, wide = kind
         word = "wide" if wide and verdict == "valid" and len(kinds) > 1 else f"{verdict}, wide" if wide else verdict
         parts.append(f"{word}{at}" + (f" [{notes}]" if notes else ""))
-    return Text("\n".join(parts), style=VERDICT_STYLES.get(worst[0][0], ""))
+    return Line.of("\n".join(parts), tone=TONES.get(worst[0][0], ""))

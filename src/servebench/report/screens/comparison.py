@@ -1,0 +1,80 @@
+"""Comparisons, pair by pair or in brief, and the gate on them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from servebench.analysis.answer import Answer
+from servebench.analysis.gate import Gate
+from servebench.analysis.run_comparison import RunComparison
+from servebench.report.blocks import Block, Column, Heading, Line, Span, Table, row
+from servebench.report.screens.answer import answer_blocks
+from servebench.report.wording.comparison import (
+    HEADINGS,
+    cells_of,
+    gate_failures,
+    gate_undecided,
+    reason_numbers,
+    reason_of,
+    starts_note,
+    summary_of,
+)
+
+TONES = {"faster": "good", "slower": "bad", "no difference": "same", "unequal_settings": "warn"}
+AGREEMENT_TONES = {"different": "bad", "not different": "same", "too small to tell": "warn"}
+PARITY_TONES = {"the same": "good", "no more than itself": "same", "more than itself": "bad"}
+
+NAMED_MAX = 3
+"""More pairs without a verdict are only counted."""
+
+
+def comparison_blocks(found: RunComparison) -> Iterator[Block]:
+    """Yield the rows, the unequal settings, the verdict, and the comparison of the answers."""
+    comparison = found.comparison
+    yield Heading(f"{comparison.candidate}  vs  {comparison.baseline}")
+    columns = [Column(name, left=name == "metric") for name in HEADINGS[:-1]]
+    notes = reason_numbers(comparison)
+    rows = []
+    for one in comparison.rows:
+        *cells, verdict = cells_of(one)
+        mark = f" ({notes[reason]})" if (reason := reason_of(one)) else ""
+        rows.append(row(*cells, Line.of(Span(verdict, TONES.get(one.result, "dim")), Span(mark, "dim"))))
+    yield Table([*columns, Column(HEADINGS[-1], left=True, wrap=True)], rows, ruled=True)
+    for reason, number in notes.items():
+        yield Line.of(f"({number}) {reason}", tone="dim")
+    if note := starts_note(comparison):
+        yield Line.of(note, tone="dim")
+    for unequal in comparison.unequal:
+        if unequal.matters:
+            text = f"{unequal.name}: {unequal.candidate} vs {unequal.baseline} ({unequal.reason})"
+            yield Line.of(f"different setting: {text}", tone="warn")
+    if minor := [one.key for one in comparison.unequal if not one.matters]:
+        yield Line.of(f"intended or harmless differences: {', '.join(minor)}", tone="dim")
+    yield Line.of(f"verdict: {summary_of(comparison)}", tone=f"strong {TONES.get(comparison.result, '')}")
+    for agreement in found.agreements:
+        yield Line.of(f"quality: {agreement.swapped().sentence}", tone=AGREEMENT_TONES.get(agreement.finding, "dim"))
+    for parity in found.parities:
+        tone = PARITY_TONES.get(parity.finding, "warn")
+        yield Line.of(f"parity at {parity.at}: {parity.sentence}", tone=tone)
+
+
+def pairs_blocks(answer: Answer, *, width: int) -> Iterator[Block]:
+    """Yield several pairs in brief: the table and the answer of each workload, and the verdicts of pairs that have one."""
+    yield from answer_blocks(replace(answer, remarks=(), next_steps=()), width=width)
+    undecided = []
+    for one in answer.comparisons:
+        if one.result == "not enough data":
+            undecided.append(f"{one.candidate} vs {one.baseline}")
+        else:
+            yield Line.of(f"{one.candidate} vs {one.baseline}: {summary_of(one)}", tone=TONES.get(one.result, "dim"))
+    if undecided:
+        more = f", and {len(undecided) - NAMED_MAX} more pairs" if len(undecided) > NAMED_MAX else ""
+        yield Line.of(f"not decided: {', '.join(undecided[:NAMED_MAX])}{more}", tone="dim")
+    yield Line.of("all metrics of each pair: -v", tone="dim")
+
+
+def gate_blocks(gate: Gate) -> Iterator[Block]:
+    """Yield whether the gate lets pass, and why not."""
+    result = "failed" if gate.failed else "not decided" if gate.undecided else "passed"
+    yield Line.of("Gate: ", Span(result, "strong"), f" (limit of a regression: {100 * gate.limit:g}%)")
+    reasons = gate_failures(gate) or [f"{candidate}: {why}" for candidate, why in gate_undecided(gate)]
+    yield from (Line.of(one) for one in reasons)

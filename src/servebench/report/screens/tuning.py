@@ -1,0 +1,75 @@
+"""The answer of `servebench tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from servebench.analysis.tuning.answer import TuneAnswer
+from servebench.report.blocks import Block, Column, Command, Line, Table, items, row
+from servebench.report.wording.tuning import (
+    FRONT_NOTE,
+    HEADINGS,
+    asked_line,
+    contribution_lines,
+    doubt_line,
+    headline,
+    imitation_line,
+    reason,
+    refused_lines,
+    rows,
+    short_status,
+    shortened,
+    spent_line,
+    untried_line,
+    value_line,
+    was_tried,
+)
+
+ROWS_MAX = 8
+WIDE, NAME_MAX, SETTINGS = 120, 14, 1
+"""From so many columns on settings have a column; names are shortened on a narrower screen. The column of the settings."""
+TONES = {"better": "strong good", "open": "strong warn", "none": "strong bad", "too little": "strong bad"}
+
+
+def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[Block]:
+    """Yield the answer on one screen; all candidates where it is `complete`."""
+    if not answer.finished:
+        yield Line.of("so far, for the race is not over:", tone="warn")
+    yield Line.of(headline(answer), tone=TONES.get(answer.verdict, "strong"))
+    yield Line.of(f"{value_line(answer)}; asked: {asked_line(answer)}", indent=2)
+    if contributions := contribution_lines(answer):
+        yield Line.of("What each setting contributes (the winner against itself without it):")
+        yield from (Line.of(line, indent=2) for line in contributions)
+    yield from _candidates(answer, width, complete=complete)
+    yield Line.of(FRONT_NOTE, tone="dim")
+    if answer.as_good:
+        yield Line.of(f"may be as good as {answer.recommended_name}: {', '.join(answer.as_good)}")
+    for line in (imitation_line(answer), doubt_line(answer), *refused_lines(answer)):
+        if line:
+            yield Line.of(line, tone="warn")
+    yield from items((spent_line(answer), f"what would change the answer: {'; '.join(answer.would_change)}"))
+    for kind, command in (("command", answer.command), ("engine", answer.engine_command)):
+        if command:
+            yield Command(kind, command)
+    yield from (Command("next", command, why) for command, why in answer.next_steps)
+
+
+def _candidates(answer: TuneAnswer, width: int, *, complete: bool) -> Iterator[Block]:
+    """The table of candidates. On a narrow screen settings and reasons stand below it, for they would be cut."""
+    wide = width >= WIDE
+    columns = [
+        Column(name, left=index not in range(2, 6), wrap=index == SETTINGS or (wide and name == HEADINGS[-1]))
+        for index, name in enumerate(HEADINGS)
+        if wide or index != SETTINGS
+    ]
+    shown = rows(answer)
+    few = list(zip(shown, filter(was_tried, answer.tried), strict=True))[: None if complete else ROWS_MAX]
+    narrow = ((shortened(cells[0], NAME_MAX), *cells[2:6], short_status(one)) for cells, one in few)
+    yield Table(columns, [row(*cells) for cells in ((cells for cells, _ in few) if wide else narrow)], ruled=True)
+    for _, one in () if wide else few:
+        if one.origin != "stock":
+            yield Line.of(f"{one.name}: {one.settings}{reason(one)}", indent=2)
+    if len(few) < len(shown):
+        yield Line.of(f"more with -v: {len(shown) - len(few)} candidates", tone="dim")
+    if untried := untried_line(answer):
+        yield Line.of(untried, tone="dim")

@@ -1,0 +1,53 @@
+"""Blocks in the terminal."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from servebench.report.blocks import Block, Command, Gap, Heading, Line, Table
+from servebench.report.terminal.tables import new_table
+
+TONES = {"strong": "bold", "good": "green", "warn": "yellow", "bad": "red", "same": "cyan", "dim": "dim"}
+
+
+def print_blocks(blocks: Iterable[Block], out: Console) -> None:
+    """Print blocks."""
+    for block in blocks:
+        match block:
+            case Heading():
+                out.print(Text(block.text, style="bold").append(block.note and f"  {block.note}", style="not bold dim"))
+            case Line():
+                out.print(_text(block))
+            case Table():
+                out.print(_table(block))
+            case Command():
+                text = Text(f"{block.kind}: ").append(block.command, style="bold" if block.reason else "")
+                out.print(text.append(f"  ({block.reason})" if block.reason else "", style="dim"))
+            case Gap():
+                out.print()
+
+
+def _text(line: Line) -> Text:
+    text = Text(" " * line.indent)
+    for span in line.spans:
+        text.append(span.text, style=" ".join(TONES[word] for word in span.tone.split()))
+    return text
+
+
+def _table(block: Table) -> RichTable:
+    table = new_table(narrow=True)
+    if not block.ruled:
+        table.box, table.padding = None, (0, 2, 0, 0)
+    for one in block.columns:
+        table.add_column(
+            one.title,
+            justify="left" if one.left else "right",
+            no_wrap=not one.wrap,
+            overflow="fold",
+            max_width=one.width_max,
+        )
+    for cells in block.rows:
+        table.add_row(*map(_text, cells))
+    return table
