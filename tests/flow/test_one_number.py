@@ -75,7 +75,7 @@ def test_the_dashboard_shows_the_same(tmp_path):
     write_simulated_run(folder, SimulatedEngine(run_sd=0.05), SimulatedLoad(levels=(8,), starts=2, repeats=2))
     rows = studies.load_run(folder.path).point_rows
     rows = [replace(row, output_throughput_tok_s=value) for row, value in zip(rows, (100, 100, 200, 200), strict=True)]
-    frame = pd.DataFrame([{**row.as_dict(), "run_key": "study/run", "level": row.level_label} for row in rows])
+    frame = pd.DataFrame([{**row.as_dict(), "run_key": "study/run", "level": row.level} for row in rows])
     (found,) = best_points(frame).to_dict("records")
     assert found[THROUGHPUT] == pytest.approx(20_000**0.5) == best_level(rows).value
     assert json.dumps(found["verdict"])

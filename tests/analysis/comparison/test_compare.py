@@ -14,12 +14,13 @@ from servebench.analysis.comparison.within_run import log_interval, shown_interv
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict import Method, MethodKind, ReasonKind
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.wording.comparison import summary_of, verdict_of
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
-LEVELS = ("1", "4", "8", "16")
+LEVELS = (1, 4, 8, 16)
 FIVE = {"starts": 5, "requests": 60}
 
 
@@ -46,11 +47,11 @@ def quick_side(rng, *, starts, start_sd, slow=1.0, requests=60):
         pace = slow * np.exp(rng.normal(0, start_sd))
         for level in LEVELS:
             wander = np.exp(rng.normal(0, 0.005))
-            base = np.random.default_rng((start, int(level))).lognormal(3, 0.5, requests)
+            base = np.random.default_rng((start, level)).lognormal(3, 0.5, requests)
             noise = rng.lognormal(0, 0.03, (3, requests))
             points.append(
                 ComparedPoint(
-                    level=level, repeat=start, verdict="valid", start_id=f"s{start}",
+                    level=Level(level), repeat=start, verdict="valid", start_id=f"s{start}",
                     request_ids=tuple(map(str, range(requests))), sizes=np.ones(requests),
                     failed=np.zeros(requests, dtype=bool), ttft_ms=base * pace * wander * noise[0],
                     tpot_ms=10 * pace * wander * noise[1], e2e_ms=30 * base * pace * wander * noise[2],
@@ -109,7 +110,7 @@ def test_a_slowdown_of_five_percent_is_found_with_five_starts():
 def test_starts_known_from_earlier_runs_give_a_single_start_a_verdict():
     rng = np.random.default_rng(3)
     a, b = quick_side(rng, starts=1, start_sd=0.0), quick_side(rng, starts=1, start_sd=0.0, slow=1.2)
-    known = {(level, "tpot_ms_p50"): StartSpread(sd=0.01, count=8) for level in LEVELS}
+    known = {(Level(level), "tpot_ms_p50"): StartSpread(sd=0.01, count=8) for level in LEVELS}
     found = one(replace(a, spreads=known), replace(b, spreads=known))
     assert {row.result for row in found.rows if row.metric.name == "tpot_ms_p50"} == {"slower"}
     assert found.result == "slower"
@@ -219,7 +220,7 @@ def test_levels_that_differ_alike_support_each_other_and_a_single_one_stays_alon
         sides = [(np.zeros(6), shift + own) for shift, own in zip(shifts, noise, strict=True)]
         return [
             ComparisonRow(
-                level=str(i), metric=METRICS[0], baseline=1.0, candidate=1.0, p=0.04,
+                level=Level(i), metric=METRICS[0], baseline=1.0, candidate=1.0, p=0.04,
                 starts=StartValues(baseline=a, candidate=b, paired=True),
             )
             for i, (a, b) in enumerate(sides)
@@ -251,7 +252,7 @@ def test_levels_whose_starts_rest_on_many_requests_weigh_more():
             )
             p = compare_starts(values).p
             rows.append(
-                ComparisonRow(level=str(level), metric=METRICS[1], baseline=1.0, candidate=1.0, p=p, starts=values)
+                ComparisonRow(level=Level(level), metric=METRICS[1], baseline=1.0, candidate=1.0, p=p, starts=values)
             )
         return corrected([rows])[0][0].p_corrected
 
@@ -262,7 +263,7 @@ def test_levels_whose_starts_rest_on_many_requests_weigh_more():
 def test_a_metric_that_differs_alone_is_not_outweighed_by_those_that_do_not():
     values = StartValues(baseline=np.zeros(5), candidate=np.full(5, -0.1), paired=True)
     rows = [
-        ComparisonRow(level="4", metric=metric, baseline=1.0, candidate=1.0, p=p, starts=values)
+        ComparisonRow(level=Level(4), metric=metric, baseline=1.0, candidate=1.0, p=p, starts=values)
         for metric, p in zip(METRICS[:3], (1e-4, 1.0, 1.0), strict=True)
     ]
     assert [row.p_corrected < 0.05 for row in corrected([rows])[0]] == [True, False, False]

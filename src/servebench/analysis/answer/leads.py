@@ -12,13 +12,14 @@ from servebench.analysis.comparison.decisions import starts_may_differ
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.analysis.verdict import MethodKind
 from servebench.contracts.labels import RunLabel
+from servebench.contracts.level import Level
 
 THROUGHPUT = "output_throughput_tok_s"
 
 
 def find_lead(
-    level: str,
-    cells: Mapping[str, Mapping[str, AnswerCell]],
+    level: Level,
+    cells: Mapping[str, Mapping[Level, AnswerCell]],
     labels: Mapping[str, RunLabel],
     comparisons: Sequence[Comparison],
 ) -> LevelLead | None:
@@ -104,7 +105,7 @@ def _log_distance(upper: float | None, lower: float | None) -> float:
 
 
 def row_between(
-    first: str, rival: str, level: str, comparisons: Iterable[Comparison], metric: str = THROUGHPUT
+    first: str, rival: str, level: Level | None, comparisons: Iterable[Comparison], metric: str = THROUGHPUT
 ) -> ComparisonRow | None:
     """Return the row of two runs for a metric at a level, with the first as the candidate; None where there is none."""
     for one in comparisons:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.analysis.warnings.catalog import type_of
+from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
 
 
@@ -41,7 +42,7 @@ class AnswerColumn:
     colour: int
     status: str
     error: str | None
-    cells: Mapping[str, AnswerCell]
+    cells: Mapping[Level, AnswerCell]
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -63,7 +64,7 @@ class LevelLead:
     distance from the leader as a share, the nearest first. `by_earlier`: the interval rests on how much earlier starts differed.
     """
 
-    level: str
+    level: Level
     leader: str
     rival: str
     size: float
@@ -101,7 +102,7 @@ class WorkloadAnswer:
 
     workload: str
     facts: tuple[str, ...]
-    levels: tuple[str, ...]
+    levels: tuple[Level, ...]
     columns: tuple[AnswerColumn, ...]
     leads: tuple[LevelLead, ...]
     others: tuple[OtherDifference, ...] = ()
@@ -235,8 +236,8 @@ class Caveat:
     kind: CaveatKind
     how: str = ""
     label: str = ""
-    level: str = ""
-    heavier: str = ""
+    level: Level | None = None
+    heavier: Level | None = None
     factor: float = 0.0
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from servebench.analysis.comparison.starts import group_by_start
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.verdict import Reason, ReasonKind
 from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.contracts.level import Level
 
 SIGNIFICANCE = 0.05
 MARGIN = 0.05
@@ -58,7 +59,7 @@ def level_rows(
 
 
 def _level_rows(
-    level: str, baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric]
+    level: Level, baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric]
 ) -> list[ComparisonRow]:
     points = [point for side in (baseline, candidate) for point in side.samples if point.level == level]
     for name, side in (("baseline", baseline), ("candidate", candidate)):

@@ -46,6 +46,7 @@ from servebench.analysis.comparison.starts import as_relative, group_by_start
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind, without_repeats
 from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
 SPENT = 0.05
@@ -96,7 +97,7 @@ class Decision:
     equal_at: int | None = None
 
     @property
-    def level(self) -> str:
+    def level(self) -> Level:
         """The load level."""
         return self.row.level
 
@@ -111,21 +112,21 @@ class PairDecision:
     rows: tuple[Decision, ...]
 
     @property
-    def levels(self) -> dict[str, Verdict]:
+    def levels(self) -> dict[Level, Verdict]:
         """The verdict at each level."""
         return {level: _level_verdict(self._at(level)) for level in dict.fromkeys(one.level for one in self.rows)}
 
     @property
-    def open_levels(self) -> tuple[str, ...]:
+    def open_levels(self) -> tuple[Level, ...]:
         """The levels that more starts may decide."""
         return tuple(level for level, verdict in self.levels.items() if verdict == "open")
 
-    def starts_at(self, level: str) -> int:
+    def starts_at(self, level: Level) -> int:
         """Return how many starts both runs have at a level."""
         values = [one.row.starts for one in self._at(level) if one.row.starts is not None]
         return max((min(one.baseline.size, one.candidate.size) for one in values), default=0)
 
-    def starts_needed(self, level: str) -> int | None:
+    def starts_needed(self, level: Level) -> int | None:
         """Return with how many starts an open level would be decided, if it goes on as so far; None for more than can be said.
 
         One metric that differs decides a level; for *equal* all must be.
@@ -136,7 +137,7 @@ class PairDecision:
         ways.append(None if None in equal else max((one for one in equal if one), default=None))
         return min((one for one in ways if one is not None), default=None)
 
-    def _at(self, level: str) -> list[Decision]:
+    def _at(self, level: Level) -> list[Decision]:
         return [one for one in self.rows if one.level == level]
 
 
@@ -219,10 +220,10 @@ def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side]:
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1]))
 
 
-def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, Reason]]:
+def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[Level, Reason]]:
     """The sides with the starts of each level before the first void one, which is no evidence, and why by level where there is
     one."""
-    voids: dict[str, Reason] = {}
+    voids: dict[Level, Reason] = {}
     kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
     for level in dict.fromkeys(point.level for side in (a, b) for point in side.samples):
         starts = [group_by_start([point for point in side.samples if point.level == level]) for side in (a, b)]
@@ -241,7 +242,7 @@ def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, Reason]]:
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1])), voids
 
 
-def _with_void(rows: Sequence[Decision], voids: Mapping[str, Reason]) -> list[Decision]:
+def _with_void(rows: Sequence[Decision], voids: Mapping[Level, Reason]) -> list[Decision]:
     """The rows with those of levels that void points keep open, or leave without a decision."""
     found = list(rows)
     for level, void in voids.items():

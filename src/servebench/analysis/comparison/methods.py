@@ -37,13 +37,14 @@ from servebench.analysis.comparison.within_run import (
 from servebench.analysis.estimate import mean_of
 from servebench.analysis.statistics import Z_95, Floats
 from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
+from servebench.contracts.level import Level
 
 WITHIN_RUN = Method(MethodKind.WITHIN_RUN)
 
 Points = Sequence[ComparedPoint]
 
 
-def compare_level(level: str, baseline: Side, candidate: Side, metrics: Sequence[Metric]) -> list[ComparisonRow]:
+def compare_level(level: Level, baseline: Side, candidate: Side, metrics: Sequence[Metric]) -> list[ComparisonRow]:
     """Return the rows of a level that both sides have, not yet judged: the metrics that one has, and failed requests."""
     ours, theirs = (
         group_by_start([point for point in side.samples if point.level == level]) for side in (baseline, candidate)
@@ -53,13 +54,13 @@ def compare_level(level: str, baseline: Side, candidate: Side, metrics: Sequence
     return [row for row in (*rows, _compare_failures(level, ours, theirs, paired)) if row is not None]
 
 
-def missing_row(level: str, metric: Metric, reason: Reason) -> ComparisonRow:
+def missing_row(level: Level, metric: Metric, reason: Reason) -> ComparisonRow:
     """Return a row that cannot be compared."""
     return ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, reasons=(reason,), competes=False)
 
 
 def _compare_metric(
-    level: str,
+    level: Level,
     metric: Metric,
     baseline: tuple[Side, Sequence[Points]],
     candidate: tuple[Side, Sequence[Points]],
@@ -111,7 +112,7 @@ def _compare_metric(
 
 
 def _with_difference(
-    level: str,
+    level: Level,
     metric: Metric,
     starts: StartValues,
     spreads: tuple[StartSpread, StartSpread] | None,
@@ -176,7 +177,7 @@ def _within_run(
 
 
 def _compare_failures(
-    level: str, ours: Sequence[Points], theirs: Sequence[Points], paired: bool
+    level: Level, ours: Sequence[Points], theirs: Sequence[Points], paired: bool
 ) -> ComparisonRow | None:
     """Compare the shares of failed requests over starts; None where none failed.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict import Method, Reason, ReasonKind
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 
 VALUES_MIN = 12
@@ -62,7 +63,7 @@ class ComparedPoint:
     run.
     """
 
-    level: str
+    level: Level
     repeat: int
     verdict: str
     start_id: str | None = None
@@ -88,7 +89,7 @@ class Side:
     name: str
     samples: tuple[ComparedPoint, ...]
     run_id: str = ""
-    spreads: Mapping[tuple[str, str], StartSpread] = field(default_factory=dict)
+    spreads: Mapping[tuple[Level, str], StartSpread] = field(default_factory=dict)
     start_seconds: float | None = None
 
 
@@ -131,7 +132,7 @@ class ComparisonRow:
     with a bound have widened the interval.
     """
 
-    level: str
+    level: Level
     metric: Metric
     baseline: float | None
     candidate: float | None

@@ -11,6 +11,7 @@ from servebench.analysis.comparison.model import ComparedPoint, Side, StartSprea
 from servebench.analysis.statistics import Floats, Interval
 from servebench.analysis.verdict import Method, MethodKind
 from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.level import Level
 
 STARTS_MIN = 2
 """Starts on each side from which on they are compared: the fewest that show a spread."""
@@ -123,7 +124,7 @@ def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: St
     )
 
 
-def known_spreads(level: str, metric: str, baseline: Side, candidate: Side) -> tuple[StartSpread, StartSpread] | None:
+def known_spreads(level: Level, metric: str, baseline: Side, candidate: Side) -> tuple[StartSpread, StartSpread] | None:
     """Return by how much starts of each side's set-up differ, where enough starts are known; else None."""
     found = [side.spreads.get((level, metric)) for side in (baseline, candidate)]
     known = [one for one in found if one is not None and one.count >= KNOWN_STARTS_MIN]

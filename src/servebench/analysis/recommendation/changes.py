@@ -9,7 +9,7 @@ from servebench.analysis.recommendation.model import Entrant, Score
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.scores import rank
 from servebench.analysis.recommendation.values import COSTS, metric_value
-from servebench.contracts.point_row import level_words
+from servebench.contracts.level import Level
 from servebench.measure.cost import break_even_price
 
 SLO_FACTORS = (0.25, 0.5, 2.0, 4.0)
@@ -51,7 +51,7 @@ def _still_within_limits(ranking: Sequence[Score]) -> list[str]:
     found = []
     for score in ranking:
         levels = [level for level in score.entrant.levels if level.verdict != "void"]
-        if levels and score.slo_at == max(levels, key=lambda level: level.load).label:
+        if levels and score.slo_at == max(level.level for level in levels):
             found.append(
                 f"{score.entrant.name} still met the limits at its highest load ({score.slo_at}): measure higher"
             )
@@ -60,19 +60,19 @@ def _still_within_limits(ranking: Sequence[Score]) -> list[str]:
 
 def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: float) -> list[str]:
     """Loads at which another entrant leads by the margin or more."""
-    at: dict[str, dict[str, float]] = {}
+    at: dict[Level, dict[str, float]] = {}
     for entrant in entrants:
         for level in entrant.levels:
             value = metric_value(case.metric, level) if level.verdict != "void" else None
             if value is not None:
-                at.setdefault(level.label, {})[entrant.name] = value
-    leads: dict[str, list[str]] = {}
-    for label, values in at.items():
+                at.setdefault(level.level, {})[entrant.name] = value
+    leads: dict[str, list[Level]] = {}
+    for load, values in at.items():
         best = (min if case.lower_is_better else max)(values, key=lambda name: values[name])
         own = values.get(leader)
         if own and values[best] and abs(values[best] / own - 1) >= margin:
-            leads.setdefault(best, []).append(label)
-    return [f"at {', '.join(map(level_words, labels))} {name} leads" for name, labels in leads.items()]
+            leads.setdefault(best, []).append(load)
+    return [f"at {', '.join(level.words for level in levels)} {name} leads" for name, levels in leads.items()]
 
 
 def _by_price(ranking: Sequence[Score], rate_metric: str) -> list[str]:

@@ -18,7 +18,6 @@ from servebench.analysis.recommendation.scores import Ranking
 from servebench.analysis.recommendation.values import LogLead, log_lead, metric_value
 from servebench.analysis.warnings.weighing import weigh
 from servebench.contracts.estimate import CONFIDENCE
-from servebench.contracts.point_row import level_words
 from servebench.util.figures import change_interval, percent
 
 STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
@@ -83,18 +82,17 @@ def _why_unknown(rival: Score, case: UseCase) -> str:
     level = rival.level
     if level is None or case.measure not in ("best", "within_slo"):
         return ""
-    reach = level.load
+    reach, open_to = level.level, None
     if case.measure == "within_slo":
         # the SLO point is the last of the levels that meet it: what lies beyond a level that misses it does not count
-        met = max((one.load for one in rival.entrant.levels if one.label == rival.slo_at), default=level.load)
-        missed = [one.load for one in rival.entrant.levels if one.verdict != "void" and one.load > met]
-        open_to = min(missed, default=float("inf"))
-    else:
-        open_to = float("inf")
-    found = [name for name, load in rival.entrant.unmeasured if reach < load < open_to]
+        met = rival.slo_at or reach
+        open_to = min(
+            (one.level for one in rival.entrant.levels if one.verdict != "void" and one.level > met), default=None
+        )
+    found = [one for one in rival.entrant.unmeasured if reach < one and (open_to is None or one < open_to)]
     if not found:
         return ""
-    where = ", ".join(map(level_words, found))
+    where = ", ".join(level.words for level in found)
     return f"{rival.entrant.name} has no point that counts at {where}, where it may reach more: measure it again"
 
 
@@ -123,7 +121,7 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
         weights = [weigh([(row.doubts, row) for row in level.rows], metric) for metric in metrics]
         if codes := list(dict.fromkeys(code for weight in weights for code in weight.unbounded)):
             whose = "its point" if score is first else f"the point of {score.entrant.name}"
-            whose += f" at {level_words(level.label)}"
+            whose += f" at {level.level.words}"
             why = f"{whose} has warnings of unknown size ({', '.join(codes)}); --with-doubtful accepts it"
             yield f"{first.entrant.name} leads, and {why}"
         if level is own:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.analysis.comparison.model import ComparedPoint, ComparisonRow
 from servebench.analysis.slo import SloLimits
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ class RankedLevel:
     """A load level of an entrant: its rows of points.csv and their points, of all repeats and starts."""
 
     rows: tuple[PointRow, ...]
-    label: str
-    load: float
+    level: Level
     verdict: str
     doubts: tuple[str, ...]
     samples: tuple[ComparedPoint, ...]
@@ -49,7 +49,7 @@ class RankedLevel:
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
     """A run that takes part: `name` is its label, `run_id` identifies it, `own_limits` is the SLO that it was run with,
-    `unmeasured` are its load levels without a point that counts (void, or planned and missing) with their load, and `manifest`
+    `unmeasured` are its load levels without a point that counts (void, or planned and missing), and `manifest`
     serves only the fairness check."""
 
     name: str
@@ -59,7 +59,7 @@ class Entrant:
     workload: str
     levels: tuple[RankedLevel, ...]
     run_id: str = ""
-    unmeasured: tuple[tuple[str, float], ...] = ()
+    unmeasured: tuple[Level, ...] = ()
     cold_start_s: float | None = None
     own_limits: SloLimits | None = None
     price_usd_per_hour: float | None = None
@@ -77,9 +77,9 @@ class Score:
 
     entrant: Entrant
     value: float
-    at: str = ""
+    at: Level | None = None
     level: RankedLevel | None = None
-    slo_at: str | None = None
+    slo_at: Level | None = None
     doubtful: bool = False
     metric: str = "cold_start"
     interval: tuple[float, float] | None = None

@@ -12,7 +12,7 @@ from servebench.analysis.recommendation.model import Entrant, NotRanked, RankedL
 from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.values import metric_interval, metric_value
-from servebench.contracts.point_row import PointRow, level_words
+from servebench.contracts.point_row import PointRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +50,14 @@ def _score(case: UseCase, entrant: Entrant) -> Score | str:
     if not usable:
         codes = ", ".join(dict.fromkeys(code for level in entrant.levels for code in level.doubts))
         return f"no valid point ({codes})" if codes else "no valid point"
-    levels = sorted((one for one in usable if _meets(one.rows, case.require)), key=lambda level: level.load)
+    levels = sorted((one for one in usable if _meets(one.rows, case.require)), key=lambda level: level.level)
     if not levels:
         return f"no point meets the requirements for {', '.join(case.require)}"
     if case.measure == "within_slo":
         return _score_within_slo(case, entrant, levels)
     if case.measure == "lowest_load":
-        if case.max_load is not None and levels[0].load > case.max_load:
-            return f"its lowest load is {levels[0].label}, above {case.max_load:g}"
+        if case.max_load is not None and levels[0].level.load > case.max_load:
+            return f"its lowest load is {levels[0].level}, above {case.max_load:g}"
         levels = levels[:1]
     best = _best_level(case, levels)
     return f"no {case.metric}" if best is None else _scored(case, entrant, best, worst=best, best=best)
@@ -74,13 +74,13 @@ def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLe
     doubtful = [one for one in levels if level_status(one, case.limits) == "undecided"]
     undecided = _why_undecided(case, doubtful[0]) if doubtful else ""
     if level is not None and reach.observed is not None:
-        slo_at = levels[reach.observed].label
+        slo_at = levels[reach.observed].level
         return _scored(case, entrant, level, slo_at=slo_at, worst=worst, best=best, undecided=undecided)
     if reach.observed is not None:
         return f"no {case.metric}"
     if best is None:
         met = f"{100 * good_share(levels[0], case.limits):.3g}% of requests do"
-        return f"not even the lowest load ({levels[0].label}) meets {case.limits.description}: {met}"
+        return f"not even the lowest load ({levels[0].level}) meets {case.limits.description}: {met}"
     value = metric_value(case.metric, best)
     assert value is not None
     return Score(entrant=entrant, value=value, metric=case.metric, best=best, undecided=undecided)
@@ -89,11 +89,9 @@ def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLe
 def _why_undecided(case: UseCase, level: RankedLevel) -> str:
     count = sum(point.failed.size for point in level.samples)
     if not count:
-        return f"at {level_words(level.label)} it has no single requests that could be tested against the limits"
+        return f"at {level.level.words} it has no single requests that could be tested against the limits"
     share = f"{100 * good_share(level, case.limits):.4g}% of {count} requests"
-    return (
-        f"at {level_words(level.label)} {share} meet the limits, too close to {100 * case.limits.attainment:g}% to tell"
-    )
+    return f"at {level.level.words} {share} meet the limits, too close to {100 * case.limits.attainment:g}% to tell"
 
 
 def _scored(case: UseCase, entrant: Entrant, level: RankedLevel, **facts: Any) -> Score:
@@ -102,7 +100,7 @@ def _scored(case: UseCase, entrant: Entrant, level: RankedLevel, **facts: Any) -
     interval = metric_interval(case.metric, level)
     doubtful = level.verdict != "valid"
     return Score(
-        entrant=entrant, value=value, at=level.label, level=level, metric=case.metric, interval=interval, doubtful=doubtful,
+        entrant=entrant, value=value, at=level.level, level=level, metric=case.metric, interval=interval, doubtful=doubtful,
         **facts,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ docs/decide.md has the keys. A later version may add keys; one that takes a key 
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.answer.model import Answer, WorkloadAnswer
@@ -15,6 +15,7 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.report.export.comparison import comparison_as_plain, row_as_plain
+from servebench.report.export.plain import plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
 from servebench.util.plain_json import to_json as plain_json
 
@@ -45,13 +46,14 @@ def as_plain(found: Conclusions | None) -> dict[str, Any]:
 
 def _answer(answer: Answer) -> dict[str, Any]:
     """An answer: values, and beside them the text that screens show."""
-    rest = asdict(replace(answer, comparisons=(), workloads=()))
+    rest = plain(replace(answer, comparisons=(), workloads=()))
     del rest["comparisons"]
-    return rest | {
+    return {
+        **rest,
         "workloads": [_workload(one) for one in answer.workloads],
-        "failures": [asdict(one) | {"text": failure_text(one)} for one in answer.failures],
-        "caveats": [asdict(one) | {"text": caveat_text(one)} for one in answer.caveats],
-        "next_steps": [asdict(one) | {"why": purpose_text(one)} for one in answer.next_steps],
+        "failures": [plain(one) | {"text": failure_text(one)} for one in answer.failures],
+        "caveats": [plain(one) | {"text": caveat_text(one)} for one in answer.caveats],
+        "next_steps": [plain(one) | {"why": purpose_text(one)} for one in answer.next_steps],
     }
 
 
@@ -59,8 +61,7 @@ def _workload(one: WorkloadAnswer) -> dict[str, Any]:
     others = [
         {"baseline": other.baseline, "candidate": other.candidate, **row_as_plain(other.row)} for other in one.others
     ]
-    plain = asdict(replace(one, others=()))
-    return plain | {"others": others, "title": title_of(one), "sentence": sentence_of(one)}
+    return {**plain(replace(one, others=())), "others": others, "title": title_of(one), "sentence": sentence_of(one)}
 
 
 def _decision(found: StudyDecision) -> dict[str, Any]:
@@ -78,8 +79,8 @@ def _pair(pair: PairDecision) -> dict[str, Any]:
         "baseline": pair.baseline,
         "candidate": pair.candidate,
         "margin": pair.margin,
-        "levels": pair.levels,
-        "starts_needed": {level: pair.starts_needed(level) for level in pair.open_levels},
+        "levels": plain(pair.levels),
+        "starts_needed": {str(level): pair.starts_needed(level) for level in pair.open_levels},
     }
 
 
@@ -109,13 +110,13 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
                 "label": score.entrant.name,
                 "value": score.value,
                 "interval": list(score.interval) if score.interval else None,
-                "at": score.at or None,
-                "slo_point": score.slo_at,
+                "at": plain(score.at),
+                "slo_point": plain(score.slo_at),
                 "doubtful": score.doubtful,
             }
             for score in found.ranking
         ],
-        "missing": [asdict(one) for one in found.missing],
+        "missing": [plain(one) for one in found.missing],
         "would_change": list(found.changes),
         "quality": list(found.quality),
     }

@@ -22,7 +22,9 @@ def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
     verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict != "not compared"]
     undecided = [
-        f"{title_of(pair, found)} at {', '.join(pair.open_levels)}" for pair in found.pairs if pair.open_levels
+        f"{title_of(pair, found)} at {', '.join(map(str, pair.open_levels))}"
+        for pair in found.pairs
+        if pair.open_levels
     ]
     done = sum(verdict != "open" for verdict in verdicts)
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
@@ -45,7 +47,7 @@ def levels_line(pair: PairDecision, found: StudyDecision) -> str:
         if verdict != "open"
     ]
     lines = [f"decided: {', '.join(shown)}"] if shown else []
-    return "; ".join([*lines, *([f"not decided: {', '.join(pair.open_levels)}"] if pair.open_levels else [])])
+    return "; ".join([*lines, *([f"not decided: {', '.join(map(str, pair.open_levels))}"] if pair.open_levels else [])])
 
 
 def _minutes(found: StudyDecision) -> str:
@@ -63,7 +65,7 @@ def cells_of(one: Decision, pair: PairDecision, found: StudyDecision) -> tuple[s
         if row.effect is None or not one.starts
         else f"{change(row.effect)} {change_interval(row.low, row.high)}"
     )
-    return (row.level, row.metric.title, shown, size, str(one.starts or MISSING))
+    return (str(row.level), row.metric.title, shown, size, str(one.starts or MISSING))
 
 
 def notes_of(found: StudyDecision) -> list[str]:

@@ -1,7 +1,6 @@
 """The text of a recommendation: scores, leads, and the headline."""
 
 from servebench.analysis.recommendation.model import Recommendation, Score
-from servebench.contracts.point_row import level_words
 from servebench.util.figures import change, change_interval, number
 
 UNNAMED = ("no clear difference", "different settings")
@@ -16,8 +15,8 @@ def score_text(score: Score, unit: str) -> str:
 
 def place_text(score: Score) -> str:
     """Return at which load a score was reached, and up to which load the SLO was met."""
-    at = f"at {level_words(score.at)}" if score.at else ""
-    slo = f"SLO met up to {level_words(score.slo_at)}" if score.slo_at else ""
+    at = f"at {score.at.words}" if score.at else ""
+    slo = f"SLO met up to {score.slo_at.words}" if score.slo_at else ""
     return ", ".join(filter(None, (at, slo, "doubtful" if score.doubtful else "")))
 
 
@@ -52,7 +51,7 @@ def brief_headline(found: Recommendation) -> str:
     if not found.ranking or found.outcome in (*UNNAMED, "only one"):
         return headline(found)
     first = found.ranking[0]
-    at = f" at {level_words(first.at)}" if first.at else ""
+    at = f" at {first.at.words}" if first.at else ""
     best = f"{short_name(first.entrant.name, found)}: {score_text(first, found.use_case.unit)}{at}"
     if found.outcome == "one start each":
         return f"fastest start seen (one each): {best}"
