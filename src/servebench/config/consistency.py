@@ -93,10 +93,10 @@ def _search(load: LoadSettings, search: SearchSettings) -> Iterator[str]:
     for name, value in (("lower", search.lower), ("upper", search.upper)):
         if search.of == "concurrency" and value != int(value):
             yield f"load.search.{name} must be an integer, because it is a concurrency (got {value:g})"
-    for name, value in (("repeats", load.repeats), ("order", load.order)):
-        if value not in (1, "ascending"):
+    for key, setting in (("repeats", load.repeats), ("order", load.order)):
+        if setting not in (1, "ascending"):
             yield (
-                f"load.{name}={value} has no effect in a search, which chooses its own points; use load.search.probes_per_level"
+                f"load.{key}={setting} has no effect in a search, which chooses its own points; use load.search.probes_per_level"
             )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Self, TextIO, cast
 
-from servebench.util.clean import clean_terminal
 from servebench.util.errors import StoreError, reason_of
+from servebench.util.safe_text import clean_terminal
 
 FIRST_OTHER = 3
 """The first descriptor after the three standard ones."""
