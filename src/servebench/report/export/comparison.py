@@ -12,7 +12,7 @@ from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
 from servebench.report.export.plain import plain
 from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
-from servebench.util.clean import clean_xml
+from servebench.util.safe_text import clean_xml
 
 
 def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
