@@ -12,6 +12,7 @@ from servebench.analysis.pairing import _throughput
 from servebench.analysis.recommendation.values import metric_interval, metric_value
 from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import entrant_of
+from servebench.contracts.level import Level
 from servebench.report.charts import specs
 from servebench.report.terminal.listing import run_facts
 from servebench.store import studies
@@ -60,7 +61,7 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
     busiest = list(known.values())[-1]
     assert _figures(StudyFolder(tmp_path / "study"), "run").throughput == busiest.value
     for load_at, own in specs.by_level(rows).items():
-        one = known[str(int(load_at))]
+        one = known[Level(int(load_at))]
         assert specs.mean_of(own, THROUGHPUT) == one.value
         assert specs._interval(own, THROUGHPUT) == (one.interval or (None, None))
 
