@@ -11,7 +11,7 @@ from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
 from servebench.analysis.verdict.model import ComparisonRow
 from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
-from servebench.util.clean import clean_xml
+from servebench.util.safe_text import clean_xml
 
 ROW_KEYS = (
     *(
