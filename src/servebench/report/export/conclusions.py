@@ -16,7 +16,7 @@ from servebench.analysis.decided import StudyDecision
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.report.export.comparison import comparison_as_plain, row_as_plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
 
 SCHEMA_VERSION = 2
 """1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values."""
