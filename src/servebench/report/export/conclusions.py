@@ -19,7 +19,7 @@ from servebench.report.export.comparison import comparison_as_plain, row_as_plai
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
 from servebench.report.wording.decisions import word_of
 from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
 
 SCHEMA_VERSION = 3
 """1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values. 2 called the best
