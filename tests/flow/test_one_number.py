@@ -9,9 +9,9 @@ import pytest
 from servebench.analysis.conclude import conclude
 from servebench.analysis.estimate import best_level, estimate_level, levels_of
 from servebench.analysis.pairing import _throughput
-from servebench.analysis.recommendation.values import metric_interval, metric_value
 from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import entrant_of
+from servebench.analysis.verdict.levels import metric_interval, metric_value
 from servebench.contracts.level import Level
 from servebench.report.charts import specs
 from servebench.report.terminal.listing import run_facts
@@ -42,8 +42,8 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
         level: (one.value, one.low, one.high) for level, one in known.items()
     }
     for level in entrant_of(run).levels:
-        assert metric_value(THROUGHPUT, level) == known[level.label].value
-        assert metric_interval(THROUGHPUT, level) == known[level.label].interval
+        assert metric_value(THROUGHPUT, level) == known[level.level].value
+        assert metric_interval(THROUGHPUT, level) == known[level.level].interval
     over = [one for one in summarize_repeats(rows).rows if one.metric == THROUGHPUT]
     assert [(one.mean, one.low, one.high) for one in over] == [
         (one.value, one.low, one.high) for one in known.values() if one.points > 1
@@ -52,8 +52,8 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
         (name, step): value
         for name, value, step, _ in tracked_run(folder, at_work=False, estimators=ESTIMATORS).metrics
     }
-    assert {int(level): sent[THROUGHPUT, int(level)] for level in known} == {
-        int(level): one.value for level, one in known.items()
+    assert {level.concurrency: sent[THROUGHPUT, level.concurrency] for level in known} == {
+        level.concurrency: one.value for level, one in known.items()
     }
     best = best_level(rows)
     assert sent["best_output_throughput_tok_s", 0] == best.value == run_facts(run)["best_output_throughput_tok_s"]

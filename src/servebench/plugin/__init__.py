@@ -47,8 +47,7 @@ from servebench.contracts.settings import (
     WorkloadSettings,
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
-from servebench.engine.adapters.emulations import read_emulation
-from servebench.engine.adapters.engine_hooks import engine_hooks
+from servebench.engine.adapters.engine_package import engine_hooks, read_emulation
 from servebench.engine.adapters.flags import (
     SHARED_SETTINGS,
     FlagTable,
