@@ -58,6 +58,8 @@ def read_parquet(
                 )
         stored = set(whole.schema_arrow.names)
         table = whole.read(None if wanted is None else [one for one in wanted if one in stored], use_threads=False)
+    # a damaged text would be an error only where it is used
+    table.validate(full=True)
     return table if schema is None else _fitted(table, schema, only)
 
 
