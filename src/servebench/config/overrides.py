@@ -150,7 +150,6 @@ def _undescribed_model(prepared: Prepared) -> None:
 
 
 def _group(override: Override, composer: Composer, registry: Registry, prepared: Prepared) -> None:
-    """Add a choice `group=option`."""
     group, value = override.key_or_group, override.value()
     if override.is_delete():
         prepared.words.append(str(override.input_line))

@@ -37,8 +37,6 @@ class _HeaderError(ValueError):
 
 
 class _Header:
-    """Reads values from the start of a file, up to HEADER_BYTES_MAX bytes."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._left, self._strings = file, HEADER_BYTES_MAX, STRINGS_MAX
 

@@ -64,8 +64,6 @@ class _Budget(threading.local):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection whose reads and writes count against the budget."""
-
     def __init__(self, stream: httpcore.NetworkStream, budget: _Budget, verify_tls: Trust) -> None:
         self._stream = stream
         self._budget = budget
@@ -100,8 +98,6 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Opens such connections."""
-
     def __init__(self, budget: _Budget, verify_tls: Trust) -> None:
         self._backend = httpcore.SyncBackend()
         self._budget = budget

@@ -104,7 +104,6 @@ def _parts_bytes(file: BinaryIO, whole: pq.ParquetFile, wanted: list[str] | None
 
 
 def _dictionary(file: BinaryIO, whole: pq.ParquetFile, group: int, path: str) -> pa.ChunkedArray:
-    """Return a column of texts as indices and the different texts, each once."""
     import pyarrow.parquet as pq
 
     reader = pq.ParquetFile(file, metadata=whole.metadata, read_dictionary=[path], pre_buffer=False)
