@@ -39,7 +39,7 @@ _EXPECTED = {
 
 
 NO_CLASS = frozenset({("quality", "none"), ("quality", "all")})
-"""Options that stand for no class of their group, or for all of them."""
+"""Options without a class of their own: no scorer, and all scorers."""
 
 
 @dataclass

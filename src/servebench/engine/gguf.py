@@ -33,7 +33,7 @@ STRINGS_MAX = 2_000_000
 
 
 class _HeaderError(ValueError):
-    """The bytes are no header, or more of one than is read."""
+    """The bytes are not a header, or exceed a limit."""
 
 
 class _Header:

@@ -96,9 +96,9 @@ class Registry:
         found: Launcher = self.find("launch", name)()
         return found
 
-    def tell(self, event: Event) -> list[str]:
-        """Call the life-cycle hook of an event, if it has one, of each plugin alone. Return a line for each that raised; none of
-        them stops the run."""
+    def notify(self, event: Event) -> list[str]:
+        """Call the life-cycle hook of an event, if it has one, of each plugin separately. Return a line for each that raised; the
+        run continues."""
         hook, faults = hooks.LIFE_CYCLE.get(type(event)), []
         if hook is None:
             return []

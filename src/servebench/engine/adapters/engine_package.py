@@ -1,4 +1,4 @@
-"""What an engine's package has beside its class: the hooks of a plugin with one engine, and `emulations.yaml`."""
+"""What an engine's package has in addition to its class: the hooks of a plugin with one engine, and `emulations.yaml`."""
 
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -144,6 +144,7 @@ def method_text(method: Method) -> str:
         MethodKind.STARTS: f"Welch's t-test over {ours} and {theirs} starts",
         MethodKind.EARLIER_STARTS: f"spread of {ours} and {theirs} earlier starts",
         MethodKind.LOOKS: f"over {ours} starts, for all looks together",
+        MethodKind.BLOCKS: f"blocks of {ours} and {theirs} starts",
         MethodKind.LOOKS_EQUAL: f"over {ours} starts, of 'no difference' 90%, two one-sided tests",
     }[method.kind]
 
