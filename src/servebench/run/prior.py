@@ -17,8 +17,6 @@ from servebench.store.layout import RunFolder
 from servebench.store.state import read_run
 from servebench.store.tables import read_records, read_rows
 
-STORED_DOUBT = Doubt(code="", message="shown when the point was measured", remedy="see the output of that command")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PriorProgress:
@@ -79,10 +77,14 @@ def must_repeat(point: Point, status: str, *, better: bool = False) -> bool:
 
 
 def stored_points(folder: RunFolder) -> list[Point]:
-    """Return the stored points of a run. Only the codes of their warnings are known. Raises StoreError."""
+    """Return the stored points of a run. Of their warnings only the codes are stored; the figures of each are not. Raises
+    StoreError."""
     return [
-        Point(
-            row=row, doubts=tuple(replace(STORED_DOUBT, code=code, void=row.verdict == "void") for code in row.doubts)
-        )
+        Point(row=row, doubts=tuple(_stored_warning(code, void=row.verdict == "void") for code in row.doubts))
         for row in read_rows(folder)
     ]
+
+
+def _stored_warning(code: str, *, void: bool) -> Doubt:
+    found = type_of(code)
+    return found.issue(found.meaning, void=void)
