@@ -11,8 +11,8 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.precision import may_be_replaced
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import plan_levels
-from servebench.run.session import Turn
 from servebench.store.layout import RunFolder
 from servebench.store.state import read_run
 from servebench.store.tables import read_records, read_rows

@@ -54,20 +54,9 @@ class StoredRun:
     """Whether this resume executes the run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remaining:
-    """The runs of a study's plan in order."""
-
-    runs: tuple[StoredRun, ...]
-
-    @property
-    def to_execute(self) -> tuple[StoredRun, ...]:
-        """Return the runs that this resume executes."""
-        return tuple(run for run in self.runs if run.execute)
-
-    def skipped(self, standing: Standing) -> tuple[StoredRun, ...]:
-        """Return the runs with this standing that this resume does not execute."""
-        return tuple(run for run in self.runs if not run.execute and run.standing == standing)
+def skipped(runs: Sequence[StoredRun], standing: Standing) -> list[StoredRun]:
+    """Return the runs with this standing that this resume does not execute."""
+    return [run for run in runs if not run.execute and run.standing == standing]
 
 
 def remaining_runs(
@@ -77,10 +66,10 @@ def remaining_runs(
     *,
     retry_failed: bool,
     better: bool = False,
-) -> Remaining:
-    """Recover what was cut off, and return what is left of the study, by its plan. A damaged run does not stop the others: it is
-    skipped, or with `retry_failed` renamed and executed again. With `better`, doubtful points are left as well, to be measured
-    for longer.
+) -> list[StoredRun]:
+    """Recover what was cut off, and return the runs of the study in the order of its plan. A damaged run does not stop the
+    others: it is skipped, or with `retry_failed` renamed and executed again. With `better`, doubtful points are left as well, to
+    be measured for longer.
 
     Raises ConfigError when the study is running or a secret is unavailable, StoreError when it cannot be recovered.
     """
@@ -99,7 +88,7 @@ def remaining_runs(
             job = measured_longer(job, attempts=max(left, default=1))
         execute = standing == "unfinished" or (retry_failed and standing != "finished")
         runs.append(StoredRun(name=plan.name, job=job, standing=standing, progress=progress, execute=execute))
-    return Remaining(runs=tuple(runs))
+    return runs
 
 
 def _read_standing(
@@ -159,23 +148,23 @@ def _set_aside(folder: StudyFolder, name: str) -> None:
     print_problem(folder, f"{name} is executed again; its damaged files are kept in {kept.name}")
 
 
-def print_remaining(folder: StudyFolder, remaining: Remaining) -> None:
+def print_remaining(folder: StudyFolder, runs: Sequence[StoredRun]) -> None:
     """Print what this resume does."""
-    runs, todo = remaining.runs, remaining.to_execute
-    failed, damaged = len(remaining.skipped("failed")), len(remaining.skipped("damaged"))
+    todo = [run for run in runs if run.execute]
+    failed, damaged = len(skipped(runs, "failed")), len(skipped(runs, "damaged"))
     kept = sum(len(run.progress.points) for run in todo if run.standing != "damaged")
-    parts = [f"{len(remaining.skipped('finished'))} of {len(runs)} runs are finished"]
+    parts = [f"{len(skipped(runs, 'finished'))} of {len(runs)} runs are finished"]
     parts += [f"{damaged} cannot be read (--failed executes them again)"] if damaged else []
     parts += [f"{failed} failed (--failed executes them again)"] if failed else []
     parts += [f"{len(todo)} to do; {kept} of their points are kept"]
     sys.stderr.write(f"{folder.name}: {', '.join(parts)}\n")
 
 
-def skipped_exit_code(folder: StudyFolder, remaining: Remaining) -> int:
+def skipped_exit_code(folder: StudyFolder, runs: Sequence[StoredRun]) -> int:
     """Return the exit code of the runs that this resume leaves failed or damaged; 0 if there are none. Raises StoreError."""
-    if remaining.skipped("damaged"):
+    if skipped(runs, "damaged"):
         return FailureKind.STORE.exit_code
-    states = (read_run(folder.run(run.name)) for run in remaining.skipped("failed"))
+    states = (read_run(folder.run(run.name)) for run in skipped(runs, "failed"))
     return next((exit_code_of(state.status, state.failure) for state in states), 0)
 
 
