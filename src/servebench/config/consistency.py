@@ -24,6 +24,7 @@ from servebench.contracts.settings import (
     StudySettings,
     WorkloadSettings,
 )
+from servebench.protocol.kinds.table import api_problems
 
 _URL_EXAMPLE = "launch.base_url=http://HOST:PORT/v1"
 
@@ -193,9 +194,9 @@ def _max_concurrency(load: LoadSettings) -> list[str]:
 
 
 def _quality(quality: QualitySettings) -> list[str]:
+    problems = api_problems("quality.api", quality.api)
     if quality.name == "none":
-        return []
-    problems = []
+        return problems
     if not quality.concurrency:
         problems.append("quality.concurrency must have at least one level, such as quality.concurrency=[8]")
     twice = [str(level) for level, times in Counter(quality.concurrency).items() if times > 1]
@@ -315,6 +316,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load",), _max_concurrency),
     (("load", "slo"), _search_goal),
     (("quality",), _quality),
+    (("workload",), lambda workload: api_problems("workload.api", workload.api)),
     (("engine", "workload"), _fits),
     (("engine",), _spans),
     (("gpu",), _no_gpu),

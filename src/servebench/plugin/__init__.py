@@ -63,7 +63,8 @@ from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.protocol.errors import error_text
 from servebench.protocol.json_values import count_of, milliseconds
-from servebench.quality.exchange import bounded_client, bounded_post, parse_completion
+from servebench.protocol.kinds.table import kind_named
+from servebench.quality.exchange import bounded_client, bounded_post
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
 from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
@@ -107,7 +108,7 @@ __all__ += [
     "count_of",
     "error_text",
     "in_one_line",
-    "parse_completion",
+    "kind_named",
     "tls_context",
 ]
 __all__ += ["HUB_TOKENS", "python_environment"]

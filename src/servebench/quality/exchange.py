@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from servebench.protocol.json_values import decode_text, join_text
-from servebench.util.clean import in_one_line
 from servebench.util.tls import Trust, tls_context
 
 if TYPE_CHECKING:
     import httpx
-
-SHOWN = 60
 
 
 def bounded_client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -> httpx.AsyncClient:
@@ -48,22 +43,3 @@ async def bounded_post(
         # a `Retry-After` may also be a date
         seconds = re.fullmatch(r"[0-9]{1,8}", response.headers.get("Retry-After", ""))
         return response.status_code, bytes(content), float(seconds[0]) if seconds else None
-
-
-def parse_completion(data: bytes, *, chat: bool = True) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """Return the first choice of a completion, its text, and the usage. Raises ValueError with what is wrong."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        beginning = in_one_line(decode_text(data[: 4 * SHOWN]), SHOWN)
-        raise ValueError(f"it is not JSON and begins with {beginning!r}") from None
-    try:
-        choice = document["choices"][0]
-        text = choice["message"]["content"] if chat else choice["text"]
-        usage = document.get("usage")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        field = "choices[0].message.content" if chat else "choices[0].text"
-        raise ValueError(f"it has no {field}") from None
-    if text is not None and not isinstance(text, str):
-        raise ValueError("its content is not text")
-    return choice, join_text([text or ""]), usage if isinstance(usage, dict) else {}

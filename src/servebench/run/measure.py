@@ -21,6 +21,7 @@ from servebench.load.plan.schedule import (
     with_edges,
 )
 from servebench.measure.derive import count_missing
+from servebench.protocol.kinds.table import kind_of
 from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.ledger import entry
 from servebench.run.live import awaited_death
@@ -207,6 +208,7 @@ def _facts(
 ) -> PhaseFacts:
     """Return the facts of a phase that sends these prompts and, to keep its level, these fillers."""
     sent = (*prompts.requests, *fillers)
+    api = session.settings.workload.api
     return PhaseFacts(
         run_id=session.run_id,
         point=level.point,
@@ -215,6 +217,8 @@ def _facts(
         rate=level.rate,
         repeat=level.repeat,
         planned={one.request_id: (one.prompt_tokens, one.output_tokens, one.exact_output) for one in sent},
+        api=api,
+        apis={one.request_id: name for one in sent if (name := kind_of(one).name) != api},
         engine_version=session.running.version,
         cache_state=cache_state,
         tokenizer_name=prompts.tokenizer,
@@ -281,7 +285,9 @@ def _plan(
         planned = schedule_requests(level, load, planned, seed)
     fillers = len(facts.fillers)
     plan = point_plan(level, load, planned, warmup=facts.warmup, answer_s=answer_s, seed=seed, fillers=fillers)
-    reader = ANSWER_READER if any(request.holes for request in planned) else plan.reader
+    # those whose answers other prompts need are of one kind
+    kind = next((kind_of(request) for request in requests if request.answers), None)
+    reader = plan.reader if kind is None else f"{ANSWER_READER} {kind.name}"
     return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
 
 

@@ -41,6 +41,9 @@ class PhaseFacts:
     repeat: int
     planned: dict[str, tuple[int | None, int, bool]]
     """For each request_id: planned prompt tokens, requested output tokens, whether exactly that many were requested."""
+    api: str = "chat"
+    apis: dict[str, str] = field(default_factory=dict)
+    """By request_id: the kinds of requests that are not of the kind `api`."""
     rate: float | None = None
     engine_version: str | None = None
     cache_state: str | None = None
@@ -111,6 +114,7 @@ class PhaseFacts:
             asked_output_tokens=output_tokens,
             timings=self.timings,
             keep_id=self.keep_ids,
+            api=self.apis.get(exchange.request_id, self.api),
         )
         if self.trace_headers and exchange.sent_ns is not None:
             return replace(found, traceparent=traceparent(self.trace, exchange.request_id))

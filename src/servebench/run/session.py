@@ -126,6 +126,7 @@ def open_load(request: RunRequest, lease: EngineLease) -> LiveLoad | SimulatedLo
         folder=request.folder,
         events=request.events,
         timeout_s=settings.load.timeout_s,
+        api=settings.workload.api,
         nodes=ray_nodes() if settings.load.workers == "ray" else (),
     )
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import httpx
 
-from servebench.plugin import bounded_client, bounded_post, count_of, error_text, in_one_line, parse_completion
+from servebench.plugin import bounded_client, bounded_post, error_text, in_one_line, kind_named
 
+CHAT = kind_named("chat")
 REPLY_BYTES_MAX = 1 << 20
 LINE_MAX = 160
 BUSY = (429, 503)
@@ -104,7 +105,7 @@ async def _one(http: httpx.AsyncClient, prompt: str, call: Call) -> Reply:
     if call.schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": call.schema}}
     try:
-        url = f"{call.base_url}/chat/completions"
+        url = f"{call.base_url}{CHAT.path}"
         status, data = await _post_patiently(http, url, body, call)
     except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError, OSError) as problem:
         return _failed(problem, call)
@@ -143,14 +144,10 @@ def _read(data: bytes, call: Call) -> Reply:
     if len(data) > REPLY_BYTES_MAX:
         return Reply(error=f"a reply of more than {REPLY_BYTES_MAX} bytes", outcome="protocol")
     try:
-        _, text, usage = parse_completion(data)
+        answer = CHAT.read_whole(data)
     except ValueError as problem:
-        return Reply(error=f"not a chat completion: {_line(problem, call)}", outcome="protocol")
-    return Reply(
-        text=text,
-        input_tokens=count_of(usage.get("prompt_tokens")),
-        output_tokens=count_of(usage.get("completion_tokens")),
-    )
+        return Reply(error=f"not a {CHAT.title}: {_line(problem, call)}", outcome="protocol")
+    return Reply(text=answer.text, input_tokens=answer.prompt_tokens, output_tokens=answer.output_tokens)
 
 
 def _line(problem: object, call: Call) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.results import Doubt, Record
+from servebench.protocol.kinds.table import kind_named
 from servebench.util.figures import short_percent
 
 SERVER_COUNT_SHARE_MAX = 0.02
@@ -50,7 +51,7 @@ def _server_count(point: MeasuredPoint) -> str | None:
 
 def _prompt_count(point: MeasuredPoint) -> str | None:
     """Compare the server's prompt lengths with the plan: longer may be the chat template, shorter cannot be."""
-    most = PROMPT_TOKENS_SLACK if point.settings.workload.api == "completions" else None
+    most = None if kind_named(point.settings.workload.api).takes_messages else PROMPT_TOKENS_SLACK
     off = [
         r
         for r in point.ok
