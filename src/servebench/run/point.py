@@ -27,7 +27,7 @@ from servebench.protocol.kinds.table import kind_named
 from servebench.run.phase import PhaseFacts
 from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
-from servebench.util.spans import merged
+from servebench.util.stretches import merged
 from servebench.util.units import NS_PER_S
 from servebench.workload.ideal_cache import ideal_columns
 

@@ -12,8 +12,8 @@ from servebench.protocol.errors import error_text, shorten
 from servebench.protocol.json_values import decode_text
 from servebench.protocol.kinds.table import compose, kind_named
 from servebench.util.bounded_http import client
-from servebench.util.clean import in_one_line
 from servebench.util.errors import EngineError, FailureKind
+from servebench.util.safe_text import in_one_line
 
 UNAUTHORIZED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 NO_ROUTE = (
@@ -52,7 +52,7 @@ def http_error_reason(error: httpx.HTTPError) -> str:
     while cause.__cause__ is not None or cause.__context__ is not None:
         cause = cause.__cause__ or cause.__context__ or cause
     text = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
-    return in_one_line(str(text), QUOTE_CHARACTERS).lower()
+    return in_one_line(str(text), QUOTE_CHARACTERS).lower().rstrip(".")
 
 
 def served_models(http: httpx.Client, base_url: str) -> list[str] | None:

@@ -11,7 +11,7 @@ from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Message, Request
 from servebench.protocol.answer import AnswerScan
 from servebench.protocol.json_values import decode_text
-from servebench.util.clean import in_one_line
+from servebench.util.safe_text import in_one_line
 
 SHOWN = 60
 
