@@ -59,7 +59,7 @@ def test_no_scorer_of_texts_grades_vectors(vectors, run_main):
 
 def test_an_unknown_kind_is_refused(run_main):
     """With the kinds that there are."""
-    done = run_main("workload.api=cat", "quality.api=dog", "--cfg", "job")
+    done = run_main("workload.api=cat", "quality.api=dog")
     assert done.returncode == 2
     assert "workload.api must be 'chat' or 'completions' (got 'cat')" in done.stderr
     assert "quality.api must be 'chat' or 'completions' (got 'dog')" in done.stderr
