@@ -27,7 +27,7 @@ def engine(key="0", own=None, **variation):
     )  # fmt: skip
     varied = Variation(**{**STEADY, **variation})
     return SimulatedEngine(
-        spec=spec, variation=varied, key=key, model="m", started_ns=10**18, ready_s=0.0, base_url="", root_url=""
+        spec=spec, variation=varied, key=key, model="m", started_ns=10**18, ready_s=0.0, base_urls=("",)
     )
 
 

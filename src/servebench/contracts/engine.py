@@ -285,22 +285,40 @@ class StopReport:
 
 @dataclass(kw_only=True)
 class RunningEngine:
-    """An engine that serves; a launcher's own class adds `died` and `stop`. `base_url` ends in `/v1`; `root_url` is the server's
-    root."""
+    """An engine that serves; a launcher's own class adds `died` and `stop`.
 
-    base_url: str
-    root_url: str
+    An engine may be several processes with several addresses, such as a router and its workers. Each of `base_urls` takes
+    requests and ends in `/v1`; load, metrics and probes go to the first. `pids` are its processes on this machine, that of
+    the first address first.
+    """
+
+    base_urls: tuple[str, ...]
     model: str
     started_ns: int
     phases: tuple[StartPhase, ...] = ()
     version: str | None = None
-    pid: int | None = None
+    pids: tuple[int, ...] = ()
     command: Command | None = None
     log_path: Path | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     verify_tls: Trust = True
     tokenizer: Tokenizer | None = None
     """How the server counts tokens, if that is known without asking it."""
+
+    @property
+    def base_url(self) -> str:
+        """The address to which load goes."""
+        return self.base_urls[0]
+
+    @property
+    def root_url(self) -> str:
+        """The root of the server at `base_url`."""
+        return root_of(self.base_url)
+
+    @property
+    def pid(self) -> int | None:
+        """The process at `base_url`; null if it does not run on this machine."""
+        return self.pids[0] if self.pids else None
 
     def died(self) -> str | None:
         """Return one line with the last log line if the engine has died, null while it runs. Cheap; called often."""
@@ -309,6 +327,11 @@ class RunningEngine:
     def stop(self) -> StopReport:
         """Stop what was started, and check that nothing is left. Safe to call twice, and after a signal."""
         raise NotImplementedError
+
+
+def root_of(base_url: str) -> str:
+    """Return the server's root: the base URL without its `/v1`."""
+    return base_url.removesuffix("/v1")
 
 
 class Launcher:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, Say, StopReport
+from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, Say, StopReport, root_of
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.supervisor.probe import (
     UNAUTHORIZED,
@@ -138,8 +138,7 @@ class AttachLauncher(Launcher):
                     raise _unauthorized(base_url, settings) from error
                 raise
         return AttachedEngine(
-            base_url=base_url,
-            root_url=root_of(base_url),
+            base_urls=(base_url,),
             version=version,
             model=model,
             headers=headers,
@@ -160,12 +159,6 @@ def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: st
             f"({http_error_reason(error)}); check whether the server answers other clients",
             kind=FailureKind.SILENT,
         ) from error
-
-
-def root_of(base_url: str) -> str:
-    """Return the server's root: the base URL without its `/v1`."""
-    url = httpx.URL(base_url)
-    return str(url.copy_with(path=url.path.removesuffix("/v1") or "/")).rstrip("/")
 
 
 def _unauthorized(base_url: str, settings: AttachSettings) -> EngineError:

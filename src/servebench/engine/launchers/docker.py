@@ -79,11 +79,12 @@ class DockerLauncher(Launcher):
         def start_container() -> LaunchedEngine:
             running = start(engine, context, command, log_path, container)
             running.remote = remote is not None
-            running.pid = None
+            running.pids = ()
             return running
 
         def identify(running: LaunchedEngine) -> None:
-            running.pid = None if remote else main_pid(settings.runtime, name)
+            pid = None if remote else main_pid(settings.runtime, name)
+            running.pids = () if pid is None else (pid,)
             running.image = image_with_id(settings.runtime, image)
 
         return start_and_wait(start_container, context, say, identify)

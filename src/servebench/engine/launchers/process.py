@@ -12,7 +12,7 @@ from servebench.engine.supervisor.gpu_memory import unreleased_memory, used_byte
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import log_size
 from servebench.engine.supervisor.ports import port_problem
-from servebench.engine.supervisor.started import POLL_S, StartedEngine
+from servebench.engine.supervisor.started import POLL_S, EngineProcess, StartedEngine
 from servebench.util.signals import defer_stop_signals
 
 PORT_TIMEOUT_S = 1.0
@@ -34,8 +34,9 @@ class LaunchedEngine(StartedEngine):
     report: StopReport | None = None
 
     def died(self) -> str | None:
-        """Return one line if the engine is gone, None while it is alive. Costs one system call."""
-        return self.explain_death()[0] if self.guarded.has_ended() else None
+        """Return one line if the engine is gone, None while it is alive. Costs a system call for each process."""
+        ended = self.ended
+        return None if ended is None else self.explain_death(ended)[0]
 
     def stop(self) -> StopReport:
         """Stop the engine and check that no process, port or GPU memory is left.
@@ -48,28 +49,30 @@ class LaunchedEngine(StartedEngine):
         return self.report
 
     def _stop(self) -> StopReport:
-        guarded = self.guarded
+        guards = [one.guarded for one in self.processes]
         began_s = time.monotonic()
-        ended_before = guarded.has_ended()
-        guarded.stop()
+        alive = [guarded for guarded in guards if not guarded.has_ended()]
+        for guarded in guards:
+            guarded.stop()
         return StopReport(
-            stopped=not guarded.left,
-            forced=not ended_before and (bool(guarded.killed) or guarded.ended == f"signal {signal.SIGKILL:d}"),
+            stopped=not any(guarded.left for guarded in guards),
+            forced=any(guarded.killed or guarded.ended == f"signal {signal.SIGKILL:d}" for guarded in alive),
             seconds=time.monotonic() - began_s,
-            killed_pids=guarded.killed,
+            killed_pids=tuple(pid for guarded in guards for pid in guarded.killed),
             leftover=self._leftover(),
         )
 
     def _leftover(self) -> tuple[str, ...]:
         if self.remote:
             return ()
-        left = [f"process {pid}" for pid in self.guarded.left]
+        left = [f"process {pid}" for one in self.processes for pid in one.guarded.left]
         deadline_s = time.monotonic() + PORT_TIMEOUT_S
-        while (problem := port_problem(self.host, self.port)) is not None:
-            if time.monotonic() > deadline_s:
-                left.append(str(problem).partition(";")[0])
-                break
-            time.sleep(POLL_S)
+        for one in self.processes:
+            while (problem := port_problem(one.host, one.port)) is not None:
+                if time.monotonic() > deadline_s:
+                    left.append(str(problem).partition(";")[0])
+                    break
+                time.sleep(POLL_S)
         return (*left, *unreleased_memory(self.gpu_bytes_before))
 
 
@@ -94,16 +97,12 @@ def start(
     guarded = GuardedProcess(command, log_path, context.engine.stop_timeout_s, finish)
     return LaunchedEngine(
         engine=engine,
-        guarded=guarded,
-        host=host,
-        port=context.port,
-        root_url=root_url,
-        base_url=f"{root_url}/v1",
+        processes=(EngineProcess(guarded=guarded, host=host, port=context.port, port_is_ours=container is not None),),
+        base_urls=(f"{root_url}/v1",),
         model=engine.served_model(context.model),
         log=log_path,
         log_start=log_start,
-        port_is_ours=container is not None,
-        pid=guarded.pid,
+        pids=(guarded.pid,),
         command=command,
         log_path=log_path,
         started_ns=started_ns,

@@ -87,8 +87,7 @@ class SimulatedLauncher(Launcher):
         return SimulatedEngine(
             spec=spec,
             variation=settings.variation(),
-            base_url=f"{ADDRESS}/v1",
-            root_url=ADDRESS,
+            base_urls=(f"{ADDRESS}/v1",),
             version="simulated",
             key=str(settings.seed),
             model=engine.served_model(context.model),

@@ -11,7 +11,7 @@ from typing import Literal
 
 import httpx
 
-from servebench.contracts.engine import Say, StartPhase
+from servebench.contracts.engine import Say, StartPhase, root_of
 from servebench.engine.supervisor.logs import PhaseReader, explain_failure
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
 from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
@@ -135,9 +135,10 @@ class ReadinessWatcher:
         """Read the log and raise EngineError if the start has failed."""
         self._phases += self._log.read()
         started, problem = self._started, self._readiness.problem
-        verdict = self._readiness.verdict(time.monotonic(), alive=not started.guarded.has_ended())
-        if verdict is Verdict.DIED:
-            message, hint = started.explain_death()
+        ended = started.ended
+        verdict = self._readiness.verdict(time.monotonic(), alive=ended is None)
+        if ended is not None:
+            message, hint = started.explain_death(ended)
             raise EngineError(message, kind=hint.kind if hint else FailureKind.DIED)
         if verdict is Verdict.TIMED_OUT:
             late = (
@@ -152,40 +153,38 @@ class ReadinessWatcher:
             )
 
     def _check_port_owner(self) -> None:
-        """Make sure that the engine itself listens. Raises EngineError if another process has the port."""
-        started = self._started
-        ours = started.port_is_ours or is_held_by(started.guarded.descendants(), started.port)
-        if ours is None:
-            self._say(
-                f"cannot see which process listens on port {started.port}; assuming that it is {started.engine.name}"
-            )
-        elif not ours:
-            # if the engine just died because of this, its own message is better
-            time.sleep(POLL_S)
-            self._check()
-            raise EngineError(
-                f"engine.port={started.port}: {started.host}:{started.port} was taken{describe_owner(started.port)} "
-                f"while {started.engine.name} started; choose another engine.port",
-                kind=FailureKind.PORT_IN_USE,
-            )
+        """Make sure that the engine itself listens. Raises EngineError if another process has one of its ports."""
+        name = self._started.engine.name
+        for one in self._started.processes:
+            ours = one.port_is_ours or is_held_by(one.guarded.descendants(), one.port)
+            if ours is None:
+                self._say(f"cannot see which process listens on port {one.port}; assuming that it is {name}")
+            elif not ours:
+                # if the engine just died because of this, its own message is better
+                time.sleep(POLL_S)
+                self._check()
+                raise EngineError(
+                    f"engine.port={one.port}: {one.host}:{one.port} was taken{describe_owner(one.port)} "
+                    f"while {name} started; choose another engine.port",
+                    kind=FailureKind.PORT_IN_USE,
+                )
 
     def _listening(self) -> int:
-        """Return when the port accepted a connection. Raises EngineError if it does not."""
-        if not accepts_connections(self._started.host, self._started.port):
-            raise EngineError(
-                f"nothing listens on {self._started.host}:{self._started.port} (engine.port)",
-                kind=FailureKind.NOT_READY,
-            )
+        """Return when all ports accepted a connection. Raises EngineError if one does not."""
+        for one in self._started.processes:
+            if not accepts_connections(one.host, one.port):
+                raise EngineError(f"nothing listens on {one.host}:{one.port} (engine.port)", kind=FailureKind.NOT_READY)
         # on a busy machine polls come late, and what the log says by now came before
         self._phases += self._log.read()
         return time.time_ns()
 
     def _healthy(self, http: httpx.Client) -> int:
-        """Return when the health endpoint returned 200. Raises EngineError for any other status."""
+        """Return when the health endpoint of every address returned 200. Raises EngineError for any other status."""
         path = self._started.engine.health_path
-        status = http.get(f"{self._started.root_url}{path}").status_code
-        if status != httpx.codes.OK:
-            raise EngineError(f"{path} returned {status}", kind=FailureKind.NOT_READY)
+        for base_url in self._started.base_urls:
+            status = http.get(f"{root_of(base_url)}{path}").status_code
+            if status != httpx.codes.OK:
+                raise EngineError(f"{path} returned {status}", kind=FailureKind.NOT_READY)
         return time.time_ns()
 
     def _first_token(self, http: httpx.Client) -> int:
