@@ -36,7 +36,13 @@ def beta_quantile(a: float, b: float, share: float) -> float:
 
 
 def root(
-    at: Callable[[float], tuple[float, float]], low: float, high: float, here: float, *, precision: float, scale: float = 0.0
+    at: Callable[[float], tuple[float, float]],
+    low: float,
+    high: float,
+    here: float,
+    *,
+    precision: float,
+    scale: float = 0.0,
 ) -> float:
     """Return where a rising function is 0 between low and high: by Newton's method from `here`, and by halves where that leaves
     the bracket. `at` returns value and slope; `precision` is relative to the result, or to `scale` if that is more."""

@@ -350,7 +350,10 @@ def read_records(folder: RunFolder, *, texts: bool = False) -> list[Record]:
     """Return all stored requests as records, with the texts of their answers if asked. Raises StoreError."""
     names = {one.name for one in fields(Record)}
     records = [
-        Record(**{name: value for name, value in row.items() if name in names} | {"warmup": row["warmup"] and not row["filler"]})
+        Record(
+            **{name: value for name, value in row.items() if name in names}
+            | {"warmup": row["warmup"] and not row["filler"]}
+        )
         for row in _requests(folder).to_pylist()
     ]
     if not texts:
