@@ -9,9 +9,9 @@ import pytest
 from servebench.analysis.conclude import conclude
 from servebench.analysis.estimate import best_level, estimate_level, levels_of
 from servebench.analysis.pairing import _throughput
-from servebench.analysis.recommendation.values import metric_interval, metric_value
 from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import entrant_of
+from servebench.analysis.verdict.levels import metric_interval, metric_value
 from servebench.report.charts import specs
 from servebench.report.terminal.listing import run_facts
 from servebench.store import studies

@@ -1,11 +1,13 @@
 """Rounds of a study that ends when it has decided, with runs that only return an outcome and decisions that the test makes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from servebench.analysis.comparison.decisions import DECIDING, Decision, PairDecision
-from servebench.analysis.comparison.model import ComparisonRow, StartValues
 from servebench.analysis.decided import StudyDecision
+from servebench.analysis.verdict.looks import DECIDING
+from servebench.analysis.verdict.model import EQUAL, FASTER, OPEN, Comparison, ComparisonRow, StartValues
 from servebench.config import Job
 from servebench.contracts.notices import PointVoid, Void
 from servebench.contracts.point_id import PointId
@@ -32,6 +34,10 @@ def point(name, void=False):
     return Point(row=PointRow(point=name), doubts=(VOID,) if void else ())
 
 
+def pair_of(ids, *rows):
+    return Comparison(baseline=ids[0], candidate=ids[1], ids=(ids[0], ids[1]), margin=0.03, rows=rows)
+
+
 class Runs:
     """Executes nothing. The points with the names in `void` are void; all levels stay open until both runs have `starts`."""
 
@@ -51,10 +57,10 @@ class Runs:
                 one.verdict == "void" for own in found for one in own
             )
             row = ComparisonRow(level=level[1:], metric=DECIDING[0], baseline=None, candidate=None)
-            rows.append(Decision(row=row, verdict="faster" if done else "open"))
+            rows.append(row.judged(FASTER if done else OPEN))
         ids = [f"s/{name}" for name in NAMES]
         return StudyDecision(
-            study_id="s", pairs=(PairDecision(baseline=ids[0], candidate=ids[1], margin=0.03, rows=tuple(rows)),),
+            study_id="s", pairs=(pair_of(ids, *rows),),
             settings=StudySettings(until="decided"), engine_s=10.0 * len(self.calls), budget_s=self.budget_s,
             start_seconds=dict.fromkeys(ids, 10.0), spreads={}, labels=dict.fromkeys(ids, "x"),
         )  # fmt: skip
@@ -150,10 +156,10 @@ def found_open(starts, *names):
     """What is decided when the level of these two runs is open after so many starts; without names nothing is open."""
     values = StartValues(baseline=np.zeros(starts), candidate=np.zeros(starts), paired=False)
     row = ComparisonRow(level="1", metric=DECIDING[0], baseline=1.0, candidate=1.0, starts=values)
-    rows = (Decision(row=row, verdict="open" if names else "equal", starts=starts),)
+    row = replace(row.judged(OPEN if names else EQUAL), looked=starts)
     ids = [f"s/{name}" for name in names or NAMES]
     return StudyDecision(
-        study_id="s", pairs=(PairDecision(baseline=ids[0], candidate=ids[1], margin=0.03, rows=rows),),
+        study_id="s", pairs=(pair_of(ids, row),),
         settings=StudySettings(until="decided"), engine_s=100.0, budget_s=100.0, start_seconds={}, spreads={}, labels={},
     )  # fmt: skip
 

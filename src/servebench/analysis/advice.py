@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from servebench.analysis.answer.leads import row_between
-from servebench.analysis.comparison.decisions import DECIDING
-from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.fairness import SettingDifference, unequal_settings
 from servebench.analysis.recommendation.model import Entrant, Recommendation, Score
 from servebench.analysis.recommendation.recommend import recommend
 from servebench.analysis.recommendation.rules import Rules
-from servebench.analysis.recommendation.values import COSTS
 from servebench.analysis.stored_runs import entrant_of, quality_agreements
+from servebench.analysis.verdict.levels import COSTS
+from servebench.analysis.verdict.looks import DECIDING
+from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
 

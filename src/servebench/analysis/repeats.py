@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.comparison.compare import SIGNIFICANCE
-from servebench.analysis.comparison.families import holm
 from servebench.analysis.estimate import estimate_level, levels_of
 from servebench.analysis.statistics import Floats
+from servebench.analysis.verdict.compare import SIGNIFICANCE
+from servebench.analysis.verdict.families import holm
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.util.figures import change, number, percent
 

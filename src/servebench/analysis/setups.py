@@ -7,9 +7,9 @@ from itertools import islice
 
 import numpy as np
 
-from servebench.analysis.comparison.model import METRICS, StartSpread
-from servebench.analysis.comparison.starts import spread_of
 from servebench.analysis.fairness import same_settings
+from servebench.analysis.verdict.model import METRICS, StartSpread
+from servebench.analysis.verdict.starts import spread_of
 from servebench.contracts.stored import FACTS, RunData, mapping
 
 LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "trace_headers")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.comparison.families import holm
 from servebench.analysis.disturbance import find_disturbances, readings_of
 from servebench.analysis.time_parts import (
     COLUMNS,
@@ -32,6 +31,7 @@ from servebench.analysis.time_parts import (
     slow_count,
     time_parts,
 )
+from servebench.analysis.verdict.families import holm
 from servebench.contracts.stored import RunData
 from servebench.util.units import NS_PER_MS, NS_PER_S
 

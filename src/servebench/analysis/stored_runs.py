@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from servebench.analysis.comparison.model import ComparedPoint, Side
-from servebench.analysis.recommendation.model import Entrant, RankedLevel
+from servebench.analysis.recommendation.model import Entrant
 from servebench.analysis.slo import SloLimits
+from servebench.analysis.verdict.levels import RankedLevel
+from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.contracts.point_row import PointRow, level_label
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servebench.contracts.request import Request
-from servebench.util.cleaning import Traces
+from servebench.util.file_redaction import Traces
 
 
 @dataclass(frozen=True, kw_only=True)

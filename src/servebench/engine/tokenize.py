@@ -7,7 +7,7 @@ from pathlib import Path
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
-from servebench.engine.tokenizer_process import TokenizerProcess
+from servebench.engine.file_tokenizer import TokenizerProcess
 from servebench.engine.truncation import ExactTokenizer
 from servebench.util.errors import EngineError
 
@@ -106,7 +106,7 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
     if path is not None:
         return FileTokenizer(path)
     if engine.tokenize_path is not None:
-        from servebench.engine.tokenize_endpoint import EngineTokenizer
+        from servebench.engine.endpoint_tokenizer import EngineTokenizer
 
         tokenizer = EngineTokenizer(
             running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls

@@ -54,7 +54,7 @@ from servebench.measure.in_flight import in_flight_at, in_flight_growth, mean_in
 from servebench.measure.lock_step import lock_step
 from servebench.measure.window import Window, find_window, leave_out
 from servebench.util.percentile import percentile
-from servebench.util.spans import Spans, compressed, outside
+from servebench.util.stretches import Spans, compressed, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 Floats = NDArray[np.float64]

@@ -48,6 +48,7 @@ from servebench.contracts.settings import (
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
 from servebench.engine.adapters.emulations import read_emulation
+from servebench.engine.adapters.engine_hooks import engine_hooks
 from servebench.engine.adapters.flags import (
     SHARED_SETTINGS,
     FlagTable,
@@ -57,7 +58,6 @@ from servebench.engine.adapters.flags import (
     missing_executable,
 )
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
-from servebench.engine.adapters.hooks import engine_hooks
 from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
@@ -67,8 +67,8 @@ from servebench.quality.exchange import bounded_client, bounded_post, parse_comp
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
 from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
-from servebench.util.clean import in_one_line
 from servebench.util.errors import ConfigError, EngineError, PreflightError, QualityError
+from servebench.util.safe_text import in_one_line
 from servebench.util.tls import tls_context
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
 from servebench.workload.build.fill import fill

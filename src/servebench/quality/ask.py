@@ -12,7 +12,7 @@ from servebench.contracts.results import Outcome
 from servebench.protocol.errors import error_text
 from servebench.protocol.json_values import count_of, join_text
 from servebench.quality.exchange import bounded_client, bounded_post, parse_completion
-from servebench.util.clean import in_one_line
+from servebench.util.safe_text import in_one_line
 from servebench.util.units import NS_PER_MS
 
 WATCH_S = 0.25

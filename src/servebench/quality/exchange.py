@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from servebench.protocol.json_values import decode_text, join_text
-from servebench.util.clean import in_one_line
+from servebench.util.safe_text import in_one_line
 from servebench.util.tls import Trust, tls_context
 
 if TYPE_CHECKING:

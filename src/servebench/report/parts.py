@@ -7,8 +7,8 @@ from servebench.analysis.slow_tail import TAIL_MIN, SlowStretch, SlowTail, where
 from servebench.analysis.time_parts import FIRST, REST, SLOW_FROM, TimeParts
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
-from servebench.util.clean import clean_line
 from servebench.util.figures import number, short_percent
+from servebench.util.safe_text import clean_line
 
 NOT_REPORTED = "{engine} reports no times of its own: these parts are by the client's stamps."
 PART_WORDS = {

@@ -25,8 +25,8 @@ from servebench.run.looks import Looks
 from servebench.run.requests import traceparent
 from servebench.run.watchdog import Watcher
 from servebench.store.files import replacing, writing
-from servebench.util.cleaning import traces_of
 from servebench.util.errors import StoreError
+from servebench.util.file_redaction import traces_of
 from servebench.util.redaction import known_secrets, redact_text, without_known
 
 

@@ -26,7 +26,7 @@ from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import summarize, with_intervals
 from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
-from servebench.util.spans import merged
+from servebench.util.stretches import merged
 from servebench.util.units import NS_PER_S
 from servebench.workload.ideal_cache import ideal_columns
 

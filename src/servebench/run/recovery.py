@@ -29,8 +29,8 @@ from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import manifest_plan, read_plan
 from servebench.store.state import read_run, write_run
 from servebench.store.tables import RecordWriter, add_points, merged_count, read_readings, read_records, read_rows
-from servebench.util.cleaning import clean_file, remember_traced, unclean_files
 from servebench.util.errors import FailureKind, ServebenchError, StoreError, reason_of
+from servebench.util.file_redaction import clean_file, remember_traced, unclean_files
 from servebench.util.units import NS_PER_S
 
 UNKNOWN_COLUMNS = (

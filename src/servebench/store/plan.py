@@ -17,7 +17,7 @@ from servebench.store.versions import upgraded
 from servebench.util.bounded_file import STUDY_BYTES_MAX, parse_json, read_bytes
 from servebench.util.errors import ConfigError, StoreError, reason_of
 from servebench.util.redaction import redact
-from servebench.util.secret_text import MARK
+from servebench.util.secret_patterns import MARK
 
 
 @dataclass(frozen=True, kw_only=True)

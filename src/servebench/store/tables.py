@@ -31,9 +31,9 @@ from servebench.store.plan import planned_labels
 from servebench.store.versions import KEY, check_table
 from servebench.util.bounded_file import open_regular, parse_json
 from servebench.util.bounded_parquet import read_parquet
-from servebench.util.clean import clean_csv
 from servebench.util.errors import DamagedError, StoreError, reason_of
 from servebench.util.redaction import redact_text
+from servebench.util.safe_text import clean_csv
 
 if TYPE_CHECKING:
     import pandas as pd

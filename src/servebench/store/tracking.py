@@ -25,8 +25,8 @@ from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
 from servebench.util.bounded_file import read_json
-from servebench.util.cleaning import is_clean, redact_copy
 from servebench.util.errors import StoreError, reason_of
+from servebench.util.file_redaction import is_clean, redact_copy
 from servebench.util.redaction import redact_text
 from servebench.util.units import MS_PER_S, NS_PER_MS
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from servebench.util.redaction import SECRET_LENGTH_MIN
-from servebench.util.secret_text import secret_name
+from servebench.util.secret_patterns import secret_name
 
 _NAMES = """
     PATH HOME USER LOGNAME SHELL TERM LANG LANGUAGE TZ TMPDIR TMP TEMP HOSTNAME VIRTUAL_ENV LD_LIBRARY_PATH LD_PRELOAD

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from servebench.util.clean import clean_markdown
+from servebench.util.safe_text import clean_markdown
 
 
 def table(

@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from servebench.util.common_prefix import common_prefix_length
 from servebench.util.redaction import redact, remember
-from servebench.util.text import common_prefix_length
 
 ARGUMENTS_START = 48 - 3
 """`arg_start` is field 48 of /proc/PID/stat (proc(5)); what follows the command's name begins with field 3."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from servebench.util.secret_text import MARK, USERINFO, WELL_KNOWN, find_secrets, last_part, secret_name
+from servebench.util.secret_patterns import MARK, USERINFO, WELL_KNOWN, find_secrets, last_part, secret_name
 
 SECRET_LENGTH_MIN = 6
 """A shorter value of a secret variable is a placeholder, and would be found inside every other word."""

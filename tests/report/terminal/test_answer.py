@@ -13,7 +13,6 @@ from servebench.analysis.answer.model import (
     Caveat,
     CaveatKind,
     Inequality,
-    LevelLead,
     NextStep,
     Purpose,
     Remark,
@@ -28,6 +27,7 @@ from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.tables import CleanConsole
 from servebench.report.terminal.words import line_of
 from servebench.util.figures import duration
+from support.conclusions import lead_of
 
 UNEQUAL = Inequality(
     key="input_tokens_mean",
@@ -111,12 +111,8 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
             replace(
                 one.workloads[0],
                 leads=(
-                    LevelLead(
-                        level="4", leader="x", rival="y", size=0.055, low=0.019, high=0.092, clear=True, codes=("a",)
-                    ),
-                    LevelLead(
-                        level="32", leader="y", rival="x", size=0.055, low=0.019, high=0.092, clear=True, codes=("a",)
-                    ),
+                    lead_of(0.055, 0.019, 0.092, level="4", best="x", rival="y", codes=("a",)),
+                    lead_of(0.055, 0.019, 0.092, level="32", best="y", rival="x", codes=("a",)),
                 ),
             )
             for _ in range(3)

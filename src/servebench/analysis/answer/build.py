@@ -10,12 +10,13 @@ from servebench.analysis.answer.leads import find_lead, other_differences
 from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, FailedRun, WorkloadAnswer
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, remarks
-from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
-from servebench.analysis.recommendation.model import Entrant, RankedLevel
-from servebench.analysis.recommendation.values import codes_of_mean
+from servebench.analysis.recommendation.model import Entrant
+from servebench.analysis.recommendation.scores import codes_of_mean
 from servebench.analysis.stored_runs import entrant_of
+from servebench.analysis.verdict.levels import RankedLevel
+from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import is_wide, type_of
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
 from servebench.contracts.stored import RunData, mapping
@@ -70,7 +71,7 @@ def _workload_answer(
     # where fairness refuses a verdict, or a run may be better than its void point, the sentence says what was measured, and
     # nothing is marked
     void = {level for own in cells.values() for level, cell in own.items() if cell.verdict == "void"}
-    best = {(lead.level, lead.leader) for lead in leads if lead.clear and not lead.unequal and lead.level not in void}
+    best = {(lead.level, lead.best) for lead in leads if lead.clear and not lead.unequal and lead.level not in void}
     columns = [
         AnswerColumn(
             run_id=run.run_id,

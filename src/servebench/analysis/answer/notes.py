@@ -9,8 +9,8 @@ from typing import Any
 
 from servebench.analysis.answer.model import AnswerColumn, Caveat, CaveatKind, Inequality, Remark, WorkloadAnswer
 from servebench.analysis.answer.next_steps import one_start
-from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import CATALOG, type_of
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import RunLabel

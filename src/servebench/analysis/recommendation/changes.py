@@ -8,7 +8,7 @@ from dataclasses import replace
 from servebench.analysis.recommendation.model import Entrant, Score
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.scores import rank
-from servebench.analysis.recommendation.values import COSTS, metric_value
+from servebench.analysis.verdict.levels import COSTS, metric_value
 from servebench.contracts.point_row import level_words
 from servebench.measure.cost import break_even_price
 

@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from servebench.analysis.comparison.decisions import exceeds_starts
-from servebench.analysis.comparison.model import ComparisonRow
-from servebench.analysis.comparison.starts import STARTS_MIN
-from servebench.analysis.recommendation.model import DecidedRow, RankedLevel, Score
+from servebench.analysis.recommendation.model import DecidedRow, Score
 from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
-from servebench.analysis.recommendation.values import LogLead, log_lead, metric_value
+from servebench.analysis.verdict.levels import RankedLevel, lead_difference, metric_value
+from servebench.analysis.verdict.model import EQUAL, FASTER, ComparisonRow, Difference
+from servebench.analysis.verdict.one_start import exceeds_starts
+from servebench.analysis.verdict.within_run import WITHIN_RUN
 from servebench.analysis.warnings.weighing import weigh
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.point_row import level_words
@@ -51,7 +49,7 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     reasons, one_start = list(unknown.values()), False
     for rival in rivals:
         row = decided(first, rival)
-        one_start = one_start or (row is None and _starts(first, rival, confidence) < STARTS_MIN)
+        one_start = one_start or (row is None and not _over_starts(first, rival, confidence))
         fixed = _objections(first, rival, case, rules, confidence)
         reasons += fixed if row is None else _objections_to_decision(first, rival, row, rules)
     ours, theirs = first.level, second.level or second.best
@@ -71,11 +69,11 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     )
 
 
-def _starts(first: Score, rival: Score, confidence: float) -> int:
-    """Return the fewest starts of two entrants that their lead rests on."""
+def _over_starts(first: Score, rival: Score, confidence: float) -> bool:
+    """Return whether the lead of two entrants rests on several starts of each."""
     ours, theirs = first.level, rival.level or rival.best
-    found = log_lead(first.metric, ours, theirs, confidence) if ours is not None and theirs is not None else None
-    return found.starts if found is not None else 1
+    found = lead_difference(first.metric, ours, theirs, confidence) if ours and theirs else None
+    return found is not None and found.method != WITHIN_RUN
 
 
 def _why_unknown(rival: Score, case: UseCase) -> str:
@@ -100,13 +98,12 @@ def _why_unknown(rival: Score, case: UseCase) -> str:
 
 def _interval(metric: str, ours: RankedLevel | None, theirs: RankedLevel | None) -> tuple[float | None, float | None]:
     """The 95% interval of a lead as a share, wider by what warnings of a known size may account for, as in a comparison."""
-    found = log_lead(metric, ours, theirs, CONFIDENCE) if ours is not None and theirs is not None else None
+    found = lead_difference(metric, ours, theirs, CONFIDENCE) if ours is not None and theirs is not None else None
     if found is None or ours is None or theirs is None:
         return None, None
-    wider = sum(
-        float(np.log1p(weigh([(row.doubts, row) for row in level.rows], metric).bound)) for level in (ours, theirs)
-    )
-    return float(np.expm1(found.interval[0] - wider)), float(np.expm1(found.interval[1] + wider))
+    for level in (ours, theirs):
+        found = found.widened(weigh([(row.doubts, row) for row in level.rows], metric).bound)
+    return found.low, found.high
 
 
 def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidence: float) -> Iterator[str]:
@@ -130,11 +127,11 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
             bound = weights[0]
             continue
         theirs = metric_value(case.metric, level)
-        found = log_lead(case.metric, own, level, confidence)
-        lead = abs(np.log(first.value / theirs)) if theirs else 0.0
-        least = min(map(abs, found.interval)) if found is not None else lead
+        found = lead_difference(case.metric, own, level, confidence)
+        lead = abs(math.log(first.value / theirs)) if theirs else 0.0
+        least = _least(found) if found is not None else lead
         codes = list(dict.fromkeys((*bound.bounded, *weights[0].bounded)))
-        if codes and np.expm1(least) <= (1 + bound.bound) * (1 + weights[0].bound) - 1:
+        if codes and math.expm1(least) <= (1 + bound.bound) * (1 + weights[0].bound) - 1:
             why = f"may account for the lead over {score.entrant.name}; --with-doubtful accepts it"
             yield f"{', '.join(codes)} {why}"
 
@@ -159,9 +156,9 @@ def _objections_to_decision(first: Score, rival: Score, row: ComparisonRow, rule
     if first.worst is not first.level or rival.best is not rival.level:
         undecided = first.undecided if first.worst is not first.level else rival.undecided
         yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
-    elif row.result == "no difference":
+    elif row.result is EQUAL:
         yield f"{row.metric.title} differs from that of {rival.entrant.name} by at most {percent(row.bound)}"
-    elif row.result != "faster":
+    elif row.result is not FASTER:
         ends = change_interval(row.low, row.high)
         chance = f" its interval {ends} leaves out 0, but among so many rows this may be chance:" * row.may_be_chance
         yield f"{row.metric.title} against {rival.entrant.name} is not decided:{chance} more starts are needed"
@@ -181,16 +178,16 @@ def _objections_to_lead(
         undecided = first.undecided if worst is not first.level else rival.undecided
         yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
         return
-    found = log_lead(case.metric, worst, best, confidence)
+    found = lead_difference(case.metric, worst, best, confidence)
     if found is None:
         if size < rules.once_margin:
             yield _once(_shown(size, case), rival)
         return
-    if found.interval[0] <= 0 <= found.interval[1]:
-        ends = change_interval(*(math.expm1(end) for end in found.interval))
+    if not found.leaves_out_zero:
+        ends = change_interval(found.low, found.high)
         level = f" ({percent(confidence)}, for several rivals)" * (confidence > CONFIDENCE)
         yield f"the interval {ends}{level} of the lead over {rival.entrant.name} includes 0"
-    elif found.starts < STARTS_MIN and not _exceeds_starts(case.metric, size, found, rules):
+    elif found.method == WITHIN_RUN and not _exceeds_starts(case.metric, size, found, rules):
         ahead = f"{first.entrant.name} is {_shown(size, case):.0%} ahead of {rival.entrant.name}"
         yield f"{ahead}, but starts of one engine may differ by as much: {STARTS_ADVICE}"
     elif size < rules.margin:
@@ -206,10 +203,13 @@ def _below_margin(size: float, rival: Score, rules: Rules) -> str:
     return f"the lead of {percent(size)} over {rival.entrant.name} is below the margin of {100 * rules.margin:g}%"
 
 
-def _exceeds_starts(metric: str, size: float, found: LogLead, rules: Rules) -> bool:
-    if metric not in BY_STARTS:
-        return size >= rules.once_margin
-    return exceeds_starts(float(np.log1p(size)), min(map(abs, found.interval)))
+def _exceeds_starts(metric: str, size: float, found: Difference, rules: Rules) -> bool:
+    return exceeds_starts(math.log1p(size), _least(found)) if metric in BY_STARTS else size >= rules.once_margin
+
+
+def _least(found: Difference) -> float:
+    """Return the end of an interval that is nearer to no difference, as a logarithm."""
+    return min(map(abs, found.logs))
 
 
 def _once(size: float, rival: Score, why: str = "each was measured once") -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from servebench.analysis.comparison.model import ComparedPoint, ComparisonRow
 from servebench.analysis.slo import SloLimits
-from servebench.contracts.point_row import PointRow
+from servebench.analysis.verdict.levels import RankedLevel
+from servebench.analysis.verdict.model import ComparisonRow
 
 if TYPE_CHECKING:
     from servebench.analysis.recommendation.rules import UseCase
@@ -32,18 +32,6 @@ ONE_START = (
     "measures five of each"
 )
 DOUBTFUL = "the point of {name} is doubtful, although its warnings ({codes}) do not account for the lead"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankedLevel:
-    """A load level of an entrant: its rows of points.csv and their points, of all repeats and starts."""
-
-    rows: tuple[PointRow, ...]
-    label: str
-    load: float
-    verdict: str
-    doubts: tuple[str, ...]
-    samples: tuple[ComparedPoint, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

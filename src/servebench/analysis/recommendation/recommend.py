@@ -13,7 +13,7 @@ from servebench.analysis.recommendation.lead import lead_of
 from servebench.analysis.recommendation.model import DecidedRow, Entrant, Outcome, Recommendation, Score
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import rank
-from servebench.analysis.recommendation.values import COSTS
+from servebench.analysis.verdict.levels import COSTS
 
 NO_POWER = "power could not be read: it needs an NVIDIA GPU, or a CPU with readable RAPL counters"
 

@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.recommendation.model import Entrant, NotRanked, RankedLevel, Score
+from servebench.analysis.estimate import THROUGHPUT
+from servebench.analysis.recommendation.model import Entrant, NotRanked, Score
 from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
 from servebench.analysis.recommendation.rules import UseCase
-from servebench.analysis.recommendation.values import metric_interval, metric_value
+from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
+from servebench.analysis.warnings.catalog import is_wide
+from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
 from servebench.contracts.point_row import PointRow, level_words
+from servebench.contracts.precision import half_width, precision_targets
+from servebench.contracts.stored import mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,3 +128,24 @@ def _meets(rows: Sequence[PointRow], require: Mapping[str, Mapping[str, float]])
         if not limits.get("min", -np.inf) <= float(np.mean(values)) <= limits.get("max", np.inf):
             return False
     return True
+
+
+def codes_of_mean(level: RankedLevel, entrant: Entrant) -> tuple[str, ...]:
+    """Return the warnings of a level's mean: those of its points, but not that they are wide where their mean is known as well as
+    a point has to be."""
+    ends = metric_interval(THROUGHPUT, level) if len(level.rows) > 1 and is_wide(level.doubts) else None
+    if ends is None or half_width(*ends) > _half_width_asked(entrant):
+        return level.doubts
+    return tuple(code for code in level.doubts if not is_wide([code]))
+
+
+def _half_width_asked(entrant: Entrant) -> float:
+    """Return half the width from which on the interval of a throughput is wide, as a share: what `load.until` asks, or the
+    usual one."""
+    load = mapping(mapping(entrant.manifest.get("config")).get("load"))
+    try:
+        targets = precision_targets(load.get("until"), open_loop=bool(load.get("rate")))
+    except (TypeError, ValueError):
+        # another version's, or changed by hand
+        targets = {}
+    return targets.get(THROUGHPUT, HALF_WIDTH_SHARE_MAX)

@@ -4,7 +4,7 @@ A block's value is a logarithm, higher for better: that of candidate, plus that 
 which all measured them), plus that of the start, plus noise. Starts vary by themselves, so ten blocks of one start are no ten
 starts: the variance between starts is a term of its own (generalised least squares; Searle, Casella and McCulloch 1992,
 "Variance Components"). Both variances are pooled over all candidates and moderated by a prior that is worth a few degrees of
-freedom (Smyth 2004), as in `comparison.decisions`.
+freedom (Smyth 2004), as in `verdict.looks`.
 
 Settings may also make an engine unsteady, and a machine may be disturbed while one candidate is measured. Where the starts of
 two candidates differ by more than the pooled spread foresees, their own spread, moderated by the pooled one, takes its place.

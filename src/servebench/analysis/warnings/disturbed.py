@@ -10,7 +10,7 @@ from servebench.analysis.warnings import catalog
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import CLIENT_ONLY
 from servebench.util.figures import short_number
-from servebench.util.spans import length
+from servebench.util.stretches import length
 from servebench.util.units import NS_PER_S
 
 NAMED_MAX = 4

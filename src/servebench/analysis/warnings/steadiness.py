@@ -18,7 +18,7 @@ from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import Reading
 from servebench.measure.in_flight import in_flight_at
 from servebench.util.figures import short_number, short_percent
-from servebench.util.spans import expanded, length, merged
+from servebench.util.stretches import expanded, length, merged
 from servebench.util.units import NS_PER_S
 
 KEPT_UP_MIN = 0.95

@@ -12,8 +12,8 @@ from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text, shorten
 from servebench.protocol.json_values import decode_text
 from servebench.util.bounded_http import client
-from servebench.util.clean import in_one_line
 from servebench.util.errors import EngineError, FailureKind
+from servebench.util.safe_text import in_one_line
 
 PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8, exact_output=True)
 PROBE_AS_TEXT = Request(request_id="probe", prompt="Say yes:", output_tokens=8, exact_output=True)

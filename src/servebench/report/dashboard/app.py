@@ -34,7 +34,7 @@ from servebench.report.html import build
 from servebench.report.html.page import answer_part
 from servebench.report.html.results import legend_of, weak_note
 from servebench.store import studies as read
-from servebench.util.clean import clean_csv, clean_line
+from servebench.util.safe_text import clean_csv, clean_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

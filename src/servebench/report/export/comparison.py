@@ -1,17 +1,35 @@
 """Comparisons as plain data, and as JUnit XML for a pipeline."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from servebench.analysis.comparison.model import ComparisonRow
 from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
+from servebench.analysis.verdict.model import ComparisonRow
 from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
-from servebench.util.clean import clean_xml
+from servebench.util.safe_text import clean_xml
+
+ROW_KEYS = (
+    *(
+        "level",
+        "metric",
+        "baseline",
+        "candidate",
+        "effect",
+        "low",
+        "high",
+        "p",
+        "p_corrected",
+        "result",
+        "bound",
+        "method",
+    ),
+    *("reasons", "competes", "widened", "level_missing"),
+)
 
 
 def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
@@ -34,7 +52,7 @@ def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
 
 def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
     """Return a row as plain data."""
-    plain = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in ("doubts", "starts")}
+    plain: dict[str, Any] = {name: getattr(row, name) for name in ROW_KEYS}
     plain["metric"] = row.metric.name
     known = row.starts
     plain["starts"] = None if known is None else [int(known.baseline.size), int(known.candidate.size)]

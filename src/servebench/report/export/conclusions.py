@@ -9,17 +9,24 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from servebench.analysis.answer.model import Answer, WorkloadAnswer
-from servebench.analysis.comparison.decisions import PairDecision
+from servebench.analysis.answer.model import Answer, LevelLead, WorkloadAnswer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.analysis.verdict.looks import starts_needed
+from servebench.analysis.verdict.model import Comparison
 from servebench.report.export.comparison import comparison_as_plain, row_as_plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
+from servebench.report.wording.decisions import word_of
 from servebench.util.plain_json import to_json as plain_json
 
 SCHEMA_VERSION = 2
 """1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values."""
+
+LEAD_KEYS = (
+    *("level", "leader", "rival", "size", "low", "high", "clear", "bound", "over_starts", "certain", "verdict", "tied"),
+    *("unequal", "codes", "unequal_rival", "within", "behind", "by_earlier"),
+)
 
 
 def to_json(found: Conclusions) -> str:
@@ -59,8 +66,19 @@ def _workload(one: WorkloadAnswer) -> dict[str, Any]:
     others = [
         {"baseline": other.baseline, "candidate": other.candidate, **row_as_plain(other.row)} for other in one.others
     ]
-    plain = asdict(replace(one, others=()))
+    plain = asdict(replace(one, leads=(), others=())) | {"leads": [_lead(lead) for lead in one.leads]}
     return plain | {"others": others, "title": title_of(one), "sentence": sentence_of(one)}
+
+
+def _lead(lead: LevelLead) -> dict[str, Any]:
+    renamed = {
+        "leader": lead.best,
+        "rival": lead.rival.label,
+        "bound": lead.rival.bound,
+        "over_starts": lead.rival.tested,
+        "unequal_rival": bool(lead.rival.unequal),
+    }
+    return {name: renamed[name] if name in renamed else getattr(lead, name) for name in LEAD_KEYS}
 
 
 def _decision(found: StudyDecision) -> dict[str, Any]:
@@ -73,13 +91,14 @@ def _decision(found: StudyDecision) -> dict[str, Any]:
     }
 
 
-def _pair(pair: PairDecision) -> dict[str, Any]:
+def _pair(pair: Comparison) -> dict[str, Any]:
+    baseline, candidate = pair.ids
     return {
-        "baseline": pair.baseline,
-        "candidate": pair.candidate,
+        "baseline": baseline,
+        "candidate": candidate,
         "margin": pair.margin,
-        "levels": pair.levels,
-        "starts_needed": {level: pair.starts_needed(level) for level in pair.open_levels},
+        "levels": {level: word_of(verdict) for level, verdict in pair.levels.items()},
+        "starts_needed": {level: starts_needed(pair, level) for level in pair.open_levels},
     }
 
 

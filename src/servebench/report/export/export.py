@@ -12,8 +12,8 @@ from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.store.tables import csv_cell
-from servebench.util.clean import clean_csv
 from servebench.util.plain_json import to_json as plain_json
+from servebench.util.safe_text import clean_csv
 
 LLM_D_VERSION = "0.2.1"
 STATISTICS = ("mean", "min", "p50", "p90", "p95", "p99", "max")

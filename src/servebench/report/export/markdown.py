@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from servebench.report.blocks import Block, Command, Gap, Heading, Line, Table
 from servebench.util import markdown
-from servebench.util.clean import clean_markdown, markdown_code
+from servebench.util.safe_text import clean_markdown, markdown_code
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from servebench.analysis.answer import Answer
 from servebench.analysis.answer.model import Purpose
 from servebench.analysis.recommendation.model import Recommendation, Score
-from servebench.analysis.recommendation.values import codes_of_mean
+from servebench.analysis.recommendation.scores import codes_of_mean
 from servebench.contracts.point_row import level_words
 from servebench.report.html.elements import Label
 from servebench.report.html.model import Page

@@ -19,7 +19,7 @@ from servebench.report.charts.model import Chart, ChartSet, Spec
 from servebench.report.html import results, sections
 from servebench.report.html.first_screen import first_screen
 from servebench.report.html.model import Page
-from servebench.util.clean import clean_html
+from servebench.util.safe_text import clean_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment

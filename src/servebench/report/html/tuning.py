@@ -25,7 +25,7 @@ from servebench.report.wording.tuning import (
     untried_line,
     value_line,
 )
-from servebench.util.clean import clean_html
+from servebench.util.safe_text import clean_html
 
 VERDICTS = {
     "better": ("good", "proven", "the interval of the gain over stock, from fresh starts in the finals, leaves out 0"),

@@ -18,8 +18,8 @@ from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
 from servebench.report.terminal.results import cell_text, points_note, print_repeats
 from servebench.report.terminal.tables import console, local_time, new_table, verdict_text
-from servebench.util.clean import clean_line
 from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
+from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
 
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.warnings.catalog import trust_word
-from servebench.util.clean import clean_terminal
 from servebench.util.figures import MISSING
+from servebench.util.safe_text import clean_terminal
 from servebench.util.stdio import rendered
 
 PIPED_WIDTH = 160

@@ -15,7 +15,7 @@ from servebench.analysis.answer.model import (
     Purpose,
     WorkloadAnswer,
 )
-from servebench.analysis.comparison.model import FAILED
+from servebench.analysis.verdict.model import FAILED
 from servebench.contracts.point_row import level_words
 from servebench.report.wording.comparison import description_of
 from servebench.util.figures import duration, number
@@ -123,30 +123,30 @@ def lead_text(lead: LevelLead) -> str:
     ends = lead.low, lead.high
     if lead.size >= TIMES_FROM:
         interval = "" if None in ends else f" [{', '.join(number(1 + (end or 0), 2) for end in ends)}]"
-        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival}"
+        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival.label}"
     digits = 0 if lead.size >= 0.1 else 1
     interval = "" if None in ends else f" [{', '.join(f'{100 * (end or 0):.{digits}f}' for end in ends)}]"
-    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival}"
+    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival.label}"
 
 
 def _ahead(leads: Sequence[LevelLead]) -> str:
     """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
     leaves out 0, where a level is one of many questions."""
-    ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.over_starts and lead.size >= AHEAD_MIN)]
+    ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.rival.tested and lead.size >= AHEAD_MIN)]
     if not ahead:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
-    of = f" of {most.rival}" if len(most.tied) > 1 else ""
-    but = f"; with one start of each, up to {most.bound:.0%} may be chance"
-    if most.over_starts:
+    of = f" of {most.rival.label}" if len(most.tied) > 1 else ""
+    but = f"; with one start of each, up to {most.rival.bound:.0%} may be chance"
+    if most.rival.tested:
         but = ", which is too little to matter" if most.certain else ", which may still be chance"
-    return f" ({most.leader} is {most.size:.0%} ahead{of}{at}{but})"
+    return f" ({most.best} is {most.size:.0%} ahead{of}{at}{but})"
 
 
 def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool]:
     """What neighbouring levels must share to be one clause: the leader, or those between which there is no clear difference."""
-    who = lead.leader if lead.clear else frozenset((lead.leader, *lead.tied))
+    who = lead.best if lead.clear else frozenset((lead.best, *lead.tied))
     return who, lead.clear, lead.within is not None
 
 
@@ -159,7 +159,7 @@ def _behind(leads: Sequence[LevelLead]) -> str:
     more = len(last.behind) - len(named)
     names = ", ".join([*named, *([f"{more} more"] if more else [])])
     at = f" at {level_words(last.level)}" if len(leads) > 1 else ""
-    return f"; behind {last.leader}{at}: {names}"
+    return f"; behind {last.best}{at}: {names}"
 
 
 def leads_in_words(leads: Sequence[LevelLead]) -> str:
@@ -170,11 +170,11 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
         last = group[-1]
         begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
         if clear:
-            text = f"{last.leader} gives {lead_text(last)}"
+            text = f"{last.best} gives {lead_text(last)}"
             if len(group) > 1:
-                text = f"{last.leader} leads, at {level_words(last.level)} with {lead_text(last)}"
+                text = f"{last.best} leads, at {level_words(last.level)} with {lead_text(last)}"
         else:
-            names = list(dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied)))
+            names = list(dict.fromkeys(name for lead in group for name in (lead.best, *lead.tied)))
             if len(names) > NAMED_MAX:
                 names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
             both = f"{', '.join(names[:-1])} and {names[-1]}"
@@ -183,7 +183,7 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
             text += "" if same else _ahead(group) + _behind(group)
         but = _but("provisional", [lead for lead in group if lead.codes], group)
-        but += _but("different settings", [lead for lead in group if lead.clear and lead.unequal_rival], group)
+        but += _but("different settings", [lead for lead in group if lead.clear and lead.rival.unequal], group)
         clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from servebench.analysis.comparison.compare import STARTS_ADVISED
-from servebench.analysis.comparison.methods import WITHIN_RUN
-from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.fairness import how_to_resolve, mattering_keys
 from servebench.analysis.gate import Gate
 from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
+from servebench.analysis.verdict.compare import STARTS_ADVISED
+from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
+from servebench.analysis.verdict.within_run import WITHIN_RUN
 from servebench.contracts.point_row import level_words
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent

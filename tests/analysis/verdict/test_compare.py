@@ -6,14 +6,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from servebench.analysis.comparison.compare import compare
-from servebench.analysis.comparison.families import cauchy_combination, corrected, holm
-from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartSpread, StartValues
-from servebench.analysis.comparison.starts import compare_starts, compare_with_known_spread, spread_of
-from servebench.analysis.comparison.within_run import log_interval, shown_intervals, statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict import Method, MethodKind, ReasonKind
+from servebench.analysis.verdict.compare import compare
+from servebench.analysis.verdict.families import Asked, cauchy_combination, corrected, holm
+from servebench.analysis.verdict.model import METRICS, ComparedPoint, Side, StartSpread, StartValues
+from servebench.analysis.verdict.starts import EarlierStarts, FixedStarts, spread_of
+from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.wording.comparison import summary_of, verdict_of
@@ -217,18 +217,12 @@ def test_levels_that_differ_alike_support_each_other_and_a_single_one_stays_alon
         noise = rng.normal(0, 0.01, (len(shifts), 6))
         noise -= noise.mean(axis=1, keepdims=True)
         sides = [(np.zeros(6), shift + own) for shift, own in zip(shifts, noise, strict=True)]
-        return [
-            ComparisonRow(
-                level=str(i), metric=METRICS[0], baseline=1.0, candidate=1.0, p=0.04,
-                starts=StartValues(baseline=a, candidate=b, paired=True),
-            )
-            for i, (a, b) in enumerate(sides)
-        ]  # fmt: skip
+        return [Asked("tok_s", 0.04, StartValues(baseline=a, candidate=b, paired=True)) for a, b in sides]
 
     (alike,) = corrected([rows_of([0.02] * 4)])
     (mixed,) = corrected([rows_of([0.02, -0.02, 0.02, -0.02])])
-    assert [row.p_corrected for row in alike] == pytest.approx([0.04] * 4, abs=0.001)
-    assert min(row.p_corrected for row in mixed) > 0.05
+    assert alike == pytest.approx([0.04] * 4, abs=0.001)
+    assert min(mixed) > 0.05
 
 
 def test_metrics_that_differ_alike_share_one_question():
@@ -243,17 +237,14 @@ def test_levels_whose_starts_rest_on_many_requests_weigh_more():
     rng = np.random.default_rng(3)
 
     def p_values(known):
-        rows = []
-        for level, error in enumerate((0.01, 0.01, 0.1, 0.1)):
+        asked = []
+        for error in (0.01, 0.01, 0.1, 0.1):
             noise = rng.normal(0, error, 5)
             values = StartValues(
                 baseline=np.zeros(5), candidate=0.02 + noise, paired=True, errors=np.array([error if known else 0.0])
             )
-            p = compare_starts(values).p
-            rows.append(
-                ComparisonRow(level=str(level), metric=METRICS[1], baseline=1.0, candidate=1.0, p=p, starts=values)
-            )
-        return corrected([rows])[0][0].p_corrected
+            asked.append(Asked("ttft", FixedStarts(values).difference().p, values))
+        return corrected([asked])[0][0]
 
     found = [np.mean([p_values(known) < 0.05 for _ in range(60)]) for known in (False, True)]
     assert found[1] > found[0] + 0.2
@@ -261,11 +252,8 @@ def test_levels_whose_starts_rest_on_many_requests_weigh_more():
 
 def test_a_metric_that_differs_alone_is_not_outweighed_by_those_that_do_not():
     values = StartValues(baseline=np.zeros(5), candidate=np.full(5, -0.1), paired=True)
-    rows = [
-        ComparisonRow(level="4", metric=metric, baseline=1.0, candidate=1.0, p=p, starts=values)
-        for metric, p in zip(METRICS[:3], (1e-4, 1.0, 1.0), strict=True)
-    ]
-    assert [row.p_corrected < 0.05 for row in corrected([rows])[0]] == [True, False, False]
+    asked = [Asked(metric.name, p, values) for metric, p in zip(METRICS[:3], (1e-4, 1.0, 1.0), strict=True)]
+    assert [p < 0.05 for p in corrected([asked])[0]] == [True, False, False]
 
 
 def test_the_statistic_lets_failures_be_infinite():
@@ -351,7 +339,7 @@ def test_equal_engines_of_one_start_are_rarely_called_different_by_a_known_sprea
         spreads = [spread_of(rng.normal(0, 0.02, 5)) for _ in range(2)]
         spreads = [spreads[0], spreads[0] if shared else spreads[1]]
         values = StartValues(baseline=rng.normal(0, 0.02, 1), candidate=rng.normal(0, 0.02, 1), paired=True)
-        wrong += compare_with_known_spread(values, *spreads).p < 0.05
+        wrong += EarlierStarts(values, *spreads).difference().p < 0.05
     assert wrong / 2000 <= 0.05 + 3 * (0.05 * 0.95 / 2000) ** 0.5
 
 

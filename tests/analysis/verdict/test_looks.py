@@ -7,19 +7,28 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from servebench.analysis.comparison.decisions import (
+from servebench.analysis.verdict.looks import (
     DECIDING,
     PRIOR_STARTS,
     SPENT,
-    PairDecision,
     decide,
     decide_rows,
-    first_starts,
     looks_beyond,
     looks_until,
+    starts_at,
+    starts_needed,
     with_prior,
 )
-from servebench.analysis.comparison.model import ComparedPoint, ComparisonRow, Side, StartSpread, StartValues
+from servebench.analysis.verdict.model import (
+    EQUAL,
+    OPEN,
+    ComparedPoint,
+    Comparison,
+    ComparisonRow,
+    Side,
+    StartSpread,
+    StartValues,
+)
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS
 
@@ -38,7 +47,7 @@ def row(metric, baseline, candidate, level="1", paired=True):
 
 def decided(rows, most=LOOKS[-1]):
     (found,) = decide_rows([rows], margin=MARGIN, looks=looks_until(most))
-    return PairDecision(baseline="a", candidate="b", margin=MARGIN, rows=tuple(found))
+    return Comparison(baseline="a", candidate="b", margin=MARGIN, rows=tuple(found))
 
 
 def noise(seed, sd, count, shift=0.0):
@@ -69,18 +78,18 @@ def test_going_on_after_the_most_starts_keeps_the_error(most):
     [
         (0.10, 0.0, 2, "slower", 2),
         (-0.10, 0.0, 2, "faster", 2),
-        (0.04, 0.0, 2, "open", 2),  # two starts may agree by chance
+        (0.04, 0.0, 2, OPEN, 2),  # two starts may agree by chance
         (0.04, 0.0, 3, "slower", 3),
-        (0.0, 0.0, 4, "equal", 3),
-        (0.01, 0.0, 8, "equal", 4),
+        (0.0, 0.0, 4, EQUAL, 3),
+        (0.01, 0.0, 8, EQUAL, 4),
         (0.03, 0.0, 24, "slower", 3),
-        (0.0, 0.05, 8, "open", 8),
-        (0.10, 0.01, 1, "open", 0),
+        (0.0, 0.05, 8, OPEN, 8),
+        (0.10, 0.01, 1, OPEN, 0),
     ],
 )
 def test_a_metric_is_decided_as_soon_as_its_starts_suffice(shift, sd, count, verdict, starts):
     found = decided([row(E2E, noise(1, sd, count), noise(2, sd, count, shift))])
-    assert (found.rows[0].verdict, found.rows[0].starts) == (verdict, starts)
+    assert (found.rows[0].result, found.rows[0].looked) == (verdict, starts)
     assert found.levels == {"1": verdict}
 
 
@@ -105,7 +114,7 @@ def test_higher_throughput_is_faster():
 def test_few_starts_say_nothing_about_ttft():
     """Streams may be in step for all of a start: the TTFT then has one of two values."""
     few, six = (decided([row(TTFT, [0.0] * count, [0.5] * count)]) for count in (4, 6))
-    assert (few.levels, six.levels) == ({"1": "open"}, {"1": "slower"})
+    assert (few.levels, six.levels) == ({"1": OPEN}, {"1": "slower"})
 
 
 def test_one_metric_that_differs_decides_a_level_and_equal_takes_all():
@@ -115,7 +124,7 @@ def test_one_metric_that_differs_decides_a_level_and_equal_takes_all():
     assert decided([slower, wide]).levels == {"1": "slower"}
     assert decided([same, wide]).open_levels == ("1",)
     assert decided([slower, row(THROUGHPUT, [0.0] * 4, [0.1] * 4)]).levels == {"1": "mixed"}
-    assert decided([same, row(E2E, [0.0] * 4, [0.0] * 4)]).levels == {"1": "equal"}
+    assert decided([same, row(E2E, [0.0] * 4, [0.0] * 4)]).levels == {"1": EQUAL}
 
 
 def test_what_cannot_be_compared_is_not_measured_again():
@@ -130,8 +139,8 @@ def test_more_starts_do_not_change_what_earlier_ones_decided():
     a, b = noise(1, 0.01, 12), noise(2, 0.01, 12, 0.05)
     b[3:] -= 0.2
     first, later = (decided([row(E2E, a[:count], b[:count])]).rows[0] for count in (3, 12))
-    assert first.verdict == later.verdict == "slower"
-    assert first.starts == later.starts == 3
+    assert first.result == later.result == "slower"
+    assert first.looked == later.looked == 3
 
 
 def side_with_warnings(pace, warned):
@@ -160,9 +169,9 @@ def test_warnings_of_later_starts_do_not_change_what_earlier_ones_decided():
         return found
 
     early, later = decision([False, False]), decision([False, False, True, True, True, True])
-    assert early.verdict == later.verdict == "slower"
-    assert (early.starts, early.row.low, early.row.high) == (later.starts, later.row.low, later.row.high)
-    assert decision([True] * 2).verdict == "open"
+    assert early.result == later.result == "slower"
+    assert (early.looked, early.low, early.high) == (later.looked, later.low, later.high)
+    assert decision([True] * 2).result == OPEN
 
 
 def test_requests_of_later_starts_do_not_change_the_weight_of_a_level():
@@ -170,7 +179,7 @@ def test_requests_of_later_starts_do_not_change_the_weight_of_a_level():
     values = StartValues(
         baseline=np.zeros(4), candidate=np.zeros(4), paired=True, errors=np.array([0.01, 0.01, 0.3, 0.3])
     )
-    assert first_starts(values, 2).error == pytest.approx(0.01)
+    assert values.first(2).error == pytest.approx(0.01)
     assert values.error > 0.2
 
 
@@ -181,7 +190,7 @@ def test_an_open_level_says_how_many_starts_would_decide_it():
         spread = np.array([-0.03, 0.03, -0.03, 0.03])
         found = decided([row(E2E, spread, shift - spread, paired=False)])
         assert found.open_levels == ("1",)
-        needed[shift] = found.starts_needed("1")
+        needed[shift] = starts_needed(found, "1")
     assert needed[0.0] > needed[0.04] > needed[0.06] > 4
     assert needed[0.06] in LOOKS
 
@@ -198,11 +207,11 @@ def test_going_on_keeps_what_was_decided_and_forecasts_do_not_end_with_the_most_
     a, b = noise(1, 0.01, 12), noise(2, 0.01, 12, 0.05)
     first = decide_rows([[row(E2E, a[:5], b[:5])]], margin=MARGIN, looks=looks_until(5))[0][0]
     later = decide_rows([[row(E2E, a, b)]], margin=MARGIN, looks=looks_beyond(5))[0][0]
-    assert (first.verdict, first.starts) == (later.verdict, later.starts)
+    assert (first.result, first.looked) == (later.result, later.looked)
     spread = np.array([-0.03, 0.03, -0.03, 0.03, 0.0])
     found = decided([row(E2E, spread, 0.04 - spread, paired=False)], most=5)
-    assert found.starts_at("1") == 5
-    assert found.starts_needed("1") in LOOKS[4:]
+    assert starts_at(found, "1") == 5
+    assert starts_needed(found, "1") in LOOKS[4:]
 
 
 def test_levels_that_earlier_looks_decided_support_the_others():
@@ -234,4 +243,4 @@ def _differs(rng, spread, shift, levels_needed=1):
         a, b = starts + own
         rows += [row(THROUGHPUT, -a, -b - shift, str(level)), row(E2E, a, b + shift, str(level))]
     verdicts = list(decided(rows, most=8).levels.values())
-    return sum(one not in ("open", "equal") for one in verdicts) >= levels_needed
+    return sum(one not in (OPEN, EQUAL) for one in verdicts) >= levels_needed

@@ -1,4 +1,4 @@
-"""Comparison over starts of the engine: the start is the unit, because requests of one start share its speed."""
+"""Evidence over starts of the engine: the start is the unit, because requests of one start share its speed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.comparison.model import ComparedPoint, Side, StartSpread, StartValues
-from servebench.analysis.statistics import Floats, Interval
-from servebench.analysis.verdict import Method, MethodKind
+from servebench.analysis.statistics import Floats
+from servebench.analysis.verdict.model import ComparedPoint, Difference, Side, StartSpread, StartValues
+from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.contracts.estimate import CONFIDENCE
 
 STARTS_MIN = 2
@@ -21,17 +21,7 @@ UNEXPLAINED_SD = 1e-9
 """Below this the starts do not differ at all, as with an emulated engine: no test has anything to work with."""
 
 Points = Sequence[ComparedPoint]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartTest:
-    """The difference of two sides over starts: of logarithms, or of shares. `p` is two-sided."""
-
-    difference: float
-    low: float
-    high: float
-    p: float
-    method: Method
+Number = Floats | float
 
 
 def group_by_start(points: Points) -> list[list[ComparedPoint]]:
@@ -57,30 +47,80 @@ def _share_requests(a: ComparedPoint, b: ComparedPoint) -> bool:
     return len(shared) >= PAIRED_SHARE_MIN * fewer and all(x == y for x, y in shared)
 
 
-def compare_starts(values: StartValues, *, least_error: float = 0.0, confidence: float = CONFIDENCE) -> StartTest:
-    """Compare two sides with at least STARTS_MIN starts each.
+@dataclass(frozen=True)
+class FixedStarts:
+    """Evidence of at least STARTS_MIN starts on each side, whose number was fixed before.
 
     Starts that sent the same requests are compared by the paired t-test, others by Welch's (Student 1908; Welch 1947).
-    `least_error` is the smallest standard error of the difference that is believed: few starts may agree by chance.
+    `least_error` is the smallest standard error of the difference that is believed: few starts may agree by chance. `shares`:
+    the values are shares, not logarithms.
     """
-    from scipy.special import stdtrit
 
-    a, b = values.baseline, values.candidate
-    difference, error, freedom = (float(one) for one in _difference(a, b, values.paired))
-    method = Method(MethodKind.PAIRED_STARTS if values.paired else MethodKind.STARTS, (a.size, b.size))
-    error = max(error, least_error, UNEXPLAINED_SD)
-    half = error * float(stdtrit(freedom, (1 + confidence) / 2))
-    p = float(_two_sided(*(np.asarray(one) for one in (difference, error, freedom))))
-    return StartTest(difference=difference, low=difference - half, high=difference + half, p=p, method=method)
+    values: StartValues
+    least_error: float = 0.0
+    shares: bool = False
+
+    def difference(self, confidence: float = CONFIDENCE) -> Difference:
+        """Return the difference of the means."""
+        values = self.values
+        found, error, freedom = mean_difference(values.baseline, values.candidate, paired=values.paired)
+        kind = MethodKind.PAIRED_STARTS if values.paired else MethodKind.STARTS
+        error = np.maximum(error, max(self.least_error, UNEXPLAINED_SD))
+        method = Method(kind, (values.baseline.size, values.candidate.size))
+        return student_difference(found, error, freedom, confidence, method, shares=self.shares)
+
+
+@dataclass(frozen=True)
+class EarlierStarts:
+    """Evidence of few starts, by the spread of earlier starts of their set-ups (Welch 1947).
+
+    Sides with the same spread share one estimate of it, which has its degrees of freedom once.
+    """
+
+    values: StartValues
+    ours: StartSpread
+    theirs: StartSpread
+
+    def difference(self, confidence: float = CONFIDENCE) -> Difference:
+        """Return the difference of the means."""
+        values, spreads = self.values, (self.ours, self.theirs)
+        squares = [
+            one.sd**2 / part.size for one, part in zip(spreads, (values.baseline, values.candidate), strict=True)
+        ]
+        freedoms = [one.count - 1 for one in spreads]
+        parts = sum(square**2 / freedom for square, freedom in zip(squares, freedoms, strict=True))
+        apart = parts > 0 and self.ours != self.theirs
+        freedom = sum(squares) ** 2 / parts if apart else float(min(freedoms))
+        found = float(values.candidate.mean() - values.baseline.mean())
+        method = Method(MethodKind.EARLIER_STARTS, (self.ours.count, self.theirs.count))
+        return student_difference(found, max(sum(squares) ** 0.5, UNEXPLAINED_SD), freedom, confidence, method)
+
+
+def student_difference(
+    found: Number, error: Number, freedom: Number, confidence: float, method: Method, *, shares: bool = False
+) -> Difference:
+    """Return the difference of two means (logarithms, or `shares`) with Student's interval and test."""
+    from scipy.special import stdtr, stdtrit
+
+    effect, scale, of = float(found), float(error), float(freedom)
+    half = scale * float(stdtrit(of, (1 + confidence) / 2))
+    p = float(2 * stdtr(of, -abs(effect) / scale))
+    ends = (effect, effect - half, effect + half)
+    value, low, high = ends if shares else (float(np.expm1(one)) for one in ends)
+    return Difference(effect=value, low=low, high=high, p=p, method=method)
 
 
 def p_values_of_means(values: Sequence[StartValues], subsets: Floats) -> Floats:
     """Return the p-value of each subset of levels (a row of weights that add up to one): that of its mean, start by start."""
+    from scipy.special import stdtr
+
     a, b = (subsets @ np.array(side) for side in zip(*((one.baseline, one.candidate) for one in values), strict=True))
-    return _two_sided(*_difference(a, b, values[0].paired))
+    difference, error, freedom = mean_difference(a, b, paired=values[0].paired)
+    found: Floats = 2 * stdtr(freedom, -np.abs(difference) / np.maximum(error, UNEXPLAINED_SD))
+    return found
 
 
-def _difference(a: Floats, b: Floats, paired: bool) -> tuple[Floats, Floats, Floats]:
+def mean_difference(a: Floats, b: Floats, *, paired: bool) -> tuple[Floats, Floats, Floats]:
     """Return the difference of means over the last axis, its standard error and degrees of freedom."""
     difference = b.mean(axis=-1) - a.mean(axis=-1)
     sizes = a.shape[-1], b.shape[-1]
@@ -93,36 +133,6 @@ def _difference(a: Floats, b: Floats, paired: bool) -> tuple[Floats, Floats, Flo
     return difference, sum(squares) ** 0.5, freedom
 
 
-def _two_sided(difference: Floats, error: Floats, freedom: Floats) -> Floats:
-    from scipy.special import stdtr
-
-    found: Floats = 2 * stdtr(freedom, -np.abs(difference) / np.maximum(error, UNEXPLAINED_SD))
-    return found
-
-
-def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: StartSpread) -> StartTest:
-    """Compare two sides of few starts by the spread of earlier starts of their set-ups (Welch 1947).
-
-    Sides with the same spread share one estimate of it, which has its degrees of freedom once.
-    """
-    from scipy.special import stdtr, stdtrit
-
-    squares = [one.sd**2 / part.size for one, part in ((ours, values.baseline), (theirs, values.candidate))]
-    freedoms = [one.count - 1 for one in (ours, theirs)]
-    error = max(sum(squares) ** 0.5, UNEXPLAINED_SD)
-    parts = sum(square**2 / freedom for square, freedom in zip(squares, freedoms, strict=True))
-    freedom = sum(squares) ** 2 / parts if parts and ours != theirs else float(min(freedoms))
-    difference = float(values.candidate.mean() - values.baseline.mean())
-    half = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
-    return StartTest(
-        difference=difference,
-        low=difference - half,
-        high=difference + half,
-        p=float(2 * stdtr(freedom, -abs(difference) / error)),
-        method=Method(MethodKind.EARLIER_STARTS, (ours.count, theirs.count)),
-    )
-
-
 def known_spreads(level: str, metric: str, baseline: Side, candidate: Side) -> tuple[StartSpread, StartSpread] | None:
     """Return by how much starts of each side's set-up differ, where enough starts are known; else None."""
     found = [side.spreads.get((level, metric)) for side in (baseline, candidate)]
@@ -133,8 +143,3 @@ def known_spreads(level: str, metric: str, baseline: Side, candidate: Side) -> t
 def spread_of(logs: Floats) -> StartSpread | None:
     """Return the spread of the logarithms of several starts; None for fewer than two."""
     return StartSpread(sd=float(logs.std(ddof=1)), count=int(logs.size)) if logs.size > 1 else None
-
-
-def as_relative(interval: Interval) -> Interval:
-    """Return the ends of an interval of a log ratio as relative changes."""
-    return float(np.expm1(interval[0])), float(np.expm1(interval[1]))

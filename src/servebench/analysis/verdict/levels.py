@@ -1,4 +1,4 @@
-"""A metric at a load level by start of the engine, and the interval that follows."""
+"""A metric at a load level of a run as rankings take it, its interval, and the difference of two levels."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.comparison.model import VALUES_MIN, ComparedPoint, StartValues
-from servebench.analysis.comparison.starts import STARTS_MIN, compare_starts, group_by_start, same_requests
-from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, shown_intervals, statistic
 from servebench.analysis.estimate import THROUGHPUT, estimate_level
 from servebench.analysis.estimate.level import student_interval
-from servebench.analysis.recommendation.model import Entrant, RankedLevel
 from servebench.analysis.statistics import Floats, Interval
-from servebench.analysis.warnings.catalog import is_wide
-from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
+from servebench.analysis.verdict.model import VALUES_MIN, ComparedPoint, Difference, StartValues
+from servebench.analysis.verdict.starts import STARTS_MIN, FixedStarts, group_by_start, same_requests
+from servebench.analysis.verdict.within_run import SingleStarts, log_interval, shown_intervals, statistic
 from servebench.contracts.estimate import LevelEstimate
-from servebench.contracts.precision import half_width, precision_targets
-from servebench.contracts.stored import mapping
+from servebench.contracts.point_row import PointRow
 
 SOURCES: Mapping[str, tuple[str, float | None]] = {
     "output_throughput_tok_s": ("throughput_tok_s", None),
@@ -33,25 +29,16 @@ COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "
 """The rate behind each cost per million."""
 
 
-def codes_of_mean(level: RankedLevel, entrant: Entrant) -> tuple[str, ...]:
-    """Return the warnings of a level's mean: those of its points, but not that they are wide where their mean is known as well as
-    a point has to be."""
-    ends = metric_interval(THROUGHPUT, level) if len(level.rows) > 1 and is_wide(level.doubts) else None
-    if ends is None or half_width(*ends) > _half_width_asked(entrant):
-        return level.doubts
-    return tuple(code for code in level.doubts if not is_wide([code]))
+@dataclass(frozen=True, kw_only=True)
+class RankedLevel:
+    """A load level of a run: its rows of points.csv and their points, of all repeats and starts."""
 
-
-def _half_width_asked(entrant: Entrant) -> float:
-    """Return half the width from which on the interval of a throughput is wide, as a share: what `load.until` asks, or the
-    usual one."""
-    load = mapping(mapping(entrant.manifest.get("config")).get("load"))
-    try:
-        targets = precision_targets(load.get("until"), open_loop=bool(load.get("rate")))
-    except (TypeError, ValueError):
-        # another version's, or changed by hand
-        targets = {}
-    return targets.get(THROUGHPUT, HALF_WIDTH_SHARE_MAX)
+    rows: tuple[PointRow, ...]
+    label: str
+    load: float
+    verdict: str
+    doubts: tuple[str, ...]
+    samples: tuple[ComparedPoint, ...]
 
 
 def metric_value(metric: str, level: RankedLevel) -> float | None:
@@ -81,16 +68,10 @@ def start_logs(metric: str, level: RankedLevel) -> Floats | None:
     if (known := _estimate(metric, level)) is not None:
         return np.array(known.starts)
     rows = {point.repeat: row for row, point in zip(level.rows, level.samples, strict=True)}
-    return _mean_logs(
-        [
-            [_point_value(metric, point, rows[point.repeat].get(metric)) for point in points]
-            for points in group_by_start(level.samples)
-        ]
-    )
-
-
-def _mean_logs(starts: Sequence[Sequence[float | None]]) -> Floats | None:
-    """Return the mean logarithm of each start's values; None where one is missing, or not positive and finite."""
+    starts = [
+        [_point_value(metric, point, rows[point.repeat].get(metric)) for point in points]
+        for points in group_by_start(level.samples)
+    ]
     if not starts or any(value is None or not np.isfinite(value) or value <= 0 for own in starts for value in own):
         return None
     return np.array([float(np.mean(np.log(np.array(own, dtype=np.float64)))) for own in starts])
@@ -140,30 +121,17 @@ def _within_start(metric: str, level: RankedLevel) -> Interval | None:
     return float(logs.mean()) + low, float(logs.mean()) + high
 
 
-@dataclass(frozen=True)
-class LogLead:
-    """The interval of log(first / rival), and the fewest starts of the two."""
-
-    interval: Interval
-    starts: int
-
-
-def log_lead(metric: str, first: RankedLevel, rival: RankedLevel, confidence: float) -> LogLead | None:
-    """Return by how much one level leads another; None without an interval."""
+def lead_difference(metric: str, first: RankedLevel, rival: RankedLevel, confidence: float) -> Difference | None:
+    """Return by how much one level differs from another, of the same load or not; None without an interval."""
     ours, theirs = start_logs(metric, first), start_logs(metric, rival)
     if ours is None or theirs is None:
         return None
-    fewest = min(ours.size, theirs.size)
-    if fewest >= STARTS_MIN:
+    if min(ours.size, theirs.size) >= STARTS_MIN:
         groups = [group_by_start(level.samples) for level in (rival, first)]
         paired = ours.size == theirs.size and same_requests(groups[0], groups[1])
-        test = compare_starts(StartValues(baseline=theirs, candidate=ours, paired=paired), confidence=confidence)
-        return LogLead((test.low, test.high), fewest)
-    ends = [_within_start(metric, level) for level in (rival, first)]
-    if ends[0] is None or ends[1] is None:
-        return None
-    interval = log_ratio_interval((float(theirs.mean()), ends[0]), (float(ours.mean()), ends[1]))
-    return LogLead(interval, fewest)
+        return FixedStarts(StartValues(baseline=theirs, candidate=ours, paired=paired)).difference(confidence)
+    sides = [(float(logs.mean()), _within_start(metric, level)) for logs, level in ((theirs, rival), (ours, first))]
+    return SingleStarts(sides[0], sides[1]).difference()
 
 
 def pooled_latencies(points: Sequence[ComparedPoint]) -> tuple[Floats, Floats, Floats, Floats]:

@@ -17,9 +17,9 @@ from servebench.store.manifest import write_manifest
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
 from servebench.util.bounded_file import RESULT_BYTES_MAX, read_bytes
-from servebench.util.clean import in_one_line
 from servebench.util.errors import ConfigError
 from servebench.util.redaction import redact
+from servebench.util.safe_text import in_one_line
 
 UNKNOWN = "unknown"
 NAME_MAX = 200

@@ -1,6 +1,6 @@
 """Counts tokens with a model's `tokenizer.json` in a process of its own, with limits of memory and time.
 
-    python -m servebench.engine.tokenizer_process FILE
+    python -m servebench.engine.file_tokenizer FILE
 
 The package `tokenizers` is Rust code that aborts, panics or never ends on some files. The process answers each line of standard
 input, a list of texts in JSON, with a line: their numbers of tokens, or the reason why there are none. Its first line says

@@ -4,7 +4,7 @@ import io
 import pytest
 from markdown_it import MarkdownIt
 
-from servebench.util import clean
+from servebench.util import safe_text
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 HOSTILE = (
@@ -21,22 +21,22 @@ ORDINARY = (
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("around", ["{}", "before {} after", "日{}本", "{}" + "ü" * 2000])
 def test_nothing_of_a_hostile_text_acts(text, around):
-    shown = clean.clean_terminal(around.format(text))
-    assert not clean._HARMFUL.search(shown)
-    assert clean.clean_terminal(shown) == shown
+    shown = safe_text.clean_terminal(around.format(text))
+    assert not safe_text._HARMFUL.search(shown)
+    assert safe_text.clean_terminal(shown) == shown
     shown.encode()
 
 
 @pytest.mark.parametrize("text", ORDINARY)
 @pytest.mark.parametrize("times", [1, 300])
 def test_ordinary_text_stays(text, times):
-    assert clean.clean_terminal(text * times) == text * times
-    assert clean.clean_csv(text) == text
+    assert safe_text.clean_terminal(text * times) == text * times
+    assert safe_text.clean_csv(text) == text
 
 
 def test_colours_of_a_log_go_and_leave_nothing_that_becomes_one():
-    assert clean.clean_terminal("\x1b[31mERROR\x1b[0m x\r\n") == "ERROR x\n"
-    assert "\x1b" not in clean.clean_terminal("\x1b[\x1b[0m31m")
+    assert safe_text.clean_terminal("\x1b[31mERROR\x1b[0m x\r\n") == "ERROR x\n"
+    assert "\x1b" not in safe_text.clean_terminal("\x1b[\x1b[0m31m")
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_colours_of_a_log_go_and_leave_nothing_that_becomes_one():
     ],
 )
 def test_markdown_shows_the_text_itself(text):
-    tokens = MARKDOWN.parse(clean.clean_markdown(text))
+    tokens = MARKDOWN.parse(safe_text.clean_markdown(text))
     assert [one.type for one in tokens] == ["paragraph_open", "inline", "paragraph_close"]
     inline = tokens[1].children
     assert {one.type for one in inline} <= {"text", "text_special"}
-    assert "".join(one.content for one in inline) == clean.clean_line(text).strip()
+    assert "".join(one.content for one in inline) == safe_text.clean_line(text).strip()
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_markdown_shows_the_text_itself(text):
     ],
 )
 def test_no_text_of_a_csv_is_a_formula_and_all_is_read_back(text):
-    cell = clean.clean_csv(text)
-    assert clean.csv_text(cell) == text
+    cell = safe_text.clean_csv(text)
+    assert safe_text.csv_text(cell) == text
     stripped = cell.lstrip("\t\r\n ")
     assert stripped[0] not in "=+-@\uff1d" or float(stripped) is not None
     assert cell[0] not in "\t\r"
     file = io.StringIO()
     csv.writer(file).writerow([cell])
-    assert clean.csv_text(next(csv.reader(io.StringIO(file.getvalue(), newline="")))[0]) == text
+    assert safe_text.csv_text(next(csv.reader(io.StringIO(file.getvalue(), newline="")))[0]) == text
 
 
 def test_numbers_of_a_csv_stay_numbers():
-    assert [clean.clean_csv(value) for value in (-1, -1.5, None, True)] == [-1, -1.5, None, True]
+    assert [safe_text.clean_csv(value) for value in (-1, -1.5, None, True)] == [-1, -1.5, None, True]

@@ -5,9 +5,17 @@ import random
 
 import pytest
 
-from servebench.util import cleaning
-from servebench.util.cleaning import clean_file, is_clean, mark_of, mark_unclean, redact_copy, traces_of, unclean_files
-from servebench.util.secret_text import MARK
+from servebench.util import file_redaction
+from servebench.util.file_redaction import (
+    clean_file,
+    is_clean,
+    mark_of,
+    mark_unclean,
+    redact_copy,
+    traces_of,
+    unclean_files,
+)
+from servebench.util.secret_patterns import MARK
 
 KEY = "planted-Value-42-öé"
 
@@ -85,7 +93,7 @@ def test_an_interrupted_clean_up_keeps_the_mark(log, monkeypatch):
     mark_unclean(log)
     log.write_text(f"{KEY}\n")
     with monkeypatch.context() as patched:
-        patched.setattr(cleaning.os, "fsync", interrupt)
+        patched.setattr(file_redaction.os, "fsync", interrupt)
         with pytest.raises(KeyboardInterrupt):
             clean_file(log)
     assert not is_clean(log)
@@ -111,8 +119,8 @@ def test_a_mark_that_is_none_does_no_harm(log, text):
 @pytest.mark.parametrize("piece", [100, 101, 128, 177])
 def test_no_secret_is_cut_in_two(log, monkeypatch, piece):
     """A line without end is read in pieces, and a secret may be anywhere in it."""
-    monkeypatch.setattr(cleaning, "PIECE", piece)
-    monkeypatch.setattr(cleaning, "OVERLAP", 64)
+    monkeypatch.setattr(file_redaction, "PIECE", piece)
+    monkeypatch.setattr(file_redaction, "OVERLAP", 64)
     monkeypatch.setenv("MY_API_KEY", KEY)
     rng = random.Random(piece)
     planted = (KEY, "--api-key 'hidden one'", "password=hiddentwo", '"token": "hiddenthree"', "Bearer hiddenfour")
@@ -131,9 +139,9 @@ def test_traces_are_found_in_any_place():
     rng = random.Random(1)
     values = ["".join(rng.choices("abcdefgh", k=rng.randrange(6, 60))) for _ in range(20)]
     data = rng.randbytes(3000) + values[3].encode() + rng.randbytes(500) + values[7].encode()
-    wanted, base = cleaning._wanted(traces_of(values))
-    assert cleaning._traced(data, wanted, base) == {values[3].encode(), values[7].encode()}
-    assert cleaning._traced(data[:2999], wanted, base) == set()
+    wanted, base = file_redaction._wanted(traces_of(values))
+    assert file_redaction._traced(data, wanted, base) == {values[3].encode(), values[7].encode()}
+    assert file_redaction._traced(data[:2999], wanted, base) == set()
 
 
 def test_a_copy_has_no_secrets(log):

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TextIO
 
 from servebench.util.bounded_file import STATE_BYTES_MAX, parse_json, read_bytes
 from servebench.util.redaction import known_secrets, redact_text, remember
-from servebench.util.secret_text import find_secrets
+from servebench.util.secret_patterns import find_secrets
 
 PIECE = 1 << 20
 """How many characters of a line are searched at once: a log may have a line without end."""

@@ -6,7 +6,7 @@ import os
 import psutil
 import pytest
 
-from servebench.engine import tokenizer_process
+from servebench.engine import file_tokenizer
 from servebench.engine.tokenize import FileTokenizer
 from servebench.util.errors import EngineError
 
@@ -57,14 +57,14 @@ def write(path, content):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_one_line(tmp_path, monkeypatch, name):
     """Aborts, panics, endless loops and bombs end in an EngineError that names the file."""
-    monkeypatch.setattr(tokenizer_process, "TIME_MIN_S", 20.0)
+    monkeypatch.setattr(file_tokenizer, "TIME_MIN_S", 20.0)
     path = write(tmp_path / "tokenizer.json", HOSTILE[name])
     with pytest.raises(EngineError, match=r"tokenizer\.json: ") as caught:
         FileTokenizer(path).count(TEXTS[:3])
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
     del caught
-    assert [child for child in psutil.Process().children() if "tokenizer_process" in " ".join(child.cmdline())] == []
+    assert [child for child in psutil.Process().children() if "file_tokenizer" in " ".join(child.cmdline())] == []
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
@@ -86,7 +86,7 @@ def test_settings_of_training_do_not_change_the_counts(tmp_path):
 
 
 def test_batches_keep_the_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(tokenizer_process, "BATCH_CHARACTERS", 10)
+    monkeypatch.setattr(file_tokenizer, "BATCH_CHARACTERS", 10)
     tokenizer = FileTokenizer(write(tmp_path / "tokenizer.json", WHOLE))
     assert tokenizer.count(["a" * length for length in (3, 0, 40, 1, 9, 10, 2)]) == [3, 0, 40, 1, 9, 10, 2]
 

@@ -14,19 +14,29 @@ almost as if only one question had been asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.comparison.model import ComparisonRow, StartValues
-from servebench.analysis.comparison.starts import STARTS_MIN, p_values_of_means
 from servebench.analysis.statistics import Floats
+from servebench.analysis.verdict.model import StartValues
+from servebench.analysis.verdict.starts import STARTS_MIN, p_values_of_means
 
 SPREAD_SD = 0.01
 """By how much starts are taken to differ where levels are weighed: only the power depends on it."""
 CLOSED_LEVELS_MAX = 10
 """The most levels whose sets are all tested; more are corrected by Holm's rule."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question: its metric, its own p-value (None for no test), and the values that it rests on."""
+
+    metric: str
+    p: float | None
+    values: StartValues | None = None
+
 
 MeanTest = Callable[[Sequence[StartValues], Floats], Floats]
 """Returns the p-value of the mean over each subset of levels: `starts.p_values_of_means`, or another test's."""
@@ -44,25 +54,25 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def corrected(
-    comparisons: Sequence[Sequence[ComparisonRow]], means: MeanTest = p_values_of_means, weight: float = 0.5
-) -> list[list[ComparisonRow]]:
-    """Return the rows of all comparisons made together with their corrected p-values.
+    comparisons: Sequence[Sequence[Asked]], means: MeanTest = p_values_of_means, weight: float = 0.5
+) -> list[list[float | None]]:
+    """Return the corrected p-values of the questions of all comparisons that are made together; None is no test and stays None.
 
     `weight` is the share of the error that is spent on the means of levels, `means` their test. A p-value of 0 is that of a
-    row that an earlier look has found to differ: every set that holds it differs, too (closed tests in a group-sequential
+    question that an earlier look has found to differ: every set that holds it differs, too (closed tests in a group-sequential
     design: Tang and Geller 1999, Biometrics 55).
     """
     families: dict[tuple[int, str], list[int]] = {}
-    for number, rows in enumerate(comparisons):
-        for index, row in enumerate(rows):
-            if row.p is not None:
-                families.setdefault((number, row.metric.name), []).append(index)
-    found = [list(rows) for rows in comparisons]
-    levels = {key: _level_ps([found[key[0]][i] for i in own], means, weight) for key, own in families.items()}
+    for number, asked in enumerate(comparisons):
+        for index, one in enumerate(asked):
+            if one.p is not None:
+                families.setdefault((number, one.metric), []).append(index)
+    found: list[list[float | None]] = [[None] * len(asked) for asked in comparisons]
+    levels = {key: _level_ps([comparisons[key[0]][i] for i in own], means, weight) for key, own in families.items()}
     metrics = _metric_ps({key: whole for key, (whole, _) in levels.items()})
     for key, own in families.items():
         for index, p in zip(own, levels[key][1], strict=True):
-            found[key[0]][index] = replace(found[key[0]][index], p_corrected=max(p, metrics[key]))
+            found[key[0]][index] = max(p, metrics[key])
     return found
 
 
@@ -98,25 +108,25 @@ def _subsets(count: int) -> NDArray[np.bool_]:
     return found
 
 
-def _level_ps(rows: Sequence[ComparisonRow], means: MeanTest, weight: float) -> tuple[float, list[float]]:
+def _level_ps(asked: Sequence[Asked], means: MeanTest, weight: float) -> tuple[float, list[float]]:
     """Return the p-value of "no level of this metric differs", and that of each level, corrected for the number of levels."""
-    unknown = [row for row in rows if row.p]
-    if len(unknown) == len(rows):
-        return _closed_ps(rows, means, weight)
+    unknown = [one for one in asked if one.p]
+    if len(unknown) == len(asked):
+        return _closed_ps(asked, means, weight)
     ps = iter(_closed_ps(unknown, means, weight)[1] if unknown else [])
-    return 0.0, [next(ps) if row.p else 0.0 for row in rows]
+    return 0.0, [next(ps) if one.p else 0.0 for one in asked]
 
 
-def _closed_ps(rows: Sequence[ComparisonRow], means: MeanTest, weight: float) -> tuple[float, list[float]]:
-    own = np.array([row.p for row in rows], dtype=np.float64)
-    count = len(rows)
+def _closed_ps(asked: Sequence[Asked], means: MeanTest, weight: float) -> tuple[float, list[float]]:
+    own = np.array([one.p for one in asked], dtype=np.float64)
+    count = len(asked)
     if count > CLOSED_LEVELS_MAX:
         corrected_ps = [p for p in holm(own.tolist()) if p is not None]
         return min(corrected_ps), corrected_ps
     inside = _subsets(count)
     sizes = inside.sum(axis=1)
     ps = sizes * np.where(inside, own, np.inf).min(axis=1)
-    values = [row.starts for row in rows if row.starts is not None]
+    values = [one.values for one in asked if one.values is not None]
     if _have_means(values, count):
         weights = inside / (np.array([one.error for one in values]) ** 2 + SPREAD_SD**2)
         of_means = means(values, weights / weights.sum(axis=1, keepdims=True))
