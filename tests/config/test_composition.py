@@ -58,7 +58,7 @@ FAULTS = [
     ("-m tracking=none,mlflow", "tracking.name=none,mlflow: all runs of a command are one study; give one value"),
     (
         "hydra.run.dir=x",
-        "hydra.run.dir=x: has no effect; set study.dir for the folder of all studies, study.name for one's own",
+        "hydra.run.dir=x: has no effect; set study.dir for the folder of all studies, study.name for this one",
     ),
     ("engine.dtype=???", "engine.dtype is required; set engine.dtype=VALUE"),
     ("~engine", "engine must be chosen, with engine=NAME"),

@@ -17,7 +17,7 @@ from servebench.registry.registry import registry
 from servebench.store.layout import StudyFolder
 from servebench.study.trust import confirm_study
 from servebench.util.errors import ConfigError, ServebenchError
-from servebench.util.nested import leaves
+from servebench.util.plain_data import leaves
 from support.acts import SENDS, STARTS, recorded
 from support.commands import run_servebench
 from support.stored_kinds import BUILDERS, STUDIES, copied

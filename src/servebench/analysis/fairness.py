@@ -67,24 +67,6 @@ def title_of_setting(key: str) -> str:
     return found.format(key.rpartition(".")[2].replace("_", " ")) or key
 
 
-KEYS_SHOWN = 4
-
-
-def mattering_keys(found: Iterable[SettingDifference]) -> str:
-    """Return what matters, the first few by name."""
-    keys = [one.title for one in found if one.matters]
-    more = len(keys) - KEYS_SHOWN
-    return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
-
-
-def how_to_resolve(found: Iterable[SettingDifference]) -> str:
-    """Return what to do about the settings that matter, with the option that declares them on purpose."""
-    keys = [one.key for one in found if one.matters]
-    groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
-    named = ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
-    return f"make them equal, or declare that they are what is compared: --varying '{named}'"
-
-
 COMPARED_PARTS = ("engine_version", "config", "machine", "packages", "git", "foreign")
 
 

@@ -62,7 +62,7 @@ def _levels(load: LoadSettings) -> Iterator[str]:
             yield f"load.trace.point={load.trace.point} needs load.trace.path, the requests.parquet that has this point"
     elif load.search is not None:
         yield from _excluded(load, "search", ("concurrency", "rate"))
-        yield from _search(load, load.search)
+        yield from _search(load.search)
     elif load.rate is not None and load.concurrency is not None:
         both = "load.rate and load.concurrency cannot be used together"
         yield f"{both}; use load=rate load.rate=[...], or set load.concurrency=null"
@@ -87,21 +87,15 @@ def _excluded(load: LoadSettings, source: str, others: Sequence[str]) -> Iterato
             yield f"load.{name} and load.{source} cannot be used together; leave out load.{name}, or choose another load"
 
 
-def _search(load: LoadSettings, search: SearchSettings) -> Iterator[str]:
+def _search(search: SearchSettings) -> Iterator[str]:
     if search.lower > search.upper:
         yield f"load.search.lower={search.lower:g} must not be above load.search.upper={search.upper:g}"
     for name, value in (("lower", search.lower), ("upper", search.upper)):
         if search.of == "concurrency" and value != int(value):
             yield f"load.search.{name} must be an integer, because it is a concurrency (got {value:g})"
-    for key, setting in (("repeats", load.repeats), ("order", load.order)):
-        if setting not in (1, "ascending"):
-            yield (
-                f"load.{key}={setting} has no effect in a search, which chooses its own points; use load.search.probes_per_level"
-            )
 
 
 def _longest(load: LoadSettings) -> tuple[str, float | None]:
-    """Return the key that limits the time of a point, and its value."""
     fixed = load.until is None or load.duration_s is not None
     return ("duration_s", load.duration_s) if fixed else ("max_duration_s", load.max_duration_s)
 
@@ -113,11 +107,6 @@ def _shape(load: LoadSettings) -> Iterator[str]:
     name, longest_s = _longest(load)
     if ramp is not None and longest_s is not None and ramp.over_s >= longest_s:
         yield f"load.ramp.over_s={ramp.over_s:g} must be shorter than load.{name}={longest_s:g}"
-    if load.time_scale != 1 and load.trace is None:
-        yield f"load.time_scale={load.time_scale:g} only applies to a trace; use load=trace"
-    closed = load.concurrency is not None or (load.search is not None and load.search.of == "concurrency")
-    if load.max_concurrency is not None and closed:
-        yield f"load.max_concurrency={load.max_concurrency} only applies to open-loop levels (load.rate)"
 
 
 def _search_goal(load: LoadSettings, slo: SloSettings) -> Iterator[str]:
@@ -175,7 +164,6 @@ def _spans(engine: EngineSettings) -> Iterator[str]:
 
 
 def _fits(engine: EngineSettings, workload: WorkloadSettings) -> Iterator[str]:
-    """Yield a problem if even the shortest lengths exceed the engine's limit."""
     limit = engine.max_model_len
     lengths = {key: _least(getattr(workload, key)) for key in ("input_tokens", "output_tokens")}
     if limit is not None and sum(lengths.values()) > limit:

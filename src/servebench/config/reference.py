@@ -1,4 +1,4 @@
-"""The page of the documentation that lists the config keys, from the YAML files in `conf/` and in the plugins beside it.
+"""The page of the documentation that lists the config keys, from the YAML files in `conf/` and in the plugins of this repository.
 
 `python -m servebench.config.reference > docs/config.md` writes it; a test fails while it is out of date.
 """

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from servebench.engine.truncation import ExactTokenizer
 from servebench.util.bounded_file import read_bytes
 from servebench.util.children import python_environment
 from servebench.util.errors import EngineError
@@ -37,12 +38,12 @@ REASON_MAX = 300
 ORPHAN_CHECK_S = 1.0
 
 
-class TokenizerProcess:
+class FileTokenizer(ExactTokenizer):
     """The parent's end. `count` may be called by several threads."""
 
     def __init__(self, path: Path) -> None:
         """Start the process, which reads the file. Raises EngineError if it is not a tokenizer."""
-        self._path = path
+        self.name = str(path)
         self._lock = threading.Lock()
         command = [sys.executable, "-P", "-m", __name__, str(path.absolute())]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -84,7 +85,7 @@ class TokenizerProcess:
                 late.cancel()
         if "error" in answer:
             raise EngineError(
-                f"the package tokenizers {failed} {self._path}: {answer['error']}; set model.tokenizer to another file"
+                f"the package tokenizers {failed} {self.name}: {answer['error']}; set model.tokenizer to another file"
             )
         return answer["counts"]
 

@@ -22,7 +22,7 @@ from servebench.store.tune import TuneState
 from servebench.study.show_commands import engine_commands
 from servebench.util.children import HUB_TOKENS
 from servebench.util.errors import ConfigError
-from servebench.util.nested import leaves
+from servebench.util.plain_data import leaves
 from servebench.util.safe_text import clean_terminal
 from servebench.util.secret_patterns import MARK
 

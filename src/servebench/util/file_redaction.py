@@ -1,8 +1,8 @@
-"""Files that other programs write and that are cleaned of secrets afterwards: the logs of engines.
+"""Remove secrets from files that other programs write: the logs of engines.
 
-A mark beside such a file says that it may hold secrets. It is there before the first byte and goes when the file is clean, so
-whoever comes after a kill can see what is left to do. It has a trace of each known secret (its length and a salted hash), by
-which a later process finds the secret in the file without knowing it.
+A marker file next to such a file says that it may contain secrets. It is created before the first byte and removed when the
+file is clean, so that a later process can finish the work of a killed one. It has a trace of each known secret (its length
+and a salted hash), by which a later process finds the secret in the file without knowing it.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ Traces = dict[str, Any]
 
 
 def mark_of(path: Path) -> Path:
-    """Return the file that says that a file is not clean yet."""
+    """Return the marker of a file, which exists until the file is clean."""
     return path.with_name(f".{path.name}{UNCLEAN}")
 
 
 def is_clean(path: Path) -> bool:
-    """Return whether nothing is left to clean in a file. One that never had a mark is clean."""
+    """Return whether a file is clean: it has no marker."""
     return not mark_of(path).exists()
 
 
@@ -58,8 +58,8 @@ def mark_unclean(path: Path) -> None:
 
 
 def clean_file(path: Path, *, budget_s: float | None = None) -> bool:
-    """Take the secrets out of a text file in its place and remove its mark. A file without any is left as it is, and so is one
-    that takes longer than the budget: then return False. Raises OSError."""
+    """Remove the secrets from a text file, then its marker. A file without secrets is not rewritten. Return False, and change
+    nothing, if that takes longer than the budget. Raises OSError."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
     mark = mark_of(path)
     if path.is_file():
@@ -134,7 +134,7 @@ def _cut(text: str, known: Sequence[str]) -> int:
 
 
 def traces_of(values: Sequence[str]) -> Traces:
-    """Return by what these texts can be found without knowing them: the length and a hash of each."""
+    """Return what finds these texts without containing them: the length and a hash of each."""
     base = secrets.randbits(64) | 1
     coded = {value.encode("utf-8", "surrogateescape") for value in values}
     return {"base": base, "traces": sorted([len(value), _hash(value, base)] for value in coded)}
@@ -148,7 +148,7 @@ def _hash(value: bytes, base: int) -> int:
 
 
 def remember_traced(file: BinaryIO, traces: object, deadline: float | None = None) -> bool:
-    """Take for secrets what has left these traces in a file, until the deadline; return whether there is any."""
+    """Remember as secrets what matches these traces in a file, until the deadline; return whether anything does."""
     wanted, base = _wanted(traces)
     longest = max((length for length, _ in wanted), default=0)
     found: set[bytes] = set()
@@ -161,7 +161,7 @@ def remember_traced(file: BinaryIO, traces: object, deadline: float | None = Non
 
 
 def _wanted(traces: object) -> tuple[list[tuple[int, int]], int]:
-    """Return lengths and hashes, and their base; none of what is not a document of `traces_of`."""
+    """Return lengths and hashes, and their base; no lengths for an invalid document."""
     try:
         document: Any = traces
         pairs = [(int(length), int(hashed) % HASHES) for length, hashed in document["traces"][:TRACES_MAX]]

@@ -127,7 +127,6 @@ def find_secrets(text: str, secrets: Sequence[str]) -> list[Hidden]:
 
 
 def _named_values(text: str) -> list[Hidden]:
-    """Return the values that stand after secret names."""
     found, end = [], 0
     for head in (HEAD_OR_FLAG if _FLAG.search(text) else HEAD).finditer(text):
         name, sign = head.groups()

@@ -1,4 +1,4 @@
-"""Arithmetic with stretches of time that are left out: a clock that stands still in them."""
+"""Arithmetic with stretches of time that are left out, and with a clock that stands still during them."""
 
 from __future__ import annotations
 

@@ -27,20 +27,13 @@ often (order statistics: Hahn and Meeker 1991, "Statistical Intervals", chapter 
 class VerdictKind(StrEnum):
     """What is known of a question between a baseline and a candidate."""
 
-    FASTER = "faster"
-    """The candidate is better."""
-    SLOWER = "slower"
-    """The candidate is worse."""
-    MIXED = "mixed"
-    """It is better in some metrics and worse in others."""
-    EQUAL = "no difference"
-    """A difference, if there is one, is too small to matter."""
-    OPEN = "not enough data"
-    """More data may decide."""
-    UNEQUAL = "unequal_settings"
-    """The runs have different settings that matter, so there is no verdict."""
-    NOT_COMPARED = "not compared"
-    """More starts would not decide."""
+    FASTER = "faster"  # the candidate is better
+    SLOWER = "slower"  # the candidate is worse
+    MIXED = "mixed"  # it is better in some metrics and worse in others
+    EQUAL = "no difference"  # a difference, if there is one, is too small to matter
+    OPEN = "not enough data"  # more data may decide
+    UNEQUAL = "unequal_settings"  # the runs have different settings that matter, so there is no verdict
+    NOT_COMPARED = "not compared"  # more starts would not decide
 
 
 FASTER, SLOWER, MIXED, EQUAL = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.MIXED, VerdictKind.EQUAL

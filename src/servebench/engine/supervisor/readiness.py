@@ -106,7 +106,6 @@ class ReadinessWatcher:
         return tuple(sorted(self._phases, key=lambda phase: phase.ended_ns))
 
     def _attempt(self, step: Step, pool: ThreadPoolExecutor, http: httpx.Client) -> None:
-        """Try a step once; note the result."""
         try:
             ended_ns = self._listening() if step == "listening" else self._request(step, pool, http)
         except EngineError as error:
@@ -179,7 +178,6 @@ class ReadinessWatcher:
         return time.time_ns()
 
     def _healthy(self, http: httpx.Client) -> int:
-        """Return when the health endpoint of every address returned 200. Raises EngineError for any other status."""
         path = self._started.engine.health_path
         for base_url in self._started.base_urls:
             status = http.get(f"{root_of(base_url)}{path}").status_code

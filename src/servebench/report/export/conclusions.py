@@ -18,13 +18,14 @@ from servebench.analysis.verdict.model import Comparison
 from servebench.report.export.comparison import comparison_as_plain, row_as_plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
 from servebench.report.wording.decisions import word_of
-from servebench.util.plain_json import to_json as plain_json
+from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text
+from servebench.util.plain_data import to_json as plain_json
 
-SCHEMA_VERSION = 2
-"""1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values."""
-
+SCHEMA_VERSION = 3
+"""1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values. 2 called the best
+run of a level `leader`, and that of a use `winner`."""
 LEAD_KEYS = (
-    *("level", "leader", "rival", "size", "low", "high", "clear", "bound", "over_starts", "certain", "verdict", "tied"),
+    *("level", "best", "rival", "size", "low", "high", "clear", "bound", "over_starts", "certain", "verdict", "tied"),
     *("unequal", "codes", "unequal_rival", "within", "behind", "by_earlier"),
 )
 
@@ -72,7 +73,7 @@ def _workload(one: WorkloadAnswer) -> dict[str, Any]:
 
 def _lead(lead: LevelLead) -> dict[str, Any]:
     renamed = {
-        "leader": lead.best,
+        "best": lead.best,
         "rival": lead.rival.label,
         "bound": lead.rival.bound,
         "over_starts": lead.rival.tested,
@@ -112,16 +113,17 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
         "title": found.use_case.title,
         "group": found.group,
         "outcome": found.outcome,
-        "winner": _run_of(found.winner) if found.winner else None,
+        "best": _run_of(found.best) if found.best else None,
         "metric": found.use_case.metric,
         "unit": found.use_case.unit,
         "lead": found.lead,
-        "lead_low": found.lead_low,
-        "lead_high": found.lead_high,
+        "lead_low": found.interval[0] if found.interval else None,
+        "lead_high": found.interval[1] if found.interval else None,
         "rival": found.rival or None,
-        "why": found.why,
+        "why": reason_text(found.why),
         "trust": found.trust,
-        "trust_why": found.trust_why,
+        "trust_why": reservations_text(found),
+        "reasons": [one.kind for one in found.reservations],
         "ranking": [
             {
                 "run": _run_of(score),
@@ -134,7 +136,7 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
             }
             for score in found.ranking
         ],
-        "missing": [asdict(one) for one in found.missing],
-        "would_change": list(found.changes),
-        "quality": list(found.quality),
+        "missing": [{"name": one.name, "why": reason_text(one.why)} for one in found.missing],
+        "would_change": [reason_text(one) for one in found.changes],
+        "quality": [quality_text(one) for one in found.quality],
     }

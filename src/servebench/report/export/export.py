@@ -12,7 +12,7 @@ from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.store.tables import csv_cell
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
 from servebench.util.safe_text import clean_csv
 
 LLM_D_VERSION = "0.2.1"

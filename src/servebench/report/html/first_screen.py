@@ -15,7 +15,16 @@ from servebench.report.html.results import legend_of
 from servebench.report.html.trust import progress, trust_notes
 from servebench.report.points import point_trust, reason_of_code
 from servebench.report.wording.answer import sentence_of, step_reason, title_of
-from servebench.report.wording.recommendation import lead_text, place_text, score_text
+from servebench.report.wording.recommendation import (
+    best_word,
+    lead_text,
+    outcome_text,
+    place_text,
+    quality_text,
+    reason_text,
+    reservations_text,
+    score_text,
+)
 from servebench.util.figures import MISSING, number
 
 RANKED_MAX = 4
@@ -51,7 +60,7 @@ def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
 def _not_measured(found: Sequence[Recommendation]) -> dict[str, str]:
     """Return why each use that no run was measured for has no row."""
     measured = {one.use_case.title for one in found if one.outcome != "not measured"}
-    return {one.use_case.title: one.why for one in found if one.use_case.title not in measured}
+    return {one.use_case.title: reason_text(one.why) for one in found if one.use_case.title not in measured}
 
 
 def _next_steps(found: Answer) -> list[tuple[str, str]]:
@@ -106,13 +115,13 @@ def _trust(found: Recommendation) -> dict[str, Any]:
         if first.level is not None:
             word, why = point_trust(first.level.verdict, codes_of_mean(first.level, first.entrant))
         return {"outcome": Label.of(word), "trust": "; ".join(map(reason_of_code, why))}
-    return {"outcome": _label(found), "trust": found.trust_why}
+    return {"outcome": _label(found), "trust": reservations_text(found)}
 
 
 def _label(found: Recommendation) -> Label:
     """Return how far to trust a recommendation, in the colour of that."""
-    known = found.outcome == "winner"
-    return replace(Label.of(found.trust), text=found.trust if known else found.words)
+    known = found.outcome == "best"
+    return replace(Label.of(found.trust), text=found.trust if known else outcome_text(found))
 
 
 def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[str, str]:
@@ -120,7 +129,7 @@ def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[
         return {"name": name, "text": MISSING, "note": _why_missing(name, found), "best": "", "look": ""}
     first = score is found.ranking[0] and len(found.ranking) > 1
     lead = lead_text(found) if first and found.outcome != "one start each" else ""
-    best = found.best if first else ""
+    best = best_word(found) if first else ""
     return {
         "name": name,
         "text": f"{number(score.value)} {found.use_case.unit}",
@@ -132,7 +141,7 @@ def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[
 
 def _why_missing(name: str, found: Recommendation) -> str:
     """Return why a run has no score for a use; empty if that is unknown."""
-    return next((one.why for one in found.missing if one.name == name), "")
+    return next((reason_text(one.why) for one in found.missing if one.name == name), "")
 
 
 def _doubt(score: Score) -> str:
@@ -153,8 +162,8 @@ def _recommendation(one: Recommendation) -> dict[str, Any]:
             for score in one.ranking[:RANKED_MAX]
         ],
         "lead": lead_text(one),
-        "why": one.trust_why,
-        "missing": [f"{other.name}: {other.why}" for other in one.missing],
-        "quality": one.quality,
-        "changes": one.changes,
+        "why": reservations_text(one),
+        "missing": [f"{other.name}: {reason_text(other.why)}" for other in one.missing],
+        "quality": [quality_text(other) for other in one.quality],
+        "changes": [reason_text(other) for other in one.changes],
     }

@@ -14,7 +14,7 @@ from servebench.contracts.stored import RunData
 from servebench.measure.dialects import ToolDefinition, retell
 from servebench.report.terminal.tables import new_table
 from servebench.util.figures import change, number
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
 
 LEGEND = (
     "from the window: servebench measures only while the requested load is present, the tool over its whole run\n"

@@ -18,7 +18,7 @@ from servebench.report.points import count_verdicts, valid_count
 from servebench.report.terminal.tables import STATUS_STYLES, console, local_time, new_table
 from servebench.store.studies import command_words
 from servebench.util.figures import MISSING, number, plus_minus
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
 from servebench.util.short_id import short_id
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from servebench.analysis.fairness import how_to_resolve, mattering_keys
+from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.gate import Gate
 from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 from servebench.analysis.verdict.compare import STARTS_ADVISED
@@ -26,6 +26,8 @@ REASONS_MAX = 3
 OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
 
 
+KEYS_SHOWN = 4
+"""More settings are only counted."""
 SIDES = {"baseline": "the baseline", "candidate": "the candidate", "both": "either"}
 REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.ONE_START: lambda _: ONE_START,
@@ -53,6 +55,21 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
 
 def _codes(reason: Reason) -> str:
     return ", ".join(reason.codes) or "void"
+
+
+def mattering_keys(found: Iterable[SettingDifference]) -> str:
+    """Return what matters, the first few by name."""
+    keys = [one.title for one in found if one.matters]
+    more = len(keys) - KEYS_SHOWN
+    return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
+
+
+def how_to_resolve(found: Iterable[SettingDifference]) -> str:
+    """Return what to do about the settings that matter, with the option that declares them on purpose."""
+    keys = [one.key for one in found if one.matters]
+    groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
+    named = ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
+    return f"make them equal, or declare that they are what is compared: --varying '{named}'"
 
 
 def text_of(reasons: Iterable[Reason]) -> str:
@@ -128,6 +145,7 @@ def method_text(method: Method) -> str:
         MethodKind.STARTS: f"Welch's t-test over {ours} and {theirs} starts",
         MethodKind.EARLIER_STARTS: f"spread of {ours} and {theirs} earlier starts",
         MethodKind.LOOKS: f"over {ours} starts, for all looks together",
+        MethodKind.BLOCKS: f"blocks of {ours} and {theirs} starts",
         MethodKind.LOOKS_EQUAL: f"over {ours} starts, of 'no difference' 90%, two one-sided tests",
     }[method.kind]
 
@@ -159,8 +177,8 @@ def summary_of(comparison: Comparison) -> str:
     if comparison.not_started:
         return "; ".join(f"{name} was not started" for name in comparison.not_started)
     if comparison.result == "unequal_settings":
-        unequal = [one for one in comparison.unequal if one.matters]
-        return f"no verdict: the runs have different settings ({mattering_keys(unequal)}); {how_to_resolve(unequal)}"
+        keys, remedy = mattering_keys(comparison.mattering), how_to_resolve(comparison.mattering)
+        return f"no verdict: the runs have different settings ({keys}); {remedy}"
     if comparison.result in ("faster", "slower", "mixed"):
         mixed = comparison.result == "mixed"
         how = "faster in some metrics and slower in others" if mixed else comparison.result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.fairness import mattering_keys
 from servebench.analysis.verdict.looks import starts_at, starts_needed
 from servebench.analysis.verdict.model import (
     EQUAL,
@@ -16,7 +15,7 @@ from servebench.analysis.verdict.model import (
     ComparisonRow,
     VerdictKind,
 )
-from servebench.report.wording.comparison import text_of
+from servebench.report.wording.comparison import mattering_keys, text_of
 from servebench.util.figures import MISSING, change, change_interval, percent
 
 HEADINGS = ("load", "metric", "verdict", "difference [interval]", "starts")

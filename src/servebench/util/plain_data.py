@@ -1,7 +1,7 @@
-"""JSON for other programs."""
+"""Nested plain data: its leaves, and as JSON for other programs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
@@ -20,3 +20,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(one) for one in value]
     return value
+
+
+def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value that is not a container, with its dotted path."""
+    items = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else None
+    )
+    if items is None:
+        yield prefix, value
+        return
+    for key, item in items:
+        yield from leaves(item, f"{prefix}.{key}" if prefix else str(key))

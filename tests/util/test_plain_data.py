@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from servebench.util.plain_json import to_json
+from servebench.util.plain_data import to_json
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), np.float64("inf")])
