@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -40,6 +39,9 @@ async def bounded_post(
     Raises TimeoutError when the whole body has not come in `timeout_s`, and httpx.HTTPError.
     """
     content = bytearray()
+    # every command imports this module, through `servebench.plugin`
+    import asyncio
+
     async with asyncio.timeout(timeout_s), http.stream("POST", url, json=dict(body)) as response:
         async for piece in response.aiter_raw():
             content += piece
