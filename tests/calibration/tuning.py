@@ -19,7 +19,7 @@ from calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.analysis.tuning.answer import Change, change_of, gain_of, recommended, verdict_of
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result, Step
-from servebench.util.markdown import table
+from servebench.report.export.markdown import table
 
 CANDIDATES = 24
 CHANGES = 2
