@@ -60,9 +60,7 @@ from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
-from servebench.protocol.errors import error_text
-from servebench.protocol.json_values import count_of, milliseconds
-from servebench.quality.exchange import bounded_client, bounded_post, parse_completion
+from servebench.protocol.json_values import milliseconds
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
 from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
@@ -100,15 +98,7 @@ __all__ += [
 ]
 __all__ += ["milliseconds", "missing_executable", "read_emulation"]
 __all__ += ["answer_of", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
-__all__ += [
-    "bounded_client",
-    "bounded_post",
-    "count_of",
-    "error_text",
-    "in_one_line",
-    "parse_completion",
-    "tls_context",
-]
+__all__ += ["in_one_line", "tls_context"]
 __all__ += ["HUB_TOKENS", "python_environment"]
 __all__ += [
     "ConfigError",

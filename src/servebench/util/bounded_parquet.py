@@ -58,15 +58,18 @@ def read_parquet(
                 )
         stored = set(whole.schema_arrow.names)
         table = whole.read(None if wanted is None else [one for one in wanted if one in stored], use_threads=False)
+    # a damaged text would be an error only where it is used
+    table.validate(full=True)
     return table if schema is None else _fitted(table, schema, only)
 
 
 def _fitted(table: pa.Table, schema: pa.Schema, only: tuple[str, str] | None) -> pa.Table:
     """Return a table with the columns of `schema`, nulls for those that it lacks, and the rows in which `only` is so."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if only is not None:
+        import pyarrow.compute as pc
+
         table = table.filter(pc.equal(table.column(only[0]).cast(pa.string()), only[1]))
     return pa.table([_column(table, field) for field in schema], schema=schema)
 

@@ -58,7 +58,7 @@ def http_error_reason(error: httpx.HTTPError) -> str:
     while cause.__cause__ is not None or cause.__context__ is not None:
         cause = cause.__cause__ or cause.__context__ or cause
     text = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
-    return in_one_line(str(text), QUOTE_CHARACTERS).lower()
+    return in_one_line(str(text), QUOTE_CHARACTERS).lower().rstrip(".")
 
 
 def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
