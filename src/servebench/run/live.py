@@ -47,7 +47,7 @@ class LiveLoad:
 
     def _failing(self) -> str | None:
         # its client is imported for that only
-        from servebench.engine.supervisor.probe import failing
+        from servebench.engine.supervisor.endpoint import failing
 
         return failing(self.running, self.engine, min(self.timeout_s, ASK_TIMEOUT_S))
 
