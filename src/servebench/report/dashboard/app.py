@@ -373,7 +373,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     own = [read.load_study(runs[0].path.parent)] if any(a.study_id == b.study_id for a, b in pairs) else []
     options = Options(with_doubtful=with_doubtful)
     concluded = conclude(runs, own, options, pairs=pairs, earlier=read.runs_beside(runs[0]))
-    found = [one.comparison for one in concluded.comparisons]
+    found = list(concluded.comparisons)
     return [
         {
             "baseline": one.baseline,

@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
-from servebench.analysis.run_comparison import RunComparison
-from servebench.analysis.verdict.model import ComparisonRow
+from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
 from servebench.util.safe_text import clean_xml
 
@@ -32,9 +31,8 @@ ROW_KEYS = (
 )
 
 
-def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
+def comparison_as_plain(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data, with its summary in words."""
-    comparison = found.comparison
     return {
         "baseline": comparison.ids[0] or comparison.baseline,
         "candidate": comparison.ids[1] or comparison.candidate,
@@ -45,8 +43,8 @@ def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
         "bound": comparison.bound,
         "rows": [row_as_plain(row) for row in comparison.rows],
         "unequal": [asdict(one) for one in comparison.unequal],
-        "quality": [_agreement_dict(one) for one in found.agreements],
-        "parity": [_parity_dict(one) for one in found.parities],
+        "quality": [_agreement_dict(one) for one in comparison.agreements],
+        "parity": [_parity_dict(one) for one in comparison.parities],
     }
 
 
@@ -83,18 +81,17 @@ def _parity_dict(one: Parity) -> dict[str, Any]:
     }
 
 
-def to_junit(found: Sequence[RunComparison], gate: Gate | None = None) -> str:
+def to_junit(found: Sequence[Comparison], gate: Gate | None = None) -> str:
     """Return JUnit XML with a test case per row and benchmark.
 
     A regression that the gate reports is a failure; what could not be judged is skipped.
     """
     root = ElementTree.Element("testsuites", name="servebench compare")
-    for one in found:
-        comparison = one.comparison
+    for comparison in found:
         suite = ElementTree.SubElement(root, "testsuite", name=f"{comparison.candidate} vs {comparison.baseline}")
         for row in comparison.rows:
             _row_case(suite, comparison.candidate, row, gate)
-        for agreement in one.agreements:
+        for agreement in comparison.agreements:
             _quality_case(suite, comparison.candidate, agreement, gate)
         counts = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error"}
         for name, path in {**counts, "skipped": "testcase/skipped"}.items():
