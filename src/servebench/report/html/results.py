@@ -19,6 +19,7 @@ from servebench.report.html.model import Page
 from servebench.report.parts import FACTORS_NOTE
 from servebench.report.points import point_trust
 from servebench.report.terminal.results import REPEATS_NOTE, WEAK_NOTE, cell_text
+from servebench.report.wording.repeats import note_text, value_text
 from servebench.util.figures import MISSING, number, percent
 
 Section = tuple[str, Any] | None
@@ -176,10 +177,10 @@ def repeats(data: Page) -> Section:
     for run, found in data.repeats:
         for at, metrics in found.levels.items():
             count = max(row.count for row in metrics.values())
-            cells = (metrics[name].text if name in metrics else MISSING for name in titles)
+            cells = (value_text(metrics[name]) if name in metrics else MISSING for name in titles)
             rows.append([run, at, str(count), *cells])
     return "noted_table", {
-        "boxes": [(run, note) for run, found in data.repeats for note in found.notes],
+        "boxes": [(run, note_text(note)) for run, found in data.repeats for note in found.notes],
         "note": f"{REPEATS_NOTE}.",
         "table": Table("Over repeats", ("run", "load", "repeats", *titles.values()), rows),
     }

@@ -14,6 +14,7 @@ from servebench.analysis.statistics import is_weak_percentile, missing_interval,
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
 from servebench.contracts.results import Doubt, Point
 from servebench.report.terminal.tables import POINTS_NOTE, new_table, verdict_text
+from servebench.report.wording.repeats import note_text, value_text
 from servebench.util.figures import MISSING, number, rough, with_interval
 
 WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
@@ -125,12 +126,12 @@ def print_repeats(found: RepeatSummary | None, out: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for at, metrics in found.levels.items():
         count = max(row.count for row in metrics.values())
-        cells = (metrics[name].text if name in metrics else MISSING for name in found.titles)
+        cells = (value_text(metrics[name]) if name in metrics else MISSING for name in found.titles)
         table.add_row(at, str(count), *map(Text, cells))
     table.caption = REPEATS_NOTE
     out.print(table)
     for note in found.notes:
-        out.print(f"repeats: {note}")
+        out.print(f"repeats: {note_text(note)}")
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:

@@ -67,7 +67,7 @@ def mattering_keys(found: Iterable[SettingDifference]) -> str:
 def how_to_resolve(found: Iterable[SettingDifference]) -> str:
     """Return what to do about the settings that matter, with the option that declares them on purpose."""
     keys = [one.key for one in found if one.matters]
-    groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
+    groups = dict.fromkeys(f"{key.split('.')[0]}.*" if "." in key else key for key in keys)
     named = ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
     return f"make them equal, or declare that they are what is compared: --varying '{named}'"
 
