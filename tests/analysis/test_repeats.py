@@ -84,7 +84,7 @@ def test_grubbs_p_is_five_percent_at_the_tables_critical_value(n: int, critical:
 def test_an_outlier_is_reported_and_a_small_one_is_not() -> None:
     steady = [100.0, 100.5, 99.8, 100.2, 99.9]
     (note,) = summarize_repeats(points({"4": [*steady, 80.0]})).notes
-    assert (note.level, note.repeat, note.change) == ("4", 5, pytest.approx(-0.2))
+    assert (str(note.level), note.repeat, note.change) == ("4", 5, pytest.approx(-0.2))
     assert "repeat 5 at 4" in note_text(note)
     assert "output throughput is -20.0%" in note_text(note)
     assert summarize_repeats(points({"4": [*(1 + (v - 100) / 1e4 for v in steady), 0.99]})).notes == ()

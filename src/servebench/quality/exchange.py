@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -49,6 +48,9 @@ async def bounded_post(
 
     Raises TimeoutError when the whole body has not come in `timeout_s`, and httpx.HTTPError.
     """
+    # every command imports this module, through `servebench.plugin`
+    import asyncio
+
     ends_s, pause_s = time.monotonic() + timeout_s, PAUSE_S
     while True:
         content = bytearray()

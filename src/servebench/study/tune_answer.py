@@ -139,7 +139,7 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
     if not rows:
         return None
     level, own = list(levels_of(rows).items())[-1]
-    void = sum(row.verdict == "void" and row.level_label == level for row in rows)
+    void = sum(row.verdict == "void" and row.level == level for row in rows)
     codes = (
         code
         for row in rows

@@ -10,6 +10,7 @@ from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.model import FASTER, Comparison, ComparisonRow
 from servebench.analysis.verdict.reasons import MethodKind
 from servebench.analysis.warnings.catalog import type_of
+from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
 
 
@@ -43,7 +44,7 @@ class AnswerColumn:
     colour: int
     status: str
     error: str | None
-    cells: Mapping[str, AnswerCell]
+    cells: Mapping[Level, AnswerCell]
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ class Rival:
 class LevelLead:
     """The lead of the best run of a level over its `rivals`, the nearest first. `within`: no two runs differ by more."""
 
-    level: str
+    level: Level
     best: str
     rivals: tuple[Rival, ...]
     within: float | None = None
@@ -167,7 +168,7 @@ class WorkloadAnswer:
 
     workload: str
     facts: tuple[str, ...]
-    levels: tuple[str, ...]
+    levels: tuple[Level, ...]
     columns: tuple[AnswerColumn, ...]
     leads: tuple[LevelLead, ...]
     others: tuple[OtherDifference, ...] = ()
@@ -288,8 +289,8 @@ class Caveat:
     kind: CaveatKind
     how: str = ""
     label: str = ""
-    level: str = ""
-    heavier: str = ""
+    level: Level | None = None
+    heavier: Level | None = None
     factor: float = 0.0
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()

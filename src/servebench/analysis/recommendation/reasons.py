@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from servebench.analysis.fairness import SettingDifference
+from servebench.contracts.level import Level
 
 
 class UseReasonKind(StrEnum):
@@ -76,7 +77,7 @@ class UseReason:
     run: str = ""
     rival: str = ""
     metric: str = ""
-    levels: tuple[str, ...] = ()
+    levels: tuple[Level, ...] = ()
     codes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     share: float = 0.0

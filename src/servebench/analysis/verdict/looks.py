@@ -56,6 +56,7 @@ from servebench.analysis.verdict.model import (
 from servebench.analysis.verdict.questions import codes_of, missing_row, points_at, questions
 from servebench.analysis.verdict.reasons import Method, MethodKind, Reason, ReasonKind, without_repeats
 from servebench.analysis.verdict.starts import group_by_start, student_difference
+from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
 SPENT = 0.05
@@ -135,12 +136,12 @@ def decide_rows(
     return [[_forecast(row, margin, looks) for row in own] for own in rows]
 
 
-def starts_at(found: Comparison, level: str) -> int:
+def starts_at(found: Comparison, level: Level) -> int:
     """Return how many starts both runs have at a level."""
     return max((row.starts.fewest for row in found.at(level) if row.starts is not None), default=0)
 
 
-def starts_needed(found: Comparison, level: str) -> int | None:
+def starts_needed(found: Comparison, level: Level) -> int | None:
     """Return with how many starts an open level would be decided, if it goes on as so far; None for more than can be said.
 
     One metric that differs decides a level; for *equal* all must be.
@@ -177,9 +178,9 @@ def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side]:
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1]))
 
 
-def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, Reason]]:
+def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[Level, Reason]]:
     """The sides with the starts of each level before the first void one, and why by level where there is one."""
-    voids: dict[str, Reason] = {}
+    voids: dict[Level, Reason] = {}
     kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
     for level in dict.fromkeys(point.level for side in (a, b) for point in side.samples):
         starts = [group_by_start(points_at(side, level)) for side in (a, b)]
@@ -197,7 +198,7 @@ def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, Reason]]:
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1])), voids
 
 
-def _with_void(rows: Sequence[ComparisonRow], voids: Mapping[str, Reason]) -> list[ComparisonRow]:
+def _with_void(rows: Sequence[ComparisonRow], voids: Mapping[Level, Reason]) -> list[ComparisonRow]:
     """The rows with those of levels that void points keep open, or leave without a decision."""
     found = list(rows)
     for level, void in voids.items():

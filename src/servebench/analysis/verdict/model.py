@@ -15,6 +15,7 @@ from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.contracts.estimate import CONFIDENCE, Interval
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class ComparedPoint:
     run.
     """
 
-    level: str
+    level: Level
     repeat: int
     verdict: str
     start_id: str | None = None
@@ -159,7 +160,7 @@ class Side:
     name: str
     samples: tuple[ComparedPoint, ...]
     run_id: str = ""
-    spreads: Mapping[tuple[str, str], StartSpread] = field(default_factory=dict)
+    spreads: Mapping[tuple[Level, str], StartSpread] = field(default_factory=dict)
     start_seconds: float | None = None
 
 
@@ -220,7 +221,7 @@ class ComparisonRow:
     equal, with `difference_at` and `equal_at` starts, if it goes on as so far (None: more than can be said).
     """
 
-    level: str
+    level: Level
     metric: Metric
     baseline: float | None
     candidate: float | None
@@ -363,16 +364,16 @@ class Comparison:
         return tuple(one for one in self.unequal if one.matters)
 
     @property
-    def levels(self) -> dict[str, VerdictKind]:
+    def levels(self) -> dict[Level, VerdictKind]:
         """The verdict at each level: what one metric says, and *equal* only where all do."""
         return {level: level_verdict(self.at(level)) for level in dict.fromkeys(one.level for one in self.rows)}
 
     @property
-    def open_levels(self) -> tuple[str, ...]:
+    def open_levels(self) -> tuple[Level, ...]:
         """The levels that more starts may decide."""
         return tuple(level for level, verdict in self.levels.items() if verdict is OPEN)
 
-    def at(self, level: str) -> list[ComparisonRow]:
+    def at(self, level: Level) -> list[ComparisonRow]:
         """Return the rows of a level."""
         return [one for one in self.rows if one.level == level]
 

@@ -10,7 +10,7 @@ import httpx
 
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, Say, StopReport, root_of
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.supervisor.probe import (
+from servebench.engine.supervisor.endpoint import (
     UNAUTHORIZED,
     generate_token,
     http_error_reason,

@@ -62,7 +62,7 @@ def start_and_wait(
 
     Raises EngineError; nothing is left running then, nor after Ctrl-C.
     """
-    from servebench.engine.supervisor.probe import version_of
+    from servebench.engine.supervisor.endpoint import version_of
     from servebench.engine.supervisor.readiness import ReadinessWatcher
     from servebench.util.bounded_http import client
 

@@ -12,9 +12,9 @@ from typing import Literal
 import httpx
 
 from servebench.contracts.engine import Say, StartPhase, root_of
+from servebench.engine.supervisor.endpoint import generate_token, http_error_reason, served_models
 from servebench.engine.supervisor.logs import PhaseReader, explain_failure
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
-from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
 from servebench.engine.supervisor.started import POLL_S, StartedEngine
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError, FailureKind

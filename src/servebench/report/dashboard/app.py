@@ -22,7 +22,7 @@ from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.statistics import values_needed
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import PointRow, columns_shown, level_words
+from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.report.charts import draw
 from servebench.report.charts import runs as run_charts
 from servebench.report.charts.model import STATS, ChartSet
@@ -218,7 +218,7 @@ def best_points(points: pd.DataFrame) -> pd.DataFrame:
         best = best_level(rows) or best_level(replace(row, verdict="doubtful") for row in rows)
         if best is None:
             continue
-        alike = [index for index, row in enumerate(rows) if row.level_label == best.level]
+        alike = [index for index, row in enumerate(rows) if row.level == best.level]
         counted = [index for index in alike if rows[index].verdict != "void"] or alike
         shown = next((index for index in counted if rows[index].verdict != "valid"), counted[-1])
         averaged = [one.name for one in columns_shown("dashboard") if one.name in own]
@@ -407,7 +407,7 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         st.text(clean_line(who))
     st.text("What limits it")
     for _, one in findings_of([run]):
-        st.text(clean_line(f"{level_words(one.level)}: {one.statement}"))
+        st.text(clean_line(f"{one.level.words}: {one.statement}"))
         for proposal in one.proposals:
             st.text(clean_line(f"  try: {proposal.action}; it may cost: {proposal.cost}"))
 

@@ -1,7 +1,6 @@
 """Comparisons as plain data, and as JUnit XML for a pipeline."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
@@ -9,6 +8,7 @@ from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
+from servebench.report.export.plain import plain
 from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
 from servebench.util.safe_text import clean_xml
 
@@ -42,7 +42,7 @@ def comparison_as_plain(comparison: Comparison) -> dict[str, Any]:
         "margin": comparison.margin,
         "bound": comparison.bound,
         "rows": [row_as_plain(row) for row in comparison.rows],
-        "unequal": [asdict(one) for one in comparison.unequal],
+        "unequal": [plain(one) for one in comparison.unequal],
         "quality": [_agreement_dict(one) for one in comparison.agreements],
         "parity": [_parity_dict(one) for one in comparison.parities],
     }
@@ -50,19 +50,19 @@ def comparison_as_plain(comparison: Comparison) -> dict[str, Any]:
 
 def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
     """Return a row as plain data."""
-    plain: dict[str, Any] = {name: getattr(row, name) for name in ROW_KEYS}
-    plain["metric"] = row.metric.name
     known = row.starts
-    plain["starts"] = None if known is None else [int(known.baseline.size), int(known.candidate.size)]
-    plain["method"] = row.method.kind if row.method is not None else None
-    plain["paired"] = row.paired
-    plain["reasons"] = [asdict(one) for one in row.reasons]
-    plain["why"] = text_of(row.reasons)
-    return plain
+    found = {name: getattr(row, name) for name in ROW_KEYS} | {
+        "metric": row.metric.name,
+        "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
+        "method": row.method.kind if row.method is not None else None,
+        "paired": row.paired,
+        "why": text_of(row.reasons),
+    }
+    return {name: plain(value) for name, value in found.items()}
 
 
 def _agreement_dict(one: Agreement) -> dict[str, Any]:
-    compared = asdict(one.comparison) if one.comparison is not None else {}
+    compared = plain(one.comparison) if one.comparison is not None else {}
     return {
         "benchmark": one.benchmark,
         "at": one.at,
@@ -77,7 +77,7 @@ def _agreement_dict(one: Agreement) -> dict[str, Any]:
 def _parity_dict(one: Parity) -> dict[str, Any]:
     return {
         **{name: getattr(one, name) for name in ("at", "finding", "sentence", "p_value", "n_needed")},
-        **{name: asdict(getattr(one, name)) for name in ("across", "own_first", "own_second")},
+        **{name: plain(getattr(one, name)) for name in ("across", "own_first", "own_second")},
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from servebench.analysis.statistics import is_weak_percentile, values_needed
 from servebench.contracts.columns import SHARE
-from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.contracts.stored import mapping
 from servebench.report.charts import runs
 from servebench.report.charts.model import STATS, Series
@@ -97,7 +97,7 @@ def where_time_goes(data: Page) -> Section:
     rows: list[Cells] = [
         [
             run.name,
-            level_words(tail.level),
+            tail.level.words,
             tail.metric,
             one.kind.title,
             number(one.slow),
@@ -137,7 +137,7 @@ def points(data: Page) -> Section:
     body: list[Cells] = [
         [
             name,
-            row.level_label + (f" ·{row.repeat}" if row.repeat else ""),
+            str(row.level) + (f" ·{row.repeat}" if row.repeat else ""),
             _point_label(row),
             *(_cell(row, column) for column in columns),
         ]
@@ -178,7 +178,7 @@ def repeats(data: Page) -> Section:
         for at, metrics in found.levels.items():
             count = max(row.count for row in metrics.values())
             cells = (value_text(metrics[name]) if name in metrics else MISSING for name in titles)
-            rows.append([run, at, str(count), *cells])
+            rows.append([run, str(at), str(count), *cells])
     return "noted_table", {
         "boxes": [(run, note_text(note)) for run, found in data.repeats for note in found.notes],
         "note": f"{REPEATS_NOTE}.",

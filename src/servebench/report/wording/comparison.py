@@ -10,7 +10,6 @@ from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
 from servebench.analysis.verdict.within_run import WITHIN_RUN
-from servebench.contracts.point_row import level_words
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent
 
@@ -127,7 +126,7 @@ def reason_numbers(comparison: Comparison) -> dict[str, int]:
 def cells_of(row: ComparisonRow) -> tuple[str, ...]:
     """Return the cells of a row under HEADINGS."""
     return (
-        row.level,
+        str(row.level),
         title_of(row.metric),
         value_of(row.baseline, row.metric),
         value_of(row.candidate, row.metric),
@@ -153,9 +152,7 @@ def method_text(method: Method) -> str:
 def starts_note(comparison: Comparison) -> str | None:
     """Return what the intervals rest on; None where nothing is compared."""
     methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
-    open_loop = any(
-        row.level.endswith("/s") and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows
-    )
+    open_loop = any(row.level.open_loop and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows)
     late = " " + OPEN_LOOP_NOTE if open_loop else ""
     if WITHIN_RUN in methods:
         return ONE_START_NOTE + late
@@ -166,9 +163,9 @@ def starts_note(comparison: Comparison) -> str | None:
 def description_of(row: ComparisonRow) -> str:
     """Return what changed, by how much, and where."""
     if row.effect is None or row.low is None or row.high is None:
-        return f"{row.metric.title} at {level_words(row.level)}"
+        return f"{row.metric.title} at {row.level.words}"
     size = f"{100 * row.effect:+.1f} points" if row.metric is FAILED else figures.change(row.effect)
-    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} at {level_words(row.level)}"
+    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} at {row.level.words}"
 
 
 def summary_of(comparison: Comparison) -> str:
@@ -246,7 +243,7 @@ def _why_not_judged(comparison: Comparison, row: ComparisonRow | None, limit: fl
     if row is None:
         return summary_of(comparison)
     if row.level_missing:
-        return f"{level_words(row.level)}: {text_of(row.reasons)}"
+        return f"{row.level.words}: {text_of(row.reasons)}"
     unit = " points" if row.metric is FAILED else "%"
     return (
         f"{description_of(row)}: up to {100 * row.worst_case:.1f}{unit} worse is possible, more than the limit of "
