@@ -30,6 +30,7 @@ from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import TuneSpace
 from servebench.engine.pool import EnginePool
 from servebench.report.wording.limits import action_text
+from servebench.report.wording.quality import parity_text
 from servebench.report.wording.tuning import left_text
 from servebench.run.manifest import stop_facts
 from servebench.run.prior import without_void
@@ -241,7 +242,7 @@ class Tuner(StoredTune):
         found = parities(stock, own)
         if found:
             bad = [one for one in found if one.finding in ("more than itself", "too small to tell")]
-            note = (bad or found)[0].sentence
+            note = parity_text((bad or found)[0])
             return NotedResult(same_answers=not bad, cost=cost, note=note)
         floor = {one.benchmark: one.accuracy for one in summaries(stock)}
         margin = self.state.question.quality_share
