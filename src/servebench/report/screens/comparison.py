@@ -18,6 +18,7 @@ from servebench.report.wording.comparison import (
     starts_note,
     summary_of,
 )
+from servebench.report.wording.quality import agreement_text, parity_text
 
 TONES = {"faster": "good", "slower": "bad", "no difference": "same", "unequal_settings": "warn"}
 AGREEMENT_TONES = {"different": "bad", "not different": "same", "too small to tell": "warn"}
@@ -50,10 +51,11 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         yield Line.of(f"intended or harmless differences: {', '.join(minor)}", tone="dim")
     yield Line.of(f"verdict: {summary_of(comparison)}", tone=f"strong {TONES.get(comparison.result, '')}")
     for agreement in comparison.agreements:
-        yield Line.of(f"quality: {agreement.swapped().sentence}", tone=AGREEMENT_TONES.get(agreement.finding, "dim"))
+        text = agreement_text(agreement.swapped())
+        yield Line.of(f"quality: {text}", tone=AGREEMENT_TONES.get(agreement.finding, "dim"))
     for parity in comparison.parities:
         tone = PARITY_TONES.get(parity.finding, "warn")
-        yield Line.of(f"parity at {parity.at}: {parity.sentence}", tone=tone)
+        yield Line.of(f"parity at {parity.at}: {parity_text(parity)}", tone=tone)
 
 
 def pairs_blocks(answer: Answer, *, width: int) -> Iterator[Block]:
