@@ -56,7 +56,7 @@ class RepeatedMetric:
 @dataclass(frozen=True, kw_only=True)
 class RepeatNote:
     """A column that drifts over the repeats by the share `change`, from first to last; or an outlier: the `repeat` of a level,
-    with its distance from the median of the others. `p` is corrected for so many `tests`."""
+    with its distance from the median of the others. `p` is corrected for the number of `tests`."""
 
     column: str
     change: float

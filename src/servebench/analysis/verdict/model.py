@@ -203,7 +203,7 @@ class StartValues:
         return bool(np.isfinite(self.baseline).all() and np.isfinite(self.candidate).all())
 
     def first(self, count: int) -> StartValues:
-        """Return the values of the first so many starts."""
+        """Return the values of the first `count` starts."""
         baseline, candidate, errors = (one[:count] for one in (self.baseline, self.candidate, self.errors))
         return replace(self, baseline=baseline, candidate=candidate, errors=errors)
 
