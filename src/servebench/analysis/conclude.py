@@ -108,10 +108,10 @@ def conclude(
         decisions=tuple(decisions),
     )
     if options.limits:
-        from servebench.analysis.limits import findings_of, limit_lines
+        from servebench.analysis.limits import findings_of, summary_of
 
         limits = tuple(findings_of(runs))
-        found = replace(found, limits=limits, answer=replace(answer, limits=tuple(limit_lines(runs, limits))))
+        found = replace(found, limits=limits, answer=replace(answer, limits=summary_of(runs, limits)))
     return found if options.rules is None else replace(found, recommendations=_recommended(runs, found, options))
 
 

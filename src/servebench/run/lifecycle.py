@@ -126,10 +126,10 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
-            *(evidence.report.stopped, session.running.died()),
+            *(evidence.report.stopped, session.lease.running.died()),
             timeout_s=session.settings.load.timeout_s,
             said=evidence.report.error,
-            attached=not session.launcher.local,
+            attached=not session.lease.launcher.local,
         )
         if error is not None:
             raise error

@@ -33,6 +33,7 @@ from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
 from servebench.report.html.page import answer_part
 from servebench.report.html.results import legend_of, weak_note
+from servebench.report.wording.limits import action_text, statement_of
 from servebench.store import studies as read
 from servebench.util.safe_text import clean_csv, clean_line
 
@@ -407,9 +408,9 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         st.text(clean_line(who))
     st.text("What limits it")
     for _, one in findings_of([run]):
-        st.text(clean_line(f"{one.level.words}: {one.statement}"))
+        st.text(clean_line(f"{one.level.words}: {statement_of(one)}"))
         for proposal in one.proposals:
-            st.text(clean_line(f"  try: {proposal.action}; it may cost: {proposal.cost}"))
+            st.text(clean_line(f"  try: {action_text(proposal)}; it may cost: {proposal.cost}"))
 
 
 def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:

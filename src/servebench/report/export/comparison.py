@@ -11,6 +11,7 @@ from servebench.analysis.run_comparison import RunComparison
 from servebench.analysis.verdict.model import ComparisonRow
 from servebench.report.export.plain import plain
 from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
+from servebench.report.wording.quality import agreement_text, parity_text
 from servebench.util.safe_text import clean_xml
 
 ROW_KEYS = (
@@ -69,7 +70,7 @@ def _agreement_dict(one: Agreement) -> dict[str, Any]:
         "benchmark": one.benchmark,
         "at": one.at,
         "finding": one.finding,
-        "sentence": one.swapped().sentence,
+        "sentence": agreement_text(one.swapped()),
         "baseline": compared.get("first_share"),
         "candidate": compared.get("second_share"),
         **{name: compared.get(name) for name in ("n", "p_value", "n_needed")},
@@ -78,7 +79,11 @@ def _agreement_dict(one: Agreement) -> dict[str, Any]:
 
 def _parity_dict(one: Parity) -> dict[str, Any]:
     return {
-        **{name: getattr(one, name) for name in ("at", "finding", "sentence", "p_value", "n_needed")},
+        "at": one.at,
+        "finding": one.finding,
+        "sentence": parity_text(one),
+        "p_value": one.p_value,
+        "n_needed": one.n_needed,
         **{name: plain(getattr(one, name)) for name in ("across", "own_first", "own_second")},
     }
 
@@ -118,7 +123,7 @@ def _row_case(suite: ElementTree.Element, candidate: str, row: ComparisonRow, ga
 def _quality_case(suite: ElementTree.Element, candidate: str, agreement: Agreement, gate: Gate | None) -> None:
     name = f"quality {agreement.benchmark} at {agreement.at}"
     case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=name)
-    text = agreement.swapped().sentence
+    text = agreement_text(agreement.swapped())
     if gate is not None and agreement.lost > gate.limit:
         message = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.limit:g}%"
         ElementTree.SubElement(case, "failure", message=message).text = text

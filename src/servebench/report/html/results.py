@@ -19,6 +19,7 @@ from servebench.report.html.model import Page
 from servebench.report.parts import FACTORS_NOTE
 from servebench.report.points import point_trust
 from servebench.report.terminal.results import REPEATS_NOTE, WEAK_NOTE, cell_text
+from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import MISSING, number, percent
 
 Section = tuple[str, Any] | None
@@ -233,7 +234,7 @@ def quality(data: Page) -> Section:
         "charts": runs.quality(data.quality, [replace(one.series, name=one.name) for one in data.runs]),
         "table": Table("Quality", QUALITY_HEAD, [_quality_cells(row) for row in data.quality], left=(0, 1, 2, 4, 11)),
         "agreements": [
-            (Label.of(one.finding), f"{candidate} vs {baseline}: {one.swapped().sentence}")
+            (Label.of(one.finding), f"{candidate} vs {baseline}: {agreement_text(one.swapped())}")
             for baseline, candidate, one in data.agreements
         ],
     }

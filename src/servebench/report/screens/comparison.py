@@ -18,6 +18,7 @@ from servebench.report.wording.comparison import (
     starts_note,
     summary_of,
 )
+from servebench.report.wording.quality import agreement_text, parity_text
 
 TONES = {"faster": "good", "slower": "bad", "no difference": "same", "unequal_settings": "warn"}
 AGREEMENT_TONES = {"different": "bad", "not different": "same", "too small to tell": "warn"}
@@ -51,10 +52,12 @@ def comparison_blocks(found: RunComparison) -> Iterator[Block]:
         yield Line.of(f"intended or harmless differences: {', '.join(minor)}", tone="dim")
     yield Line.of(f"verdict: {summary_of(comparison)}", tone=f"strong {TONES.get(comparison.result, '')}")
     for agreement in found.agreements:
-        yield Line.of(f"quality: {agreement.swapped().sentence}", tone=AGREEMENT_TONES.get(agreement.finding, "dim"))
+        yield Line.of(
+            f"quality: {agreement_text(agreement.swapped())}", tone=AGREEMENT_TONES.get(agreement.finding, "dim")
+        )
     for parity in found.parities:
         tone = PARITY_TONES.get(parity.finding, "warn")
-        yield Line.of(f"parity at {parity.at}: {parity.sentence}", tone=tone)
+        yield Line.of(f"parity at {parity.at}: {parity_text(parity)}", tone=tone)
 
 
 def pairs_blocks(answer: Answer, *, width: int) -> Iterator[Block]:

@@ -10,6 +10,7 @@ from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
 from servebench.analysis.verdict.within_run import WITHIN_RUN
+from servebench.report.wording.quality import agreement_text
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent
 
@@ -230,7 +231,7 @@ def gate_failures(gate: Gate) -> list[str]:
     """Return what is worse by more than the limit, a line each."""
     return [
         *(f"{name}: {description_of(row)}" for name, row in gate.regressions),
-        *(f"{name}: {agreement.swapped().sentence}" for name, agreement in gate.quality_losses),
+        *(f"{name}: {agreement_text(agreement.swapped())}" for name, agreement in gate.quality_losses),
     ]
 
 
