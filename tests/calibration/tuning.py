@@ -20,7 +20,7 @@ from servebench.analysis.tuning.answer import change_of, gain_of, recommended, v
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result, Step
 from servebench.analysis.verdict import Difference
-from servebench.util.markdown import table
+from servebench.report.export.markdown import table
 
 CANDIDATES = 24
 CHANGES = 2
