@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -168,12 +167,16 @@ def skipped_exit_code(folder: StudyFolder, runs: Sequence[StoredRun]) -> int:
     return next((exit_code_of(state.status, state.failure) for state in states), 0)
 
 
-def _stored_standing(run: RunFolder) -> Standing:
-    """Return how a run stands, from its state alone."""
+def _stored_standing(run: RunFolder) -> tuple[Standing, RunState | None]:
+    """Return how a run stands, from its state alone, and the state of one that would fail again with its settings."""
     try:
-        return standing_of(read_run(run), whole=True) if run.state.exists() else "unfinished"
+        if not run.state.exists():
+            return "unfinished", None
+        state = read_run(run)
     except StoreError:
-        return "damaged"
+        return "damaged", None
+    mend = state.status == "failed" and remedy_of(state.failure) == "mend"
+    return standing_of(state, whole=True), state if mend else None
 
 
 def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here: bool = False) -> str | None:
@@ -193,24 +196,15 @@ def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here
 def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool = False) -> None:
     """Print, as the last line, the command that continues a study that is not whole; before it, or instead of it, the command of
     runs that would fail again with their settings."""
-    standings = {name: _stored_standing(folder.run(name)) for name in names}
-    wrong = {name: run for name in names if (run := _to_mend(folder.run(name))) is not None}
-    left = [standing for name, standing in standings.items() if name not in wrong]
-    open_runs = sum(standing != "finished" for standing in standings.values())
-    counted = f"{short_id(folder.name)}: unfinished runs: {open_runs} of {len(standings)}"
+    found = [_stored_standing(folder.run(name)) for name in names]
+    wrong = [state for _, state in found if state is not None]
+    left = [standing for standing, state in found if state is None]
+    open_runs = sum(standing != "finished" for standing, _ in found)
+    counted = f"{short_id(folder.name)}: unfinished runs: {open_runs} of {len(found)}"
     if wrong:
         # a stored command has no secrets
-        words = read_study(folder).words if len(wrong) == len(standings) else next(iter(wrong.values())).overrides
+        words = read_study(folder).words if len(wrong) == len(found) else wrong[0].overrides
         again = command_again(words)
         sys.stderr.write(f"{counted}; the same settings would fail again; mend the argument in:\n{again}\n")
     if (command := continue_command(folder, left, here=here)) is not None:
         sys.stderr.write(f"{counted}; to continue:\n{command}\n")
-
-
-def _to_mend(run: RunFolder) -> RunState | None:
-    """Return the state of a run that would fail again with its settings; None for another one."""
-    with suppress(StoreError):
-        state = read_run(run) if run.state.exists() else None
-        if state is not None and state.status == "failed" and remedy_of(state.failure) == "mend":
-            return state
-    return None

@@ -197,27 +197,24 @@ class Tuner(StoredTune):
             return False
         spaces = stored_spaces(self.state, self.registry)
         found: list[StoredCandidate] = []
+        said: list[CandidateProposed] = []
         for stock in () if self.state.question.only else stocks:
-            job = self.job(stock)
             option = stock.candidate.engine
-            space = spaces.get(option, TuneSpace(engine=option, file=""))
-            found += proposed_candidates(
-                *((*self.state.candidates, *found), self._proposals(stock), job, self.registry),
-                space=space,
+            own = proposed_candidates(
+                *((*self.state.candidates, *found), self._proposals(stock), self.job(stock), self.registry),
+                space=spaces.get(option, TuneSpace(engine=option, file="")),
                 guarded=bool(self.state.quality),
                 here=not self.session.state.launcher,
             )
+            found += own
+            said += [CandidateProposed(stock.candidate.name, one.candidate.note) for one in own]
         others = self.state.candidates[len(stocks) :]
         self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
         write_tune(self.folder, self.state, self.session.state)
-        for one in found:
-            self.session.events(CandidateProposed(self._stock_name(stocks, one), one.candidate.note))
+        for one in said:
+            self.session.events(one)
         self.race = self.new_race()
         return True
-
-    def _stock_name(self, stocks: Sequence[StoredCandidate], proposed: StoredCandidate) -> str:
-        """What the stock settings of a proposal's engine are called."""
-        return next(one.candidate.name for one in stocks if one.candidate.engine == proposed.candidate.engine)
 
     def _proposals(self, stock: StoredCandidate) -> list[tuple[str, str]]:
         """What the finding of limits proposes for measured stock settings: pairs of an override and why."""
