@@ -12,6 +12,7 @@ from servebench.analysis.pairing import pair_runs
 from servebench.analysis.run_comparison import compare_speed, seconds_per_start
 from servebench.analysis.verdict.one_start import starts_may_differ
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
+from servebench.contracts.level import Level
 from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
 from servebench.report.wording.comparison import summary_of
 from servebench.store import studies as read
@@ -41,7 +42,7 @@ def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
     )
     assert [one.workload for one in found.workloads] == ["unique", "rag_prefix"]
     for one in found.workloads:
-        assert one.levels == ("1", "8")
+        assert one.levels == (Level(1), Level(8))
         assert [column.label for column in one.columns] == ["slow", "fast"]
         assert [cell.best for column in one.columns for cell in column.cells.values()] == [False, False, True, True]
         assert {(lead.best, lead.rival.label, lead.clear, lead.verdict) for lead in one.leads} == {
@@ -70,7 +71,7 @@ def test_a_lead_over_a_run_with_equal_settings_is_not_called_one_of_different_se
 def test_a_lead_says_what_the_comparison_of_the_same_pair_says(make_study):
     path = make_study((FAST, load()), (SLOW, load()))
     found = answer(path)
-    row = next(row for row in found.comparisons[0].rows if row.level == "8")
+    row = next(row for row in found.comparisons[0].rows if row.level == Level(8))
     lead = found.workloads[0].leads[-1]
     # compare has the slow one as the candidate
     assert lead.size == pytest.approx(1 / (1 + row.effect) - 1)
@@ -324,7 +325,7 @@ def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):
     slow = replace(first, output_throughput_tok_s=first.output_throughput_tok_s / 20)
     run = replace(runs[0], rows=lambda: [slow, *others])
     (told,) = [one for one in concluded([run]).caveats if one.kind is CaveatKind.OUT_OF_LINE]
-    assert (told.label, told.level, told.heavier) == ("fast", "1", "2")
+    assert (told.label, told.level, told.heavier) == ("fast", Level(1), Level(2))
 
 
 def test_pairs_are_within_a_workload_and_all_of_them(make_study):
@@ -370,7 +371,7 @@ def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):
     runs[2] = replace(runs[2], rows=lambda: rows)
     (workload,) = concluded(runs).workloads
     assert [lead.clear for lead in workload.leads] == [True, True]
-    assert {level: cell.best for level, cell in workload.columns[0].cells.items()} == {"1": True, "8": False}
+    assert {level: cell.best for level, cell in workload.columns[0].cells.items()} == {Level(1): True, Level(8): False}
 
 
 @pytest.mark.parametrize(
@@ -415,8 +416,8 @@ def test_a_warning_of_some_starts_says_of_how_many(make_study):
 def test_levels_are_shown_by_load_however_they_were_measured(make_study):
     """A search measures them in its own order."""
     (found,) = answer(make_study((FAST, load(levels=(8, 16, 4))))).workloads
-    assert found.levels == ("4", "8", "16")
-    assert list(found.columns[0].cells) == ["4", "8", "16"]
+    assert found.levels == (Level(4), Level(8), Level(16))
+    assert list(found.columns[0].cells) == [Level(4), Level(8), Level(16)]
 
 
 def test_a_lead_that_rests_on_earlier_starts_says_so(make_study):

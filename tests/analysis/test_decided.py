@@ -25,6 +25,7 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.warnings.catalog import NOT_STATIONARY
+from servebench.contracts.level import Level
 from servebench.contracts.settings import StudySettings
 from servebench.report.wording.answer import sentence_of
 from servebench.report.wording.comparison import summary_of, text_of
@@ -61,7 +62,7 @@ def conclusions(path, **options):
 def test_two_starts_that_decide_are_a_verdict_on_every_screen(make_study):
     path = make_study((engine("a"), load(2)), (engine("b", 1.1), load(2, seed=1)))
     decision, workload, (compared,), batch = conclusions(path)
-    assert decision.pairs[0].levels == {"4": "slower"}
+    assert decision.pairs[0].levels == {Level(4): "slower"}
     assert (workload.leads[0].clear, workload.leads[0].verdict, workload.leads[0].best) == (True, True, "a")
     assert (compared.result, compared.margin) == ("slower", 0.03)
     assert (batch.outcome, batch.best.entrant.run_id) == ("best", "study/00_a_unique")
@@ -74,9 +75,9 @@ def test_the_margin_of_the_study_is_that_of_every_screen(make_study, margin, ver
     """A difference of 4% matters to a study whose margin is 2%, though it is below the usual 5%."""
     path = make_study((engine("a"), load(6, margin=margin)), (engine("b", 1.04), load(6, margin=margin, seed=1)))
     decision, workload, (compared,), batch = conclusions(path)
-    assert decision.pairs[0].levels == {"4": verdict}
+    assert decision.pairs[0].levels == {Level(4): verdict}
     assert workload.leads[0].clear is clear
-    assert workload.columns[0].cells["4"].best is clear
+    assert workload.columns[0].cells[Level(4)].best is clear
     assert compared.result is verdict
     # the rules of `recommend` have a margin of their own, 5%
     assert batch.outcome == "no clear difference"
@@ -100,7 +101,7 @@ def test_an_open_decision_is_open_on_every_screen(make_study):
     wild = {"run_sd": 0.05}
     path = make_study((engine("a", **wild), load(2)), (engine("b", 1.04, **wild), load(2, seed=1)))
     decision, workload, (compared,), batch = conclusions(path)
-    assert decision.pairs[0].levels == {"4": OPEN}
+    assert decision.pairs[0].levels == {Level(4): OPEN}
     assert not workload.leads[0].clear
     assert compared.result == "not enough data"
     assert "not decided" in summary_of(compared)
@@ -121,7 +122,7 @@ def test_what_is_decided_by_doubtful_points_is_provisional_until_it_is_accepted(
     doubts = [NOT_STATIONARY.issue("x")]
     path = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1)), doubts=doubts)
     decision, workload, (compared,), batch = conclusions(path)
-    assert decision.pairs[0].levels == {"4": "slower"}
+    assert decision.pairs[0].levels == {Level(4): "slower"}
     assert (compared.result, compared.rows[0].result, compared.rows[0].competes) == ("not enough data", "slower", False)
     assert summary_of(compared).startswith("provisional: ")
     assert workload.leads[0].codes == ("not_stationary",)
@@ -135,7 +136,7 @@ def test_of_three_engines_two_are_tied(make_study):
         for i, (name, slow) in enumerate((("a", 1.0), ("b", 1.001), ("c", 1.2)))
     ]
     decision, workload, compared, batch = conclusions(make_study(*runs))
-    verdicts = {(one.baseline, one.candidate): one.levels["4"] for one in decision.pairs}
+    verdicts = {(one.baseline, one.candidate): one.levels[Level(4)] for one in decision.pairs}
     assert verdicts["a", "c"] == verdicts["b", "c"] == "slower"
     assert verdicts["a", "b"] in (OPEN, EQUAL)
     assert not workload.leads[0].clear
@@ -272,12 +273,12 @@ def test_more_budget_lifts_the_most_starts_and_keeps_what_was_decided(make_study
 VOID_NAMES = {"once": "c4-r5", "twice": "c4-r5-a1", "three times": "c4-r5-a2"}
 
 
-def with_void(path, name, *, repeat=5, levels=("4",)):
+def with_void(path, name, *, repeat=5, levels=(4,)):
     """A stored study in which a point of the second run is void, after so many attempts."""
     study = read.load_study(path)
     rows = [
         replace(row, verdict="void", doubts=("errors",), point=name)
-        if row.repeat == repeat and row.level_label in levels
+        if row.repeat == repeat and row.concurrency in levels
         else row
         for row in study.runs[1].point_rows
     ]
@@ -299,10 +300,10 @@ def test_a_void_point_keeps_a_level_open_until_the_third(make_study, tried, verd
         (engine("a", **wild), load(6, levels=(2, 4))), (engine("b", 1.02, **wild), load(6, levels=(2, 4), seed=1))
     )
     whole, found = decide_study(read.load_study(path)), decide_study(with_void(path, VOID_NAMES[tried]))
-    assert whole.pairs[0].levels == {"2": OPEN, "4": OPEN}
-    assert found.pairs[0].levels == {"2": OPEN, "4": verdict}
-    assert found.pairs[0].open_levels == (("2", "4") if verdict is OPEN else ("2",))
-    (throughput,) = [one for one in found.pairs[0].rows if one.level == "4" and one.metric is METRICS[0]]
+    assert whole.pairs[0].levels == {Level(2): OPEN, Level(4): OPEN}
+    assert found.pairs[0].levels == {Level(2): OPEN, Level(4): verdict}
+    assert found.pairs[0].open_levels == ((Level(2), Level(4)) if verdict is OPEN else (Level(2),))
+    (throughput,) = [one for one in found.pairs[0].rows if one.level == Level(4) and one.metric is METRICS[0]]
     assert (throughput.looked, throughput.starts.baseline.size) == (4, 5)
     assert said in text_of(throughput.reasons)
     assert "errors" in text_of(throughput.reasons)
@@ -315,7 +316,7 @@ def test_a_void_point_keeps_a_level_open_until_the_third(make_study, tried, verd
 def test_a_level_whose_first_start_is_void_has_no_numbers(make_study, name, verdict):
     path = make_study((engine("a"), load(1)), (engine("b", 1.02), load(1, seed=1)))
     (pair,) = decide_study(with_void(path, name, repeat=0)).pairs
-    assert pair.levels == {"4": verdict}
+    assert pair.levels == {Level(4): verdict}
     assert [one.effect for one in pair.rows] == [None]
 
 
@@ -323,7 +324,7 @@ def test_what_was_decided_before_a_void_point_stays_decided_on_every_screen(make
     path = make_study((engine("a"), load(3)), (engine("b", 1.2), load(3, seed=1)))
     study = with_void(path, "c4-r2-a2", repeat=2)
     decision = decide_study(study)
-    assert decision.pairs[0].levels == {"4": "slower"}
+    assert decision.pairs[0].levels == {Level(4): "slower"}
     (compared,) = conclude(study.runs, [study]).answer.comparisons
     assert compared.result == "slower"
     assert {row.metric.name for row in compared.rows if row.result == "slower"} == {

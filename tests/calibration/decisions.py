@@ -14,6 +14,7 @@ from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.looks import DECIDING, decide, looks_until
 from servebench.analysis.verdict.model import SLOWER, Comparison, Side, VerdictKind
 from servebench.analysis.verdict.starts import spread_of
+from servebench.contracts.level import Level
 
 MARGIN = 0.03
 FIXED_STARTS = 5
@@ -50,7 +51,7 @@ COST = Promise(
     kind="bias",
 )
 
-Stored = Mapping[tuple[str, str], Sequence[float]]
+Stored = Mapping[tuple[Level, str], Sequence[float]]
 """The logarithms of each metric at each level of earlier starts; empty where none are known."""
 
 
@@ -75,8 +76,8 @@ def _stored(spread: float) -> Stored:
     """Return what earlier starts of the set-up have measured."""
     rows = simulate_run(PLANT.planted(start_sd=spread), "stored", seed=1, starts=STORED).rows
     return {
-        (level, metric.name): [float(np.log(row[metric.name])) for row in rows if row.level_label == level]
-        for level in dict.fromkeys(row.level_label for row in rows)
+        (level, metric.name): [float(np.log(row[metric.name])) for row in rows if row.level == level]
+        for level in dict.fromkeys(row.level for row in rows)
         for metric in DECIDING
     }
 

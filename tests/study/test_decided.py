@@ -9,6 +9,7 @@ from servebench.analysis.decided import StudyDecision
 from servebench.analysis.verdict.looks import DECIDING
 from servebench.analysis.verdict.model import EQUAL, FASTER, OPEN, Comparison, ComparisonRow, StartValues
 from servebench.config import Job
+from servebench.contracts.level import Level
 from servebench.contracts.notices import PointVoid, Void
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
@@ -56,7 +57,7 @@ class Runs:
             done = min(map(len, found)) >= self.starts and not any(
                 one.verdict == "void" for own in found for one in own
             )
-            row = ComparisonRow(level=level[1:], metric=DECIDING[0], baseline=None, candidate=None)
+            row = ComparisonRow(level=Level(int(level[1:])), metric=DECIDING[0], baseline=None, candidate=None)
             rows.append(row.judged(FASTER if done else OPEN))
         ids = [f"s/{name}" for name in NAMES]
         return StudyDecision(
@@ -155,7 +156,7 @@ def test_void_points_of_a_turn_are_dropped_until_the_third(name, recorded, kept,
 def found_open(starts, *names):
     """What is decided when the level of these two runs is open after so many starts; without names nothing is open."""
     values = StartValues(baseline=np.zeros(starts), candidate=np.zeros(starts), paired=False)
-    row = ComparisonRow(level="1", metric=DECIDING[0], baseline=1.0, candidate=1.0, starts=values)
+    row = ComparisonRow(level=Level(1), metric=DECIDING[0], baseline=1.0, candidate=1.0, starts=values)
     row = replace(row.judged(OPEN if names else EQUAL), looked=starts)
     ids = [f"s/{name}" for name in names or NAMES]
     return StudyDecision(

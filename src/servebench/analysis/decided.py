@@ -34,6 +34,7 @@ from servebench.analysis.verdict.reasons import (
     without_repeats,
 )
 from servebench.contracts.labels import run_labels
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
@@ -70,7 +71,7 @@ class StudyDecision:
     labels: Mapping[str, str]
     ended: bool = False
 
-    def open_levels(self, run: str, others: Iterable[str]) -> set[str]:
+    def open_levels(self, run: str, others: Iterable[str]) -> set[Level]:
         """Return the levels of a run that are still open against one of these others."""
         partners = set(others)
         return {
@@ -263,10 +264,10 @@ def _spread(rows: Sequence[PointRow]) -> RunSpread:
     Analysis of variance of the logarithms by start and level, one value each (Searle, Casella and McCulloch 1992, "Variance
     Components", chapter 4), over the starts that measured all levels.
     """
-    levels: dict[str, dict[str | None, list[float]]] = {}
+    levels: dict[Level, dict[str | None, list[float]]] = {}
     for row in rows:
         if row.output_throughput_tok_s:
-            own = levels.setdefault(row.level_label, {})
+            own = levels.setdefault(row.level, {})
             own.setdefault(row.start_id, []).append(float(np.log(row.output_throughput_tok_s)))
     starts = list(dict.fromkeys(name for found in levels.values() for name in found))
     whole = [name for name in starts if all(name in found for found in levels.values())]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from servebench.contracts.point_row import level_words
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.errors import ConfigError
 from servebench.util.figures import MISSING, number
@@ -127,19 +127,19 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
                     candidate=values[1],
                     matters=matters,
                     reason=reason,
-                    where=level_words(worst),
+                    where=worst.words,
                 )
             )
     return tuple(found)
 
 
-def _means(run: RunData, column: str) -> dict[str, float]:
+def _means(run: RunData, column: str) -> dict[Level, float]:
     """Return the mean of a column by level, of points that have it."""
-    values: dict[str, list[float]] = {}
+    values: dict[Level, list[float]] = {}
     for row in run.point_rows:
         value = row.get(column)
         if value and row.verdict != "void":
-            values.setdefault(row.level_label, []).append(float(value))
+            values.setdefault(row.level, []).append(float(value))
     return {level: float(np.mean(one)) for level, one in values.items()}
 
 

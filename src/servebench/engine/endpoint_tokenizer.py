@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from servebench.engine.supervisor.probe import http_error_reason, response_json
+from servebench.engine.supervisor.endpoint import http_error_reason, response_json
 from servebench.engine.truncation import PARALLEL, ExactTokenizer
 from servebench.protocol.errors import error_text
 from servebench.util.bounded_http import client

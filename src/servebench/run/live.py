@@ -8,13 +8,14 @@ from pathlib import Path
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.events import Activity, Doing, Events
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, UNANSWERED, last_failure
-from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of
+from servebench.run.phase import discard_spools, drive_phase, records_of
 from servebench.run.requests import target_of
 from servebench.run.watchdog import Watcher
 from servebench.store.layout import RunFolder
@@ -36,6 +37,7 @@ class LiveLoad:
     folder: RunFolder
     events: Events
     timeout_s: float
+    api: str = "chat"
     nodes: Sequence[str] = ()
     _spools: Sequence[Path] = field(default=(), init=False)
 
@@ -46,9 +48,9 @@ class LiveLoad:
 
     def _failing(self) -> str | None:
         # its client is imported for that only
-        from servebench.engine.supervisor.probe import failing
+        from servebench.engine.supervisor.endpoint import failing
 
-        return failing(self.running, self.engine, min(self.timeout_s, ASK_TIMEOUT_S))
+        return failing(self.running, self.engine, self.api, min(self.timeout_s, ASK_TIMEOUT_S))
 
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1

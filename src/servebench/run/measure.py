@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from servebench.analysis.disturbance import SOURCES, find_disturbances
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.events import Activity, Doing
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.load.coordinator.share import usable_cores, worker_count
@@ -21,13 +22,14 @@ from servebench.load.plan.schedule import (
     with_edges,
 )
 from servebench.measure.derive import count_missing
+from servebench.protocol.kinds.table import kind_of
 from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.ledger import entry
 from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
 from servebench.run.outcome import SILENCE_MARGIN_S
-from servebench.run.phase import PhaseFacts, references_of
-from servebench.run.point import PointEvidence, build_point, planned_count
+from servebench.run.phase import references_of
+from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
 from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
@@ -53,9 +55,8 @@ def measure_level(session: RunSession, level: Level) -> tuple[Point, PointEviden
         facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
         report, answered = _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
         if report.stopped:
-            evidence = _evidence(session, level, report, facts, planned=0)
-            point = build_point(evidence, extra=_warnings(session, level, report))
-            return point, evidence
+            evidence = _evidence(session, level, report, facts)
+            return build_point(evidence, extra=_warnings(session, level, report)), evidence
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
         answer_s = mean_answer_s(answered)
         level = with_edges(level, session.settings.load, answer_s)
@@ -76,11 +77,11 @@ def measure_level(session: RunSession, level: Level) -> tuple[Point, PointEviden
         report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
     readings = [*sampler.readings(), *session.load.readings()]
     session.telemetry.add_failures(sampler)
-    session.writer.append_telemetry(readings, run_id=session.run_id, point=level.point)
-    measured = {"requests": prompts.requests, "records": records, "readings": readings}
-    evidence = _evidence(session, level, report, facts, planned=planned_count(level, report), **measured)
-    point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)])
-    return point, evidence
+    session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
+    evidence = replace(
+        _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
+    )
+    return build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)]), evidence
 
 
 def mean_answer_s(records: Sequence[Record]) -> float | None:
@@ -89,21 +90,17 @@ def mean_answer_s(records: Sequence[Record]) -> float | None:
     return sum(times) / len(times) if times else None
 
 
-def _evidence(
-    session: RunSession, level: Level, report: PhaseReport, facts: PhaseFacts, *, planned: int, **measured: Any
-) -> PointEvidence:
-    """Return what a point is built from. `measured` are its requests, records and readings."""
+def _evidence(session: RunSession, level: Level, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
+    """Return what a point is built from, so far without its records."""
     return PointEvidence(
         settings=session.settings,
         level=level,
-        engine=session.engine,
-        emulated=session.launcher.emulated,
+        engine=session.lease.engine,
+        emulated=session.lease.launcher.emulated,
         facts=facts,
         report=report,
-        planned=planned,
         tokenizer=session.tokenizer,
-        floor=session.floor,
-        **{"records": (), **measured},
+        floor=session.request.floor,
     )
 
 
@@ -122,8 +119,8 @@ def _warnings(session: RunSession, level: Level, report: PhaseReport, records: S
         warnings.append(catalog.SUPPLY_EXHAUSTED.issue(message))
     warnings += missing_timings(session.settings.engine, records)
     # the GPU of a server on another machine, and of an emulated one, is known only from the config
-    if session.launcher.local and not session.launcher.emulated:
-        gpu = wrong_gpu(session.settings, session.gpus)
+    if session.lease.launcher.local and not session.lease.launcher.emulated:
+        gpu = wrong_gpu(session.settings, session.request.gpus)
         warnings += [gpu] if gpu is not None else []
     return warnings
 
@@ -143,7 +140,7 @@ def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = Tru
         try:
             return list(count_missing(records, session.tokenizer.count))
         except EngineError:
-            if wait and awaited_death(session.running) is None:
+            if wait and awaited_death(session.lease.running) is None:
                 raise
     return list(records)
 
@@ -170,13 +167,15 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
     state = session.settings.workload.cache
     if state != "cold":
         return state, []
-    if session.engine.reset_path is None:
+    if session.lease.engine.reset_path is None:
         return "salted", []
-    session.events(Doing(Activity.EMPTYING_CACHE, session.engine.name))
+    session.request.events(Doing(Activity.EMPTYING_CACHE, session.lease.engine.name))
     reason = session.load.reset_cache()
     if reason is None:
         return "reset", []
-    message = f"{session.engine.name} did not empty its prefix cache ({reason}); only the salt keeps prompts out of it"
+    message = (
+        f"{session.lease.engine.name} did not empty its prefix cache ({reason}); only the salt keeps prompts out of it"
+    )
     return "salted", [catalog.CACHE_NOT_RESET.issue(message)]
 
 
@@ -190,9 +189,9 @@ def _prepare_fillers(session: RunSession, level: Level, prompts: SizedPrompts) -
 
 
 def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: bool = False) -> SizedPrompts:
-    session.events(Doing(Activity.MAKING_PROMPTS, count=count))
-    if session.uses:
-        stream = f"{stream}-use{session.uses}"
+    session.request.events(Doing(Activity.MAKING_PROMPTS, count=count))
+    if session.lease.uses:
+        stream = f"{stream}-use{session.lease.uses}"
     return session.prompts.prompts(count, stream, whole=whole)
 
 
@@ -207,15 +206,18 @@ def _facts(
 ) -> PhaseFacts:
     """Return the facts of a phase that sends these prompts and, to keep its level, these fillers."""
     sent = (*prompts.requests, *fillers)
+    api = session.settings.workload.api
     return PhaseFacts(
-        run_id=session.run_id,
+        run_id=session.request.run_id,
         point=level.point,
         warmup=warmup,
         concurrency=level.concurrency,
         rate=level.rate,
         repeat=level.repeat,
         planned={one.request_id: (one.prompt_tokens, one.output_tokens, one.exact_output) for one in sent},
-        engine_version=session.running.version,
+        api=api,
+        apis={one.request_id: name for one in sent if (name := kind_of(one).name) != api},
+        engine_version=session.lease.running.version,
         cache_state=cache_state,
         tokenizer_name=prompts.tokenizer,
         tokenizer_exact=prompts.exact,
@@ -224,7 +226,7 @@ def _facts(
         references=references_of(prompts.requests),
         trace_headers=session.settings.sends_trace_headers,
         keep_ids=session.settings.engine.request_timings == "after_load",
-        timings_of=session.engine.name if session.settings.engine.request_timings else None,
+        timings_of=session.lease.engine.name if session.settings.engine.request_timings else None,
     )
 
 
@@ -247,11 +249,17 @@ def _run_phase(
     duration_s = None if warmup else level.duration_s
     driver = session.load
     watch = Watcher(
-        session.events, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=driver.ask
+        session.request.events,
+        session.lease.running,
+        label,
+        plan.measured,
+        duration_s,
+        patience_s=patience_s,
+        ask=driver.ask,
     )
     workers = _workers(session, level, plan, warmup=warmup)
-    if session.spans is not None:
-        session.spans.discard()
+    if session.lease.spans is not None:
+        session.lease.spans.discard()
     try:
         report, records = driver.drive(plan, facts, watch, looks, workers=workers)
         if not warmup and report.stopped is None:
@@ -276,12 +284,14 @@ def _plan(
 ) -> PointPlan:
     """Return what the load of a phase sends, and how."""
     load, seed = session.settings.load, session.settings.workload.seed
-    planned = planned_requests(session.engine, session.running, session.settings, requests, facts.trace)
+    planned = planned_requests(session.lease.engine, session.lease.running, session.settings, requests, facts.trace)
     if not facts.warmup:
         planned = schedule_requests(level, load, planned, seed)
     fillers = len(facts.fillers)
     plan = point_plan(level, load, planned, warmup=facts.warmup, answer_s=answer_s, seed=seed, fillers=fillers)
-    reader = ANSWER_READER if any(request.holes for request in planned) else plan.reader
+    # those whose answers other prompts need are of one kind
+    kind = next((kind_of(request) for request in requests if request.answers), None)
+    reader = plan.reader if kind is None else f"{ANSWER_READER} {kind.name}"
     return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
 
 

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import write_text
+from servebench.store.files import object_in, read_stored, write_text
 from servebench.store.seal import FIELD, Origin, origin_of, signed
 from servebench.store.versions import upgraded
-from servebench.util.bounded_file import read_json
+from servebench.util.bounded_file import STATE_BYTES_MAX
 from servebench.util.children import child_environment
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact
@@ -125,7 +125,7 @@ def capture_packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def capture_git(folder: Path) -> dict[str, Any] | None:
+def capture_git(folder: Path) -> dict[str, object] | None:
     """Return the commit of the folder in which the command was given, and whether it had changes (null: unknown); None
     outside a checkout.
 
@@ -154,12 +154,12 @@ def capture_git(folder: Path) -> dict[str, Any] | None:
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the SHA-256 of plain data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def file_facts(path: str | None) -> dict[str, Any] | None:
+def file_facts(path: str | None) -> dict[str, object] | None:
     """Return size and time of change of a model file or folder; None when none is named or it is not here."""
     if path is None:
         return None
@@ -211,12 +211,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def read_signed_manifest(path: Path) -> tuple[dict[str, Any], Origin]:
     """Return a manifest and where it is from. Raises StoreError."""
     try:
-        manifest = read_json(path)
-    except OSError as error:
-        raise StoreError(f"the manifest {path} cannot be read: {reason_of(error)}") from error
-    except ValueError as error:
-        raise StoreError(f"the manifest {path} is no JSON: {error}") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
+        manifest = object_in(read_stored(path, STATE_BYTES_MAX), path)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
+    if not isinstance(manifest.get("config"), dict):
         raise StoreError(
             f"{path} is not the manifest of a run: it has no config; give the manifest.json of a run's folder"
         )

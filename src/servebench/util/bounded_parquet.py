@@ -66,9 +66,10 @@ def read_parquet(
 def _fitted(table: pa.Table, schema: pa.Schema, only: tuple[str, str] | None) -> pa.Table:
     """Return a table with the columns of `schema`, nulls for those that it lacks, and the rows in which `only` is so."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if only is not None:
+        import pyarrow.compute as pc
+
         table = table.filter(pc.equal(table.column(only[0]).cast(pa.string()), only[1]))
     return pa.table([_column(table, field) for field in schema], schema=schema)
 

@@ -9,6 +9,7 @@ from servebench.analysis.advice import recommend_runs
 from servebench.analysis.conclude import conclude
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
+from servebench.contracts.level import Level
 from servebench.contracts.results import Doubt
 from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
@@ -117,7 +118,7 @@ def test_the_slo_point_is_the_highest_load_that_meets_it_and_a_tighter_limit_may
     found = answers((alpha, {}), (beta, {}))["interactive"]
     assert found.outcome == "best", found.why
     assert found.best.entrant.engine == "alpha"
-    assert found.best.slo_at == "16"
+    assert found.best.slo_at == Level(16)
     assert any("TTFT" in line and "250 ms" in line and "beta" in line for line in map(reason_text, found.changes))
     assert any("still met the limits at its highest load" in line for line in map(reason_text, found.changes))
 
@@ -301,7 +302,7 @@ def test_rules_are_the_users_to_edit(answers, tmp_path):
     path.write_text("use_cases:\n  mine:\n    measure: lowest_load\n    metric: ttft_ms_p99\n    workloads: [uni*]\n")
     found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2}, {}), rules=load_rules(path))
     assert list(found) == ["mine"]
-    assert found["mine"].best.at == "1"
+    assert found["mine"].best.at == Level(1)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from servebench.analysis.verdict.families import Asked, cauchy_combination, corr
 from servebench.analysis.verdict.model import METRICS, ComparedPoint, Side, StartSpread, StartValues
 from servebench.analysis.verdict.starts import EarlierStarts, FixedStarts, spread_of
 from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.wording.comparison import summary_of, verdict_of
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
-LEVELS = ("1", "4", "8", "16")
+LEVELS = (1, 4, 8, 16)
 FIVE = {"starts": 5, "requests": 60}
 
 
@@ -46,11 +47,11 @@ def quick_side(rng, *, starts, start_sd, slow=1.0, requests=60):
         pace = slow * np.exp(rng.normal(0, start_sd))
         for level in LEVELS:
             wander = np.exp(rng.normal(0, 0.005))
-            base = np.random.default_rng((start, int(level))).lognormal(3, 0.5, requests)
+            base = np.random.default_rng((start, level)).lognormal(3, 0.5, requests)
             noise = rng.lognormal(0, 0.03, (3, requests))
             points.append(
                 ComparedPoint(
-                    level=level, repeat=start, verdict="valid", start_id=f"s{start}",
+                    level=Level(level), repeat=start, verdict="valid", start_id=f"s{start}",
                     request_ids=tuple(map(str, range(requests))), sizes=np.ones(requests),
                     failed=np.zeros(requests, dtype=bool), ttft_ms=base * pace * wander * noise[0],
                     tpot_ms=10 * pace * wander * noise[1], e2e_ms=30 * base * pace * wander * noise[2],
@@ -109,7 +110,7 @@ def test_a_slowdown_of_five_percent_is_found_with_five_starts():
 def test_starts_known_from_earlier_runs_give_a_single_start_a_verdict():
     rng = np.random.default_rng(3)
     a, b = quick_side(rng, starts=1, start_sd=0.0), quick_side(rng, starts=1, start_sd=0.0, slow=1.2)
-    known = {(level, "tpot_ms_p50"): StartSpread(sd=0.01, count=8) for level in LEVELS}
+    known = {(Level(level), "tpot_ms_p50"): StartSpread(sd=0.01, count=8) for level in LEVELS}
     found = one(replace(a, spreads=known), replace(b, spreads=known))
     assert {row.result for row in found.rows if row.metric.name == "tpot_ms_p50"} == {"slower"}
     assert found.result == "slower"

@@ -29,6 +29,7 @@ from servebench.analysis.verdict.model import (
     StartSpread,
     StartValues,
 )
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS
 
@@ -37,11 +38,11 @@ NOBODY = Side(name="", samples=())
 MARGIN = 0.03
 
 
-def row(metric, baseline, candidate, level="1", paired=True):
+def row(metric, baseline, candidate, users=1, paired=True):
     """A question with these values (logarithms) of each start."""
     starts = StartValues(baseline=np.array(baseline), candidate=np.array(candidate), paired=paired)
     return with_prior(
-        ComparisonRow(level=level, metric=metric, baseline=1.0, candidate=1.0, starts=starts), NOBODY, NOBODY
+        ComparisonRow(level=Level(users), metric=metric, baseline=1.0, candidate=1.0, starts=starts), NOBODY, NOBODY
     )
 
 
@@ -90,16 +91,16 @@ def test_going_on_after_the_most_starts_keeps_the_error(most):
 def test_a_metric_is_decided_as_soon_as_its_starts_suffice(shift, sd, count, verdict, starts):
     found = decided([row(E2E, noise(1, sd, count), noise(2, sd, count, shift))])
     assert (found.rows[0].result, found.rows[0].looked) == (verdict, starts)
-    assert found.levels == {"1": verdict}
+    assert found.levels == {Level(1): verdict}
 
 
 def test_earlier_starts_of_a_set_up_that_both_sides_have_count_once():
     """Two runs of one engine find the same starts in the outputs folder."""
     starts = StartValues(baseline=np.zeros(2), candidate=np.zeros(2), paired=True)
-    plain = ComparisonRow(level="1", metric=E2E, baseline=1.0, candidate=1.0, starts=starts)
+    plain = ComparisonRow(level=Level(1), metric=E2E, baseline=1.0, candidate=1.0, starts=starts)
 
     def known(*spreads):
-        sides = [Side(name="", samples=(), spreads={("1", E2E.name): one}) for one in spreads]
+        sides = [Side(name="", samples=(), spreads={(Level(1), E2E.name): one}) for one in spreads]
         return with_prior(plain, *sides).starts.known
 
     same = StartSpread(sd=0.01, count=8)
@@ -108,30 +109,30 @@ def test_earlier_starts_of_a_set_up_that_both_sides_have_count_once():
 
 
 def test_higher_throughput_is_faster():
-    assert decided([row(THROUGHPUT, [0.0] * 2, [0.1] * 2)]).levels == {"1": "faster"}
+    assert decided([row(THROUGHPUT, [0.0] * 2, [0.1] * 2)]).levels == {Level(1): "faster"}
 
 
 def test_few_starts_say_nothing_about_ttft():
     """Streams may be in step for all of a start: the TTFT then has one of two values."""
     few, six = (decided([row(TTFT, [0.0] * count, [0.5] * count)]) for count in (4, 6))
-    assert (few.levels, six.levels) == ({"1": OPEN}, {"1": "slower"})
+    assert (few.levels, six.levels) == ({Level(1): OPEN}, {Level(1): "slower"})
 
 
 def test_one_metric_that_differs_decides_a_level_and_equal_takes_all():
     slower = row(E2E, [0.0] * 4, [0.1] * 4)
     same = row(THROUGHPUT, [0.0] * 4, [0.0] * 4)
     wide = row(TTFT, noise(1, 0.1, 4), noise(2, 0.1, 4))
-    assert decided([slower, wide]).levels == {"1": "slower"}
-    assert decided([same, wide]).open_levels == ("1",)
-    assert decided([slower, row(THROUGHPUT, [0.0] * 4, [0.1] * 4)]).levels == {"1": "mixed"}
-    assert decided([same, row(E2E, [0.0] * 4, [0.0] * 4)]).levels == {"1": EQUAL}
+    assert decided([slower, wide]).levels == {Level(1): "slower"}
+    assert decided([same, wide]).open_levels == (Level(1),)
+    assert decided([slower, row(THROUGHPUT, [0.0] * 4, [0.1] * 4)]).levels == {Level(1): "mixed"}
+    assert decided([same, row(E2E, [0.0] * 4, [0.0] * 4)]).levels == {Level(1): EQUAL}
 
 
 def test_what_cannot_be_compared_is_not_measured_again():
-    nothing = ComparisonRow(level="1", metric=THROUGHPUT, baseline=None, candidate=None)
+    nothing = ComparisonRow(level=Level(1), metric=THROUGHPUT, baseline=None, candidate=None)
     found = decided([nothing])
-    assert (found.levels, found.open_levels) == ({"1": "not compared"}, ())
-    assert decided([nothing, row(E2E, [0.0] * 2, [0.1] * 2)]).levels == {"1": "slower"}
+    assert (found.levels, found.open_levels) == ({Level(1): "not compared"}, ())
+    assert decided([nothing, row(E2E, [0.0] * 2, [0.1] * 2)]).levels == {Level(1): "slower"}
 
 
 def test_more_starts_do_not_change_what_earlier_ones_decided():
@@ -149,7 +150,7 @@ def side_with_warnings(pace, warned):
     base = rng.lognormal(3, 0.1, 60)
     points = [
         ComparedPoint(
-            level="1", repeat=start, verdict="doubtful" if bad else "valid", start_id=f"s{start}",
+            level=Level(1), repeat=start, verdict="doubtful" if bad else "valid", start_id=f"s{start}",
             doubts=("errors",) if bad else (),
             row=PointRow(requests_ok=60, requests_failed=30, start_id=f"s{start}"),
             request_ids=tuple(map(str, range(60))), sizes=np.ones(60), failed=np.zeros(60, dtype=bool),
@@ -189,8 +190,8 @@ def test_an_open_level_says_how_many_starts_would_decide_it():
     for shift in (0.0, 0.04, 0.06):
         spread = np.array([-0.03, 0.03, -0.03, 0.03])
         found = decided([row(E2E, spread, shift - spread, paired=False)])
-        assert found.open_levels == ("1",)
-        needed[shift] = starts_needed(found, "1")
+        assert found.open_levels == (Level(1),)
+        needed[shift] = starts_needed(found, Level(1))
     assert needed[0.0] > needed[0.04] > needed[0.06] > 4
     assert needed[0.06] in LOOKS
 
@@ -210,15 +211,15 @@ def test_going_on_keeps_what_was_decided_and_forecasts_do_not_end_with_the_most_
     assert (first.result, first.looked) == (later.result, later.looked)
     spread = np.array([-0.03, 0.03, -0.03, 0.03, 0.0])
     found = decided([row(E2E, spread, 0.04 - spread, paired=False)], most=5)
-    assert starts_at(found, "1") == 5
-    assert starts_needed(found, "1") in LOOKS[4:]
+    assert starts_at(found, Level(1)) == 5
+    assert starts_needed(found, Level(1)) in LOOKS[4:]
 
 
 def test_levels_that_earlier_looks_decided_support_the_others():
     """A closed test: a level that differs needs no correction for those known to differ."""
-    clear = [row(E2E, [0.0] * 3, [0.2] * 3, level=str(level)) for level in range(3)]
-    close = row(E2E, noise(1, 0.012, 3), noise(2, 0.012, 3, 0.053), level="3")
-    assert decided([*clear, close]).levels["3"] == decided([close]).levels["3"]
+    clear = [row(E2E, [0.0] * 3, [0.2] * 3, users=level) for level in range(3)]
+    close = row(E2E, noise(1, 0.012, 3), noise(2, 0.012, 3, 0.053), users=3)
+    assert decided([*clear, close]).levels[Level(3)] == decided([close]).levels[Level(3)]
 
 
 @pytest.mark.slow
@@ -241,6 +242,6 @@ def _differs(rng, spread, shift, levels_needed=1):
     for level in range(4):
         own = rng.normal(0, 0.008, (2, 8))
         a, b = starts + own
-        rows += [row(THROUGHPUT, -a, -b - shift, str(level)), row(E2E, a, b + shift, str(level))]
+        rows += [row(THROUGHPUT, -a, -b - shift, level), row(E2E, a, b + shift, level)]
     verdicts = list(decided(rows, most=8).levels.values())
     return sum(one not in (OPEN, EQUAL) for one in verdicts) >= levels_needed

@@ -19,6 +19,7 @@ from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import is_wide, type_of
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 
 
@@ -65,8 +66,7 @@ def _workload_answer(
     comparisons: Sequence[Comparison],
 ) -> WorkloadAnswer:
     cells = {run.run_id: _cells(entrants[run.run_id]) if run.run_id in entrants else {} for run in runs}
-    loads = {level.label: level.load for one in entrants.values() for level in one.levels}
-    levels = sorted({level for own in cells.values() for level in own}, key=lambda level: loads[level])
+    levels = sorted({level for own in cells.values() for level in own})
     leads = [lead for level in levels if (lead := find_lead(level, cells, labels, comparisons)) is not None]
     # where fairness refuses a verdict, or a run may be better than its void point, the sentence says what was measured, and
     # nothing is marked
@@ -117,8 +117,8 @@ def _length_text(length: Any) -> str:
     return "" if length is None else setting_text(length)
 
 
-def _cells(entrant: Entrant) -> dict[str, AnswerCell]:
-    return {level.label: _cell(level, entrant) for level in entrant.levels}
+def _cells(entrant: Entrant) -> dict[Level, AnswerCell]:
+    return {level.level: _cell(level, entrant) for level in entrant.levels}
 
 
 def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:

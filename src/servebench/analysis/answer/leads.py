@@ -12,11 +12,12 @@ from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.model import DIFFERENT, EQUAL, Comparison, ComparisonRow
 from servebench.analysis.verdict.one_start import one_start_bound
 from servebench.contracts.labels import RunLabel
+from servebench.contracts.level import Level
 
 
 def find_lead(
-    level: str,
-    cells: Mapping[str, Mapping[str, AnswerCell]],
+    level: Level,
+    cells: Mapping[str, Mapping[Level, AnswerCell]],
     labels: Mapping[str, RunLabel],
     comparisons: Sequence[Comparison],
 ) -> LevelLead | None:
@@ -82,7 +83,7 @@ def _log_distance(upper: float | None, lower: float | None) -> float:
 
 
 def row_between(
-    first: str, rival: str, level: str, comparisons: Iterable[Comparison], metric: str = THROUGHPUT
+    first: str, rival: str, level: Level | None, comparisons: Iterable[Comparison], metric: str = THROUGHPUT
 ) -> ComparisonRow | None:
     """Return the row of two runs for a metric at a level, with the first as the candidate; None where there is none."""
     for one in comparisons:

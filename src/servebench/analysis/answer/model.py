@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.model import FASTER, Comparison, ComparisonRow
 from servebench.analysis.verdict.reasons import MethodKind
 from servebench.analysis.warnings.catalog import type_of
+from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
+
+if TYPE_CHECKING:
+    from servebench.analysis.limits import LimitSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +48,7 @@ class AnswerColumn:
     colour: int
     status: str
     error: str | None
-    cells: Mapping[str, AnswerCell]
+    cells: Mapping[Level, AnswerCell]
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -77,7 +82,7 @@ class Rival:
 class LevelLead:
     """The lead of the best run of a level over its `rivals`, the nearest first. `within`: no two runs differ by more."""
 
-    level: str
+    level: Level
     best: str
     rivals: tuple[Rival, ...]
     within: float | None = None
@@ -167,7 +172,7 @@ class WorkloadAnswer:
 
     workload: str
     facts: tuple[str, ...]
-    levels: tuple[str, ...]
+    levels: tuple[Level, ...]
     columns: tuple[AnswerColumn, ...]
     leads: tuple[LevelLead, ...]
     others: tuple[OtherDifference, ...] = ()
@@ -246,22 +251,14 @@ def labels_of_unequal(found: Sequence[Inequality]) -> list[str]:
 class Purpose(StrEnum):
     """Why to run a command next."""
 
-    FINISH = "finish"
-    """Measure what is missing."""
-    TRY_AGAIN = "try_again"
-    """Try the failed runs again."""
-    MEND = "mend"
-    """Mend the argument that failed."""
-    DECIDE = "decide"
-    """Decide what is open, with `count` more starts of each."""
-    BETTER = "better"
-    """Measure `count` of `of` doubtful points longer."""
-    MORE_STARTS = "more_starts"
-    """Get a verdict from `count` times this study."""
-    UNTIL_DECIDED = "until_decided"
-    """Get a verdict by adding starts until there is one."""
-    CHARTS = "charts"
-    """See all charts."""
+    FINISH = "finish"  # measure what is missing
+    TRY_AGAIN = "try_again"  # try the failed runs again
+    MEND = "mend"  # mend the argument that failed
+    DECIDE = "decide"  # decide what is open, with `count` more starts of each
+    BETTER = "better"  # measure `count` of `of` doubtful points longer
+    MORE_STARTS = "more_starts"  # get a verdict from `count` times this study
+    UNTIL_DECIDED = "until_decided"  # get a verdict by adding starts until there is one
+    CHARTS = "charts"  # see all charts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,18 +277,13 @@ class NextStep:
 class CaveatKind(StrEnum):
     """What holds for a whole answer; in brackets, which fields of a Caveat have a value."""
 
-    IMITATED = "imitated"
-    """The engines are emulated or simulated (`how`)."""
+    IMITATED = "imitated"  # the engines are emulated or simulated (`how`)
     OUT_OF_LINE = "out_of_line"
     """Each user of a run got far less at a level than at a heavier one (`label`, `level`, `heavier`, `factor`)."""
-    ONE_START_EACH = "one_start_each"
-    """The leads are differences of single starts."""
-    NO_VERDICT_YET = "no_verdict_yet"
-    """No lead is a verdict, and more starts may make it one."""
-    BY_EARLIER = "by_earlier"
-    """With few starts of each, leads rest on how much earlier starts differed."""
-    WIDE = "wide"
-    """Intervals are wider than `limits`, which `keys` make narrower."""
+    ONE_START_EACH = "one_start_each"  # the leads are differences of single starts
+    NO_VERDICT_YET = "no_verdict_yet"  # no lead is a verdict, and more starts may make it one
+    BY_EARLIER = "by_earlier"  # with few starts of each, leads rest on how much earlier starts differed
+    WIDE = "wide"  # intervals are wider than `limits`, which `keys` make narrower
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,8 +293,8 @@ class Caveat:
     kind: CaveatKind
     how: str = ""
     label: str = ""
-    level: str = ""
-    heavier: str = ""
+    level: Level | None = None
+    heavier: Level | None = None
     factor: float = 0.0
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -317,6 +309,6 @@ class Answer:
     inequalities: tuple[Inequality, ...] = ()
     remarks: tuple[Remark, ...] = ()
     caveats: tuple[Caveat, ...] = ()
-    limits: tuple[str, ...] = ()
+    limits: LimitSummary | None = None
     next_steps: tuple[NextStep, ...] = ()
     comparisons: tuple[Comparison, ...] = field(default=(), repr=False)

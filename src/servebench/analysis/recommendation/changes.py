@@ -10,6 +10,7 @@ from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.scores import rank
 from servebench.analysis.verdict.levels import COSTS, metric_value
+from servebench.contracts.level import Level
 from servebench.measure.cost import break_even_price
 
 SLO_FACTORS = (0.25, 0.5, 2.0, 4.0)
@@ -37,7 +38,7 @@ def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str) -> Iterat
     name = "ttft_ms" if case.limits.ttft_ms is not None else "e2e_ms" if case.limits.e2e_ms is not None else "tpot_ms"
     for factor in SLO_FACTORS:
         limit = getattr(case.limits, name) * factor
-        ranking = rank(replace(case, limits=replace(case.limits, **{name: limit})), entrants).scores
+        ranking = rank(case.with_limits(replace(case.limits, **{name: limit})), entrants).scores
         if not ranking:
             yield UseReason(kind=UseReasonKind.NONE_WITH_LIMIT, metric=name, limit=limit)
         elif (other := ranking[0].entrant.name) != leader:
@@ -47,24 +48,24 @@ def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str) -> Iterat
 def _still_within_limits(ranking: Sequence[Score]) -> Iterator[UseReason]:
     for score in ranking:
         levels = [level for level in score.entrant.levels if level.verdict != "void"]
-        if levels and score.slo_at == max(levels, key=lambda level: level.load).label:
+        if levels and score.slo_at == max(level.level for level in levels):
             yield UseReason(kind=UseReasonKind.STILL_MET, run=score.entrant.name, levels=(score.slo_at,))
 
 
 def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: float) -> Iterator[UseReason]:
     """Loads at which another entrant leads by the margin or more."""
-    at: dict[str, dict[str, float]] = {}
+    at: dict[Level, dict[str, float]] = {}
     for entrant in entrants:
         for level in entrant.levels:
             value = metric_value(case.metric, level) if level.verdict != "void" else None
             if value is not None:
-                at.setdefault(level.label, {})[entrant.name] = value
-    leads: dict[str, list[str]] = {}
-    for label, values in at.items():
+                at.setdefault(level.level, {})[entrant.name] = value
+    leads: dict[str, list[Level]] = {}
+    for load, values in at.items():
         best = (min if case.lower_is_better else max)(values, key=lambda name: values[name])
         own = values.get(leader)
         if own and values[best] and abs(values[best] / own - 1) >= margin:
-            leads.setdefault(best, []).append(label)
+            leads.setdefault(best, []).append(load)
     return (UseReason(kind=UseReasonKind.LEADS_AT, run=name, levels=tuple(own)) for name, own in leads.items())
 
 

@@ -75,13 +75,14 @@ def _unmeasured(rival: Score, case: UseCase) -> UseReason | None:
     level = rival.level
     if level is None or case.measure not in ("best", "within_slo"):
         return None
-    open_to = math.inf
+    reach, open_to = level.level, None
     if case.measure == "within_slo":
         # the SLO point is the last of the levels that meet it: what lies beyond a level that misses it does not count
-        met = max((one.load for one in rival.entrant.levels if one.label == rival.slo_at), default=level.load)
-        missed = [one.load for one in rival.entrant.levels if one.verdict != "void" and one.load > met]
-        open_to = min(missed, default=math.inf)
-    found = tuple(name for name, load in rival.entrant.unmeasured if level.load < load < open_to)
+        met = rival.slo_at or reach
+        open_to = min(
+            (one.level for one in rival.entrant.levels if one.verdict != "void" and one.level > met), default=None
+        )
+    found = tuple(one for one in rival.entrant.unmeasured if reach < one and (open_to is None or one < open_to))
     return UseReason(kind=UseReasonKind.UNMEASURED, rival=rival.entrant.name, levels=found) if found else None
 
 
@@ -115,7 +116,7 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
         if codes := tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded)):
             yield UseReason(
                 kind=UseReasonKind.UNKNOWN_SIZE, run=first.entrant.name, rival="" if score is first else name,
-                levels=(level.label,), codes=codes,
+                levels=(level.level,), codes=codes,
             )  # fmt: skip
         if level is own:
             continue

@@ -11,6 +11,7 @@ from servebench.analysis.slo import SloLimits
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparisonRow
 from servebench.contracts.estimate import Interval
+from servebench.contracts.level import Level
 
 if TYPE_CHECKING:
     from servebench.analysis.quality.agreement import Agreement
@@ -32,7 +33,7 @@ Outcome = Literal[
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
     """A run that takes part: `name` is its label, `run_id` identifies it, `own_limits` is the SLO that it was run with,
-    `unmeasured` are its load levels without a point that counts (void, or planned and missing) with their load, and `manifest`
+    `unmeasured` are its load levels without a point that counts (void, or planned and missing), and `manifest`
     serves only the fairness check."""
 
     name: str
@@ -42,7 +43,7 @@ class Entrant:
     workload: str
     levels: tuple[RankedLevel, ...]
     run_id: str = ""
-    unmeasured: tuple[tuple[str, float], ...] = ()
+    unmeasured: tuple[Level, ...] = ()
     cold_start_s: float | None = None
     own_limits: SloLimits | None = None
     price_usd_per_hour: float | None = None
@@ -60,9 +61,9 @@ class Score:
 
     entrant: Entrant
     value: float
-    at: str = ""
+    at: Level | None = None
     level: RankedLevel | None = None
-    slo_at: str | None = None
+    slo_at: Level | None = None
     doubtful: bool = False
     metric: str = "cold_start"
     interval: Interval | None = None

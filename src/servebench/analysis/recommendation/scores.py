@@ -12,7 +12,7 @@ from servebench.analysis.estimate import THROUGHPUT
 from servebench.analysis.recommendation.model import Entrant, NotRanked, Score
 from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
-from servebench.analysis.recommendation.rules import UseCase
+from servebench.analysis.recommendation.rules import Range, UseCase
 from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
 from servebench.analysis.warnings.catalog import is_wide
 from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
@@ -59,14 +59,14 @@ def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:
     if not usable:
         codes = tuple(dict.fromkeys(code for level in entrant.levels for code in level.doubts))
         return UseReason(kind=UseReasonKind.NO_VALID_POINT, codes=codes)
-    levels = sorted((one for one in usable if _meets(one.rows, case.require)), key=lambda level: level.load)
+    levels = sorted((one for one in usable if _meets(one.rows, case.require)), key=lambda level: level.level)
     if not levels:
         return UseReason(kind=UseReasonKind.NOT_MET, names=tuple(case.require))
     if case.measure == "within_slo":
         return _score_within_slo(case, entrant, levels)
     if case.measure == "lowest_load":
-        if case.max_load is not None and levels[0].load > case.max_load:
-            lowest = (levels[0].label,)
+        if case.max_load is not None and levels[0].level.load > case.max_load:
+            lowest = (levels[0].level,)
             return UseReason(kind=UseReasonKind.LOAD_TOO_HIGH, levels=lowest, limit=case.max_load)
         levels = levels[:1]
     best = _best_level(case, levels)
@@ -88,13 +88,13 @@ def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLe
     doubtful = [one for one in levels if level_status(one, case.limits) == "undecided"]
     undecided = _why_undecided(case, doubtful[0]) if doubtful else None
     if level is not None and reach.observed is not None:
-        slo_at = levels[reach.observed].label
+        slo_at = levels[reach.observed].level
         return _scored(case, entrant, level, slo_at=slo_at, worst=worst, best=best, undecided=undecided)
     if reach.observed is not None:
         return _no_value(case)
     if best is None:
         return UseReason(
-            kind=UseReasonKind.SLO_MISSED, levels=(levels[0].label,), names=(case.limits.description,),
+            kind=UseReasonKind.SLO_MISSED, levels=(levels[0].level,), names=(case.limits.description,),
             share=good_share(levels[0], case.limits),
         )  # fmt: skip
     value = metric_value(case.metric, best)
@@ -103,7 +103,7 @@ def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLe
 
 
 def _why_undecided(case: UseCase, level: RankedLevel) -> UseReason:
-    at, count = (level.label,), sum(point.failed.size for point in level.samples)
+    at, count = (level.level,), sum(point.failed.size for point in level.samples)
     if not count:
         return UseReason(kind=UseReasonKind.NO_REQUESTS, levels=at)
     share, wanted = good_share(level, case.limits), case.limits.attainment
@@ -116,7 +116,7 @@ def _scored(case: UseCase, entrant: Entrant, level: RankedLevel, **facts: Any) -
     interval = metric_interval(case.metric, level)
     doubtful = level.verdict != "valid"
     return Score(
-        entrant=entrant, value=value, at=level.label, level=level, metric=case.metric, interval=interval, doubtful=doubtful,
+        entrant=entrant, value=value, at=level.level, level=level, metric=case.metric, interval=interval, doubtful=doubtful,
         **facts,
     )  # fmt: skip
 
@@ -128,13 +128,11 @@ def _best_level(case: UseCase, levels: Sequence[RankedLevel]) -> RankedLevel | N
     return (min if case.lower_is_better else max)(known, key=lambda pair: pair[0])[1]
 
 
-def _meets(rows: Sequence[PointRow], require: Mapping[str, Mapping[str, float]]) -> bool:
+def _meets(rows: Sequence[PointRow], require: Mapping[str, Range]) -> bool:
     """Whether the mean over a level's points meets the requirements."""
     for column, limits in require.items():
         values = [row.get(column) for row in rows]
-        if any(value is None for value in values):
-            return False
-        if not limits.get("min", -np.inf) <= float(np.mean(values)) <= limits.get("max", np.inf):
+        if None in values or not limits.min <= float(np.mean(values)) <= limits.max:
             return False
     return True
 

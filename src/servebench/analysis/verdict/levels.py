@@ -14,6 +14,7 @@ from servebench.analysis.verdict.model import VALUES_MIN, ComparedPoint, Differe
 from servebench.analysis.verdict.starts import STARTS_MIN, FixedStarts, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import SingleStarts, log_interval, shown_intervals, statistic
 from servebench.contracts.estimate import LevelEstimate
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
 SOURCES: Mapping[str, tuple[str, float | None]] = {
@@ -34,8 +35,7 @@ class RankedLevel:
     """A load level of a run: its rows of points.csv and their points, of all repeats and starts."""
 
     rows: tuple[PointRow, ...]
-    label: str
-    load: float
+    level: Level
     verdict: str
     doubts: tuple[str, ...]
     samples: tuple[ComparedPoint, ...]

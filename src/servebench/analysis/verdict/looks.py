@@ -56,6 +56,7 @@ from servebench.analysis.verdict.model import (
 from servebench.analysis.verdict.questions import codes_of, missing_row, points_at, questions
 from servebench.analysis.verdict.reasons import Method, MethodKind, Reason, ReasonKind, without_repeats
 from servebench.analysis.verdict.starts import group_by_start, student_difference
+from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
 SPENT = 0.05
@@ -135,12 +136,12 @@ def decide_rows(
     return [[_forecast(row, margin, looks) for row in own] for own in rows]
 
 
-def starts_at(found: Comparison, level: str) -> int:
+def starts_at(found: Comparison, level: Level) -> int:
     """Return how many starts both runs have at a level."""
     return max((row.starts.fewest for row in found.at(level) if row.starts is not None), default=0)
 
 
-def starts_needed(found: Comparison, level: str) -> int | None:
+def starts_needed(found: Comparison, level: Level) -> int | None:
     """Return with how many starts an open level would be decided, if it goes on as so far; None for more than can be said.
 
     One metric that differs decides a level; for *equal* all must be.
@@ -153,12 +154,12 @@ def starts_needed(found: Comparison, level: str) -> int | None:
 
 
 def looks_until(most: int) -> tuple[int, ...]:
-    """Return the numbers of starts after which it is looked, if a run has at most so many."""
+    """Return the numbers of starts after which to look, if a run has at most `most`."""
     return (*(one for one in LOOKS if one < most), min(most, LOOKS[-1]))
 
 
 def looks_beyond(most: int) -> tuple[int, ...]:
-    """Return the looks of a study that was planned with at most so many starts and goes on: the planned ones, then LOOKS.
+    """Return the looks of a study that was planned with at most `most` starts and goes on: the planned ones, then LOOKS.
 
     A planned last look that is not in LOOKS is one more than these; with it equal engines are still called different in 5%
     of studies (tests/analysis/verdict/test_looks.py).
@@ -177,9 +178,9 @@ def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side]:
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1]))
 
 
-def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, Reason]]:
+def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[Level, Reason]]:
     """The sides with the starts of each level before the first void one, and why by level where there is one."""
-    voids: dict[str, Reason] = {}
+    voids: dict[Level, Reason] = {}
     kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
     for level in dict.fromkeys(point.level for side in (a, b) for point in side.samples):
         starts = [group_by_start(points_at(side, level)) for side in (a, b)]
@@ -197,7 +198,7 @@ def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[str, Reason]]:
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1])), voids
 
 
-def _with_void(rows: Sequence[ComparisonRow], voids: Mapping[str, Reason]) -> list[ComparisonRow]:
+def _with_void(rows: Sequence[ComparisonRow], voids: Mapping[Level, Reason]) -> list[ComparisonRow]:
     """The rows with those of levels that void points keep open, or leave without a decision."""
     found = list(rows)
     for level, void in voids.items():
@@ -217,7 +218,7 @@ def _kept_open(row: ComparisonRow, kind: VerdictKind, void: Reason) -> Compariso
 
 
 def _tested(row: ComparisonRow, look: int) -> ComparisonRow:
-    """The row of an open question as this look sees it, if it has so many starts."""
+    """The row of an open question as this look sees it, if it has that many starts."""
     values = row.starts
     if row.result is not OPEN or values is None or not values.finite or values.fewest < look:
         return row
@@ -275,7 +276,7 @@ def _forecast(row: ComparisonRow, margin: float, looks: Sequence[int]) -> Compar
 
 
 def _next_look(count: int, looks: Sequence[int]) -> int:
-    """The first look with at least so many starts, as if the study went on; the number itself beyond the last."""
+    """The first look with at least `count` starts, as if the study went on; the number itself beyond the last."""
     return next((look for look in sorted({*looks, *LOOKS}) if look >= count), count)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,12 @@ from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.contracts.estimate import CONFIDENCE, Interval
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+
+if TYPE_CHECKING:
+    from servebench.analysis.quality.agreement import Agreement
+    from servebench.analysis.quality.parity import Parity
 
 VALUES_MIN = 12
 """The fewest requests, or slices of time, of a start: its slow waves need four values each (`rates.SLOW_WAVES`)."""
@@ -27,20 +32,13 @@ often (order statistics: Hahn and Meeker 1991, "Statistical Intervals", chapter 
 class VerdictKind(StrEnum):
     """What is known of a question between a baseline and a candidate."""
 
-    FASTER = "faster"
-    """The candidate is better."""
-    SLOWER = "slower"
-    """The candidate is worse."""
-    MIXED = "mixed"
-    """It is better in some metrics and worse in others."""
-    EQUAL = "no difference"
-    """A difference, if there is one, is too small to matter."""
-    OPEN = "not enough data"
-    """More data may decide."""
-    UNEQUAL = "unequal_settings"
-    """The runs have different settings that matter, so there is no verdict."""
-    NOT_COMPARED = "not compared"
-    """More starts would not decide."""
+    FASTER = "faster"  # the candidate is better
+    SLOWER = "slower"  # the candidate is worse
+    MIXED = "mixed"  # it is better in some metrics and worse in others
+    EQUAL = "no difference"  # a difference, if there is one, is too small to matter
+    OPEN = "not enough data"  # more data may decide
+    UNEQUAL = "unequal_settings"  # the runs have different settings that matter, so there is no verdict
+    NOT_COMPARED = "not compared"  # more starts would not decide
 
 
 FASTER, SLOWER, MIXED, EQUAL = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.MIXED, VerdictKind.EQUAL
@@ -136,7 +134,7 @@ class ComparedPoint:
     run.
     """
 
-    level: str
+    level: Level
     repeat: int
     verdict: str
     start_id: str | None = None
@@ -162,7 +160,7 @@ class Side:
     name: str
     samples: tuple[ComparedPoint, ...]
     run_id: str = ""
-    spreads: Mapping[tuple[str, str], StartSpread] = field(default_factory=dict)
+    spreads: Mapping[tuple[Level, str], StartSpread] = field(default_factory=dict)
     start_seconds: float | None = None
 
 
@@ -205,7 +203,7 @@ class StartValues:
         return bool(np.isfinite(self.baseline).all() and np.isfinite(self.candidate).all())
 
     def first(self, count: int) -> StartValues:
-        """Return the values of the first so many starts."""
+        """Return the values of the first `count` starts."""
         baseline, candidate, errors = (one[:count] for one in (self.baseline, self.candidate, self.errors))
         return replace(self, baseline=baseline, candidate=candidate, errors=errors)
 
@@ -223,7 +221,7 @@ class ComparisonRow:
     equal, with `difference_at` and `equal_at` starts, if it goes on as so far (None: more than can be said).
     """
 
-    level: str
+    level: Level
     metric: Metric
     baseline: float | None
     candidate: float | None
@@ -345,6 +343,10 @@ class Comparison:
     start_seconds: tuple[float | None, float | None] = (None, None)
     not_started: tuple[str, ...] = ()
     """The labels of those of the two runs that never started."""
+    agreements: tuple[Agreement, ...] = ()
+    """How right their answers are, by benchmark, where that was compared."""
+    parities: tuple[Parity, ...] = ()
+    """How far their answers to the same prompts agree, where that was compared."""
 
     @property
     def competing(self) -> tuple[ComparisonRow, ...]:
@@ -362,16 +364,16 @@ class Comparison:
         return tuple(one for one in self.unequal if one.matters)
 
     @property
-    def levels(self) -> dict[str, VerdictKind]:
+    def levels(self) -> dict[Level, VerdictKind]:
         """The verdict at each level: what one metric says, and *equal* only where all do."""
         return {level: level_verdict(self.at(level)) for level in dict.fromkeys(one.level for one in self.rows)}
 
     @property
-    def open_levels(self) -> tuple[str, ...]:
+    def open_levels(self) -> tuple[Level, ...]:
         """The levels that more starts may decide."""
         return tuple(level for level, verdict in self.levels.items() if verdict is OPEN)
 
-    def at(self, level: str) -> list[ComparisonRow]:
+    def at(self, level: Level) -> list[ComparisonRow]:
         """Return the rows of a level."""
         return [one for one in self.rows if one.level == level]
 

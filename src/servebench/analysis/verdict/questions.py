@@ -33,6 +33,7 @@ from servebench.analysis.verdict.starts import (
 )
 from servebench.analysis.verdict.within_run import WITHIN_RUN, SingleStarts, log_interval, shown_intervals, statistic
 from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.contracts.level import Level
 
 Points = Sequence[ComparedPoint]
 ONE_START = Reason(ReasonKind.ONE_START)
@@ -48,7 +49,7 @@ def questions(
 
 
 def _of_level(
-    level: str, baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric]
+    level: Level, baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric]
 ) -> list[ComparisonRow]:
     sides = [points_at(side, level) for side in (baseline, candidate)]
     for name, own in zip(("baseline", "candidate"), sides, strict=True):
@@ -65,7 +66,7 @@ def _of_level(
     return [_weighed(row, sides, with_doubtful) for row in found]
 
 
-def points_at(side: Side, level: str) -> list[ComparedPoint]:
+def points_at(side: Side, level: Level) -> list[ComparedPoint]:
     """Return the points of a side at a level."""
     return [point for point in side.samples if point.level == level]
 
@@ -106,14 +107,14 @@ def _widened_by_start(sides: Sequence[Points], metric: Metric) -> tuple[float, .
     return tuple((1 + ours) * (1 + theirs) - 1 for ours, theirs in bounds)
 
 
-def missing_row(level: str, metric: Metric, reason: Reason) -> ComparisonRow:
+def missing_row(level: Level, metric: Metric, reason: Reason) -> ComparisonRow:
     """Return a row that cannot be compared."""
     row = ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, competes=False)
     return row.because(reason)
 
 
 def _compare_metric(
-    level: str,
+    level: Level,
     metric: Metric,
     baseline: tuple[Side, Sequence[Points]],
     candidate: tuple[Side, Sequence[Points]],
@@ -158,7 +159,7 @@ def _compare_metric(
 
 
 def _without_requests(
-    level: str, metric: Metric, sides: tuple[Sequence[Points], Sequence[Points]], lacking: Sequence[str]
+    level: Level, metric: Metric, sides: tuple[Sequence[Points], Sequence[Points]], lacking: Sequence[str]
 ) -> ComparisonRow | None:
     """The row of a metric without requests on a side: points of other tools have numbers only."""
     stored = [mean_of([point.row for points in starts for point in points], metric.name) for starts in sides]
@@ -203,7 +204,7 @@ def _request_error(parts: Sequence[Floats], percent: float | None) -> float:
 
 
 def _compare_failures(
-    level: str, ours: Sequence[Points], theirs: Sequence[Points], paired: bool
+    level: Level, ours: Sequence[Points], theirs: Sequence[Points], paired: bool
 ) -> ComparisonRow | None:
     """Compare the shares of failed requests over starts; None where none failed.
 

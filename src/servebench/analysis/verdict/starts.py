@@ -11,6 +11,7 @@ from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.model import ComparedPoint, Difference, Side, StartSpread, StartValues
 from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.level import Level
 
 STARTS_MIN = 2
 """Starts on each side from which on they are compared: the fewest that show a spread."""
@@ -133,7 +134,7 @@ def mean_difference(a: Floats, b: Floats, *, paired: bool) -> tuple[Floats, Floa
     return difference, sum(squares) ** 0.5, freedom
 
 
-def known_spreads(level: str, metric: str, baseline: Side, candidate: Side) -> tuple[StartSpread, StartSpread] | None:
+def known_spreads(level: Level, metric: str, baseline: Side, candidate: Side) -> tuple[StartSpread, StartSpread] | None:
     """Return by how much starts of each side's set-up differ, where enough starts are known; else None."""
     found = [side.spreads.get((level, metric)) for side in (baseline, candidate)]
     known = [one for one in found if one is not None and one.count >= KNOWN_STARTS_MIN]

@@ -22,7 +22,7 @@ from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.statistics import values_needed
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import PointRow, columns_shown, level_words
+from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.report.charts import draw
 from servebench.report.charts import runs as run_charts
 from servebench.report.charts.model import STATS, ChartSet
@@ -33,6 +33,7 @@ from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
 from servebench.report.html.page import answer_part
 from servebench.report.html.results import legend_of, weak_note
+from servebench.report.wording.limits import action_text, statement_of
 from servebench.store import studies as read
 from servebench.util.safe_text import clean_csv, clean_line
 
@@ -218,7 +219,7 @@ def best_points(points: pd.DataFrame) -> pd.DataFrame:
         best = best_level(rows) or best_level(replace(row, verdict="doubtful") for row in rows)
         if best is None:
             continue
-        alike = [index for index, row in enumerate(rows) if row.level_label == best.level]
+        alike = [index for index, row in enumerate(rows) if row.level == best.level]
         counted = [index for index in alike if rows[index].verdict != "void"] or alike
         shown = next((index for index in counted if rows[index].verdict != "valid"), counted[-1])
         averaged = [one.name for one in columns_shown("dashboard") if one.name in own]
@@ -373,7 +374,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     own = [read.load_study(runs[0].path.parent)] if any(a.study_id == b.study_id for a, b in pairs) else []
     options = Options(with_doubtful=with_doubtful)
     concluded = conclude(runs, own, options, pairs=pairs, earlier=read.runs_beside(runs[0]))
-    found = [one.comparison for one in concluded.comparisons]
+    found = list(concluded.comparisons)
     return [
         {
             "baseline": one.baseline,
@@ -407,9 +408,9 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         st.text(clean_line(who))
     st.text("What limits it")
     for _, one in findings_of([run]):
-        st.text(clean_line(f"{level_words(one.level)}: {one.statement}"))
+        st.text(clean_line(f"{one.level.words}: {statement_of(one)}"))
         for proposal in one.proposals:
-            st.text(clean_line(f"  try: {proposal.action}; it may cost: {proposal.cost}"))
+            st.text(clean_line(f"  try: {action_text(proposal)}; it may cost: {proposal.cost}"))
 
 
 def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:

@@ -6,18 +6,21 @@ docs/decide.md has the keys. A later version may add keys; one that takes a key 
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.answer.model import Answer, LevelLead, WorkloadAnswer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
+from servebench.analysis.limits import LimitFinding
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.verdict.looks import starts_needed
 from servebench.analysis.verdict.model import Comparison
 from servebench.report.export.comparison import comparison_as_plain, row_as_plain
+from servebench.report.export.plain import plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
 from servebench.report.wording.decisions import word_of
+from servebench.report.wording.limits import action_text, limit_lines, statement_of
 from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text
 from servebench.util.plain_data import to_json as plain_json
 
@@ -47,19 +50,21 @@ def as_plain(found: Conclusions | None) -> dict[str, Any]:
         "comparisons": [comparison_as_plain(one) for one in found.comparisons],
         "decisions": [_decision(one) for one in found.decisions],
         "recommendations": None if recommended is None else [_recommendation(one) for one in recommended],
-        "limits": None if limits is None else [{"label": label, **one.as_dict()} for label, one in limits],
+        "limits": None if limits is None else [{"label": label, **finding_as_plain(one)} for label, one in limits],
     }
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
     """An answer: values, and beside them the text that screens show."""
-    rest = asdict(replace(answer, comparisons=(), workloads=()))
+    rest = plain(replace(answer, comparisons=(), workloads=(), limits=None))
     del rest["comparisons"]
-    return rest | {
+    return {
+        **rest,
+        "limits": limit_lines(answer.limits),
         "workloads": [_workload(one) for one in answer.workloads],
-        "failures": [asdict(one) | {"text": failure_text(one)} for one in answer.failures],
-        "caveats": [asdict(one) | {"text": caveat_text(one)} for one in answer.caveats],
-        "next_steps": [asdict(one) | {"why": purpose_text(one)} for one in answer.next_steps],
+        "failures": [plain(one) | {"text": failure_text(one)} for one in answer.failures],
+        "caveats": [plain(one) | {"text": caveat_text(one)} for one in answer.caveats],
+        "next_steps": [plain(one) | {"why": purpose_text(one)} for one in answer.next_steps],
     }
 
 
@@ -67,8 +72,13 @@ def _workload(one: WorkloadAnswer) -> dict[str, Any]:
     others = [
         {"baseline": other.baseline, "candidate": other.candidate, **row_as_plain(other.row)} for other in one.others
     ]
-    plain = asdict(replace(one, leads=(), others=())) | {"leads": [_lead(lead) for lead in one.leads]}
-    return plain | {"others": others, "title": title_of(one), "sentence": sentence_of(one)}
+    return {
+        **plain(replace(one, leads=(), others=())),
+        "leads": [_lead(lead) for lead in one.leads],
+        "others": others,
+        "title": title_of(one),
+        "sentence": sentence_of(one),
+    }
 
 
 def _lead(lead: LevelLead) -> dict[str, Any]:
@@ -79,7 +89,22 @@ def _lead(lead: LevelLead) -> dict[str, Any]:
         "over_starts": lead.rival.tested,
         "unequal_rival": bool(lead.rival.unequal),
     }
-    return {name: renamed[name] if name in renamed else getattr(lead, name) for name in LEAD_KEYS}
+    return {name: plain(renamed[name] if name in renamed else getattr(lead, name)) for name in LEAD_KEYS}
+
+
+def finding_as_plain(one: LimitFinding) -> dict[str, Any]:
+    """Return what limits an engine at a level as plain data."""
+    return {
+        "level": plain(one.level),
+        "code": one.code,
+        "reason": one.reason,
+        "statement": statement_of(one),
+        "evidence": plain(one.evidence),
+        "proposals": [
+            {"action": action_text(each), "cost": each.cost, "override": each.override} for each in one.proposals
+        ],
+        "improves": one.improves,
+    }
 
 
 def _decision(found: StudyDecision) -> dict[str, Any]:
@@ -98,8 +123,8 @@ def _pair(pair: Comparison) -> dict[str, Any]:
         "baseline": baseline,
         "candidate": candidate,
         "margin": pair.margin,
-        "levels": {level: word_of(verdict) for level, verdict in pair.levels.items()},
-        "starts_needed": {level: starts_needed(pair, level) for level in pair.open_levels},
+        "levels": {str(level): word_of(verdict) for level, verdict in pair.levels.items()},
+        "starts_needed": {str(level): starts_needed(pair, level) for level in pair.open_levels},
     }
 
 
@@ -130,8 +155,8 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
                 "label": score.entrant.name,
                 "value": score.value,
                 "interval": list(score.interval) if score.interval else None,
-                "at": score.at or None,
-                "slo_point": score.slo_at,
+                "at": plain(score.at),
+                "slo_point": plain(score.slo_at),
                 "doubtful": score.doubtful,
             }
             for score in found.ranking

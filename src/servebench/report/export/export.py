@@ -118,7 +118,7 @@ def _llm_d(run: RunData, row: PointRow, stage: int) -> dict[str, Any]:
                 "end": _stamp(row.window_end_ns),
                 "duration": None if row.window_s is None else f"PT{row.window_s:.6f}S",
             },
-            "description": f"{run.title}, load {row.level_label}: {row.verdict}",
+            "description": f"{run.title}, load {row.level}: {row.verdict}",
             "keywords": [str(word) for word in (row.verdict, *row.doubts) if word],
         },
         "scenario": {"stack": [_engine(run, row)], "load": _load(run, row, stage, load)},

@@ -8,7 +8,6 @@ from servebench.analysis.answer import Answer
 from servebench.analysis.answer.model import Purpose
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.recommendation.scores import codes_of_mean
-from servebench.contracts.point_row import level_words
 from servebench.report.html.elements import Label
 from servebench.report.html.model import Page
 from servebench.report.html.results import legend_of
@@ -133,7 +132,7 @@ def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[
     return {
         "name": name,
         "text": f"{number(score.value)} {found.use_case.unit}",
-        "note": ", ".join(filter(None, [lead, f"at {level_words(score.at)}" if score.at else "", _doubt(score)])),
+        "note": ", ".join(filter(None, [lead, f"at {score.at.words}" if score.at else "", _doubt(score)])),
         "best": best,
         "look": "" if not best else "good" if found.trust == "clear" else "warn",
     }

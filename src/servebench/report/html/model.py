@@ -13,6 +13,7 @@ from servebench.analysis.recommendation.model import Recommendation
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import RunLabel
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.charts.model import Series
@@ -54,7 +55,7 @@ class Page:
     quality: Sequence[QualityRow] = ()
     published: Sequence[PublishedNumber] = ()
     faults: Sequence[str] = ()
-    distribution_at: str | None = None
+    distribution_at: Level | None = None
     repeats: Sequence[tuple[str, RepeatSummary]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     with_earlier: bool = True
@@ -78,7 +79,7 @@ class Page:
     @property
     def comparisons(self) -> Sequence[Comparison]:
         """The pairs that are compared."""
-        return [one.comparison for one in self.conclusions.comparisons]
+        return list(self.conclusions.comparisons)
 
     @property
     def findings(self) -> Sequence[tuple[str, LimitFinding]]:

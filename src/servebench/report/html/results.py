@@ -6,7 +6,7 @@ from typing import Any
 
 from servebench.analysis.statistics import is_weak_percentile, values_needed
 from servebench.contracts.columns import SHARE
-from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.contracts.stored import mapping
 from servebench.report.charts import runs
 from servebench.report.charts.model import STATS, Series
@@ -19,6 +19,8 @@ from servebench.report.html.model import Page
 from servebench.report.parts import FACTORS_NOTE
 from servebench.report.points import point_trust
 from servebench.report.terminal.results import REPEATS_NOTE, WEAK_NOTE, cell_text
+from servebench.report.wording.quality import agreement_text
+from servebench.report.wording.repeats import note_text, value_text
 from servebench.util.figures import MISSING, number, percent
 
 Section = tuple[str, Any] | None
@@ -96,7 +98,7 @@ def where_time_goes(data: Page) -> Section:
     rows: list[Cells] = [
         [
             run.name,
-            level_words(tail.level),
+            tail.level.words,
             tail.metric,
             one.kind.title,
             number(one.slow),
@@ -136,7 +138,7 @@ def points(data: Page) -> Section:
     body: list[Cells] = [
         [
             name,
-            row.level_label + (f" ·{row.repeat}" if row.repeat else ""),
+            str(row.level) + (f" ·{row.repeat}" if row.repeat else ""),
             _point_label(row),
             *(_cell(row, column) for column in columns),
         ]
@@ -176,10 +178,10 @@ def repeats(data: Page) -> Section:
     for run, found in data.repeats:
         for at, metrics in found.levels.items():
             count = max(row.count for row in metrics.values())
-            cells = (metrics[name].text if name in metrics else MISSING for name in titles)
-            rows.append([run, at, str(count), *cells])
+            cells = (value_text(metrics[name]) if name in metrics else MISSING for name in titles)
+            rows.append([run, str(at), str(count), *cells])
     return "noted_table", {
-        "boxes": [(run, note) for run, found in data.repeats for note in found.notes],
+        "boxes": [(run, note_text(note)) for run, found in data.repeats for note in found.notes],
         "note": f"{REPEATS_NOTE}.",
         "table": Table("Over repeats", ("run", "load", "repeats", *titles.values()), rows),
     }
@@ -233,7 +235,7 @@ def quality(data: Page) -> Section:
         "charts": runs.quality(data.quality, [replace(one.series, name=one.name) for one in data.runs]),
         "table": Table("Quality", QUALITY_HEAD, [_quality_cells(row) for row in data.quality], left=(0, 1, 2, 4, 11)),
         "agreements": [
-            (Label.of(one.finding), f"{candidate} vs {baseline}: {one.swapped().sentence}")
+            (Label.of(one.finding), f"{candidate} vs {baseline}: {agreement_text(one.swapped())}")
             for baseline, candidate, one in data.agreements
         ],
     }

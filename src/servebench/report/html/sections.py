@@ -7,13 +7,13 @@ from typing import Any
 
 from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.warnings.catalog import explain
-from servebench.contracts.point_row import level_words
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 from servebench.report.html.elements import LOOKS, Cells, Label, Table
 from servebench.report.html.model import Page, RunPage
 from servebench.report.terminal.tables import local_time
 from servebench.report.wording import comparison as texts
-from servebench.report.wording.limits import fact_text
+from servebench.report.wording.limits import action_text, fact_text, statement_of
 from servebench.util.figures import change, number, seconds
 
 COMPARISON_NOTE = (
@@ -89,11 +89,11 @@ def warnings(data: Page) -> Section:
 
 def limits(data: Page) -> Section:
     """Return what limits each run at each load, on what evidence, and what to try."""
-    levels: dict[tuple[str, ...], list[str]] = {}
+    levels: dict[tuple[str, ...], list[Level]] = {}
     for run, one in data.findings:
         evidence = "; ".join(fact_text(fact) for fact in one.evidence)
-        proposals = "; ".join(f"{proposal.action} (may cost: {proposal.cost})" for proposal in one.proposals)
-        key = (run, f"{one.statement} [{one.code}]", evidence, proposals)
+        proposals = "; ".join(f"{action_text(proposal)} (may cost: {proposal.cost})" for proposal in one.proposals)
+        key = (run, f"{statement_of(one)} [{one.code}]", evidence, proposals)
         levels.setdefault(key, []).append(one.level)
     rows = [[run, _levels_in_words(at), *rest] for (run, *rest), at in levels.items()]
     left = sum(bool(run.rows) for run in data.runs) - RUNS_MAX
@@ -105,11 +105,11 @@ def limits(data: Page) -> Section:
     return ("plain_table", Table("Limits", head, cells, left=(0, 1), prose=(2, 3, 4))) if rows else None
 
 
-def _levels_in_words(levels: Sequence[str]) -> str:
+def _levels_in_words(levels: Sequence[Level]) -> str:
     """Return load levels with one unit: `1, 4 and 16 users`."""
     *first, last = levels
-    more = f"{', '.join(level_words(level, short=True) for level in first)} and " if first else ""
-    return more + level_words(last)
+    more = f"{', '.join(level.number for level in first)} and " if first else ""
+    return more + last.words
 
 
 def published(data: Page) -> Section:
@@ -117,7 +117,7 @@ def published(data: Page) -> Section:
     rows = [
         [
             one.run,
-            one.level,
+            str(one.level),
             one.metric,
             f"{number(one.own)} {one.unit}",
             f"{number(one.published)} {one.unit}",

@@ -17,7 +17,9 @@ from servebench.report.wording.tuning import (
     HEADINGS,
     NOT_MEASURED,
     asked_line,
+    change_lines,
     doubt_line,
+    gain_text,
     headline,
     imitation_line,
     rows,
@@ -65,6 +67,7 @@ def tune_page(answer: TuneAnswer) -> str:
             trust=_trust(answer),
             contributions=_contributions(answer.contributions),
             tried=Table("What was tried", HEADINGS, [list(row) for row in rows(answer)], left=(0, 1, 6), prose=(1, 6)),
+            changes=change_lines(answer),
             note=FRONT_NOTE,
             refused=refused,
             gains=_picture(gains_spec(answer.tried)),
@@ -94,7 +97,7 @@ def _contributions(found: Sequence[Contribution]) -> Table:
             one.key,
             UNSET if one.before == "null" else one.before,
             one.after,
-            one.gain.text if one.gain is not None else NOT_MEASURED,
+            gain_text(one.gain) or NOT_MEASURED,
         ]
         for one in found
     ]
@@ -107,7 +110,7 @@ def gains_spec(tried: Sequence[Tried]) -> dict[str, Any] | None:
     values = [
         {
             "name": one.name,
-            "value": 100 * one.from_stock.value,
+            "value": 100 * one.from_stock.effect,
             "low": 100 * one.from_stock.low,
             "high": 100 * one.from_stock.high,
         }

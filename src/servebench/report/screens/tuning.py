@@ -10,6 +10,7 @@ from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
     asked_line,
+    change_lines,
     contribution_lines,
     doubt_line,
     headline,
@@ -47,7 +48,7 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
     for line in (imitation_line(answer), doubt_line(answer), *refused_lines(answer)):
         if line:
             yield Line.of(line, tone="warn")
-    yield from items((spent_line(answer), f"what would change the answer: {'; '.join(answer.would_change)}"))
+    yield from items((spent_line(answer), f"what would change the answer: {'; '.join(change_lines(answer))}"))
     for kind, command in (("command", answer.command), ("engine", answer.engine_command)):
         if command:
             yield Command(kind, command)

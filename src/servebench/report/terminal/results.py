@@ -11,9 +11,11 @@ from rich.text import Text
 
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.statistics import is_weak_percentile, missing_interval, values_needed
-from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
 from servebench.report.terminal.tables import POINTS_NOTE, new_table, verdict_text
+from servebench.report.wording.repeats import note_text, value_text
 from servebench.util.figures import MISSING, number, rough, with_interval
 
 WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
@@ -24,7 +26,7 @@ def point_line(point: Point) -> str:
     """Return a point in one line."""
     row = point.row
     return (
-        f"{'rate' if row.rate is not None else 'concurrency'} {row.level_label}: "
+        f"{'rate' if row.rate is not None else 'concurrency'} {row.level}: "
         f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
         f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
     )
@@ -63,7 +65,7 @@ def points_table(points: Sequence[Point], title: str) -> Table:
     table.add_column("verdict", no_wrap=True)
     for point in points:
         row = point.row
-        cells = [row.level_label, *([str(row.repeat)] if repeated else [])]
+        cells = [str(row.level), *([str(row.repeat)] if repeated else [])]
         cells += [cell_text(row, one.name) for one in shown]
         table.add_row(*cells, verdict_text(point.verdict, row.doubts))
     note = points_note([point.row for point in points], [one.name for one in shown])
@@ -76,14 +78,14 @@ def _missing_notes(points: Sequence[Point]) -> list[str]:
     levels: dict[str, list[str]] = {}
     for point in points:
         if (why := missing_interval(point.row, "output_throughput_tok_s")) is not None:
-            levels.setdefault(why, []).append(point.row.level_label)
+            levels.setdefault(why, []).append(str(point.row.level))
     return [f"no ± at {', '.join(dict.fromkeys(labels))}: {why}" for why, labels in levels.items()]
 
 
 def warning_lines(points: Iterable[Point]) -> list[str]:
     """Return each warning once, with its levels, cause and remedy."""
     every = list(points)
-    counts = Counter(point.row.level_label for point in every)
+    counts = Counter(point.row.level for point in every)
     found: dict[str, list[tuple[PointRow, Doubt]]] = {}
     for point in every:
         for doubt in point.doubts:
@@ -91,24 +93,24 @@ def warning_lines(points: Iterable[Point]) -> list[str]:
     return [_warning_line(code, doubts, counts) for code, doubts in found.items()]
 
 
-def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: Mapping[str, int]) -> str:
+def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: Mapping[Level, int]) -> str:
     """Return a warning with its levels, which have `counts` points; it names the point of its figures where they differ."""
-    levels = list(dict.fromkeys(row.level_label for row, _ in doubts))
+    levels = list(dict.fromkeys(row.level for row, _ in doubts))
     row, first = doubts[0]
     differ = len({doubt.message for _, doubt in doubts}) > 1
-    one_of_several = counts[row.level_label] > 1 and (differ or len(doubts) == 1)
+    one_of_several = counts[row.level] > 1 and (differ or len(doubts) == 1)
     repeat = f", repeat {row.repeat}" if one_of_several else ""
-    begin = f"at {row.level_label}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
-    return f"{code} (at {', '.join(levels)}): {begin}{first.message}; {first.remedy}"
+    begin = f"at {row.level}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
+    return f"{code} (at {', '.join(map(str, levels))}): {begin}{first.message}; {first.remedy}"
 
 
 def failure_lines(points: Iterable[Point]) -> list[str]:
     """Return the latencies including failed requests, for the points that have any."""
     every = [point.row for point in points]
-    counts = Counter(row.level_label for row in every)
+    counts = Counter(row.level for row in every)
     return [
-        f"latency including failed requests as infinite (at {row.level_label}"
-        f"{f', repeat {row.repeat}' if counts[row.level_label] > 1 else ''}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
+        f"latency including failed requests as infinite (at {row.level}"
+        f"{f', repeat {row.repeat}' if counts[row.level] > 1 else ''}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
         f"p99 {cell_text(row, 'ttft_ms_p99_all')} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, "
         f"p99 {cell_text(row, 'e2e_ms_p99_all')} ms"
         for row in every
@@ -125,12 +127,12 @@ def print_repeats(found: RepeatSummary | None, out: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for at, metrics in found.levels.items():
         count = max(row.count for row in metrics.values())
-        cells = (metrics[name].text if name in metrics else MISSING for name in found.titles)
-        table.add_row(at, str(count), *map(Text, cells))
+        cells = (value_text(metrics[name]) if name in metrics else MISSING for name in found.titles)
+        table.add_row(str(at), str(count), *map(Text, cells))
     table.caption = REPEATS_NOTE
     out.print(table)
     for note in found.notes:
-        out.print(f"repeats: {note}")
+        out.print(f"repeats: {note_text(note)}")
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:
@@ -158,7 +160,7 @@ def live_table(points: Sequence[tuple[str, Point]]) -> Table:
     for run, point in points:
         row = point.row
         cells = (
-            level_words(row.level_label),
+            row.level.words,
             with_interval(row, "output_throughput_tok_s"),
             number(row.ttft_ms_p50),
             f"{row.requests_failed or 0:,}",

@@ -10,9 +10,10 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
-from servebench.contracts.point_row import PointRow, columns_shown, level_label
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.contracts.stored import RunData, StudyData, mapping
-from servebench.report.export.conclusions import as_plain
+from servebench.report.export.conclusions import as_plain, finding_as_plain
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
@@ -37,7 +38,7 @@ def show_run(
     rows = run.point_rows
     if as_json:
         plain = [row.as_dict() for row in rows]
-        found = {"times": times, "limits": [one.as_dict() for one in limits]}
+        found = {"times": times, "limits": [finding_as_plain(one) for one in limits]}
         print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain, **found})
         return
     out = console()
@@ -47,7 +48,7 @@ def show_run(
         out.print(_points_table(rows))
         print_repeats(repeats, out)
         for code in dict.fromkeys(code for row in rows for code in row.doubts):
-            where = ", ".join(dict.fromkeys(row.level_label for row in rows if code in row.doubts))
+            where = ", ".join(dict.fromkeys(str(row.level) for row in rows if code in row.doubts))
             out.print(f"{code} (at {where}): {explain(code)}")
     for line in _quality_lines(run.manifest.get("quality")):
         out.print(line)
@@ -90,7 +91,7 @@ def _quality_lines(stored: Any) -> list[str]:
             measure = "mean score" if one.get("accuracy") is None else one.get("means", "right")
             result = f"{percent(value)} {measure} {percent_interval(one.get('low'), one.get('high'))} of {one.get('n')}"
         failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
-        at = level_label(one.get("concurrency"), one.get("rate"))
+        at = Level(one.get("concurrency"), one.get("rate"))
         lines.append(f"quality: {one.get('benchmark')} at {at}: {result}{failed}")
     codes = dict.fromkeys(str(doubt.get("code")) for one in found for doubt in one.get("doubts") or ())
     return lines + [f"{code}: {explain(code)}" for code in codes]
@@ -103,7 +104,7 @@ def _points_table(rows: Sequence[PointRow]) -> Table:
     table.add_column("verdict")
     for row in rows:
         cells = (cell_text(row, one.name) for one in shown)
-        table.add_row(row.level_label, *cells, verdict_text(row.verdict or MISSING))
+        table.add_row(str(row.level), *cells, verdict_text(row.verdict or MISSING))
     table.caption = points_note(rows, [one.name for one in shown])
     return table
 

@@ -16,7 +16,6 @@ from servebench.analysis.answer.model import (
     WorkloadAnswer,
 )
 from servebench.analysis.verdict.model import FAILED
-from servebench.contracts.point_row import level_words
 from servebench.report.wording.comparison import description_of
 from servebench.util.figures import duration, number
 
@@ -29,12 +28,19 @@ NAMED_MAX = 4
 PAIRS_MAX = 3
 """More pairs that differ in other metrics are only counted."""
 
+
+def _out_of_line(one: Caveat) -> str:
+    assert one.level is not None
+    assert one.heavier is not None
+    return (
+        f"{one.label} at {one.level.words}: {number(one.factor, 2)} times slower for each user than at "
+        f"{one.heavier.words}, so something held it up: measure it again."
+    )
+
+
 CAVEATS: dict[CaveatKind, Callable[[Caveat], str]] = {
     CaveatKind.IMITATED: lambda one: f"{one.how.capitalize()} engines: these numbers do not describe the real ones.",
-    CaveatKind.OUT_OF_LINE: lambda one: (
-        f"{one.label} at {level_words(one.level)}: {number(one.factor, 2)} times slower for each user than at "
-        f"{level_words(one.heavier)}, so something held it up: measure it again."
-    ),
+    CaveatKind.OUT_OF_LINE: _out_of_line,
     CaveatKind.ONE_START_EACH: lambda _: (
         "One start of each: these are differences of these starts, not yet a verdict on the engines."
     ),
@@ -113,7 +119,7 @@ def _alone(answer: WorkloadAnswer) -> str:
     for level in dict.fromkeys((known[0], top)):
         cell = cells[level]
         ttft = f", TTFT p50 {number(cell.ttft_ms)} ms" if cell.ttft_ms is not None else ""
-        clauses.append(f"{level_words(level)}: {cell.text} tok/s{ttft}")
+        clauses.append(f"{level.words}: {cell.text} tok/s{ttft}")
     only = f"only {measured[0].label} was measured: " if len(answer.columns) > 1 else ""
     return only + "; ".join(clauses)
 
@@ -136,7 +142,7 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
     if not ahead:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
-    at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
+    at = f" at {most.level.words}" if len(leads) > 1 else ""
     of = f" of {most.rival.label}" if len(most.tied) > 1 else ""
     but = f"; with one start of each, up to {most.rival.bound:.0%} may be chance"
     if most.rival.tested:
@@ -158,7 +164,7 @@ def _behind(leads: Sequence[LevelLead]) -> str:
     named = [f"{name} ({100 * share:+.0f}%)" for name, share in last.behind[: NAMED_MAX - 1]]
     more = len(last.behind) - len(named)
     names = ", ".join([*named, *([f"{more} more"] if more else [])])
-    at = f" at {level_words(last.level)}" if len(leads) > 1 else ""
+    at = f" at {last.level.words}" if len(leads) > 1 else ""
     return f"; behind {last.best}{at}: {names}"
 
 
@@ -168,11 +174,11 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
     for (_, clear, same), found in groupby(leads, key=_kind):
         group = list(found)
         last = group[-1]
-        begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
+        begin = "" if len(group) == 1 else f"{group[0].level.number} to "
         if clear:
             text = f"{last.best} gives {lead_text(last)}"
             if len(group) > 1:
-                text = f"{last.best} leads, at {level_words(last.level)} with {lead_text(last)}"
+                text = f"{last.best} leads, at {last.level.words} with {lead_text(last)}"
         else:
             names = list(dict.fromkeys(name for lead in group for name in (lead.best, *lead.tied)))
             if len(names) > NAMED_MAX:
@@ -184,7 +190,7 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             text += "" if same else _ahead(group) + _behind(group)
         but = _but("provisional", [lead for lead in group if lead.codes], group)
         but += _but("different settings", [lead for lead in group if lead.clear and lead.rival.unequal], group)
-        clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
+        clauses.append(f"{begin}{last.level.words}: {text}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)
 
 
@@ -193,7 +199,7 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
     if not found:
         return []
     *first, last = (lead.level for lead in found)
-    some = " and ".join(filter(None, (", ".join(level_words(one, short=True) for one in first), level_words(last))))
+    some = " and ".join(filter(None, (", ".join(one.number for one in first), last.words)))
     return [word if len(found) == len(group) else f"{word} at {some}"]
 
 

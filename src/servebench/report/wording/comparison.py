@@ -10,7 +10,7 @@ from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
 from servebench.analysis.verdict.within_run import WITHIN_RUN
-from servebench.contracts.point_row import level_words
+from servebench.report.wording.quality import agreement_text
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent
 
@@ -67,7 +67,7 @@ def mattering_keys(found: Iterable[SettingDifference]) -> str:
 def how_to_resolve(found: Iterable[SettingDifference]) -> str:
     """Return what to do about the settings that matter, with the option that declares them on purpose."""
     keys = [one.key for one in found if one.matters]
-    groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
+    groups = dict.fromkeys(f"{key.split('.')[0]}.*" if "." in key else key for key in keys)
     named = ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
     return f"make them equal, or declare that they are what is compared: --varying '{named}'"
 
@@ -127,7 +127,7 @@ def reason_numbers(comparison: Comparison) -> dict[str, int]:
 def cells_of(row: ComparisonRow) -> tuple[str, ...]:
     """Return the cells of a row under HEADINGS."""
     return (
-        row.level,
+        str(row.level),
         title_of(row.metric),
         value_of(row.baseline, row.metric),
         value_of(row.candidate, row.metric),
@@ -145,6 +145,7 @@ def method_text(method: Method) -> str:
         MethodKind.STARTS: f"Welch's t-test over {ours} and {theirs} starts",
         MethodKind.EARLIER_STARTS: f"spread of {ours} and {theirs} earlier starts",
         MethodKind.LOOKS: f"over {ours} starts, for all looks together",
+        MethodKind.BLOCKS: f"blocks of {ours} and {theirs} starts",
         MethodKind.LOOKS_EQUAL: f"over {ours} starts, of 'no difference' 90%, two one-sided tests",
     }[method.kind]
 
@@ -152,9 +153,7 @@ def method_text(method: Method) -> str:
 def starts_note(comparison: Comparison) -> str | None:
     """Return what the intervals rest on; None where nothing is compared."""
     methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
-    open_loop = any(
-        row.level.endswith("/s") and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows
-    )
+    open_loop = any(row.level.open_loop and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows)
     late = " " + OPEN_LOOP_NOTE if open_loop else ""
     if WITHIN_RUN in methods:
         return ONE_START_NOTE + late
@@ -165,9 +164,9 @@ def starts_note(comparison: Comparison) -> str | None:
 def description_of(row: ComparisonRow) -> str:
     """Return what changed, by how much, and where."""
     if row.effect is None or row.low is None or row.high is None:
-        return f"{row.metric.title} at {level_words(row.level)}"
+        return f"{row.metric.title} at {row.level.words}"
     size = f"{100 * row.effect:+.1f} points" if row.metric is FAILED else figures.change(row.effect)
-    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} at {level_words(row.level)}"
+    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} at {row.level.words}"
 
 
 def summary_of(comparison: Comparison) -> str:
@@ -232,7 +231,7 @@ def gate_failures(gate: Gate) -> list[str]:
     """Return what is worse by more than the limit, a line each."""
     return [
         *(f"{name}: {description_of(row)}" for name, row in gate.regressions),
-        *(f"{name}: {agreement.swapped().sentence}" for name, agreement in gate.quality_losses),
+        *(f"{name}: {agreement_text(agreement.swapped())}" for name, agreement in gate.quality_losses),
     ]
 
 
@@ -245,7 +244,7 @@ def _why_not_judged(comparison: Comparison, row: ComparisonRow | None, limit: fl
     if row is None:
         return summary_of(comparison)
     if row.level_missing:
-        return f"{level_words(row.level)}: {text_of(row.reasons)}"
+        return f"{row.level.words}: {text_of(row.reasons)}"
     unit = " points" if row.metric is FAILED else "%"
     return (
         f"{description_of(row)}: up to {100 * row.worst_case:.1f}{unit} worse is possible, more than the limit of "

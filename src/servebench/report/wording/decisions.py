@@ -32,7 +32,9 @@ WORDS = {EQUAL: "equal", OPEN: "open"}
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
     verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict is not NOT_COMPARED]
-    undecided = [f"{title_of(pair)} at {', '.join(pair.open_levels)}" for pair in found.pairs if pair.open_levels]
+    undecided = [
+        f"{title_of(pair)} at {', '.join(map(str, pair.open_levels))}" for pair in found.pairs if pair.open_levels
+    ]
     done = sum(verdict is not OPEN for verdict in verdicts)
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
     return f"round {rounds}: {done} of {len(verdicts)} levels decided after {_minutes(found)}{rest}"
@@ -59,7 +61,7 @@ def levels_line(pair: Comparison) -> str:
         if verdict is not OPEN
     ]
     lines = [f"decided: {', '.join(shown)}"] if shown else []
-    return "; ".join([*lines, *([f"not decided: {', '.join(pair.open_levels)}"] if pair.open_levels else [])])
+    return "; ".join([*lines, *([f"not decided: {', '.join(map(str, pair.open_levels))}"] if pair.open_levels else [])])
 
 
 def _minutes(found: StudyDecision) -> str:
@@ -73,7 +75,7 @@ def cells_of(row: ComparisonRow, pair: Comparison) -> tuple[str, ...]:
     shown = text if counts or row.result in (OPEN, NOT_COMPARED) else f"({text})"
     known = row.effect is not None and row.looked
     size = f"{change(row.effect)} {change_interval(row.low, row.high)}" if known else MISSING
-    return (row.level, row.metric.title, shown, size, str(row.looked or MISSING))
+    return (str(row.level), row.metric.title, shown, size, str(row.looked or MISSING))
 
 
 def notes_of(found: StudyDecision) -> list[str]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
-from servebench.contracts.point_row import POINT_COLUMNS, level_words
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.report.wording.comparison import how_to_resolve, mattering_keys
+from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import change, change_interval, number, percent
 
 UNNAMED = ("no clear difference", "different settings")
@@ -18,7 +19,7 @@ BEST: Mapping[str, str] = {"clear": "best", "provisional": "best, provisional", 
 
 
 def _at(one: UseReason) -> str:
-    return ", ".join(map(level_words, one.levels))
+    return ", ".join(level.words for level in one.levels)
 
 
 def _codes(one: UseReason) -> str:
@@ -156,7 +157,7 @@ def reservations_text(found: Recommendation) -> str:
 
 def quality_text(one: LessAccurate) -> str:
     """Return which run is significantly less accurate than which."""
-    return f"{one.name} is less accurate than {one.other}: {one.agreement.sentence}"
+    return f"{one.name} is less accurate than {one.other}: {agreement_text(one.agreement)}"
 
 
 def best_word(found: Recommendation) -> str:
@@ -178,8 +179,8 @@ def score_text(score: Score, unit: str) -> str:
 
 def place_text(score: Score) -> str:
     """Return at which load a score was reached, and up to which load the SLO was met."""
-    at = f"at {level_words(score.at)}" if score.at else ""
-    slo = f"SLO met up to {level_words(score.slo_at)}" if score.slo_at else ""
+    at = f"at {score.at.words}" if score.at else ""
+    slo = f"SLO met up to {score.slo_at.words}" if score.slo_at else ""
     return ", ".join(filter(None, (at, slo, "doubtful" if score.doubtful else "")))
 
 
@@ -213,7 +214,7 @@ def brief_headline(found: Recommendation) -> str:
     if not found.ranking or found.outcome in (*UNNAMED, "only one"):
         return headline(found)
     first = found.ranking[0]
-    at = f" at {level_words(first.at)}" if first.at else ""
+    at = f" at {first.at.words}" if first.at else ""
     best = f"{short_name(first.entrant.name, found)}: {score_text(first, found.use_case.unit)}{at}"
     if found.outcome == "one start each":
         return f"fastest start seen (one each): {best}"

@@ -1,4 +1,4 @@
-"""How good each candidate is, from blocks within starts within candidates.
+"""Evidence of blocks of load: how good each candidate of a tune is, from blocks within starts within candidates.
 
 A block's value is a logarithm, higher for better: that of candidate, plus that of the block (its prompts, and the minute in
 which all measured them), plus that of the start, plus noise. Starts vary by themselves, so ten blocks of one start are no ten
@@ -12,19 +12,23 @@ two candidates differ by more than the pooled spread foresees, their own spread,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from servebench.analysis.statistics import Floats
+from servebench.analysis.verdict.model import Difference
+from servebench.analysis.verdict.reasons import Method, MethodKind
+from servebench.contracts.estimate import CONFIDENCE
 
 START_SD, START_FREEDOM = 0.02, 4.0
-"""By how much starts of one setting are expected to differ, known as well as from so many degrees of freedom."""
+"""The standard deviation by which starts of one setting are expected to differ, and the degrees of freedom of this prior."""
 BLOCK_SD, BLOCK_FREEDOM = 0.01, 4.0
 """The same for blocks of one start."""
 OWN_FREEDOM = 2.0
-"""As so many degrees of freedom the pooled spread counts beside the starts of two candidates alone."""
+"""The degrees of freedom that the pooled spread has beside the starts of two candidates alone."""
 NEGLIGIBLE = 1e-12
 RANK_TOLERANCE = 1e-9
 """Directions of a design that are smaller than this, relative to its largest, are rounding errors."""
@@ -59,7 +63,7 @@ class OwnSpread:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class LogDifference:
     """By how much the logarithm of one candidate is above that of another, its standard error, and the degrees of freedom of
     that."""
 
@@ -74,15 +78,17 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimates:
-    """The candidates' estimates, up to a constant that they share, the covariance of these, and their own spreads."""
+    """The candidates' estimates, up to a constant that they share, the covariance of these, and their own spreads; `starts` are
+    how many each rests on."""
 
     names: tuple[str, ...]
     means: Floats
     covariance: Floats
     spread: Spread
     own: Mapping[str, OwnSpread] = field(default_factory=dict)
+    starts: Mapping[str, int] = field(default_factory=dict)
 
-    def difference(self, a: str, b: str) -> Difference:
+    def difference(self, a: str, b: str) -> LogDifference:
         """Return by how much the logarithm of `a` is above that of `b`."""
         i, j = self.names.index(a), self.names.index(b)
         variance = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]
@@ -90,7 +96,7 @@ class Estimates:
         squares, freedom = sum(one.squares for one in owns), sum(one.freedom for one in owns)
         ratio = (squares + OWN_FREEDOM) / (freedom + OWN_FREEDOM)
         freedom = self.spread.freedom if ratio <= 1 else min(self.spread.freedom, freedom + OWN_FREEDOM)
-        return Difference(
+        return LogDifference(
             float(self.means[i] - self.means[j]), float(max(variance * max(1.0, ratio), NEGLIGIBLE)) ** 0.5, freedom
         )
 
@@ -104,6 +110,23 @@ class Estimates:
     def ranking(self) -> tuple[str, ...]:
         """The names, best first."""
         return tuple(self.names[index] for index in np.argsort(-self.means, kind="stable"))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Evidence of the blocks of two candidates, `other` the baseline."""
+
+    estimates: Estimates
+    one: str
+    other: str
+
+    def difference(self, confidence: float = CONFIDENCE) -> Difference:
+        """Return by how much the objective of `one` is above that of `other`."""
+        ends = self.estimates.interval(self.one, self.other, 1 - confidence)
+        effect, low, high = map(math.expm1, ends)
+        starts = self.estimates.starts
+        method = Method(MethodKind.BLOCKS, (starts.get(self.other, 1), starts.get(self.one, 1)))
+        return Difference(effect=effect, low=low, high=high, method=method)
 
 
 def quantile(share: float, freedom: float) -> float:
@@ -137,6 +160,7 @@ def estimate(
         covariance=inverse[:count, :count],
         spread=spread,
         own=own_spreads(everything, spread),
+        starts={name: len({one.start for one in blocks if one.candidate == name}) for name in names},
     )
 
 

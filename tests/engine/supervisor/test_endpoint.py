@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from servebench.engine.adapters.openai import OpenAiEngine
-from servebench.engine.supervisor.probe import generate_token, served_models, version_of
+from servebench.engine.supervisor.endpoint import generate_token, served_models, version_of
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 
