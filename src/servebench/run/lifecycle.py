@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from servebench.analysis.warnings.catalog import is_usable
 from servebench.contracts.events import PointFinished, RunStarted
@@ -34,8 +33,8 @@ class RunResult:
 
     outcome: RunOutcome
     lease: EngineLease | None
-    telemetry: Mapping[str, Any] | None
-    ledger: Sequence[Mapping[str, Any]] = ()
+    telemetry: Mapping[str, object] | None
+    ledger: Sequence[Mapping[str, object]] = ()
 
 
 @dataclass

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from servebench.analysis.limits import RUNS_MAX, LimitFinding
+from servebench.analysis.limits import RUNS_MAX, LevelFacts, LimitFinding, LimitReason
 from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
 from servebench.report.html.sections import limits
@@ -13,7 +13,11 @@ from servebench.report.html.sections import limits
 @pytest.mark.parametrize(("with_points", "rows"), [(0, 0), (1, 1), (RUNS_MAX, 1), (RUNS_MAX + 2, 2)])
 def test_runs_without_a_finding_because_there_are_too_many_are_counted(with_points, rows):
     runs = [SimpleNamespace(rows=[object()])] * with_points + [SimpleNamespace(rows=[])] * 9
-    finding = LimitFinding(level=Level(8), code=Limit.NONE, statement="no single limit found")
+    finding = LimitFinding(
+        facts=LevelFacts(level=Level(8), engine="vllm", requests=99, ttft_ms=1.0, e2e_ms=9.0),
+        code=Limit.NONE,
+        reason=LimitReason.NONE,
+    )
     section = limits(SimpleNamespace(findings=[("a", finding)] if with_points else [], runs=runs))
     assert len(section[1].rows if section else ()) == rows
     assert rows < 2 or section[1].rows[-1][0] == "2 more"

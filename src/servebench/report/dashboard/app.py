@@ -33,6 +33,7 @@ from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
 from servebench.report.html.page import answer_part
 from servebench.report.html.results import legend_of, weak_note
+from servebench.report.wording.limits import action_text, statement_of
 from servebench.store import studies as read
 from servebench.util.safe_text import clean_csv, clean_line
 
@@ -373,7 +374,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     own = [read.load_study(runs[0].path.parent)] if any(a.study_id == b.study_id for a, b in pairs) else []
     options = Options(with_doubtful=with_doubtful)
     concluded = conclude(runs, own, options, pairs=pairs, earlier=read.runs_beside(runs[0]))
-    found = [one.comparison for one in concluded.comparisons]
+    found = list(concluded.comparisons)
     return [
         {
             "baseline": one.baseline,
@@ -407,9 +408,9 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         st.text(clean_line(who))
     st.text("What limits it")
     for _, one in findings_of([run]):
-        st.text(clean_line(f"{one.level.words}: {one.statement}"))
+        st.text(clean_line(f"{one.level.words}: {statement_of(one)}"))
         for proposal in one.proposals:
-            st.text(clean_line(f"  try: {proposal.action}; it may cost: {proposal.cost}"))
+            st.text(clean_line(f"  try: {action_text(proposal)}; it may cost: {proposal.cost}"))
 
 
 def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:

@@ -19,6 +19,8 @@ from servebench.report.html.model import Page
 from servebench.report.parts import FACTORS_NOTE
 from servebench.report.points import point_trust
 from servebench.report.terminal.results import REPEATS_NOTE, WEAK_NOTE, cell_text
+from servebench.report.wording.quality import agreement_text
+from servebench.report.wording.repeats import note_text, value_text
 from servebench.util.figures import MISSING, number, percent
 
 Section = tuple[str, Any] | None
@@ -176,10 +178,10 @@ def repeats(data: Page) -> Section:
     for run, found in data.repeats:
         for at, metrics in found.levels.items():
             count = max(row.count for row in metrics.values())
-            cells = (metrics[name].text if name in metrics else MISSING for name in titles)
+            cells = (value_text(metrics[name]) if name in metrics else MISSING for name in titles)
             rows.append([run, str(at), str(count), *cells])
     return "noted_table", {
-        "boxes": [(run, note) for run, found in data.repeats for note in found.notes],
+        "boxes": [(run, note_text(note)) for run, found in data.repeats for note in found.notes],
         "note": f"{REPEATS_NOTE}.",
         "table": Table("Over repeats", ("run", "load", "repeats", *titles.values()), rows),
     }
@@ -233,7 +235,7 @@ def quality(data: Page) -> Section:
         "charts": runs.quality(data.quality, [replace(one.series, name=one.name) for one in data.runs]),
         "table": Table("Quality", QUALITY_HEAD, [_quality_cells(row) for row in data.quality], left=(0, 1, 2, 4, 11)),
         "agreements": [
-            (Label.of(one.finding), f"{candidate} vs {baseline}: {one.swapped().sentence}")
+            (Label.of(one.finding), f"{candidate} vs {baseline}: {agreement_text(one.swapped())}")
             for baseline, candidate, one in data.agreements
         ],
     }

@@ -13,7 +13,7 @@ from servebench.report.html.elements import LOOKS, Cells, Label, Table
 from servebench.report.html.model import Page, RunPage
 from servebench.report.terminal.tables import local_time
 from servebench.report.wording import comparison as texts
-from servebench.report.wording.limits import fact_text
+from servebench.report.wording.limits import action_text, fact_text, statement_of
 from servebench.util.figures import change, number, seconds
 
 COMPARISON_NOTE = (
@@ -92,8 +92,8 @@ def limits(data: Page) -> Section:
     levels: dict[tuple[str, ...], list[Level]] = {}
     for run, one in data.findings:
         evidence = "; ".join(fact_text(fact) for fact in one.evidence)
-        proposals = "; ".join(f"{proposal.action} (may cost: {proposal.cost})" for proposal in one.proposals)
-        key = (run, f"{one.statement} [{one.code}]", evidence, proposals)
+        proposals = "; ".join(f"{action_text(proposal)} (may cost: {proposal.cost})" for proposal in one.proposals)
+        key = (run, f"{statement_of(one)} [{one.code}]", evidence, proposals)
         levels.setdefault(key, []).append(one.level)
     rows = [[run, _levels_in_words(at), *rest] for (run, *rest), at in levels.items()]
     left = sum(bool(run.rows) for run in data.runs) - RUNS_MAX

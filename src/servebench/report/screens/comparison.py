@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.gate import Gate
-from servebench.analysis.run_comparison import RunComparison
+from servebench.analysis.verdict.model import Comparison
 from servebench.report.blocks import Block, Column, Heading, Line, Span, Table, row
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.wording.comparison import (
@@ -18,6 +18,7 @@ from servebench.report.wording.comparison import (
     starts_note,
     summary_of,
 )
+from servebench.report.wording.quality import agreement_text, parity_text
 
 TONES = {"faster": "good", "slower": "bad", "no difference": "same", "unequal_settings": "warn"}
 AGREEMENT_TONES = {"different": "bad", "not different": "same", "too small to tell": "warn"}
@@ -27,9 +28,8 @@ NAMED_MAX = 3
 """More pairs without a verdict are only counted."""
 
 
-def comparison_blocks(found: RunComparison) -> Iterator[Block]:
+def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the rows, the unequal settings, the verdict, and the comparison of the answers."""
-    comparison = found.comparison
     yield Heading(f"{comparison.candidate}  vs  {comparison.baseline}")
     columns = [Column(name, left=name == "metric") for name in HEADINGS[:-1]]
     notes = reason_numbers(comparison)
@@ -50,11 +50,12 @@ def comparison_blocks(found: RunComparison) -> Iterator[Block]:
     if minor := [one.key for one in comparison.unequal if not one.matters]:
         yield Line.of(f"intended or harmless differences: {', '.join(minor)}", tone="dim")
     yield Line.of(f"verdict: {summary_of(comparison)}", tone=f"strong {TONES.get(comparison.result, '')}")
-    for agreement in found.agreements:
-        yield Line.of(f"quality: {agreement.swapped().sentence}", tone=AGREEMENT_TONES.get(agreement.finding, "dim"))
-    for parity in found.parities:
+    for agreement in comparison.agreements:
+        text = agreement_text(agreement.swapped())
+        yield Line.of(f"quality: {text}", tone=AGREEMENT_TONES.get(agreement.finding, "dim"))
+    for parity in comparison.parities:
         tone = PARITY_TONES.get(parity.finding, "warn")
-        yield Line.of(f"parity at {parity.at}: {parity.sentence}", tone=tone)
+        yield Line.of(f"parity at {parity.at}: {parity_text(parity)}", tone=tone)
 
 
 def pairs_blocks(answer: Answer, *, width: int) -> Iterator[Block]:

@@ -15,6 +15,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
 from servebench.report.terminal.tables import POINTS_NOTE, new_table, verdict_text
+from servebench.report.wording.repeats import note_text, value_text
 from servebench.util.figures import MISSING, number, rough, with_interval
 
 WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
@@ -126,12 +127,12 @@ def print_repeats(found: RepeatSummary | None, out: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for at, metrics in found.levels.items():
         count = max(row.count for row in metrics.values())
-        cells = (metrics[name].text if name in metrics else MISSING for name in found.titles)
+        cells = (value_text(metrics[name]) if name in metrics else MISSING for name in found.titles)
         table.add_row(str(at), str(count), *map(Text, cells))
     table.caption = REPEATS_NOTE
     out.print(table)
     for note in found.notes:
-        out.print(f"repeats: {note}")
+        out.print(f"repeats: {note_text(note)}")
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:

@@ -13,7 +13,7 @@ from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.contracts.stored import RunData, StudyData, mapping
-from servebench.report.export.conclusions import as_plain
+from servebench.report.export.conclusions import as_plain, finding_as_plain
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
@@ -38,7 +38,7 @@ def show_run(
     rows = run.point_rows
     if as_json:
         plain = [row.as_dict() for row in rows]
-        found = {"times": times, "limits": [one.as_dict() for one in limits]}
+        found = {"times": times, "limits": [finding_as_plain(one) for one in limits]}
         print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain, **found})
         return
     out = console()
