@@ -11,9 +11,8 @@ from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.answer.next_steps import decide_step
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import StudyDecision, decide_study
-from servebench.analysis.pairing import pairs_within
+from servebench.analysis.pairing import compare_speed, pairs_within
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.verdict.looks import DECIDING as METRICS
 from servebench.analysis.verdict.model import (
     EQUAL,
