@@ -11,7 +11,8 @@ import yaml
 from servebench.analysis.tuning.answer import Change, Contribution, Figures, Tried, TuneAnswer
 from servebench.analysis.tuning.steps import Left
 from servebench.contracts.tuning import Candidate, TuneQuestion
-from servebench.report.html.tuning import gains_spec, tune_page
+from servebench.report.charts.tuning import gains_spec
+from servebench.report.html.page import tune_page
 from servebench.report.screens.tuning import tune_blocks
 from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.tables import CleanConsole, console

@@ -6,13 +6,13 @@ import pytest
 
 from servebench.analysis.limits import RUNS_MAX, LimitFinding
 from servebench.contracts.limits import Limit
-from servebench.report.html.sections import limits
+from servebench.report.screens.conclusions import limits
 
 
 @pytest.mark.parametrize(("with_points", "rows"), [(0, 0), (1, 1), (RUNS_MAX, 1), (RUNS_MAX + 2, 2)])
 def test_runs_without_a_finding_because_there_are_too_many_are_counted(with_points, rows):
     runs = [SimpleNamespace(rows=[object()])] * with_points + [SimpleNamespace(rows=[])] * 9
     finding = LimitFinding(level="8", code=Limit.NONE, statement="no single limit found")
-    section = limits(SimpleNamespace(findings=[("a", finding)] if with_points else [], runs=runs))
-    assert len(section[1].rows if section else ()) == rows
-    assert rows < 2 or section[1].rows[-1][0] == "2 more"
+    blocks = list(limits(SimpleNamespace(findings=[("a", finding)] if with_points else [], runs=runs)))
+    assert len(blocks[0].rows if blocks else ()) == rows
+    assert rows < 2 or blocks[0].rows[-1][0].text == "2 more"
