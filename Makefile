@@ -66,9 +66,7 @@ settings: $(VENV)/.dev ## every setting in every form through a simulated study 
 	SERVEBENCH_SETTINGS=$(or $(COUNT),0) SEED=$(SEED) $(BIN)/python -m pytest tests/fuzz/test_settings.py -q -o timeout=0
 
 reference: $(VENV)/.run ## write the pages of the docs that list config keys, columns and warnings from the code
-	$(BIN)/python -m servebench.config.reference > docs/config.md
-	$(BIN)/python -m servebench.store.column_reference > docs/columns.md
-	$(BIN)/python -m servebench.analysis.warnings.reference > docs/warnings.md
+	$(BIN)/python .ci/reference.py
 
 calibrate: $(VENV)/.run ## measure on simulated engines how often the conclusions are right, and write docs/calibration.md (hours; REPETITIONS=50 for less; ARGS="--only aa" prints one promise)
 	-PYTHONPATH=tests $(BIN)/python -m calibration --repetitions $(REPETITIONS) --seed $(SEED) --processes $(JOBS) $(or $(ARGS),--output docs/calibration.md)

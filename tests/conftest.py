@@ -46,7 +46,12 @@ def run_main(tmp_path, monkeypatch, capfd):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["servebench", *words])
         capfd.readouterr()
-        code = main()
+        # the command wraps the streams of its process and sets its hook: a test leaves neither behind
+        before = sys.stdout, sys.stderr, sys.excepthook
+        try:
+            code = main()
+        finally:
+            sys.stdout, sys.stderr, sys.excepthook = before
         shown = capfd.readouterr()
         return Completed(code, shown.out, shown.err)
 

@@ -6,15 +6,17 @@ import pytest
 
 from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
-from servebench.analysis.answer.model import CaveatKind, LevelLead
-from servebench.analysis.comparison.decisions import starts_may_differ
+from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import pair_runs
 from servebench.analysis.run_comparison import compare_speed, seconds_per_start
+from servebench.analysis.verdict.one_start import starts_may_differ
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
+from servebench.contracts.level import Level
 from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
 from servebench.report.wording.comparison import summary_of
 from servebench.store import studies as read
+from support.conclusions import lead_of
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 
@@ -40,10 +42,10 @@ def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
     )
     assert [one.workload for one in found.workloads] == ["unique", "rag_prefix"]
     for one in found.workloads:
-        assert one.levels == ("1", "8")
+        assert one.levels == (Level(1), Level(8))
         assert [column.label for column in one.columns] == ["slow", "fast"]
         assert [cell.best for column in one.columns for cell in column.cells.values()] == [False, False, True, True]
-        assert {(lead.leader, lead.rival, lead.clear, lead.verdict) for lead in one.leads} == {
+        assert {(lead.best, lead.rival.label, lead.clear, lead.verdict) for lead in one.leads} == {
             ("fast", "slow", True, False)
         }
         assert all(0.1 < lead.low < 0.5 < lead.high < 1 for lead in one.leads)
@@ -59,8 +61,8 @@ def test_a_lead_over_a_run_with_equal_settings_is_not_called_one_of_different_se
         (SimulatedEngine(name="third", slow=2.0), load(config={"engine.dtype": "fp8"})),
     ]
     found = answer(make_study(*runs)).workloads[0]
-    assert {(lead.leader, lead.rival, lead.unequal, lead.unequal_rival) for lead in found.leads} == {
-        ("fast", "slow", ("engine.dtype",), False)
+    assert {(lead.best, lead.rival.label, lead.unequal, lead.rival.unequal) for lead in found.leads} == {
+        ("fast", "slow", ("engine.dtype",), ())
     }
     assert "different settings" not in sentence_of(found)
     assert not any(cell.best for column in found.columns for cell in column.cells.values())
@@ -69,7 +71,7 @@ def test_a_lead_over_a_run_with_equal_settings_is_not_called_one_of_different_se
 def test_a_lead_says_what_the_comparison_of_the_same_pair_says(make_study):
     path = make_study((FAST, load()), (SLOW, load()))
     found = answer(path)
-    row = next(row for row in found.comparisons[0].rows if row.level == "8")
+    row = next(row for row in found.comparisons[0].rows if row.level == Level(8))
     lead = found.workloads[0].leads[-1]
     # compare has the slow one as the candidate
     assert lead.size == pytest.approx(1 / (1 + row.effect) - 1)
@@ -88,10 +90,10 @@ def test_who_is_clearly_behind_is_named_where_the_first_two_do_not_differ(make_s
     found = answer(make_study((FAST, load()), (replace(FAST, name="twin"), load(seed=7)), (third, load())))
     for lead in found.workloads[0].leads:
         assert not lead.clear
-        assert {lead.leader, *lead.tied} == {"fast", "twin"}
+        assert {lead.best, *lead.tied} == {"fast", "twin"}
         ((name, share),) = lead.behind
         assert (name, share) == ("third", pytest.approx(-0.5, abs=0.1))
-    assert f"behind {found.workloads[0].leads[-1].leader}" in sentence_of(found.workloads[0])
+    assert f"behind {found.workloads[0].leads[-1].best}" in sentence_of(found.workloads[0])
 
 
 @pytest.mark.slow
@@ -131,7 +133,7 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
     (workload,) = answer(path).workloads
     for lead in workload.leads:
         assert (lead.low > 0, lead.high > 0.05) == (True, True)
-        assert (lead.clear, lead.over_starts) == (False, False)
+        assert (lead.clear, lead.rival.tested) == (False, False)
         assert lead.size < starts_may_differ() == pytest.approx(0.112, abs=0.001)
     assert (
         "no clear difference in tok/s between fast and slow (fast is 7% ahead at 8 users; with one start of each, up to "
@@ -323,7 +325,7 @@ def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):
     slow = replace(first, output_throughput_tok_s=first.output_throughput_tok_s / 20)
     run = replace(runs[0], rows=lambda: [slow, *others])
     (told,) = [one for one in concluded([run]).caveats if one.kind is CaveatKind.OUT_OF_LINE]
-    assert (told.label, told.level, told.heavier) == ("fast", "1", "2")
+    assert (told.label, told.level, told.heavier) == ("fast", Level(1), Level(2))
 
 
 def test_pairs_are_within_a_workload_and_all_of_them(make_study):
@@ -343,20 +345,14 @@ def test_pairs_are_within_a_workload_and_all_of_them(make_study):
 @pytest.mark.parametrize(
     ("lead", "text"),
     [
-        (LevelLead(level="4", leader="a", rival="b", size=0.41, low=0.35, high=0.48), "41% [35, 48] more tok/s than b"),
-        (
-            LevelLead(level="4", leader="a", rival="b", size=0.052, low=0.01, high=0.1),
-            "5.2% [1.0, 10.0] more tok/s than b",
-        ),
-        (
-            LevelLead(level="4", leader="a", rival="b", size=1.3, low=1.1, high=1.6),
-            "2.3 times [2.1, 2.6] the tok/s of b",
-        ),
-        (LevelLead(level="4", leader="a", rival="b", size=0.4), "40% more tok/s than b"),
+        ((0.41, 0.35, 0.48), "41% [35, 48] more tok/s than b"),
+        ((0.052, 0.01, 0.1), "5.2% [1.0, 10.0] more tok/s than b"),
+        ((1.3, 1.1, 1.6), "2.3 times [2.1, 2.6] the tok/s of b"),
+        ((0.4,), "40% more tok/s than b"),
     ],
 )
 def test_leads_in_words(lead, text):
-    assert lead_text(lead) == text
+    assert lead_text(lead_of(*lead)) == text
 
 
 def test_a_lead_over_several_says_over_whom(make_study):
@@ -365,7 +361,7 @@ def test_a_lead_over_several_says_over_whom(make_study):
     (workload,) = answer(make_study(*runs)).workloads
     (lead,) = workload.leads
     assert len(lead.tied) == 2
-    assert f"a is {lead.size:.0%} ahead of {lead.rival}; with one start of each, up to " in sentence_of(workload)
+    assert f"a is {lead.size:.0%} ahead of {lead.rival.label}; with one start of each, up to " in sentence_of(workload)
 
 
 def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):
@@ -375,7 +371,7 @@ def test_nothing_is_the_best_of_a_level_at_which_another_is_void(make_study):
     runs[2] = replace(runs[2], rows=lambda: rows)
     (workload,) = concluded(runs).workloads
     assert [lead.clear for lead in workload.leads] == [True, True]
-    assert {level: cell.best for level, cell in workload.columns[0].cells.items()} == {"1": True, "8": False}
+    assert {level: cell.best for level, cell in workload.columns[0].cells.items()} == {Level(1): True, Level(8): False}
 
 
 @pytest.mark.parametrize(
@@ -420,8 +416,8 @@ def test_a_warning_of_some_starts_says_of_how_many(make_study):
 def test_levels_are_shown_by_load_however_they_were_measured(make_study):
     """A search measures them in its own order."""
     (found,) = answer(make_study((FAST, load(levels=(8, 16, 4))))).workloads
-    assert found.levels == ("4", "8", "16")
-    assert list(found.columns[0].cells) == ["4", "8", "16"]
+    assert found.levels == (Level(4), Level(8), Level(16))
+    assert list(found.columns[0].cells) == [Level(4), Level(8), Level(16)]
 
 
 def test_a_lead_that_rests_on_earlier_starts_says_so(make_study):

@@ -9,15 +9,23 @@ import pytest
 
 from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.answer.next_steps import decide_step
-from servebench.analysis.comparison.decisions import DECIDING as METRICS
-from servebench.analysis.comparison.decisions import Decision, PairDecision
-from servebench.analysis.comparison.model import ComparisonRow, StartValues
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import StudyDecision, decide_study
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_speed
+from servebench.analysis.verdict.looks import DECIDING as METRICS
+from servebench.analysis.verdict.model import (
+    EQUAL,
+    NOT_COMPARED,
+    OPEN,
+    SLOWER,
+    Comparison,
+    ComparisonRow,
+    StartValues,
+)
 from servebench.analysis.warnings.catalog import NOT_STATIONARY
+from servebench.contracts.level import Level
 from servebench.contracts.settings import StudySettings
 from servebench.report.wording.answer import sentence_of
 from servebench.report.wording.comparison import summary_of, text_of
@@ -54,23 +62,23 @@ def conclusions(path, **options):
 def test_two_starts_that_decide_are_a_verdict_on_every_screen(make_study):
     path = make_study((engine("a"), load(2)), (engine("b", 1.1), load(2, seed=1)))
     decision, workload, (compared,), batch = conclusions(path)
-    assert decision.pairs[0].levels == {"4": "slower"}
-    assert (workload.leads[0].clear, workload.leads[0].verdict, workload.leads[0].leader) == (True, True, "a")
+    assert decision.pairs[0].levels == {Level(4): "slower"}
+    assert (workload.leads[0].clear, workload.leads[0].verdict, workload.leads[0].best) == (True, True, "a")
     assert (compared.result, compared.margin) == ("slower", 0.03)
-    assert (batch.outcome, batch.winner.entrant.run_id) == ("winner", "study/00_a_unique")
+    assert (batch.outcome, batch.best.entrant.run_id) == ("best", "study/00_a_unique")
     assert batch.lead == pytest.approx(workload.leads[0].size)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("margin", "verdict", "clear"), [("2%", "slower", True), ("8%", "equal", False)])
+@pytest.mark.parametrize(("margin", "verdict", "clear"), [("2%", SLOWER, True), ("8%", EQUAL, False)])
 def test_the_margin_of_the_study_is_that_of_every_screen(make_study, margin, verdict, clear):
     """A difference of 4% matters to a study whose margin is 2%, though it is below the usual 5%."""
     path = make_study((engine("a"), load(6, margin=margin)), (engine("b", 1.04), load(6, margin=margin, seed=1)))
     decision, workload, (compared,), batch = conclusions(path)
-    assert decision.pairs[0].levels == {"4": verdict}
+    assert decision.pairs[0].levels == {Level(4): verdict}
     assert workload.leads[0].clear is clear
-    assert workload.columns[0].cells["4"].best is clear
-    assert compared.result == {"slower": "slower", "equal": "no difference"}[verdict]
+    assert workload.columns[0].cells[Level(4)].best is clear
+    assert compared.result is verdict
     # the rules of `recommend` have a margin of their own, 5%
     assert batch.outcome == "no clear difference"
 
@@ -82,8 +90,8 @@ def test_what_a_study_has_not_decided_has_no_verdict_anywhere(make_study):
     assert fixed["tpot_ms_p50"] == "slower"
     decision, _, (compared,), _ = conclusions(path)
     rows = {row.metric.name: row for row in compared.rows}
-    decided = {one.row.metric.name: one.verdict for one in decision.pairs[0].rows}
-    assert decided == {"output_throughput_tok_s": "slower", "ttft_ms_p50": "open", "e2e_ms_p50": "slower"}
+    decided = {one.metric.name: one.result for one in decision.pairs[0].rows}
+    assert decided == {"output_throughput_tok_s": SLOWER, "ttft_ms_p50": OPEN, "e2e_ms_p50": SLOWER}
     assert {name for name, row in rows.items() if row.result == "slower"} == {"output_throughput_tok_s", "e2e_ms_p50"}
     assert rows["tpot_ms_p50"].result == rows["ttft_ms_p50"].result == "not enough data"
     assert rows["tpot_ms_p50"].low is not None, "what was measured stays"
@@ -93,7 +101,7 @@ def test_an_open_decision_is_open_on_every_screen(make_study):
     wild = {"run_sd": 0.05}
     path = make_study((engine("a", **wild), load(2)), (engine("b", 1.04, **wild), load(2, seed=1)))
     decision, workload, (compared,), batch = conclusions(path)
-    assert decision.pairs[0].levels == {"4": "open"}
+    assert decision.pairs[0].levels == {Level(4): OPEN}
     assert not workload.leads[0].clear
     assert compared.result == "not enough data"
     assert "not decided" in summary_of(compared)
@@ -104,7 +112,7 @@ def test_with_unequal_settings_nothing_is_marked_as_the_best(make_study):
     path = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1, config={"engine.dtype": "fp8"})))
     decision, workload, (compared,), batch = conclusions(path)
     assert compared.result == "unequal_settings"
-    assert decision.unequal == {compared.ids: "engine.dtype"}
+    assert [one.key for one in decision.pairs[0].mattering] == ["engine.dtype"]
     assert (workload.leads[0].clear, workload.leads[0].verdict) == (True, False)
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
     assert batch.outcome == "different settings"
@@ -114,7 +122,7 @@ def test_what_is_decided_by_doubtful_points_is_provisional_until_it_is_accepted(
     doubts = [NOT_STATIONARY.issue("x")]
     path = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1)), doubts=doubts)
     decision, workload, (compared,), batch = conclusions(path)
-    assert decision.pairs[0].levels == {"4": "slower"}
+    assert decision.pairs[0].levels == {Level(4): "slower"}
     assert (compared.result, compared.rows[0].result, compared.rows[0].competes) == ("not enough data", "slower", False)
     assert summary_of(compared).startswith("provisional: ")
     assert workload.leads[0].codes == ("not_stationary",)
@@ -128,9 +136,9 @@ def test_of_three_engines_two_are_tied(make_study):
         for i, (name, slow) in enumerate((("a", 1.0), ("b", 1.001), ("c", 1.2)))
     ]
     decision, workload, compared, batch = conclusions(make_study(*runs))
-    verdicts = {(one.baseline[-8], one.candidate[-8]): one.levels["4"] for one in decision.pairs}
+    verdicts = {(one.baseline, one.candidate): one.levels[Level(4)] for one in decision.pairs}
     assert verdicts["a", "c"] == verdicts["b", "c"] == "slower"
-    assert verdicts["a", "b"] in ("open", "equal")
+    assert verdicts["a", "b"] in (OPEN, EQUAL)
     assert not workload.leads[0].clear
     assert len(workload.leads[0].tied) == 1
     assert "ahead" not in sentence_of(workload)
@@ -164,11 +172,11 @@ def test_verdicts_that_do_not_count_are_in_brackets(make_study):
     study = read.load_study(make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1, config=config))))
     found = decide_study(study)
     (pair,) = found.pairs
-    assert [cells_of(one, pair, found)[2] for one in pair.rows] == ["(slower)", "open", "(slower)"]
-    assert "engine.dtype" in levels_line(pair, found)
-    fair = decide_study(study, varying="engine.dtype")
-    assert [cells_of(one, pair, fair)[2] for one in pair.rows] == ["slower", "open", "slower"]
-    assert levels_line(pair, fair) == "decided: slower at 4"
+    assert [cells_of(one, pair)[2] for one in pair.rows] == ["(slower)", "open", "(slower)"]
+    assert "engine.dtype" in levels_line(pair)
+    (fair,) = decide_study(study, varying="engine.dtype").pairs
+    assert [cells_of(one, fair)[2] for one in fair.rows] == ["slower", "open", "slower"]
+    assert levels_line(fair) == "decided: slower at 4"
 
 
 def test_a_lead_that_is_not_decided_is_said_with_its_size(make_study):
@@ -177,7 +185,7 @@ def test_a_lead_that_is_not_decided_is_said_with_its_size(make_study):
     study = read.load_study(make_study((engine("a"), load(1)), (engine("b", 1.2), load(1, seed=1))))
     stored = read.load_study(earlier).runs
     (workload,) = conclude(study.runs, [study], earlier=stored).answer.workloads
-    assert (workload.leads[0].clear, workload.leads[0].over_starts) == (False, True)
+    assert (workload.leads[0].clear, workload.leads[0].rival.tested) == (False, True)
     assert workload.leads[0].low > 0.1
     assert "a is 20% ahead, which may still be chance" in sentence_of(workload)
 
@@ -196,8 +204,8 @@ def open_pair(baseline, candidate, *levels):
     for number, (have, needed) in enumerate(levels):
         starts = StartValues(baseline=np.zeros(have), candidate=np.zeros(have), paired=False)
         row = ComparisonRow(level=str(number), metric=E2E, baseline=1.0, candidate=1.0, starts=starts)
-        rows.append(Decision(row=row, starts=have, difference_at=needed))
-    return PairDecision(baseline=baseline, candidate=candidate, margin=0.03, rows=tuple(rows))
+        rows.append(replace(row, looked=have, difference_at=needed))
+    return Comparison(baseline=baseline, candidate=candidate, ids=(baseline, candidate), margin=0.03, rows=tuple(rows))
 
 
 def decision_of(*pairs, ended=True):
@@ -256,7 +264,7 @@ def test_more_budget_lifts_the_most_starts_and_keeps_what_was_decided(make_study
         decide_study(replace(study, state={**study.state, "budget_s": budget})) for budget in (None, 7200.0)
     )
     assert (planned.budget_s, going_on.budget_s) == (3600.0, 7200.0)
-    starts = [[one.starts for one in found.pairs[0].rows if one.row.metric is E2E] for found in (planned, going_on)]
+    starts = [[one.looked for one in found.pairs[0].rows if one.metric is E2E] for found in (planned, going_on)]
     assert starts == [[5], [8]]
     for odd in (-1, "x", float("nan"), float("inf")):
         assert decide_study(replace(study, state={**study.state, "budget_s": odd})).budget_s == 3600.0
@@ -265,12 +273,12 @@ def test_more_budget_lifts_the_most_starts_and_keeps_what_was_decided(make_study
 VOID_NAMES = {"once": "c4-r5", "twice": "c4-r5-a1", "three times": "c4-r5-a2"}
 
 
-def with_void(path, name, *, repeat=5, levels=("4",)):
+def with_void(path, name, *, repeat=5, levels=(4,)):
     """A stored study in which a point of the second run is void, after so many attempts."""
     study = read.load_study(path)
     rows = [
         replace(row, verdict="void", doubts=("errors",), point=name)
-        if row.repeat == repeat and row.level_label in levels
+        if row.repeat == repeat and row.concurrency in levels
         else row
         for row in study.runs[1].point_rows
     ]
@@ -280,9 +288,9 @@ def with_void(path, name, *, repeat=5, levels=("4",)):
 @pytest.mark.parametrize(
     ("tried", "verdict", "said"),
     [
-        ("once", "open", "another start may replace it"),
-        ("twice", "open", "another"),
-        ("three times", "not compared", "3"),
+        ("once", OPEN, "another start may replace it"),
+        ("twice", OPEN, "another"),
+        ("three times", NOT_COMPARED, "3"),
     ],
 )
 def test_a_void_point_keeps_a_level_open_until_the_third(make_study, tried, verdict, said):
@@ -292,31 +300,31 @@ def test_a_void_point_keeps_a_level_open_until_the_third(make_study, tried, verd
         (engine("a", **wild), load(6, levels=(2, 4))), (engine("b", 1.02, **wild), load(6, levels=(2, 4), seed=1))
     )
     whole, found = decide_study(read.load_study(path)), decide_study(with_void(path, VOID_NAMES[tried]))
-    assert whole.pairs[0].levels == {"2": "open", "4": "open"}
-    assert found.pairs[0].levels == {"2": "open", "4": verdict}
-    assert found.pairs[0].open_levels == (("2", "4") if verdict == "open" else ("2",))
-    (throughput,) = [one for one in found.pairs[0].rows if one.level == "4" and one.row.metric is METRICS[0]]
-    assert (throughput.starts, throughput.row.starts.baseline.size) == (4, 5)
-    assert said in text_of(throughput.row.reasons)
-    assert "errors" in text_of(throughput.row.reasons)
+    assert whole.pairs[0].levels == {Level(2): OPEN, Level(4): OPEN}
+    assert found.pairs[0].levels == {Level(2): OPEN, Level(4): verdict}
+    assert found.pairs[0].open_levels == ((Level(2), Level(4)) if verdict is OPEN else (Level(2),))
+    (throughput,) = [one for one in found.pairs[0].rows if one.level == Level(4) and one.metric is METRICS[0]]
+    assert (throughput.looked, throughput.starts.baseline.size) == (4, 5)
+    assert said in text_of(throughput.reasons)
+    assert "errors" in text_of(throughput.reasons)
     assert any(said in line for line in notes_of(found))
     # attempts that have no row any more ran, too
     assert (found.engine_s > whole.engine_s) == (tried != "once")
 
 
-@pytest.mark.parametrize(("name", "verdict"), [("c4-r0", "open"), ("c4-r0-a2", "not compared")])
+@pytest.mark.parametrize(("name", "verdict"), [("c4-r0", OPEN), ("c4-r0-a2", NOT_COMPARED)])
 def test_a_level_whose_first_start_is_void_has_no_numbers(make_study, name, verdict):
     path = make_study((engine("a"), load(1)), (engine("b", 1.02), load(1, seed=1)))
     (pair,) = decide_study(with_void(path, name, repeat=0)).pairs
-    assert pair.levels == {"4": verdict}
-    assert [one.row.effect for one in pair.rows] == [None]
+    assert pair.levels == {Level(4): verdict}
+    assert [one.effect for one in pair.rows] == [None]
 
 
 def test_what_was_decided_before_a_void_point_stays_decided_on_every_screen(make_study):
     path = make_study((engine("a"), load(3)), (engine("b", 1.2), load(3, seed=1)))
     study = with_void(path, "c4-r2-a2", repeat=2)
     decision = decide_study(study)
-    assert decision.pairs[0].levels == {"4": "slower"}
+    assert decision.pairs[0].levels == {Level(4): "slower"}
     (compared,) = conclude(study.runs, [study]).answer.comparisons
     assert compared.result == "slower"
     assert {row.metric.name for row in compared.rows if row.result == "slower"} == {

@@ -2,7 +2,8 @@ import copy
 
 import pytest
 
-from servebench.analysis.fairness import compare_manifests, how_to_resolve, mattering_keys, unequal_work, varied_keys
+from servebench.analysis.fairness import compare_manifests, unequal_work, varied_keys
+from servebench.report.wording.comparison import how_to_resolve, mattering_keys
 from servebench.store.studies import load_study
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 

@@ -17,6 +17,7 @@ from servebench.analysis.limits.facts import _stamps
 from servebench.analysis.limits.proposals import default_running_limit, with_proposals
 from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
 from servebench.config import compose_jobs
+from servebench.contracts.level import Level
 from servebench.contracts.limits import Knob, Limit
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import registry
@@ -25,7 +26,7 @@ from support.studies import SimulatedEngine, SimulatedLoad
 
 PARTS = {"client": 0.1, "network": 2.0, "queue": 3.0, "prefill": 45.0, "decode": 2500.0}
 HEALTHY_FACTS = LevelFacts(
-    level="8", engine="vllm", requests=200, ttft_ms=50.0, e2e_ms=2550.0, parts=PARTS, client_ms=0.1, client_cpu=0.1,
+    level=Level(8), engine="vllm", requests=200, ttft_ms=50.0, e2e_ms=2550.0, parts=PARTS, client_ms=0.1, client_cpu=0.1,
     queue_ms=3.0, running=7.9, waiting=0.1, at_most=8.0, at_limit=0.0, running_limit=256.0, itl_ms=20.0,
     input_tokens=256.0, output_tokens=128.0,
     request_rate=3.0, kv_usage=0.1, preempted=0.0, idle=0.0, memory_share=0.4, compute_share=0.1, in_flight=8.0,
@@ -79,8 +80,8 @@ CASES = [
     (Limit.FRONT_END, {"network": 60.0, "front_end_ms": 50.0}),
     (Limit.NETWORK, {"network": 60.0, "front_end_ms": 5.0, "front_end_cores": 0.9, **CPU}),
     (Limit.LOAD, {"idle": 0.3}),
-    (Limit.LOAD, {"open_loop": True, "kept_up": 1.0, "level": "3/s"}),
-    (Limit.NONE, {"open_loop": True, "kept_up": 0.9, "level": "3/s"}),
+    (Limit.LOAD, {"open_loop": True, "kept_up": 1.0, "level": Level(rate=3)}),
+    (Limit.NONE, {"open_loop": True, "kept_up": 0.9, "level": Level(rate=3)}),
     (Limit.COMPUTE, {"compute_share": 0.41}),
     (Limit.MEMORY_BANDWIDTH, {"memory_share": 0.61}),
     (Limit.NONE, {"memory_share": 0.61, "ttft_ms": 2000.0}),
@@ -235,18 +236,18 @@ def test_nothing_is_proposed_that_the_run_has_already(knob, config, override):
 @pytest.mark.parametrize(
     ("level", "load", "override"),
     [
-        ("2.5/s", {"rate": [2.5]}, "load.rate=[5]"),
-        ("2.5/s", {"rate": [1, 2.5, 8]}, ()),
-        ("8", {"concurrency": [1, 8]}, "load.concurrency=[16]"),
-        ("1", {"concurrency": [1, 8]}, ()),
-        ("4", {"search": {"for": "slo"}}, ()),
-        ("2.5/s", {"trace": {"path": "x"}, "time_scale": 1.0}, "load.time_scale=0.5"),
-        ("-", {"trace": {"path": "x"}}, "load.time_scale=0.5"),
-        ("-", {}, None),
+        (Level(rate=2.5), {"rate": [2.5]}, "load.rate=[5]"),
+        (Level(rate=2.5), {"rate": [1, 2.5, 8]}, ()),
+        (Level(8), {"concurrency": [1, 8]}, "load.concurrency=[16]"),
+        (Level(1), {"concurrency": [1, 8]}, ()),
+        (Level(4), {"search": {"for": "slo"}}, ()),
+        (Level(rate=2.5), {"trace": {"path": "x"}, "time_scale": 1.0}, "load.time_scale=0.5"),
+        (Level(), {"trace": {"path": "x"}}, "load.time_scale=0.5"),
+        (Level(), {}, None),
     ],
 )
 def test_a_heavier_load_is_proposed_in_the_words_of_the_load(level, load, override):
-    idle = facts(idle=0.5, level=level, open_loop="/s" in level)
+    idle = facts(idle=0.5, level=level, open_loop=level.open_loop)
     found = with_proposals(find_limit(idle), idle, {"load": load}, {})
     assert [one.override for one in found.proposals] == ([] if override == () else [override])
 
@@ -344,10 +345,10 @@ def test_every_run_of_a_study_has_a_line(make_study, monkeypatch):
     runs = read.load_study(make_study(*((one, SimulatedLoad(levels=(1, 8), requests=20)) for one in engines))).runs
 
     def found(_runs):
-        yield "e1", LimitFinding(level="1", code=Limit.CLIENT, statement="the client is late")
-        yield "e1", LimitFinding(level="8", code=Limit.QUEUE, statement="waiting")
-        yield "e0", LimitFinding(level="1", code=Limit.CLIENT, statement="the client is late")
-        yield "e2", LimitFinding(level="8", code=Limit.NONE, statement="no single limit found")
+        yield "e1", LimitFinding(level=Level(1), code=Limit.CLIENT, statement="the client is late")
+        yield "e1", LimitFinding(level=Level(8), code=Limit.QUEUE, statement="waiting")
+        yield "e0", LimitFinding(level=Level(1), code=Limit.CLIENT, statement="the client is late")
+        yield "e2", LimitFinding(level=Level(8), code=Limit.NONE, statement="no single limit found")
 
     monkeypatch.setattr(limits, "findings_of", found)
     assert limits.limit_lines(runs) == [

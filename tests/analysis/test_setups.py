@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from servebench.analysis.setups import EARLIER_MAX, start_spreads
+from servebench.contracts.level import Level
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -29,7 +30,7 @@ def test_only_the_newest_runs_of_a_setup_count(run):
     """Old runs that were twice as fast would make the spread large."""
     value = run.point_rows[0].output_throughput_tok_s
     earlier = [*copies(run, 40, 2 * value, 1000), *copies(run, EARLIER_MAX, value, 5000)]
-    spread = start_spreads(run, earlier)["1", "output_throughput_tok_s"]
+    spread = start_spreads(run, earlier)[Level(1), "output_throughput_tok_s"]
     assert spread.count == EARLIER_MAX + 1
     assert spread.sd == pytest.approx(0.095, rel=0.05)
 
@@ -54,4 +55,4 @@ def test_what_a_study_sweeps_makes_another_setup(run):
     others = [swept(one, 2**number) for number, one in enumerate(copies(run, 5, 100.0, 1))]
     assert start_spreads(swept(run, 64), others) == {}
     same = [swept(one, 64) for one in copies(run, 5, 100.0, 1)]
-    assert start_spreads(swept(run, 64), same)["1", "output_throughput_tok_s"].count == 6
+    assert start_spreads(swept(run, 64), same)[Level(1), "output_throughput_tok_s"].count == 6

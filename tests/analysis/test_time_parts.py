@@ -6,6 +6,7 @@ import pytest
 
 from servebench.analysis.limits.facts import level_facts
 from servebench.analysis.time_parts import FIRST, REST, TimeParts, request_parts, time_parts
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.parts import parts_lines
@@ -16,7 +17,7 @@ MS = 1_000_000
 
 
 def bar(metric="E2E", **parts):
-    return TimeParts(level="8", metric=metric, n=9, of=9, parts=parts)
+    return TimeParts(level=Level(8), metric=metric, n=9, of=9, parts=parts)
 
 
 def test_a_negative_part_has_no_length_and_keeps_the_first_token_in_its_place():

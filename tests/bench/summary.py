@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from servebench.analysis.statistics import headline_intervals
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
-from servebench.measure.points import summarize
-from support.records import phase_report, point_context, record
+from support.records import phase_report, record, summary_of
 
 MS = 1_000_000
 
@@ -60,10 +59,9 @@ def main() -> None:
     asked = words.parse_args()
     made = records(asked.events, asked.an_answer)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    context = point_context(point="c1000-r0", concurrency=1000)
     report = phase_report(planned=len(made), sent=len(made))
     began = time.process_time()
-    row, sample = summarize(made, context=context, report=report, slo=SloSettings(ttft_ms=600.0))
+    row, sample = summary_of(made, report, SloSettings(ttft_ms=600.0), point="c1000-r0", concurrency=1000)
     row_s = time.process_time() - began
     began = time.process_time()
     headline_intervals(sample)

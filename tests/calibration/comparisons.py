@@ -152,7 +152,7 @@ def _won(seed: int, plant: Plant, *, starts: int) -> Outcome:
         run_data(simulate_run(plant, f"{seed}/{name}", seed=seed, starts=starts), plant, name) for name in ("a", "b")
     ]
     return {
-        (RECOMMEND, one.use_case.title): float(one.winner is not None)
+        (RECOMMEND, one.use_case.title): float(one.best is not None)
         for one in recommend_runs(runs, load_rules(None))
         if len(one.ranking) > 1
     }

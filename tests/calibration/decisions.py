@@ -10,10 +10,11 @@ import numpy as np
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.simulate import Plant, run_data, simulate_run, simulate_start
-from servebench.analysis.comparison.decisions import DECIDING, PairDecision, decide, looks_until
-from servebench.analysis.comparison.model import Side
-from servebench.analysis.comparison.starts import spread_of
 from servebench.analysis.stored_runs import side_of
+from servebench.analysis.verdict.looks import DECIDING, decide, looks_until
+from servebench.analysis.verdict.model import SLOWER, Comparison, Side, VerdictKind
+from servebench.analysis.verdict.starts import spread_of
+from servebench.contracts.level import Level
 
 MARGIN = 0.03
 FIXED_STARTS = 5
@@ -50,7 +51,7 @@ COST = Promise(
     kind="bias",
 )
 
-Stored = Mapping[tuple[str, str], Sequence[float]]
+Stored = Mapping[tuple[Level, str], Sequence[float]]
 """The logarithms of each metric at each level of earlier starts; empty where none are known."""
 
 
@@ -75,13 +76,13 @@ def _stored(spread: float) -> Stored:
     """Return what earlier starts of the set-up have measured."""
     rows = simulate_run(PLANT.planted(start_sd=spread), "stored", seed=1, starts=STORED).rows
     return {
-        (level, metric.name): [float(np.log(row[metric.name])) for row in rows if row.level_label == level]
-        for level in dict.fromkeys(row.level_label for row in rows)
+        (level, metric.name): [float(np.log(row[metric.name])) for row in rows if row.level == level]
+        for level in dict.fromkeys(row.level for row in rows)
         for metric in DECIDING
     }
 
 
-def _study(seed: int, stored: Stored, spread: float, slowdown: float) -> tuple[PairDecision, float]:
+def _study(seed: int, stored: Stored, spread: float, slowdown: float) -> tuple[Comparison, float]:
     """Run a study of two engines that ends when it has decided. Return what it has decided, and its engine time as a share
     of that of FIXED_STARTS starts of both."""
     plants = [PLANT.planted(start_sd=spread, slowdown=one) for one in (1.0, slowdown)]
@@ -109,11 +110,11 @@ def _study(seed: int, stored: Stored, spread: float, slowdown: float) -> tuple[P
 def _called(seed: int, stored: Stored, *, promise: Promise, spread: float, slowdown: float) -> Outcome:
     """Return whether one of two equal engines is called faster at a level, or engines that differ by the margin equal."""
     found, _ = _study(seed, stored, spread, slowdown)
-    wrong = {"faster", "slower", "mixed"} if promise is WRONG else {"equal"}
+    wrong = {VerdictKind.FASTER, SLOWER, VerdictKind.MIXED} if promise is WRONG else {VerdictKind.EQUAL}
     return {(promise, ""): float(bool(wrong & set(found.levels.values())))}
 
 
 def _slowed(seed: int, stored: Stored, *, spread: float, slowdown: float) -> Outcome:
     """Return whether a slowdown is found at all levels, and the share of the fixed engine time that the study took."""
     found, share = _study(seed, stored, spread, slowdown)
-    return {(RIGHT, ""): float(set(found.levels.values()) == {"slower"}), (COST, ""): share}
+    return {(RIGHT, ""): float(set(found.levels.values()) == {SLOWER}), (COST, ""): share}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calibration.cells import Line, Promise
-from servebench.util.markdown import table
+from servebench.report.export.markdown import table
 
 HEAD = """# How often the conclusions are right
 

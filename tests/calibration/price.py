@@ -24,8 +24,8 @@ from typing import Any
 from calibration.simulate import Plant, SimulatedRun, simulate_run
 from calibration.windows import SCENARIOS, Scenario, scenario_truth
 from servebench.contracts.results import Record
+from servebench.report.export.markdown import table
 from servebench.util.figures import number
-from servebench.util.markdown import table
 from servebench.util.units import NS_PER_S
 
 PRECISIONS = (0.10, 0.05)

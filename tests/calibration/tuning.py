@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from calibration.cells import CalibrationCell, Outcome, Promise
-from servebench.analysis.tuning.answer import Change, change_of, gain_of, recommended, verdict_of
+from servebench.analysis.tuning.answer import change_of, gain_of, recommended, verdict_of
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result, Step
-from servebench.util.markdown import table
+from servebench.analysis.verdict import Difference
+from servebench.report.export.markdown import table
 
 CANDIDATES = 24
 CHANGES = 2
@@ -240,7 +241,7 @@ def _held(found: Race, study: SimulatedTune) -> bool | None:
     return _holds(gain, study, found.winner, found.stock)
 
 
-def _holds(gain: Change, study: SimulatedTune, one: str, other: str) -> bool | None:
+def _holds(gain: Difference, study: SimulatedTune, one: str, other: str) -> bool | None:
     true, beside = study.mean(one), study.mean(other)
     return gain.low <= math.expm1(true - beside) <= gain.high if true is not None and beside is not None else None
 

@@ -68,7 +68,6 @@ FAULTS = [
     (load(warmup_s=60.0, until="5%"), "load.warmup_s=60 must be shorter than load.max_duration_s=60"),
     (load(warmup_s=60.0, duration_s=60.0, until="5%"), "load.warmup_s=60 must be shorter than load.duration_s=60"),
     (load(warmup_s=60.0, duration_s=60.0), "load.warmup_s=60 must be shorter than load.duration_s=60"),
-    (load(max_concurrency=4), "load.max_concurrency=4 only applies to open-loop levels"),
     ({"quality": QualitySettings(name="mmlu", concurrency=())}, "quality.concurrency must have at least one level"),
     ({"quality": QualitySettings(name="mmlu", concurrency=(4, 4))}, "quality.concurrency has 4 more than once"),
     ({"quality": QualitySettings(name="all", path="x.jsonl")}, "quality.path=x.jsonl needs one scorer"),

@@ -14,6 +14,9 @@ IGNORED = [
     (RATE, "load.burstiness=3"),
     (CLOSED, "load.arrival=constant"),
     (RATE, "load.stagger=false"),
+    (CLOSED, "load.max_concurrency=4"),
+    (CLOSED, "load.time_scale=2"),
+    ((*CLOSED, "load=search_saturation"), "load.repeats=3"),
     (RATE, "load.hold_level=false"),
     ((*CLOSED, "load.requests=20"), "load.drain_s=5"),
     ((*CLOSED, "load.requests=20"), "load.until=5%"),
@@ -42,6 +45,7 @@ EFFECTIVE = [
     (*CLOSED, "workload.adapters=[a,b]", "workload.adapter_skew=1"),
     (*CLOSED, "study.until=decided", "study.margin=9%"),
     (*CLOSED, "load.arrival=poisson"),
+    (*RATE, "load.max_concurrency=4"),
 ]
 
 

@@ -14,8 +14,8 @@ REGISTRY = build([], set())
 RUN = ("-m", "engine=vllm,sglang", "launch=emulated", "gpu=rtx5090")
 
 
-UNKNOWN = "hydra.launcher.retrys: unknown key; did you mean 'retries'?"
-SOON = "hydra.launcher.timeout_min: input should be a valid integer (got 'soon')"
+UNKNOWN = "hydra.launcher.retrys: unknown key; did you mean 'hydra.launcher.retries'?"
+SOON = "hydra.launcher.timeout_min must be an integer (got 'soon')"
 
 
 def launcher(*words):
@@ -68,7 +68,10 @@ def test_without_a_launcher_runs_are_done_here():
         (["hydra/launcher=ray", "+hydra.launcher.retrys=2"], UNKNOWN),
         (["hydra/launcher=ray", "hydra.launcher.retrys=2"], UNKNOWN),
         (["hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=soon"], SOON),
-        (["hydra/launcher=ray", "hydra.launcher.runs_per_machine=0"], "hydra.launcher.runs_per_machine: "),
+        (
+            ["hydra/launcher=ray", "hydra.launcher.runs_per_machine=0"],
+            "hydra.launcher.runs_per_machine must be at least 1",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(words, told):

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from servebench.contracts.columns import Screen, columns_of
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 
 
@@ -35,10 +36,10 @@ def test_columns_of_other_versions_are_kept():
     assert row.get("unknown") is None
 
 
-def test_the_load_level_as_text():
-    assert PointRow(concurrency=8).level_label == "8"
-    assert PointRow(rate=2.5).level_label == "2.5/s"
-    assert PointRow().level_label == "-"
+def test_the_load_level():
+    assert PointRow(concurrency=8).level == Level(8)
+    assert PointRow(rate=2.5).level == Level(rate=2.5)
+    assert PointRow().level == Level()
 
 
 @pytest.mark.parametrize("screen", get_args(Screen))

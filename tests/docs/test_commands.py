@@ -10,6 +10,7 @@ import pytest
 
 from servebench.cli.group import COMMANDS, cli
 from servebench.config import compose_jobs
+from servebench.config.arguments import parse_arguments
 from servebench.registry.registry import registry
 
 ROOT = Path(__file__).parents[2]
@@ -65,10 +66,13 @@ def test_a_documented_command_is_taken(text, written):
             return
         several = ["-m"] if words[0] == "tune" else []
         words = several + [word for word in words[1:] if not word.startswith(("tune.", "--"))]
-    if words and words[0].startswith("--") and words[0] != "--config-dir":
-        assert words[0] in ("--help", "--cfg", "--version", "--install-completion")
+    if words and words[0] in ("--help", "--version", "--install-completion"):
+        parse(cli, words)
         return
-    assert compose_jobs(words, registry())
+    asked = parse_arguments(words)
+    assert not asked.problems
+    assert set(asked.information) <= {"--cfg", "job", "command"}
+    assert compose_jobs([word for word in words if word not in asked.information], registry())
 
 
 def test_there_are_commands_to_check():

@@ -8,7 +8,7 @@ from servebench.emulator.memory.blocks import BlockMemory
 from servebench.emulator.memory.radix import RadixMemory
 from servebench.emulator.memory.slots import SlotMemory
 from servebench.emulator.text import count_tokens
-from servebench.util.text import common_prefix_length
+from servebench.util.common_prefix import common_prefix_length
 
 
 def text(start, tokens):

@@ -53,7 +53,7 @@ def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     # the answer is the decision, though two starts are too few for a comparison with a fixed number of them
     assert "slowdown=1.0 leads, at 4 users with" in done.stdout
     assert "no clear difference" not in done.stdout
-    chosen = {one["use_case"]: one["winner"] for one in _printed(run_main, "recommend", "s")["recommendations"]}
+    chosen = {one["use_case"]: one["best"] for one in _printed(run_main, "recommend", "s")["recommendations"]}
     assert (chosen["batch"], chosen["one_user"]) == (f"s/{FAST}", f"s/{FAST}")
     manifest = json.loads((tmp_path / "outputs/s" / SLOW / "manifest.json").read_text())
     assert manifest["cold_start"]["phases"]
@@ -80,7 +80,7 @@ def test_equal_engines_are_equal_and_a_decided_level_is_measured_no_more(run_mai
     # no screen names one of them, and MLflow's description says what the last screen says
     said = _printed(run_main, "report", "s")
     assert not any(lead["clear"] for one in said["answer"]["workloads"] for lead in one["leads"])
-    assert not any(one["winner"] for one in said["recommendations"])
+    assert not any(one["best"] for one in said["recommendations"])
     (compared,) = _printed(run_main, "compare", "s")["comparisons"]
     assert (compared["verdict"], compared["margin"]) == ("no difference", 0.08)
     described = " ".join(note(read.load_study(tmp_path / "outputs/s")).split())

@@ -87,6 +87,8 @@ def test_a_fault_before_the_study_leaves_no_study(faulty, run_main, tmp_path, im
     done = run_main(*words(faulty(fault)))
     assert done.returncode == ENGINE_CODE, done.stderr
     assert len(problems(done)) == 1
+    statuses = {word.strip(":;") for word in problems(done)[0].split()} & {"401", "403", "404", "429", "500", "503"}
+    assert statuses == ({fault} if fault.isdigit() else set())
     assert not list(tmp_path.glob("outputs/*/study.json"))
 
 

@@ -9,9 +9,10 @@ import pytest
 from servebench.analysis.conclude import conclude
 from servebench.analysis.estimate import best_level, estimate_level, levels_of
 from servebench.analysis.pairing import _throughput
-from servebench.analysis.recommendation.values import metric_interval, metric_value
 from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import entrant_of
+from servebench.analysis.verdict.levels import metric_interval, metric_value
+from servebench.contracts.level import Level
 from servebench.report.charts import specs
 from servebench.report.terminal.listing import run_facts
 from servebench.store import studies
@@ -41,8 +42,8 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
         level: (one.value, one.low, one.high) for level, one in known.items()
     }
     for level in entrant_of(run).levels:
-        assert metric_value(THROUGHPUT, level) == known[level.label].value
-        assert metric_interval(THROUGHPUT, level) == known[level.label].interval
+        assert metric_value(THROUGHPUT, level) == known[level.level].value
+        assert metric_interval(THROUGHPUT, level) == known[level.level].interval
     over = [one for one in summarize_repeats(rows).rows if one.metric == THROUGHPUT]
     assert [(one.mean, one.low, one.high) for one in over] == [
         (one.value, one.low, one.high) for one in known.values() if one.points > 1
@@ -51,8 +52,8 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
         (name, step): value
         for name, value, step, _ in tracked_run(folder, at_work=False, estimators=ESTIMATORS).metrics
     }
-    assert {int(level): sent[THROUGHPUT, int(level)] for level in known} == {
-        int(level): one.value for level, one in known.items()
+    assert {level.concurrency: sent[THROUGHPUT, level.concurrency] for level in known} == {
+        level.concurrency: one.value for level, one in known.items()
     }
     best = best_level(rows)
     assert sent["best_output_throughput_tok_s", 0] == best.value == run_facts(run)["best_output_throughput_tok_s"]
@@ -60,7 +61,7 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
     busiest = list(known.values())[-1]
     assert _figures(StudyFolder(tmp_path / "study"), "run").throughput == busiest.value
     for load_at, own in specs.by_level(rows).items():
-        one = known[str(int(load_at))]
+        one = known[Level(int(load_at))]
         assert specs.mean_of(own, THROUGHPUT) == one.value
         assert specs._interval(own, THROUGHPUT) == (one.interval or (None, None))
 
@@ -75,7 +76,7 @@ def test_the_dashboard_shows_the_same(tmp_path):
     write_simulated_run(folder, SimulatedEngine(run_sd=0.05), SimulatedLoad(levels=(8,), starts=2, repeats=2))
     rows = studies.load_run(folder.path).point_rows
     rows = [replace(row, output_throughput_tok_s=value) for row, value in zip(rows, (100, 100, 200, 200), strict=True)]
-    frame = pd.DataFrame([{**row.as_dict(), "run_key": "study/run", "level": row.level_label} for row in rows])
+    frame = pd.DataFrame([{**row.as_dict(), "run_key": "study/run", "level": row.level} for row in rows])
     (found,) = best_points(frame).to_dict("records")
     assert found[THROUGHPUT] == pytest.approx(20_000**0.5) == best_level(rows).value
     assert json.dumps(found["verdict"])

@@ -16,7 +16,7 @@ import atheris
 HERE = Path(__file__).parent
 
 with atheris.instrument_imports(
-    include=["servebench.protocol", "servebench.measure", "servebench.telemetry", "servebench.util.secret_text"]
+    include=["servebench.protocol", "servebench.measure", "servebench.telemetry", "servebench.util.secret_patterns"]
 ):
     spec = importlib.util.spec_from_file_location("fuzz_targets", HERE / "targets.py")
     targets = importlib.util.module_from_spec(spec)

@@ -8,10 +8,9 @@ import pytest
 
 from servebench.contracts.settings import SloSettings
 from servebench.measure import columns, derive
-from servebench.measure.points import summarize
 from servebench.store.layout import RunFolder
 from servebench.store.tables import read_records, read_requests
-from support.records import phase_report, point_context
+from support.records import summary_of
 from support.studies import SimulatedEngine, SimulatedLoad
 
 
@@ -42,10 +41,7 @@ def test_fillers_are_in_no_column(run):
     pd.testing.assert_frame_equal(columns.request_metrics(longer), columns.request_metrics(frame))
     np.testing.assert_array_equal(columns.token_slices(longer, *window), columns.token_slices(frame, *window))
     late = replace(records[-1], request_id="f", filler=True, sent_ns=records[-1].ended_ns)
-    rows = [
-        summarize(some, context=point_context(concurrency=1), report=phase_report(), slo=SloSettings(ttft_ms=1.0))
-        for some in (records, [*records, late])
-    ]
+    rows = [summary_of(some, slo=SloSettings(ttft_ms=1.0)) for some in (records, [*records, late])]
     assert rows[0][0] == rows[1][0]
 
 

@@ -8,14 +8,8 @@ from servebench.contracts.exchange import ClientFloor, FloorStage, PhaseReport
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
-from servebench.measure.points import (
-    PointContext,
-    PointSample,
-    point_sample,
-    summarize,
-    with_intervals,
-)
-from support.records import HEADLINES, phase_report, point_context
+from servebench.measure.points import PointSample, point_sample, with_intervals
+from support.records import HEADLINES, phase_report, summary_of
 
 Make = Callable[..., Record]
 NO_SLO = SloSettings()
@@ -27,16 +21,11 @@ PUBLIC = [
 ]
 
 
-def context(**changes: Any) -> PointContext:
-    return point_context(
-        **({"run_id": "run", "point": "c1", "engine_version": "0.33.0", "gpu": "h100", "gpu_count": 2} | changes)
-    )
-
-
 def summary(
     records: list[Record], slo: SloSettings = NO_SLO, told: PhaseReport | None = None, **changes: Any
 ) -> tuple[PointRow, PointSample]:
-    return summarize(records, context=context(**changes), report=told or phase_report(), slo=slo)
+    known = {"run_id": "run", "point": "c1", "engine_version": "0.33.0", "gpu": "h100", "gpu_count": 2}
+    return summary_of(records, told, slo, **(known | changes))
 
 
 def row_of(records: list[Record], slo: SloSettings = NO_SLO, **changes: Any) -> PointRow:
@@ -62,9 +51,9 @@ def test_columns_come_in_the_published_order(make: Make) -> None:
 
 def test_identity_is_that_of_the_context(make: Make) -> None:
     """What the point is stands in the row as it was told."""
-    row = row_of([make(0, [10])], repeat=2, emulated=True, point="c1-r2")
+    row = row_of([make(0, [10])], repeat=2, point="c1-r2")
     assert (row["engine"], row["gpu_count"], row["concurrency"], row["rate"]) == ("vllm", 2, 1, None)
-    assert (row["repeat"], row["emulated"], row["point"], row["requests_planned"]) == (2, True, "c1-r2", 3)
+    assert (row["repeat"], row["point"], row["requests_planned"]) == (2, "c1-r2", 3)
 
 
 def test_values_are_plain_python(make: Make) -> None:
@@ -268,8 +257,8 @@ def test_a_failed_request_is_worse_than_any_latency(make: Make) -> None:
 def test_the_client_tells_of_itself(make: Make) -> None:
     """Lateness is of all sent requests, failed ones too; CPU is the share of a core a worker."""
     records = [make(10, [20], 21, scheduled_ns=9_000_000), make(30, ended=40, outcome="reset", scheduled_ns=27_000_000)]
-    told = phase_report(clock_step_ns=-2_500_000, stamp_source="user")
-    row, _ = summary(records, told=told, workers=2)
+    told = phase_report(clock_step_ns=-2_500_000, stamp_source="user", workers=2)
+    row, _ = summary(records, told=told)
     assert row["lateness_ms_p99"] == pytest.approx(1 + 0.99 * 2)
     assert (row["client_cpu_share"], row["loop_lag_ms_p99"]) == (0.125, 0.25)
     assert (row["clock_step_ms"], row["stamp_source"]) == (-2.5, "user")

@@ -58,7 +58,7 @@ def statuses(registry):
 def test_a_life_cycle_hook_that_raises_is_told_and_stops_nobody(plugins, how):
     bad = RAISES.format(hook="servebench_run_started", arguments="event", how=how)
     registry = plugins(first=TOLD, bad=bad, last=TOLD)
-    (fault,) = registry.tell(STARTED)
+    (fault,) = registry.notify(STARTED)
     assert fault.startswith("plugin ?:bad: servebench_run_started raised ")
     assert fault.endswith("the run continues without it")
     assert "\n" not in fault
@@ -68,7 +68,7 @@ def test_a_life_cycle_hook_that_raises_is_told_and_stops_nobody(plugins, how):
 def test_an_interrupt_in_a_hook_is_the_users(plugins):
     bad = RAISES.format(hook="servebench_run_finished", arguments="event", how="raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
-        plugins(bad=bad).tell(FINISHED)
+        plugins(bad=bad).notify(FINISHED)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_nothing_is_taken_of_a_plugin_that_is_broken(plugins, hook, how, error):
     assert told.startswith(error)
     assert "mine" not in registry.kinds["engine"]
     assert "theirs" in registry.kinds["engine"]
-    assert registry.tell(STARTED) == []
+    assert registry.notify(STARTED) == []
     assert sys.modules["sb_test_broken"].told == []
 
 

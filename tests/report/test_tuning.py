@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from servebench.analysis.tuning.answer import Change, Contribution, Figures, Tried, TuneAnswer
+from servebench.analysis.tuning.answer import ChangeKind, Contribution, Figures, Tried, TuneAnswer, WouldChange
 from servebench.analysis.tuning.steps import Left
+from servebench.analysis.verdict import Difference, Method, MethodKind
 from servebench.contracts.tuning import Candidate, TuneQuestion
 from servebench.report.charts.tuning import gains_spec
 from servebench.report.html.page import tune_page
@@ -19,7 +20,8 @@ from servebench.report.terminal.tables import CleanConsole, console
 from servebench.report.wording.tuning import headline
 from servebench.study.tune_answer import engine_file
 
-GAIN = Change(value=0.2, low=0.1, high=0.3)
+BLOCKS = Method(MethodKind.BLOCKS, (3, 3))
+GAIN = Difference(effect=0.2, low=0.1, high=0.3, method=BLOCKS)
 ANSWER = TuneAnswer(
     study="s",
     question=TuneQuestion(),
@@ -51,7 +53,7 @@ ANSWER = TuneAnswer(
     budget=1200.0,
     grid=2400.0,
     space_size=1000,
-    would_change=("another load",),
+    would_change=(WouldChange(kind=ChangeKind.OTHER_LOAD, levels=(32.0,)),),
     void=1,
     points=8,
     engine_command="llama-server --threads 2",
@@ -104,7 +106,7 @@ def test_candidates_that_were_not_tried_are_counted_and_what_is_not_to_be_truste
 
 def test_a_narrow_screen_cuts_neither_settings_nor_intervals():
     settings = "max_num_seqs=128 max-num-batched-tokens=32768 block-size=32"
-    gain = Change(value=1.017, low=0.906, high=1.134)
+    gain = Difference(effect=1.017, low=0.906, high=1.134, method=BLOCKS)
     tried = (
         replace(ANSWER.tried[0], name="longer steps on the CPU", settings=settings, from_stock=gain),
         replace(

@@ -11,19 +11,16 @@ import pytest
 from servebench.analysis.disturbance import find_disturbances
 from servebench.analysis.drift import Drift
 from servebench.analysis.stored_runs import side_of
-from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.analysis.warnings.steadiness import not_stationary
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.telemetry import CLIENT_ONLY
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import registry
 from servebench.run.jobs import jobs_of
-from servebench.run.phase import PhaseFacts
-from servebench.run.point import PointEvidence, build_point
+from servebench.run.point import build_point
 from servebench.store.tables import add_points, add_telemetry, read_readings, read_rows
 from support.machines import SECOND, machine_readings
-from support.records import phase_report, record
-from support.settings import run_settings
+from support.records import phase_facts, phase_report, point_evidence, record
 
 TOKEN_S, STREAMS = 0.02, 4
 TRUE_TOK_S = STREAMS / TOKEN_S
@@ -78,20 +75,14 @@ def settings_of(words):
 def built(records, readings, point="c4", words=("load.concurrency=[4]", "load.requests=100")):
     settings = settings_of(words)
     level = plan_levels(settings.load, 0)[0]
-    facts = PhaseFacts(
-        run_id="s/00", point=point, warmup=False, concurrency=level.concurrency, rate=level.rate, repeat=0, planned={},
-        tokenizer_name="t", tokenizer_exact=True,
-    )  # fmt: skip
+    facts = phase_facts(point=point, concurrency=level.concurrency, rate=level.rate)
     ended = max(one.ended_ns for one in records)
     report = phase_report(
         started_ns=0, ended_ns=ended, planned=len(records), sent=len(records), elapsed_s=ended / SECOND
     )
     return build_point(
-        PointEvidence(
-            settings=settings, level=level, engine=registry().engine("openai"), emulated=False, facts=facts,
-            records=records, report=report, planned=len(records), readings=readings,
-        )
-    )  # fmt: skip
+        point_evidence(settings=settings, level=level, facts=facts, records=records, report=report, readings=readings)
+    )
 
 
 def codes(point):
@@ -238,9 +229,9 @@ EARLY = Drift(course="early", begin=0.0, end=0.2, before=12.0, after=10.0, p=0.0
 def test_a_disturbance_is_no_warm_up(others, words, not_words):
     readings = machine_readings(40, others=others)
     row = PointRow(concurrency=8, window_s=40.0, window_start_ns=0, window_end_ns=40 * SECOND)
-    point = MeasuredPoint(
-        row, [record(sent_ns=1)], phase_report(), run_settings(), tokenizer_exact=True, tokenizer_name="t",
-        drifts={"itl": EARLY}, readings=readings, disturbances=find_disturbances(readings),
+    point = point_evidence(
+        row=row, records=[record(sent_ns=1)], drifts={"itl": EARLY}, readings=readings,
+        disturbances=find_disturbances(readings),
     )  # fmt: skip
     message = not_stationary(point).message
     assert words in message

@@ -10,8 +10,8 @@ from servebench.contracts.emulation import Emulation, EmulationSpec, Variation
 from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.engine.launchers.simulated import SimulatedEngine
 from servebench.measure.derive import e2e_ms, lateness_ms, ttft_ms
-from servebench.run.phase import PhaseFacts
 from servebench.run.simulated import SimulatedLoad, virtual_engine
+from support.records import phase_facts
 from support.virtual_clients import Clients, prompt_of, simulate
 
 MODEL = {"parameters_b": 1.54, "layers": 28, "hidden_size": 1536, "heads": 12, "kv_heads": 2, "head_dim": 128}
@@ -41,7 +41,7 @@ def request(number, tokens=20, prompt=32, **more):
 
 
 def drive(running, requests, concurrency=4, **plan):
-    facts = PhaseFacts(run_id="s/r", point="c4", warmup=False, concurrency=concurrency, repeat=0, planned={})
+    facts = phase_facts(run_id="s/r", point="c4", concurrency=concurrency)
     plan = {"timeout_s": 600.0, "connect_timeout_s": 1.0, **plan}
     planned = PointPlan(requests=requests, concurrency=concurrency, **plan)
     return SimulatedLoad(running).drive(planned, facts, lambda counts: None)

@@ -17,7 +17,7 @@ from servebench.registry.registry import registry
 from servebench.store.layout import StudyFolder
 from servebench.study.trust import confirm_study
 from servebench.util.errors import ConfigError, ServebenchError
-from servebench.util.nested import leaves
+from servebench.util.plain_data import leaves
 from support.acts import SENDS, STARTS, recorded
 from support.commands import run_servebench
 from support.stored_kinds import BUILDERS, STUDIES, copied
@@ -360,16 +360,17 @@ RECEIPTS = ("tracking.json", "*/tracking.json")
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """A study of two runs of which the second was killed in its middle, and the cache of who made it."""
-    from servebench.run.phase import PhaseFacts
+    from servebench.run.phase import dump_facts
+    from support.records import phase_facts
 
     folder = tmp_path_factory.mktemp("measured")
     words = (*STUDIES["simulated"], "study.name=s")
     done = run_servebench(folder, *words, env={"SERVEBENCH_CACHE": str(folder / "cache")})
     assert done.returncode == 0, done.stderr
     study = folder / "outputs" / "s"
-    facts = PhaseFacts(run_id="s/01_sglang_unique", point="c1", warmup=False, concurrency=1, repeat=0, planned={})
+    facts = phase_facts(run_id="s/01_sglang_unique", point="c1")
     (study / "01_sglang_unique" / "raw").mkdir()
-    (study / "01_sglang_unique" / "raw" / "c1.json").write_bytes(facts.dump())
+    (study / "01_sglang_unique" / "raw" / "c1.json").write_bytes(dump_facts(facts))
     (study / "01_sglang_unique" / "raw" / "c1.spool").write_bytes(b"")
     for name in ("points.parquet", "points.csv", "requests.parquet"):
         (study / "01_sglang_unique" / name).unlink()

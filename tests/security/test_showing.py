@@ -19,7 +19,7 @@ from rich.text import Text
 from servebench.report.terminal import tables
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
-from servebench.util.clean import _HARMFUL as HARMFUL
+from servebench.util.safe_text import _HARMFUL as HARMFUL
 from support.commands import EMULATED, run_servebench
 from support.records import quality_records
 from support.servers import reply

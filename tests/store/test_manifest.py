@@ -72,7 +72,7 @@ def test_a_model_file_is_told_by_size(tmp_path):
         (b"", "is no JSON"),
         (b"{", "is no JSON"),
         (b"\xff\xfe", "is no JSON"),
-        (b"[]", "is not the manifest of a run: it has no config"),
+        (b"[]", "it is not a JSON object"),
         (b"{}", "is not the manifest of a run: it has no config"),
         (b'{"config": 1}', "is not the manifest of a run"),
         (b'{"config": {}}', "has schema version None, and there never was such a one"),

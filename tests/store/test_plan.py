@@ -41,7 +41,7 @@ def test_a_secret_that_is_not_there_is_named(tmp_path):
         ("{", "is no JSON"),
         ("[]", "it is not a JSON object"),
         ('{"schema_version": 99}', "schema version 99"),
-        ('{"schema_version": 1, "runs": [{}]}', "is not the plan of a study"),
+        ('{"schema_version": 1, "runs": [{}]}', "plan.json cannot be read: runs.0.name: field required"),
     ],
 )
 def test_a_plan_that_is_none(tmp_path, text, words):

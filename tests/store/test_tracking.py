@@ -23,7 +23,7 @@ from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
 from servebench.store.tracking import sync_study, tracked_run, tracking_uri
 from servebench.study.tracking import ESTIMATORS
-from servebench.util.cleaning import clean_file, mark_unclean
+from servebench.util.file_redaction import clean_file, mark_unclean
 from support.commands import run_program
 from support.hostile import silent
 

@@ -1,12 +1,15 @@
 """Rounds of a study that ends when it has decided, with runs that only return an outcome and decisions that the test makes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from servebench.analysis.comparison.decisions import DECIDING, Decision, PairDecision
-from servebench.analysis.comparison.model import ComparisonRow, StartValues
 from servebench.analysis.decided import StudyDecision
+from servebench.analysis.verdict.looks import DECIDING
+from servebench.analysis.verdict.model import EQUAL, FASTER, OPEN, Comparison, ComparisonRow, StartValues
 from servebench.config import Job
+from servebench.contracts.level import Level
 from servebench.contracts.notices import PointVoid, Void
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
@@ -32,6 +35,10 @@ def point(name, void=False):
     return Point(row=PointRow(point=name), doubts=(VOID,) if void else ())
 
 
+def pair_of(ids, *rows):
+    return Comparison(baseline=ids[0], candidate=ids[1], ids=(ids[0], ids[1]), margin=0.03, rows=rows)
+
+
 class Runs:
     """Executes nothing. The points with the names in `void` are void; all levels stay open until both runs have `starts`."""
 
@@ -50,11 +57,11 @@ class Runs:
             done = min(map(len, found)) >= self.starts and not any(
                 one.verdict == "void" for own in found for one in own
             )
-            row = ComparisonRow(level=level[1:], metric=DECIDING[0], baseline=None, candidate=None)
-            rows.append(Decision(row=row, verdict="faster" if done else "open"))
+            row = ComparisonRow(level=Level(int(level[1:])), metric=DECIDING[0], baseline=None, candidate=None)
+            rows.append(row.judged(FASTER if done else OPEN))
         ids = [f"s/{name}" for name in NAMES]
         return StudyDecision(
-            study_id="s", pairs=(PairDecision(baseline=ids[0], candidate=ids[1], margin=0.03, rows=tuple(rows)),),
+            study_id="s", pairs=(pair_of(ids, *rows),),
             settings=StudySettings(until="decided"), engine_s=10.0 * len(self.calls), budget_s=self.budget_s,
             start_seconds=dict.fromkeys(ids, 10.0), spreads={}, labels=dict.fromkeys(ids, "x"),
         )  # fmt: skip
@@ -149,11 +156,11 @@ def test_void_points_of_a_turn_are_dropped_until_the_third(name, recorded, kept,
 def found_open(starts, *names):
     """What is decided when the level of these two runs is open after so many starts; without names nothing is open."""
     values = StartValues(baseline=np.zeros(starts), candidate=np.zeros(starts), paired=False)
-    row = ComparisonRow(level="1", metric=DECIDING[0], baseline=1.0, candidate=1.0, starts=values)
-    rows = (Decision(row=row, verdict="open" if names else "equal", starts=starts),)
+    row = ComparisonRow(level=Level(1), metric=DECIDING[0], baseline=1.0, candidate=1.0, starts=values)
+    row = replace(row.judged(OPEN if names else EQUAL), looked=starts)
     ids = [f"s/{name}" for name in names or NAMES]
     return StudyDecision(
-        study_id="s", pairs=(PairDecision(baseline=ids[0], candidate=ids[1], margin=0.03, rows=rows),),
+        study_id="s", pairs=(pair_of(ids, row),),
         settings=StudySettings(until="decided"), engine_s=100.0, budget_s=100.0, start_seconds={}, spreads={}, labels={},
     )  # fmt: skip
 

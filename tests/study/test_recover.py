@@ -18,8 +18,8 @@ from servebench.load.coordinator.share import worker_spools
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import registry
 from servebench.run.jobs import jobs_of
-from servebench.run.phase import PhaseFacts, discard_spools, records_of, references_of
-from servebench.run.point import PointEvidence, build_point, planned_count
+from servebench.run.phase import discard_spools, dump_facts, load_facts, records_of, references_of
+from servebench.run.point import build_point
 from servebench.run.recovery import UNKNOWN_COLUMNS
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import build_manifest, write_manifest
@@ -31,6 +31,7 @@ from servebench.study.recover import recover_studies
 from servebench.study.study import planned_runs
 from servebench.study.sync import sync_studies
 from servebench.util.errors import ConfigError
+from support.records import phase_facts, point_evidence
 
 BASE_NS = 1_700_000_000 * 10**9
 STEP_NS = 10_000_000
@@ -70,9 +71,8 @@ def write_spool(folder, point, count, done, *, warmup=False, run_id="s/00", cut=
     path = folder.spool(point + ("-warmup" if warmup else ""))
     path.parent.mkdir(parents=True, exist_ok=True)
     names = [f"{path.stem}-{number}" for number in range(count)]
-    facts = PhaseFacts(run_id=run_id, point=point, warmup=warmup, concurrency=1, repeat=0,
-                       planned=dict.fromkeys(names, (5, 2, False)))  # fmt: skip
-    path.with_suffix(".json").write_bytes(facts.dump())
+    facts = phase_facts(run_id=run_id, point=point, warmup=warmup, planned=dict.fromkeys(names, (5, 2, False)))
+    path.with_suffix(".json").write_bytes(dump_facts(facts))
     data = meta_frame([(name, None) for name in names])
     for index in range(min(count, done + 1)):
         sent_ns = BASE_NS + index * 4 * STEP_NS
@@ -244,7 +244,7 @@ def test_a_warm_up_makes_no_point(folder):
 def test_what_was_stored_already_is_not_there_twice(folder):
     """Killed after the records were stored and before the spool was removed."""
     spool = write_spool(folder, "c1-r0", 3, 3)
-    RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
+    RecordWriter(folder).append(records_of([spool], load_facts(spool)))
     recover()
     assert len(read_requests(folder)) == 3
     assert not folder.spools()
@@ -253,7 +253,7 @@ def test_what_was_stored_already_is_not_there_twice(folder):
 def test_a_point_that_was_whole_is_not_called_interrupted(folder):
     """Killed after its last request and before its row was written: only the batch is there."""
     spool = write_spool(folder, "c1-r0", 3, 3)
-    RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
+    RecordWriter(folder).append(records_of([spool], load_facts(spool)))
     discard_spools([spool])
     recover()
     (row,) = rows(folder)
@@ -387,13 +387,13 @@ SCHEMA = {"type": "object"}
 def test_a_recovered_point_has_the_columns_and_warnings_of_the_measured_one(folder):
     """From the same spool, telemetry and stored facts, but for what only the client knew."""
     spool = write_spool(folder, "c1-r0", 3, 3)
-    facts = PhaseFacts.load(spool.with_suffix(".json"))
+    facts = load_facts(spool)
     first = next(iter(facts.planned))
     requests = [Request(request_id=first, prompt="p", schema=SCHEMA)]
     tokenizer = ApproximateTokenizer()
     facts = replace(facts, engine_version="1.2", cache_state="warm", tokenizer_name=tokenizer.name, tokenizer_exact=False,
                     references=references_of(requests))  # fmt: skip
-    spool.with_suffix(".json").write_bytes(facts.dump())
+    spool.with_suffix(".json").write_bytes(dump_facts(facts))
     add_telemetry(folder, READINGS, run_id="s/00", point="c1-r0")
     settings = jobs_of(WORDS, registry())[0].settings
     report = PhaseReport(
@@ -402,9 +402,8 @@ def test_a_recovered_point_has_the_columns_and_warnings_of_the_measured_one(fold
     )  # fmt: skip
     level = plan_levels(settings.load, 0)[0]
     measured = build_point(
-        PointEvidence(
-            settings=settings, level=level, engine=registry().engine("openai"), emulated=False, facts=facts,
-            records=records_of([spool], facts), report=report, planned=planned_count(level, report),
+        point_evidence(
+            settings=settings, level=level, facts=facts, records=records_of([spool], facts), report=report,
             requests=requests, readings=READINGS, tokenizer=tokenizer,
         )
     ).judged_row  # fmt: skip

@@ -1,11 +1,19 @@
 """Records of requests and of quality answers; a test names only the fields that matter to it."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
+from servebench.analysis.evidence import PointEvidence
 from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.phase import PhaseFacts
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import QualityRecord, Record
-from servebench.measure.points import PointContext
+from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSettings, SloSettings, WorkloadSettings
+from servebench.load.plan.levels import plan_levels
+from servebench.measure.points import PointSample, summarize
+from servebench.registry.registry import registry
+from support.settings import run_settings
 
 SENT_NS = 1_760_000_000_000_000_000
 MS = 1_000_000
@@ -66,12 +74,40 @@ def phase_report(**changes: Any) -> PhaseReport:
     return PhaseReport(**(fields | changes))
 
 
-def point_context(**changes: Any) -> PointContext:
+def phase_facts(**changes: Any) -> PhaseFacts:
+    """Return the facts of a measured phase of a closed loop."""
     fields: dict[str, Any] = {
-        "run_id": "s/00", "point": "c1-r0", "engine": "vllm", "engine_version": "1.0", "launch": "process",
-        "model": "m", "gpu": "none", "gpu_count": 1, "workload": "unique", "concurrency": 1,
+        "run_id": "s/00", "point": "c1-r0", "warmup": False, "concurrency": 1, "repeat": 0, "planned": {},
     }  # fmt: skip
-    return PointContext(**(fields | changes))
+    return PhaseFacts(**(fields | changes))
+
+
+def point_evidence(**changes: Any) -> PointEvidence:
+    """Return what a point is built from."""
+    settings = changes.pop("settings", None) or run_settings()
+    known: dict[str, Any] = {
+        "settings": settings, "level": plan_levels(run_settings().load, 0)[0], "engine": registry().engine("openai"),
+        "emulated": False, "facts": phase_facts(), "report": phase_report(),
+    }  # fmt: skip
+    return PointEvidence(**(known | changes))
+
+
+def summary_of(
+    records: Sequence[Record], report: PhaseReport | None = None, slo: SloSettings | None = None, **changes: Any
+) -> tuple[PointRow, PointSample]:
+    """Return what `summarize` does of records; `changes` are facts of the phase, names of the settings' groups, the GPUs' number
+    and price, and arguments."""
+    facts = {one.name: changes.pop(one.name) for one in fields(PhaseFacts) if one.name in changes}
+    count, price = changes.pop("gpu_count", 1), changes.pop("price_usd_per_hour", None)
+    settings = run_settings(
+        engine=EngineSettings(name=changes.pop("engine", "vllm")),
+        model=ModelSettings(name=changes.pop("model", "m")),
+        gpu=GpuSettings(name=changes.pop("gpu", "none"), count=count, price_usd_per_hour=price),
+        workload=WorkloadSettings(name=changes.pop("workload", "unique")),
+        slo=slo or SloSettings(),
+    )
+    facts = {"engine_version": "1.0", **facts}
+    return summarize(records, phase_facts(**facts), report or phase_report(), settings, **changes)
 
 
 def quality_records(benchmark: str, correct: Sequence[bool | None], **changes: Any) -> list[QualityRecord]:

@@ -13,11 +13,11 @@ from servebench.analysis.statistics import headline_intervals
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import SloSettings
 from servebench.contracts.stored import RunData
-from servebench.measure.points import summarize, with_intervals
+from servebench.measure.points import with_intervals
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import RecordWriter, write_points
-from support.records import MS, failed_record, phase_report, point_context, record
+from support.records import MS, failed_record, phase_report, record, summary_of
 from support.records import SENT_NS as START_NS
 
 
@@ -114,16 +114,15 @@ def point_of(
     repeat: int,
     doubts: Sequence[Doubt] = (),
 ) -> Point:
-    context = point_context(
-        run_id=records[0].run_id, point=records[0].point, engine=engine.name, engine_version=load.version,
-        model=load.model, gpu=load.gpu, workload=load.workload, concurrency=level, repeat=repeat,
-        price_usd_per_hour=load.price,
-    )  # fmt: skip
     report = phase_report(
         started_ns=records[0].scheduled_ns, ended_ns=records[-1].ended_ns, planned=len(records), sent=len(records),
         elapsed_s=10.0, cpu_s=0.5, loop_lag_ms_p99=0.1, loop_lag_ms_max=0.2, clock_step_ns=0, stamp_source="kernel",
     )  # fmt: skip
-    row, sample = summarize(records, context=context, report=report, slo=load.slo)
+    row, sample = summary_of(
+        *(records, report, load.slo), run_id=records[0].run_id, point=records[0].point, engine=engine.name,
+        engine_version=load.version, model=load.model, gpu=load.gpu, workload=load.workload, concurrency=level,
+        repeat=repeat, price_usd_per_hour=load.price,
+    )  # fmt: skip
     row = replace(row, start_id=start_id(load.seed, repeat // load.repeats))
     return Point(row=with_intervals(row, headline_intervals(sample)), doubts=tuple(doubts))
 

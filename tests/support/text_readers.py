@@ -33,7 +33,7 @@ from servebench.registry.registry import registry
 from servebench.report.terminal.display import shown
 from servebench.store.layout import slug
 from servebench.telemetry.engine_metrics import parse_series
-from servebench.util import clean, redaction, secret_text
+from servebench.util import redaction, safe_text, secret_patterns
 from servebench.util.bounded_file import load_yaml, parse_json
 from servebench.util.errors import ServebenchError
 from servebench.workload.sources.prompts import READERS as DATASETS
@@ -145,14 +145,14 @@ def _redacted_document(text):
 READERS = {
     "redaction": redaction.redact_text,
     "redaction of a document": _redacted_document,
-    "names of secrets": secret_text.secret_name,
+    "names of secrets": secret_patterns.secret_name,
     "known secrets": lambda text: redaction.without_known(text, ["abcdef", "aaaaaaaaaaaaaaaa", "-a.-a.-a."]),
     "tracebacks": _traceback,
-    "terminal": clean.clean_terminal,
-    "lines": clean.clean_line,
-    "markdown": clean.clean_markdown,
-    "csv": clean.clean_csv,
-    "csv cells": clean.csv_text,
+    "terminal": safe_text.clean_terminal,
+    "lines": safe_text.clean_line,
+    "markdown": safe_text.clean_markdown,
+    "csv": safe_text.clean_csv,
+    "csv cells": safe_text.csv_text,
     "printed": _printed,
     "engine's log": _in_file(_log, "engine.log"),
     "growing log": _in_file(_growing_log, "engine.log"),

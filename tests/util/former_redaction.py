@@ -2,7 +2,7 @@
 
 import re
 
-from servebench.util.secret_text import MARK, QUERY_NAMES, secret_name
+from servebench.util.secret_patterns import MARK, QUERY_NAMES, secret_name
 
 VALUE = r"\"[^\"]*\"|'[^']*'|[^\s\"'&]+"
 USERINFO = re.compile(r"(?<=://)[^/?#\s\"']+@")

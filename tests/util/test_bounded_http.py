@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from servebench.engine.adapters.openai import OpenAiEngine
-from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
+from servebench.engine.supervisor.endpoint import generate_token, http_error_reason, served_models
 from servebench.protocol.errors import error_text
 from servebench.util import bounded_http
 from servebench.util.bounded_http import client

@@ -48,3 +48,14 @@ def test_a_table_gets_the_columns_of_its_schema(path):
 def test_a_column_of_another_type_is_an_error(path):
     with pytest.raises(pa.ArrowException):
         read_parquet(path, schema=pa.schema([("id", pa.float64())]))
+
+
+@pytest.mark.parametrize("encode", [lambda texts: texts, lambda texts: pa.DictionaryArray.from_arrays([0], texts)])
+def test_a_text_that_is_damaged_is_an_error_of_the_file(tmp_path, encode):
+    """One changed byte in a stored column, which Arrow decodes only where the value is used."""
+    texts = pa.StringArray.from_buffers(
+        1, pa.py_buffer((0).to_bytes(4, "little") + (2).to_bytes(4, "little")), pa.py_buffer(b"\xa1x")
+    )
+    pq.write_table(pa.table({"id": encode(texts)}), tmp_path / "table.parquet")
+    with pytest.raises(pa.ArrowException, match="UTF8"):
+        read_parquet(tmp_path / "table.parquet")

@@ -1,7 +1,7 @@
 import pytest
 
-from servebench.util.clean import in_one_line
 from servebench.util.errors import ConfigError
+from servebench.util.safe_text import in_one_line
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servebench.util.redaction import redact, redact_text
-from servebench.util.secret_text import MARK, find_secrets, secret_name
+from servebench.util.secret_patterns import MARK, find_secrets, secret_name
 from util.former_redaction import formerly_redacted
 
 SECRET = "s3cr3t-Value-42"

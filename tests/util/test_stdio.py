@@ -1,10 +1,14 @@
 """The reader of a command's output may go away: no study ends because of it, and what cannot be printed is one line."""
 
+import errno
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from servebench.util.stdio import best_effort
 
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 SAY = "import sys; from servebench.util.stdio import best_effort, prepare_streams; prepare_streams(); "
@@ -53,3 +57,17 @@ def test_output_that_finds_no_room_is_one_line(tmp_path, words):
         )  # fmt: skip
     assert done.stderr == "servebench: cannot write to standard output: the disk is full\n"
     assert done.returncode == 6
+
+
+def test_a_stream_that_others_replaced_keeps_its_descriptor(tmp_path):
+    """Its descriptor may be a file of a test's runner, which reads from it afterwards."""
+
+    class Full(io.TextIOWrapper):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "no space")
+
+    with (tmp_path / "captured").open("wb") as file:
+        stream = Full(file)
+        best_effort(stream).write("lost")
+        stream.detach().write(b"kept")
+    assert (tmp_path / "captured").read_bytes() == b"kept"

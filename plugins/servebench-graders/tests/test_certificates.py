@@ -5,8 +5,8 @@ import ssl
 import pytest
 import trustme
 
+from servebench.plugin import Item, ItemAnswer
 from servebench_graders.judge import JudgeEndpoint, JudgeScorer, JudgeSettings
-from servebench_graders.judge_client import Call, call_all
 from support.servers import reply
 
 AUTHORITY = trustme.CA()
@@ -37,18 +37,14 @@ def ca_file(tmp_path):
 
 def test_a_judge_is_called_with_its_authority(url, ca_file):
     """The server answers `{}`, which is no verdict: without the authority it is not even asked."""
-    call = {
-        "base_url": url,
-        "model": "m",
-        "key": None,
-        "concurrency": 1,
-        "timeout_s": 10,
-        "give_up_after": 1,
-        "max_tokens": 5,
-    }
-    (known,), (unknown,) = call_all(["?"], Call(**call, ca_file=ca_file)), call_all(["?"], Call(**call))
-    assert (known.outcome, unknown.outcome) == ("protocol", "refused")
-    assert "certificate" in unknown.error
+    item = Item(item_id="x", prompt="?", expected="", max_tokens=5)
+    found = {}
+    for name in (ca_file, None):
+        judge = JudgeEndpoint(base_url=url, model="m", ca_file=name, timeout_s=10)
+        grade = JudgeScorer(JudgeSettings(name="judge", judge=judge)).grade(item, ItemAnswer(item_id="x", text="y"))
+        found[name] = grade.detail["judge_outcome"]
+    assert found == {ca_file: "protocol", None: "refused"}
+    assert "certificate" in grade.note
 
 
 def test_a_judge_with_an_unusable_authority_is_refused_before_the_load():

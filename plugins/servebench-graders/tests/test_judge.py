@@ -222,9 +222,9 @@ def _garbage(connection):
         ("I would rather not say.", "nonsense", "I would rather not say."),
         ('{"score": 77}', "nonsense", "score"),
         (lambda: _drip, "timeout", "0.6 s"),
-        (lambda: _flood, "protocol", "more than"),
-        (lambda: _cut, "reset", "connection"),
-        (lambda: _garbage, "reset", "connection"),
+        (lambda: _flood, "protocol", "longer than"),
+        (lambda: _cut, "protocol", "closed connection"),
+        (lambda: _garbage, "protocol", "illegal"),
     ],
 )
 def test_whatever_the_judge_does_is_a_row(monkeypatch, said, outcome, note):
@@ -250,14 +250,14 @@ def test_a_judge_that_is_down_is_given_up_soon():
         rows = _judged(engine, _scorer(url, concurrency=1, give_up_after=3), count=20)
     assert rows[0].grade.detail["judge_outcome"] == "refused"
     assert url in rows[0].grade.note
-    assert rows[-1].grade.detail["judge_outcome"] == "not_asked"
+    assert rows[-1].grade.detail["judge_outcome"] == "abandoned"
     assert "3 times in a row" in rows[-1].grade.note
 
 
 @pytest.mark.slow
 def test_a_judge_that_is_busy_is_asked_again(monkeypatch):
     """While the reply's time lasts, and no sooner than it wants; one that names a longer time is taken at its word."""
-    monkeypatch.setattr("servebench_graders.judge_client.PAUSE_S", 0.05)
+    monkeypatch.setattr("servebench.quality.exchange.PAUSE_S", 0.05)
     turn = iter(range(1000))
 
     def busy(wait):

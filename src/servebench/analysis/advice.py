@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from servebench.analysis.answer.leads import row_between
-from servebench.analysis.comparison.decisions import DECIDING
-from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.fairness import SettingDifference, unequal_settings
-from servebench.analysis.recommendation.model import Entrant, Recommendation, Score
+from servebench.analysis.recommendation.model import Entrant, LessAccurate, Recommendation, Score
 from servebench.analysis.recommendation.recommend import recommend
 from servebench.analysis.recommendation.rules import Rules
-from servebench.analysis.recommendation.values import COSTS
 from servebench.analysis.stored_runs import entrant_of, quality_agreements
+from servebench.analysis.verdict.levels import COSTS
+from servebench.analysis.verdict.looks import DECIDING
+from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
 
@@ -59,7 +59,7 @@ def recommend_runs(
         decided=decided,
     )
     found = [_as_compared(one, comparisons) for one in found]
-    return [replace(one, quality=_quality_notes(one, by_name)) for one in found]
+    return [replace(one, quality=_less_accurate(one, by_name)) for one in found]
 
 
 def _compared_row(first: Score, second: Score, comparisons: Sequence[Comparison]) -> ComparisonRow | None:
@@ -79,24 +79,22 @@ def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Re
         return found
     first, second = found.ranking[:2]
     row = row_between(first.entrant.run_id, second.entrant.run_id, first.at, comparisons, first.metric)
-    if row is None or row.effect is None or row.low is None or row.high is None:
+    if row is None or row.difference is None:
         return found
-    if found.outcome in ("winner", "provisional") and row.low <= 0 <= row.high:
+    if found.outcome in ("best", "provisional") and not row.difference.leaves_out_zero:
         # the interval that decided is the one to show
         return found
-    return replace(found, lead=row.effect, lead_low=row.low, lead_high=row.high)
+    return replace(found, lead=row.effect, interval=(row.difference.low, row.difference.high))
 
 
-def _quality_notes(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[str, ...]:
+def _less_accurate(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[LessAccurate, ...]:
     """Return which of the ranked runs are significantly less or more accurate than the first."""
     notes = []
-    if found.ranking:
-        first = found.ranking[0].entrant.name
-        for score in found.ranking[1:]:
-            other = score.entrant.name
-            for agreement in quality_agreements(runs[other], runs[first]):
-                if agreement.second_is_worse:
-                    notes.append(f"{first} is less accurate than {other}: {agreement.swapped().sentence}")
-                elif agreement.swapped().second_is_worse:
-                    notes.append(f"{other} is less accurate than {first}: {agreement.sentence}")
+    for score in found.ranking[1:]:
+        first, other = found.ranking[0].entrant.name, score.entrant.name
+        for agreement in quality_agreements(runs[other], runs[first]):
+            if agreement.second_is_worse:
+                notes.append(LessAccurate(first, other, agreement.swapped()))
+            elif agreement.swapped().second_is_worse:
+                notes.append(LessAccurate(other, first, agreement))
     return tuple(notes)

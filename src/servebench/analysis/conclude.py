@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from servebench.analysis.answer import Answer, answer_of
-from servebench.analysis.comparison.compare import MARGIN
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.run_comparison import RunComparison, RunPair, compare_speed
 from servebench.analysis.stored_runs import quality_agreements, quality_parities
+from servebench.analysis.verdict.compare import MARGIN
 from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData
 

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from servebench.analysis.comparison.compare import with_rows
-from servebench.analysis.comparison.decisions import (
-    DECIDING,
-    TTFT_STARTS_MIN,
-    Decision,
-    PairDecision,
-    decide,
-    first_starts,
-    looks_beyond,
-    looks_until,
-)
-from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Result
-from servebench.analysis.fairness import mattering_keys, unequal_settings
+from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import start_spreads
 from servebench.analysis.stored_runs import side_of
-from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind, without_repeats
-from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
+from servebench.analysis.verdict.compare import with_rows
+from servebench.analysis.verdict.looks import (
+    DECIDING,
+    TTFT_STARTS_MIN,
+    decide,
+    looks_beyond,
+    looks_until,
+    starts_at,
+    starts_needed,
+)
+from servebench.analysis.verdict.model import DIFFERENT, EQUAL, FAILED, OPEN, Comparison, ComparisonRow
+from servebench.analysis.verdict.reasons import (
+    MORE_STARTS_HELP,
+    Method,
+    MethodKind,
+    Reason,
+    ReasonKind,
+    without_repeats,
+)
 from servebench.contracts.labels import run_labels
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
@@ -50,29 +56,28 @@ class RunSpread:
 class StudyDecision:
     """What a study has decided so far, and the seconds for which engines ran.
 
-    `start_seconds` are those of the latest start of each run, by run id, `spreads` how much its starts differ, `labels` how the
-    runs of the study are called, `unequal` which settings make the comparison of a pair unfair, by its run ids. Engines may run
+    `pairs` have the rows of its looks; settings that matter do not change these. `start_seconds` are those of the latest start
+    of each run, by run id, `spreads` how much its starts differ, `labels` how the runs of the study are called. Engines may run
     for `budget_s`. `ended`: the study is over, and may go on with more budget.
     """
 
     study_id: str
-    pairs: tuple[PairDecision, ...]
+    pairs: tuple[Comparison, ...]
     settings: StudySettings
     engine_s: float
     budget_s: float
     start_seconds: Mapping[str, float]
     spreads: Mapping[str, RunSpread]
     labels: Mapping[str, str]
-    unequal: Mapping[tuple[str, str], str] = field(default_factory=dict)
     ended: bool = False
 
-    def open_levels(self, run: str, others: Iterable[str]) -> set[str]:
+    def open_levels(self, run: str, others: Iterable[str]) -> set[Level]:
         """Return the levels of a run that are still open against one of these others."""
         partners = set(others)
         return {
             level
             for pair in self.pairs
-            if run in (pair.baseline, pair.candidate) and partners & ({pair.baseline, pair.candidate} - {run})
+            if run in pair.ids and partners & ({*pair.ids} - {run})
             for level in pair.open_levels
         }
 
@@ -80,9 +85,9 @@ class StudyDecision:
         """Return whether some of these runs have an open level with fewer starts than the last look has."""
         known = set(runs)
         return any(
-            pair.starts_at(level) < LOOKS[-1]
+            starts_at(pair, level) < LOOKS[-1]
             for pair in self.pairs
-            if {pair.baseline, pair.candidate} <= known
+            if {*pair.ids} <= known
             for level in pair.open_levels
         )
 
@@ -92,9 +97,9 @@ class StudyDecision:
         wanted: dict[str, list[int | None]] = {}
         for pair in self.pairs:
             for level in pair.open_levels:
-                needed, have = pair.starts_needed(level), pair.starts_at(level)
+                needed, have = starts_needed(pair, level), starts_at(pair, level)
                 more = needed - have if needed is not None and have < needed <= LOOKS[-1] else None
-                for run in (pair.baseline, pair.candidate):
+                for run in pair.ids:
                     wanted.setdefault(run, []).append(more)
         most = max((more for own in wanted.values() for more in own if more is not None), default=0)
         if not most:
@@ -102,14 +107,6 @@ class StudyDecision:
         # a run with a level that stays open takes part in all rounds
         rounds = {run: most if None in own else max(one or 0 for one in own) for run, own in wanted.items()}
         return most, sum(count * self.start_seconds.get(run, 0.0) for run, count in rounds.items())
-
-
-RESULTS: Mapping[str, tuple[Result, float]] = {
-    "faster": ("faster", 0.0),
-    "slower": ("slower", 0.0),
-    "equal": ("no difference", 1.0),
-}
-"""The result of a comparison's row and its corrected p-value, for each verdict that is one."""
 
 
 ENDED = ("finished", "failed")
@@ -155,28 +152,31 @@ def decide_study(
         return None
     began_s = float(study.state.get("started_s") or 0.0)
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
-    sides = {run.run_id: replace(side_of(run), spreads=start_spreads(run, before, own=False)) for run in measured}
+    labels = {key: one.text for key, one in run_labels(study.runs).items()}
+    sides = {
+        run.run_id: replace(side_of(run, labels[run.run_id]), spreads=start_spreads(run, before, own=False))
+        for run in measured
+    }
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
-    apart = {(a.run_id, b.run_id): unequal_settings(a, b, varying) for a, b in compared}
     seconds = {run.run_id: _engine_seconds(run.point_rows) for run in measured}
     replaced_s = sum(map(_replaced_seconds, measured))
     budget_s = added_budget_s(study.state)
+    decided = decide(
+        [(sides[a.run_id], sides[b.run_id]) for a, b in compared],
+        margin=share_of("study.margin", settings.margin) if margin is None else margin,
+        looks=(looks_until if budget_s is None else looks_beyond)(settings.most_starts),
+    )
     return StudyDecision(
         study_id=study.study_id,
         pairs=tuple(
-            decide(
-                [(sides[a.run_id], sides[b.run_id]) for a, b in compared],
-                margin=share_of("study.margin", settings.margin) if margin is None else margin,
-                looks=(looks_until if budget_s is None else looks_beyond)(settings.most_starts),
-            )
+            replace(one, unequal=unequal_settings(a, b, varying)) for one, (a, b) in zip(decided, compared, strict=True)
         ),
         settings=settings,
         engine_s=sum(sum(one) for one in seconds.values()) + replaced_s,
         budget_s=seconds_of("study.budget", settings.budget) if budget_s is None else budget_s,
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
         spreads={run.run_id: _spread(run.point_rows) for run in measured},
-        labels={key: one.text for key, one in run_labels(study.runs).items()},
-        unequal={ids: mattering_keys(found) for ids, found in apart.items() if any(one.matters for one in found)},
+        labels=labels,
         ended=study.status in ENDED and all(run.status in ENDED for run in study.runs),
     )
 
@@ -188,22 +188,23 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
     decide nothing of when it ends, and keep theirs.
     """
     for pair in found.pairs:
-        if set(comparison.ids) == {pair.baseline, pair.candidate}:
-            turn = comparison.ids == (pair.candidate, pair.baseline)
-            decided = {(one.level, one.row.metric.name): one for one in pair.rows if one.starts}
+        if set(comparison.ids) == set(pair.ids):
+            turned = comparison.ids != pair.ids
+            looked = {(row.level, row.metric): row for row in pair.rows if row.looked}
             rows: list[ComparisonRow] = []
             for row in comparison.rows:
                 # a level with a void point may have been decided by the starts before it
-                before = [one for one in decided.values() if row.level_missing and one.level == row.level]
-                rows += [_decided_row(one.row, one, turn) for one in before]
-                rows += [] if before else [_as_decided(row, decided.get((row.level, row.metric.name)), turn)]
-            return with_rows(replace(comparison, margin=pair.margin, starts=None), tuple(rows), DECIDING)
+                before = [one for one in looked.values() if row.level_missing and one.level == row.level]
+                rows += [_by_looks(one, one.competes, turned) for one in before] or [
+                    _as_decided(row, looked.get((row.level, row.metric)), turned)
+                ]
+            return with_rows(replace(comparison, margin=pair.margin, starts=None), rows, DECIDING)
     return comparison
 
 
-def _as_decided(row: ComparisonRow, one: Decision | None, turn: bool) -> ComparisonRow:
-    if one is not None:
-        return _decided_row(row, one, turn)
+def _as_decided(row: ComparisonRow, looked: ComparisonRow | None, turned: bool) -> ComparisonRow:
+    if looked is not None:
+        return _by_looks(looked, row.competes, turned)
     if row.metric is FAILED or row.p_corrected is None:
         return row
     open_by = Reason(ReasonKind.NOT_DECIDING)
@@ -212,29 +213,28 @@ def _as_decided(row: ComparisonRow, one: Decision | None, turn: bool) -> Compari
         open_by = Reason(ReasonKind.STARTS_OF_TTFT, needed=TTFT_STARTS_MIN) if of_ttft else NOT_DECIDED
     # what a test for a fixed number of starts found missing is not what is missing here
     rest = [one for one in row.reasons if one.kind not in MORE_STARTS_HELP]
-    reasons = without_repeats((open_by, *rest))
-    return replace(row, result="not enough data", p_corrected=1.0, bound=None, reasons=reasons)
+    return replace(row.judged(OPEN), p_corrected=1.0).because(*without_repeats((open_by, *rest)))
 
 
-def _decided_row(row: ComparisonRow, one: Decision, turn: bool) -> ComparisonRow:
-    """The row with the decision as its result, of the starts that it rests on; its p-value only says on which side of the error
-    it is. Whether it competes is that of the comparison, which may accept warnings."""
-    result, p = RESULTS.get(one.verdict, ("not enough data", 1.0))
-    values = one.row.starts
-    assert values is not None
-    values = first_starts(values, one.starts)
-    decided = replace(
-        one.row,
+def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow:
+    """The row of the last look as one of the comparison; its p-value only says on which side of the error it is. Whether it
+    competes is that of the comparison, which may accept warnings."""
+    assert row.starts is not None
+    assert row.difference is not None
+    values, equal = row.starts.first(row.looked), row.result is EQUAL
+    method = Method(MethodKind.LOOKS_EQUAL if equal else MethodKind.LOOKS, (row.looked, row.looked))
+    known = row.result is EQUAL or row.result in DIFFERENT
+    found = replace(
+        row.judged(row.result if known else OPEN, bound=None if row.result is OPEN else row.difference.bound),
         baseline=float(np.exp(values.baseline.mean())),
         candidate=float(np.exp(values.candidate.mean())),
         starts=values,
-        result=result,
-        p_corrected=p,
-        bound=None if one.verdict == "open" else max(abs(one.row.low or 0), abs(one.row.high or 0)),
-        method=Method(MethodKind.LOOKS_EQUAL if one.verdict == "equal" else MethodKind.LOOKS, (one.starts, one.starts)),
+        difference=replace(row.difference, method=method),
+        p_corrected=0.0 if row.result in DIFFERENT else 1.0,
+        competes=competes,
     )
-    reasons = without_repeats((*([NOT_DECIDED] if one.verdict == "open" else []), *one.row.reasons))
-    return replace(decided.turned() if turn else decided, competes=row.competes, reasons=reasons)
+    found = found.because(*without_repeats((*([NOT_DECIDED] if row.result is OPEN else []), *row.reasons)))
+    return found.turned() if turned else found
 
 
 def _engine_seconds(rows: Sequence[PointRow]) -> list[float]:
@@ -264,10 +264,10 @@ def _spread(rows: Sequence[PointRow]) -> RunSpread:
     Analysis of variance of the logarithms by start and level, one value each (Searle, Casella and McCulloch 1992, "Variance
     Components", chapter 4), over the starts that measured all levels.
     """
-    levels: dict[str, dict[str | None, list[float]]] = {}
+    levels: dict[Level, dict[str | None, list[float]]] = {}
     for row in rows:
         if row.output_throughput_tok_s:
-            own = levels.setdefault(row.level_label, {})
+            own = levels.setdefault(row.level, {})
             own.setdefault(row.start_id, []).append(float(np.log(row.output_throughput_tok_s)))
     starts = list(dict.fromkeys(name for found in levels.values() for name in found))
     whole = [name for name in starts if all(name in found for found in levels.values())]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
-from servebench.util.spans import between, length, merged
+from servebench.util.stretches import between, length, merged
 from servebench.util.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from servebench.contracts.point_row import level_words
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.errors import ConfigError
 from servebench.util.figures import MISSING, number
@@ -65,24 +65,6 @@ def title_of_setting(key: str) -> str:
     """Return what a setting or fact is called: config keys as they are written, others in words."""
     found = next((title for pattern, title in _table()["titles"].items() if fnmatchcase(key, pattern)), "")
     return found.format(key.rpartition(".")[2].replace("_", " ")) or key
-
-
-KEYS_SHOWN = 4
-
-
-def mattering_keys(found: Iterable[SettingDifference]) -> str:
-    """Return what matters, the first few by name."""
-    keys = [one.title for one in found if one.matters]
-    more = len(keys) - KEYS_SHOWN
-    return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
-
-
-def how_to_resolve(found: Iterable[SettingDifference]) -> str:
-    """Return what to do about the settings that matter, with the option that declares them on purpose."""
-    keys = [one.key for one in found if one.matters]
-    groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
-    named = ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
-    return f"make them equal, or declare that they are what is compared: --varying '{named}'"
 
 
 COMPARED_PARTS = ("engine_version", "config", "machine", "packages", "git", "foreign")
@@ -145,19 +127,19 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
                     candidate=values[1],
                     matters=matters,
                     reason=reason,
-                    where=level_words(worst),
+                    where=worst.words,
                 )
             )
     return tuple(found)
 
 
-def _means(run: RunData, column: str) -> dict[str, float]:
+def _means(run: RunData, column: str) -> dict[Level, float]:
     """Return the mean of a column by level, of points that have it."""
-    values: dict[str, list[float]] = {}
+    values: dict[Level, list[float]] = {}
     for row in run.point_rows:
         value = row.get(column)
         if value and row.verdict != "void":
-            values.setdefault(row.level_label, []).append(float(value))
+            values.setdefault(row.level, []).append(float(value))
     return {level: float(np.mean(one)) for level, one in values.items()}
 
 

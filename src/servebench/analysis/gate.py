@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.run_comparison import RunComparison
+from servebench.analysis.verdict.model import Comparison, ComparisonRow
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
 COLUMNS = {
@@ -27,7 +28,7 @@ class PublishedNumber:
 
     source: str
     run: str
-    level: str
+    level: Level
     metric: str
     unit: str
     published: float
@@ -60,7 +61,7 @@ def compare_published(run: str, rows: Iterable[PointRow]) -> list[PublishedNumbe
                 PublishedNumber(
                     source=printed["source"],
                     run=run,
-                    level=str(row.concurrency),
+                    level=row.level,
                     metric=f"{printed['metric']} {printed['statistic']}".replace("_", " "),
                     unit=printed["unit"],
                     published=float(printed["value"]),

@@ -2,6 +2,8 @@
 of a hundred thousand events needs them for. Comparisons, which need more of SciPy, use it."""
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +25,34 @@ def student_quantile(freedom: float, share: float) -> float:
     return math.sqrt(freedom * (1 / squared - 1))
 
 
+@lru_cache(maxsize=1024)
 def beta_quantile(a: float, b: float, share: float) -> float:
-    """Return the quantile of the beta distribution, by Newton's method, and by halves where that leaves the bracket."""
-    low, high, here = 0.0, 1.0, a / (a + b)
+    """Return the quantile of the beta distribution."""
+
+    def below(here: float) -> tuple[float, float]:
+        return beta_share(a, b, here) - share, math.exp(_log_front(a, b, here)) / (here * (1 - here))
+
+    return root(below, 0.0, 1.0, a / (a + b), precision=PRECISION)
+
+
+def root(
+    at: Callable[[float], tuple[float, float]],
+    low: float,
+    high: float,
+    here: float,
+    *,
+    precision: float,
+    scale: float = 0.0,
+) -> float:
+    """Return where a rising function is 0 between low and high: by Newton's method from `here`, and by halves where that leaves
+    the bracket. `at` returns value and slope; `precision` is relative to the result, or to `scale` if that is more."""
     for _ in range(STEPS_MAX):
-        below = beta_share(a, b, here)
-        low, high = (here, high) if below < share else (low, here)
-        slope = math.exp(_log_front(a, b, here)) / (here * (1 - here))
-        step = (below - share) / slope if slope > TINY else math.inf
+        value, slope = at(here)
+        low, high = (here, high) if value < 0 else (low, here)
+        step = value / slope if slope > TINY else math.inf
         found = here - step if low < here - step < high else (low + high) / 2
-        if abs(found - here) <= PRECISION * found or high - low <= PRECISION * low:
+        enough = precision * max(scale, abs(found))
+        if abs(found - here) <= enough or high - low <= enough:
             return found
         here = found
     return here

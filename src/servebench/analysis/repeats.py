@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.comparison.compare import SIGNIFICANCE
-from servebench.analysis.comparison.families import holm
 from servebench.analysis.estimate import estimate_level, levels_of
 from servebench.analysis.statistics import Floats
+from servebench.analysis.verdict.compare import SIGNIFICANCE
+from servebench.analysis.verdict.families import holm
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.util.figures import change, number, percent
 
@@ -33,7 +34,7 @@ SMALLEST = 0.02
 METRICS = ("output_throughput_tok_s", "ttft_ms_p50", "tpot_ms_p50")
 FROM_SCHEDULE = {"ttft_ms_p50": "ttft_from_schedule_ms_p50"}
 """The column of a metric in an open loop, where users wait from the schedule on."""
-Series = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
+Series = Mapping[tuple[Level, str], Sequence[tuple[int, float]]]
 """(repeat, value) by (level, metric)."""
 
 
@@ -42,7 +43,7 @@ class RepeatedMetric:
     """One metric at one level over its repeats. `low` and `high` are None where there is no interval; `spread` is the standard
     deviation of one repeat, as a share."""
 
-    level: str
+    level: Level
     metric: str
     title: str
     unit: str
@@ -73,15 +74,15 @@ class RepeatSummary:
         return {row.metric: f"{row.title}, {row.unit}" for row in self.rows}
 
     @property
-    def levels(self) -> dict[str, dict[str, RepeatedMetric]]:
+    def levels(self) -> dict[Level, dict[str, RepeatedMetric]]:
         """The rows by level and metric."""
-        found: dict[str, dict[str, RepeatedMetric]] = {}
+        found: dict[Level, dict[str, RepeatedMetric]] = {}
         for row in self.rows:
             found.setdefault(row.level, {})[row.metric] = row
         return found
 
 
-def repeated_levels(points: Sequence[PointRow]) -> dict[str, list[PointRow]]:
+def repeated_levels(points: Sequence[PointRow]) -> dict[Level, list[PointRow]]:
     """Return the points that count of each level that has several, in the order of the load."""
     levels = levels_of(row for row in points if row.verdict != "void")
     return {level: rows for level, rows in levels.items() if len(rows) > 1}
@@ -90,7 +91,7 @@ def repeated_levels(points: Sequence[PointRow]) -> dict[str, list[PointRow]]:
 def summarize_repeats(points: Sequence[PointRow]) -> RepeatSummary:
     """Return what the repeats of a run show; void points are left out. Pure."""
     levels = repeated_levels(points)
-    series: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    series: dict[tuple[Level, str], list[tuple[int, float]]] = {}
     for level, rows in levels.items():
         ordered = sorted(rows, key=lambda row: (row.window_start_ns or 0, row.repeat))
         for name in METRICS:
@@ -118,7 +119,7 @@ def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and np.isfinite(value) and value > 0
 
 
-def _repeated_metric(level: str, name: str, rows: Sequence[PointRow]) -> RepeatedMetric:
+def _repeated_metric(level: Level, name: str, rows: Sequence[PointRow]) -> RepeatedMetric:
     column = _column(name, rows[0])
     known = [row for row in rows if _positive(row.get(column))]
     found = estimate_level(known, column)

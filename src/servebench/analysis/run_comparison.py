@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from servebench.analysis.comparison.compare import MARGIN, compare
-from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import spreads_of_pairs
 from servebench.analysis.stored_runs import side_of
+from servebench.analysis.verdict.compare import MARGIN, compare
+from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
 

@@ -14,13 +14,14 @@ show that.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.quantiles import normal_shares, student_quantile
+from servebench.analysis.quantiles import normal_shares, root, student_quantile
 
 Floats = NDArray[np.float64]
 
@@ -40,8 +41,8 @@ NOISES = np.geomspace(0.05, 4.0, 30)
 """Standard deviations of the noise that are considered, relative to the root mean square of the coefficients."""
 ROUNDING = 1e-12
 """Relative to the values, cosines below this are rounding errors: the values are equal."""
-REACH, HALVINGS = 9.0, 40
-"""A quantile is looked for this many standard deviations to each side, and its bracket halved so often."""
+REACH, PRECISION = 9.0, 1e-10
+"""A quantile is looked for this many standard deviations to each side, and the last step to it is at most this share of one."""
 NEGLIGIBLE = 1e-8
 """Parts of the mixture with a smaller weight are left out."""
 _POINTS = 256
@@ -130,12 +131,17 @@ def _mixture(cosines: Floats, seconds: float, tail: float) -> tuple[float, float
     known = weight > NEGLIGIBLE
     weight, centre, spread = weight[known], centre[known], np.sqrt(rest[known])
 
+    middle = float(weight @ centre)
+    width = math.sqrt(float(weight @ (spread**2 + (centre - middle) ** 2)))
+    low, high = float((centre - REACH * spread).min()), float((centre + REACH * spread).max())
+
     def quantile(share: float) -> float:
-        low, high = float((centre - REACH * spread).min()), float((centre + REACH * spread).max())
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            below = float(weight @ normal_shares((middle - centre) / spread))
-            low, high = (middle, high) if below < share else (low, middle)
-        return (low + high) / 2
+        def below(here: float) -> tuple[float, float]:
+            away = (here - centre) / spread
+            density = float(weight @ (np.exp(-0.5 * away**2) / spread)) / math.sqrt(2 * math.pi)
+            return float(weight @ normal_shares(away)) - share, density
+
+        start = middle + width * (2.0 if share > 0.5 else -2.0)
+        return root(below, low, high, min(max(start, low), high), precision=PRECISION, scale=width)
 
     return quantile(tail), quantile(1 - tail)

@@ -7,16 +7,17 @@ from itertools import islice
 
 import numpy as np
 
-from servebench.analysis.comparison.model import METRICS, StartSpread
-from servebench.analysis.comparison.starts import spread_of
 from servebench.analysis.fairness import same_settings
+from servebench.analysis.verdict.model import METRICS, StartSpread
+from servebench.analysis.verdict.starts import spread_of
+from servebench.contracts.level import Level
 from servebench.contracts.stored import FACTS, RunData, mapping
 
 LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "trace_headers")
 """Keys of `load` that do not change what a point at a level is."""
 EARLIER_MAX = 50
 """The standard error of a standard deviation from so many starts is a tenth of it; thousands would take minutes to read."""
-Spreads = Mapping[tuple[str, str], StartSpread]
+Spreads = Mapping[tuple[Level, str], StartSpread]
 """The spread of a set-up's starts by (level, metric)."""
 
 
@@ -25,7 +26,7 @@ def start_spreads(run: RunData, earlier: Iterable[RunData], *, own: bool = True)
     newest = sorted(earlier, key=lambda one: one.started_s or 0.0, reverse=True)
     alike = (other for other in newest if other.run_id != run.run_id and same_setup(run, other))
     others = list(islice(alike, EARLIER_MAX))
-    values: dict[tuple[str, str], list[float]] = {}
+    values: dict[tuple[Level, str], list[float]] = {}
     for one in (run, *others) if own else others:
         for key, logs in _start_logs(one).items():
             values.setdefault(key, []).extend(logs)
@@ -43,15 +44,15 @@ def _load(run: RunData) -> dict[str, object]:
     return {key: value for key, value in mapping(run.config.get("load")).items() if key not in LEVEL_KEYS}
 
 
-def _start_logs(run: RunData) -> dict[tuple[str, str], list[float]]:
+def _start_logs(run: RunData) -> dict[tuple[Level, str], list[float]]:
     """Return the logarithm of each metric in each start of a run, by (level, metric); points that are not valid are left out."""
-    starts: dict[tuple[str, str, str | None], list[float]] = {}
+    starts: dict[tuple[Level, str, str | None], list[float]] = {}
     for row in run.point_rows:
         for metric in METRICS:
             value = row.get(metric.name)
             if row.verdict == "valid" and value is not None and 0 < value < float("inf"):
-                starts.setdefault((row.level_label, metric.name, row.start_id), []).append(float(np.log(value)))
-    found: dict[tuple[str, str], list[float]] = {}
+                starts.setdefault((row.level, metric.name, row.start_id), []).append(float(np.log(value)))
+    found: dict[tuple[Level, str], list[float]] = {}
     for (level, name, _), logs in starts.items():
         found.setdefault((level, name), []).append(float(np.mean(logs)))
     return found

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.comparison.families import holm
 from servebench.analysis.disturbance import find_disturbances, readings_of
 from servebench.analysis.time_parts import (
     COLUMNS,
@@ -32,6 +31,8 @@ from servebench.analysis.time_parts import (
     slow_count,
     time_parts,
 )
+from servebench.analysis.verdict.families import holm
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -148,7 +149,7 @@ class SlowTail:
     """The slowest requests of a level by TTFT or E2E (`n` of `of`; 0 where these are too few), the medians of both in
     milliseconds, the part that is most of the difference of the means with its share, and what they may have in common."""
 
-    level: str
+    level: Level
     metric: Metric
     n: int
     of: int
@@ -182,7 +183,13 @@ class SlowTail:
             "factors": factors,
             "stretch": stretch,
         }
-        return {"level": self.level, "metric": self.metric, "n": self.n, "of": self.of, **(known if self.n else {})}
+        return {
+            "level": str(self.level),
+            "metric": self.metric,
+            "n": self.n,
+            "of": self.of,
+            **(known if self.n else {}),
+        }
 
 
 def where_time_goes(run: RunData) -> tuple[list[TimeParts], list[SlowTail]]:
@@ -191,10 +198,10 @@ def where_time_goes(run: RunData) -> tuple[list[TimeParts], list[SlowTail]]:
     return time_parts(run, by_level), slow_tails(run, by_level)
 
 
-def slow_tails(run: RunData, by_level: Mapping[str, pd.DataFrame]) -> list[SlowTail]:
+def slow_tails(run: RunData, by_level: Mapping[Level, pd.DataFrame]) -> list[SlowTail]:
     """Return what the slowest requests of each level have in common, by TTFT and by E2E. Raises StoreError."""
     found = []
-    preempted = {row.level_label for row in run.point_rows if row.server_preemptions}
+    preempted = {row.level for row in run.point_rows if row.server_preemptions}
     for level, requests in by_level.items():
         rates = {"preemptions_per_s": preemptions_per_s(requests, run.telemetry)} if level in preempted else {}
         found += [slow_tail(level, metric, requests.assign(**rates)) for metric in METRICS]
@@ -206,7 +213,7 @@ def slow_tails(run: RunData, by_level: Mapping[str, pd.DataFrame]) -> list[SlowT
     ]
 
 
-def slow_tail(level: str, metric: Metric, requests: pd.DataFrame) -> SlowTail:
+def slow_tail(level: Level, metric: Metric, requests: pd.DataFrame) -> SlowTail:
     """Return what the slowest of a level's requests, as `requests_by_level` returns them, have in common; p-values are not
     corrected yet."""
     requests = requests[requests["first_event_ns"].notna()]

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from servebench.analysis.comparison.model import ComparedPoint, Side
-from servebench.analysis.recommendation.model import Entrant, RankedLevel
+from servebench.analysis.recommendation.model import Entrant
 from servebench.analysis.slo import SloLimits
-from servebench.contracts.point_row import PointRow, level_label
+from servebench.analysis.verdict.levels import RankedLevel
+from servebench.analysis.verdict.model import ComparedPoint, Side
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
@@ -60,7 +62,7 @@ def side_of(run: RunData, label: str | None = None) -> Side:
     points = []
     for row in run.point_rows:
         facts: dict[str, Any] = {
-            "level": row.level_label,
+            "level": row.level,
             "repeat": row.repeat,
             "start_id": row.start_id,
             "verdict": str(row.verdict),
@@ -97,10 +99,10 @@ def side_of(run: RunData, label: str | None = None) -> Side:
 
 def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled."""
-    levels: dict[str, list[tuple[PointRow, ComparedPoint]]] = {}
+    levels: dict[Level, list[tuple[PointRow, ComparedPoint]]] = {}
     for row, point in zip(run.point_rows, side_of(run).samples, strict=True):
         levels.setdefault(point.level, []).append((row, point))
-    ranked = tuple(_ranked_level(label, parts) for label, parts in levels.items())
+    ranked = tuple(_ranked_level(level, parts) for level, parts in levels.items())
     start = mapping(run.manifest.get("cold_start"))
     gpu = mapping(run.config.get("gpu"))
     return Entrant(
@@ -120,30 +122,24 @@ def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     )
 
 
-def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[tuple[str, float], ...]:
+def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[Level, ...]:
     """Return the levels of a run that are void, or that its config lists and that have no point."""
     load = mapping(run.config.get("load"))
-    found = {one.label: one.load for one in levels}
+    found = {one.level for one in levels}
     for name in ("concurrency", "rate"):
         listed = load.get(name)
         for value in listed if isinstance(listed, list) else ():
             if isinstance(value, (int, float)):
-                found.setdefault(
-                    level_label(int(value), None) if name == "concurrency" else level_label(None, value), value
-                )
-    usable = {one.label for one in levels if one.verdict != "void"}
-    return tuple(sorted(((name, at) for name, at in found.items() if name not in usable), key=lambda one: one[1]))
+                found.add(Level(int(value)) if name == "concurrency" else Level(rate=value))
+    return tuple(sorted(found - {one.level for one in levels if one.verdict != "void"}))
 
 
-def _ranked_level(label: str, parts: Sequence[tuple[PointRow, ComparedPoint]]) -> RankedLevel:
-    row = parts[0][0]
+def _ranked_level(level: Level, parts: Sequence[tuple[PointRow, ComparedPoint]]) -> RankedLevel:
     # an unknown verdict counts as the worst
     verdicts = [point.verdict if point.verdict in VERDICTS else "void" for _, point in parts]
-    load = row.rate if row.rate is not None else row.concurrency
     return RankedLevel(
         rows=tuple(row for row, _ in parts),
-        label=label,
-        load=float(load or 0),
+        level=level,
         verdict=max(verdicts, key=VERDICTS.index),
         doubts=tuple(dict.fromkeys(code for _, point in parts for code in point.doubts)),
         samples=tuple(point for _, point in parts),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
 from servebench.measure.columns import in_window, measured_rows
 from servebench.measure.in_flight import in_flight_at
@@ -52,7 +53,7 @@ class TimeParts:
     """The mean parts of TTFT or E2E, from the schedule, of some requests of a level, in milliseconds: of all `of`, or of the `n`
     that are the slowest by this metric."""
 
-    level: str
+    level: Level
     metric: Metric
     n: int
     of: int
@@ -103,7 +104,13 @@ class TimeParts:
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
-        return {"level": self.level, "metric": self.metric, "n": self.n, "of": self.of, "mean_ms": dict(self.parts)}
+        return {
+            "level": str(self.level),
+            "metric": self.metric,
+            "n": self.n,
+            "of": self.of,
+            "mean_ms": dict(self.parts),
+        }
 
 
 def slow_count(n: int) -> int:
@@ -132,7 +139,7 @@ def _ms(requests: pd.DataFrame, start: str, end: str) -> pd.Series:
     return (requests[end].astype(float) - requests[start].astype(float)) / NS_PER_MS
 
 
-def requests_by_level(run: RunData, columns: Sequence[str]) -> dict[str, pd.DataFrame]:
+def requests_by_level(run: RunData, columns: Sequence[str]) -> dict[Level, pd.DataFrame]:
     """Return the ok requests that were sent inside the measurement windows of each level, in the order sent, repeats one after
     the other: STAMPS and `columns`, and what each met when it was sent, by the client's stamps: how many other requests were
     `in_flight`, how many of them were without a first token (`prefilling`), and how many tokens their prompts had that
@@ -146,12 +153,12 @@ def requests_by_level(run: RunData, columns: Sequence[str]) -> dict[str, pd.Data
     every = every.assign(sent_ns=every["sent_ns"].fillna(every["scheduled_ns"])).dropna(subset=["sent_ns", "ended_ns"])
     every = every.sort_values("sent_ns", kind="stable")
     by_point = dict(iter(every.astype({"sent_ns": np.int64, "ended_ns": np.int64}).groupby("point")))
-    found: dict[str, list[pd.DataFrame]] = {}
+    found: dict[Level, list[pd.DataFrame]] = {}
     for row in rows:
         if row.point not in by_point or row.window_ns is None:
             continue
         inside = in_window(measured_rows(_with_company(by_point[row.point])), *row.window_ns, row.left_out)
-        found.setdefault(row.level_label, []).append(inside[inside["outcome"] == "ok"])
+        found.setdefault(row.level, []).append(inside[inside["outcome"] == "ok"])
     return {level: pd.concat(frames, ignore_index=True) for level, frames in found.items()}
 
 
@@ -170,7 +177,7 @@ def _with_company(requests: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def time_parts(run: RunData, by_level: Mapping[str, pd.DataFrame] | None = None) -> list[TimeParts]:
+def time_parts(run: RunData, by_level: Mapping[Level, pd.DataFrame] | None = None) -> list[TimeParts]:
     """Return the parts of TTFT and E2E of each level: of all its requests, and of its slowest ones where it has enough requests.
 
     Where the engine reports times for some requests, only these count. `by_level` are its requests, if they are read already.
@@ -185,7 +192,7 @@ def time_parts(run: RunData, by_level: Mapping[str, pd.DataFrame] | None = None)
     return found
 
 
-def _of_metric(level: str, metric: Metric, parts: pd.DataFrame) -> list[TimeParts]:
+def _of_metric(level: Level, metric: Metric, parts: pd.DataFrame) -> list[TimeParts]:
     for unknown in (FIRST, REST):
         if unknown in parts and parts[unknown].isna().any():
             parts = parts[parts[unknown].isna()]

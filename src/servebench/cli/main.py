@@ -61,8 +61,7 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
 def main() -> int:
     """Run the command line of this process and return the exit code."""
     from servebench.util.children import protect_process
-    from servebench.util.private import make_private
-    from servebench.util.process_title import hide_secrets
+    from servebench.util.process_privacy import hide_secrets, make_private
     from servebench.util.signals import interrupts
     from servebench.util.stdio import prepare_streams
 

@@ -41,7 +41,7 @@ from servebench.store.plan import PlannedRun
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, ServebenchError
-from servebench.util.private import make_private
+from servebench.util.process_privacy import make_private
 from servebench.util.redaction import redact_text
 from servebench.util.signals import interrupts
 

@@ -18,7 +18,6 @@ class Dependency:
 
 
 def _drawn(settings: RunSettings) -> bool:
-    """Whether arrivals are drawn at a rate."""
     load = settings.load
     return load.rate is not None or (load.search is not None and load.search.of == "rate")
 
@@ -43,6 +42,12 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     Dependency(("load.arrival", "load.burstiness"), "arrivals at a rate (load=rate)", _drawn),
     Dependency(("load.burstiness",), "load.arrival=gamma", lambda s: s.load.arrival == "gamma"),
     Dependency(("load.stagger", "load.hold_level"), "a closed loop (load.concurrency)", _closed),
+    Dependency(("load.max_concurrency",), "an open loop (load.rate or a trace)", lambda s: not _closed(s)),
+    Dependency(("load.time_scale",), "a trace (load=trace)", lambda s: s.load.trace is not None),
+    Dependency(
+        ("load.repeats", "load.order"),
+        "a list of levels: a search chooses its own points (load.search.probes_per_level)", lambda s: s.load.search is None,
+    ),
     Dependency(("load.ramp.steps",), "load.ramp.shape=steps", lambda s: not s.load.ramp or s.load.ramp.shape == "steps"),
     Dependency(
         ("load.search.share",), "load.search.goal=saturation", lambda s: not s.load.search or s.load.search.goal != "slo"
@@ -104,7 +109,6 @@ def ignored(settings: RunSettings, is_set: Callable[[str], bool]) -> dict[str, s
 
 
 def _values(settings: RunSettings, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys that these settings have, with values other than their defaults."""
     for key in keys:
         *parents, name = key.split(".")
         owner: Any = settings

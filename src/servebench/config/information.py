@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from servebench.config.arguments import Arguments, parse_arguments
+from servebench.config.composition import compose_for_display
 from servebench.config.folders import VERSION_BASE, search_path
-from servebench.config.jobs import compose_for_display
 from servebench.config.problems import summarize_error
 from servebench.registry.conf import conf_dir
 from servebench.registry.registry import Registry

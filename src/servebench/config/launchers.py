@@ -1,14 +1,13 @@
 """Check `hydra/launcher`, which decides where the runs of a study are done, and its keys."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import TypeAdapter, ValidationError
 
-from servebench.config.problems import Problem, format_value, suggest, summarize_error
+from servebench.config.problems import Problem, format_value, summarize_error
+from servebench.config.validate import check_section
 from servebench.contracts.cluster import LAUNCHERS, ClusterSettings
 from servebench.util.errors import ConfigError
 
@@ -48,20 +47,4 @@ def _checked(plain: dict[str, Any]) -> tuple[ClusterSettings | None, list[Proble
             f"hydra/launcher: {format_value(chosen)} is not supported; available: basic, {', '.join(sorted(LAUNCHERS))}"
         )
         return None, [Problem(line, "value", KEY)]
-    try:
-        return TypeAdapter(kind).validate_json(json.dumps(plain, default=str), strict=True), []
-    except ValidationError as error:
-        return None, [_as_problem(dict(problem), plain, kind) for problem in error.errors(include_url=False)]
-
-
-def _as_problem(problem: dict[str, Any], plain: dict[str, Any], kind: type[ClusterSettings]) -> Problem:
-    path = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        from dataclasses import fields
-
-        known = [item.name for item in fields(kind)]
-        return Problem(f"{KEY}.{path}: unknown key; {suggest(path, known)}", "key", f"{KEY}.{path}")
-    value: Any = plain
-    for part in problem["loc"]:
-        value = value.get(part) if isinstance(value, dict) else value
-    return Problem(f"{KEY}.{path}: {problem['msg'].lower()} (got {format_value(value)})", "value", f"{KEY}.{path}")
+    return check_section(KEY, plain, {KEY: kind})

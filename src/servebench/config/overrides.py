@@ -133,7 +133,7 @@ def _hydra(override: Override, composer: Composer, prepared: Prepared) -> None:
     elif key.startswith(LAUNCHER_KEYS) and not override.is_delete():
         prepared.words.append(f"++{key}={override.get_value_string()}")
     elif key.startswith(FOLDER_KEYS):
-        line = f"{override.input_line}: has no effect; set study.dir for the folder of all studies, study.name for one's own"
+        line = f"{override.input_line}: has no effect; set study.dir for the folder of all studies, study.name for this one"
         prepared.problems.append(Problem(line, "key", key))
     else:
         prepared.words.append(str(override.input_line))
@@ -150,7 +150,6 @@ def _undescribed_model(prepared: Prepared) -> None:
 
 
 def _group(override: Override, composer: Composer, registry: Registry, prepared: Prepared) -> None:
-    """Add a choice `group=option`."""
     group, value = override.key_or_group, override.value()
     if override.is_delete():
         prepared.words.append(str(override.input_line))

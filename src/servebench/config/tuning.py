@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from servebench.config.problems import nearest_name, summarize_error
+from servebench.config.strict import Strict, parse_strict
 from servebench.contracts.tuning import (
     OBJECTIVES,
     ForbiddenSettings,
@@ -30,12 +31,6 @@ PREFIX = "tune."
 SEARCHED = ("engine.", "model.")
 """Which keys a space may vary: those that shape the engine."""
 NEVER = ("engine.name", "engine.host", "engine.port", "engine.executable", "model.name")
-SPACE_KEYS = ("source", "parameters", "rules", "forbidden")
-PARAMETER_KEYS = ("values", "range", "unit", "source", "answers", "when")
-RULE_KEYS = ("name", "when", "set")
-FORBIDDEN_KEYS = ("when", "why")
-RECIPE_KEYS = ("name", "set", "engine")
-RANGE_KEYS = ("from", "to", "step", "factor")
 VALUES_MAX = 1000
 TRIALS_MIN = 6
 """Starts that compare one candidate with stock: one of each in the race, and two of each in the finals."""
@@ -156,27 +151,22 @@ def read_mapping(path: Path) -> Any:
 
 def parse_space(engine: str, file: str, data: Any) -> TuneSpace:
     """Return the space in the contents of a YAML file. Raises ConfigError with all problems, each with file and key."""
-    read = _Reader(file)
-    top = read.mapping("", data, SPACE_KEYS)
-    parameters = [
-        one
-        for key, value in read.mapping("parameters", top.get("parameters") or {}).items()
-        if (one := _parameter(read, str(key), value)) is not None
-    ]
-    rules = [_rule(read, f"rules[{i}]", one) for i, one in enumerate(read.items("rules", top.get("rules")))]
-    forbidden = [
-        _forbidden(read, f"forbidden[{i}]", one) for i, one in enumerate(read.items("forbidden", top.get("forbidden")))
-    ]
-    if not parameters and not read.faults:
-        read.fault("parameters", "must have at least one parameter")
-    read.finish()
+    space = parse_strict(_Space, data, file)
     return TuneSpace(
         engine=engine,
         file=file,
-        source=str(top.get("source") or ""),
-        parameters=tuple(parameters),
-        rules=tuple(rules),
-        forbidden=tuple(forbidden),
+        source=space.source,
+        parameters=tuple(
+            TuneParameter(
+                key=key, values=one.all_values, unit=one.unit, source=one.source, answers=one.answers, when=one.when
+            )
+            for key, one in space.parameters.items()
+        ),
+        rules=tuple(
+            TuneRule(name=one.name or f"rules[{index}]", settings=one.settings, when=one.when)
+            for index, one in enumerate(space.rules)
+        ),
+        forbidden=tuple(ForbiddenSettings(when=one.when, why=one.why) for one in space.forbidden),
     )
 
 
@@ -185,159 +175,103 @@ def load_recipes(path: str, engine: str) -> list[tuple[str, dict[str, Any]]]:
 
     The file is a YAML list of `{name: ..., set: {KEY: VALUE}}`; `engine:` limits one to an engine.
     """
-    read = _Reader(path)
-    found = []
-    for index, one in enumerate(read.items("", read_mapping(Path(path)), whole=True)):
-        where = f"[{index}]"
-        recipe = read.mapping(where, one, RECIPE_KEYS)
-        settings = _settings(read, f"{where}.set", recipe.get("set"))
-        if recipe.get("engine") in (None, engine):
-            found.append((str(recipe.get("name") or f"recipe {index + 1}"), settings))
-    read.finish()
-    return found
+    found = enumerate(parse_strict(list[_Recipe], read_mapping(Path(path)), path), 1)
+    return [(one.name or f"recipe {index}", one.settings) for index, one in found if one.engine in (None, engine)]
 
 
-class _Reader:
-    """Collects the faults of one file."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.faults: list[str] = []
-
-    def fault(self, where: str, what: str) -> None:
-        """Note a fault."""
-        self.faults.append(f"{self.file}: {where + ' ' if where else ''}{what}")
-
-    def finish(self) -> None:
-        """Raise ConfigError if there are faults."""
-        if self.faults:
-            raise ConfigError(self.faults)
-
-    def mapping(self, where: str, value: Any, known: Sequence[str] = ()) -> Mapping[str, Any]:
-        """Return a mapping with known keys, or note a fault and return an empty one."""
-        if not isinstance(value, Mapping):
-            self.fault(where, f"must be a mapping (got {_shown(value)})")
-            return {}
-        for key in value:
-            if known and key not in known:
-                near = nearest_name(str(key), list(known))
-                hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
-                self.fault(where, f"has an unknown key '{key}'; {hint}")
-        return value
-
-    def items(self, where: str, value: Any, *, whole: bool = False) -> Sequence[Any]:
-        """Return a list, or note a fault and return an empty one."""
-        if value is None and not whole:
-            return ()
-        if not isinstance(value, list):
-            self.fault(where, f"must be a list (got {_shown(value)})")
-            return ()
-        return value
-
-
-def _parameter(read: _Reader, key: str, value: Any) -> TuneParameter | None:
-    where = f"parameters.{key}"
-    before = len(read.faults)
-    _check_key(read, where, key)
-    own = read.mapping(where, value, PARAMETER_KEYS)
-    if ("values" in own) == ("range" in own):
-        if own:
-            read.fault(where, "needs either values or range")
-        values: list[Any] = []
-    elif "values" in own:
-        values = [
-            _resolved(read, f"{where}.values", one) for one in read.items(f"{where}.values", own["values"], whole=True)
-        ]
-    else:
-        values = _range(read, f"{where}.range", own["range"])
-    if len(values) < 1 and len(read.faults) == before:
-        read.fault(f"{where}.values", "must not be empty")
-    if not isinstance(own.get("answers", False), bool):
-        read.fault(f"{where}.answers", f"must be true or false (got {_shown(own['answers'])})")
-    when = read.mapping(f"{where}.when", own.get("when") or {})
-    if len(read.faults) > before:
-        return None
-    return TuneParameter(
-        key=key,
-        values=tuple(values),
-        unit=str(own.get("unit") or ""),
-        source=str(own.get("source") or ""),
-        answers=bool(own.get("answers", False)),
-        when=dict(when),
-    )
-
-
-def _check_key(read: _Reader, where: str, key: str) -> None:
+def _searched(key: str) -> str:
     if not key.startswith(SEARCHED) or key in NEVER:
-        read.fault(
-            where,
-            "cannot be varied: name a setting of the engine, such as engine.max_num_seqs or engine.extra_args.FLAG",
+        raise ValueError(
+            "cannot be varied: name a setting of the engine, such as engine.max_num_seqs or engine.extra_args.FLAG"
         )
+    return key
 
 
-def _resolved(read: _Reader, where: str, value: Any) -> Any:
+def _resolved(value: Any) -> Any:
     """The value with `cores` and `cores/N` of this machine as numbers."""
     if not (isinstance(value, str) and value.startswith("cores")):
         return value
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     rest = value.removeprefix("cores")
-    if not rest:
-        return cores
-    divisor = rest[1:]
-    if rest[0] not in "/*" or not divisor.isdigit() or not int(divisor):
-        read.fault(where, f"has {_shown(value)}; write cores, cores/2 or cores*2")
-        return None
-    return max(1, cores // int(divisor) if rest[0] == "/" else cores * int(divisor))
+    if rest and not (rest[0] in "/*" and rest[1:].isdigit() and int(rest[1:])):
+        raise ValueError(f"write cores, cores/2 or cores*2 (got {value})")
+    number = int(rest[1:] or 1)
+    return max(1, cores * number if rest.startswith("*") else cores // number)
 
 
-def _range(read: _Reader, where: str, value: Any) -> list[Any]:
-    own = read.mapping(where, value, RANGE_KEYS)
-    low, high = (_resolved(read, f"{where}.{name}", own.get(name)) for name in ("from", "to"))
-    step, factor = own.get("step"), own.get("factor")
-    numbers = [one for one in (low, high, step, factor) if one is not None]
-    if any(not isinstance(one, int | float) or isinstance(one, bool) for one in numbers) or low is None or high is None:
-        read.fault(where, "needs numbers for from and to, and for step or factor")
-        return []
-    if (step is None) == (factor is None) or (step is not None and step <= 0) or (factor is not None and factor <= 1):
-        read.fault(where, "needs either a step above 0 or a factor above 1")
-        return []
-    if factor is not None and low <= 0:
-        read.fault(where, "with a factor must begin above 0")
-        return []
-    found: list[Any] = []
-    while low <= high and len(found) <= VALUES_MAX:
-        found.append(low)
-        low = low + step if step is not None else type(low)(low * factor)
-    if not found or len(found) > VALUES_MAX:
-        read.fault(where, f"must have 1 to {VALUES_MAX} values")
-        return []
-    return found
+_Key = Annotated[str, AfterValidator(_searched)]
+_Value = Annotated[Any, AfterValidator(_resolved)]
+_Number = Annotated[int | float, BeforeValidator(_resolved)]
+_Settings = Annotated[dict[_Key, _Value], Field(min_length=1, alias="set")]
+_When = dict[str, Any]
 
 
-def _settings(read: _Reader, where: str, value: Any) -> dict[str, Any]:
-    own = read.mapping(where, value)
-    for key in own:
-        _check_key(read, f"{where}.{key}", str(key))
-    if not own and isinstance(value, Mapping):
-        read.fault(where, "must set something")
-    return {str(key): _resolved(read, f"{where}.{key}", one) for key, one in own.items()}
+class _Range(Strict):
+    first: Annotated[_Number, Field(alias="from")]
+    last: Annotated[_Number, Field(alias="to")]
+    step: Annotated[int | float | None, Field(gt=0)] = None
+    factor: Annotated[int | float | None, Field(gt=1)] = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.step is None) == (self.factor is None):
+            raise ValueError("needs either a step above 0 or a factor above 1")
+        if self.factor is not None and self.first <= 0:
+            raise ValueError(f"with a factor must begin above 0 (got {self.first})")
+        if not 1 <= len(self.values) <= VALUES_MAX:
+            raise ValueError(f"must have 1 to {VALUES_MAX} values")
+        return self
+
+    @property
+    def values(self) -> tuple[int | float, ...]:
+        """All values, as far as VALUES_MAX and one more."""
+        found: list[int | float] = []
+        value = self.first
+        while value <= self.last and len(found) <= VALUES_MAX:
+            found.append(value)
+            value = value + self.step if self.step is not None else type(value)(value * (self.factor or 1))
+        return tuple(found)
 
 
-def _rule(read: _Reader, where: str, value: Any) -> TuneRule:
-    own = read.mapping(where, value, RULE_KEYS)
-    settings = _settings(read, f"{where}.set", own.get("set"))
-    when = read.mapping(f"{where}.when", own.get("when") or {})
-    return TuneRule(name=str(own.get("name") or where), settings=settings, when=dict(when))
+class _Parameter(Strict):
+    values: Annotated[tuple[_Value, ...] | None, Field(min_length=1)] = None
+    range: _Range | None = None
+    unit: str = ""
+    source: str = ""
+    answers: bool = False
+    when: _When = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.values is None) == (self.range is None):
+            raise ValueError("needs either values or range")
+        return self
+
+    @property
+    def all_values(self) -> tuple[Any, ...]:
+        """The values, listed or in a range."""
+        return self.values or (self.range.values if self.range is not None else ())
 
 
-def _forbidden(read: _Reader, where: str, value: Any) -> ForbiddenSettings:
-    own = read.mapping(where, value, FORBIDDEN_KEYS)
-    when = read.mapping(f"{where}.when", own.get("when"))
-    if not own.get("why"):
-        read.fault(f"{where}.why", "must say why the settings cannot work together")
-    return ForbiddenSettings(when=dict(when), why=str(own.get("why") or ""))
+class _Rule(Strict):
+    name: str = ""
+    settings: _Settings
+    when: _When = Field(default_factory=dict)
 
 
-def _shown(value: Any) -> str:
-    text = "null" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+class _Forbidden(Strict):
+    when: _When
+    why: Annotated[str, Field(min_length=1)]
+
+
+class _Space(Strict):
+    source: str = ""
+    parameters: Annotated[dict[_Key, _Parameter], Field(min_length=1)]
+    rules: tuple[_Rule, ...] = ()
+    forbidden: tuple[_Forbidden, ...] = ()
+
+
+class _Recipe(Strict):
+    name: str = ""
+    settings: _Settings
+    engine: str | None = None

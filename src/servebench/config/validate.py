@@ -20,7 +20,7 @@ from servebench.config.problems import Problem, format_value, missing_option, ne
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
-from servebench.util.nested import leaves
+from servebench.util.plain_data import leaves
 
 Origin = Callable[[str], str]
 """Returns where the value at a dotted key was set: `load.concurrency=[0]`, or an empty string."""
@@ -39,7 +39,7 @@ _EXPECTED = {
 
 
 NO_CLASS = frozenset({("quality", "none"), ("quality", "all")})
-"""Options that stand for no class of their group, or for all of them."""
+"""Options without a class of their own: no scorer, and all scorers."""
 
 
 @dataclass
@@ -118,7 +118,6 @@ def to_plain(settings: RunSettings) -> dict[str, Any]:
 
 
 def _combine(checked: Checked, registry: Registry) -> None:
-    """Check the sections together, and build the settings if there is no problem."""
     sections = checked.sections
     engine = sections.get("engine")
     launchable = engine is None or bool(registry.kinds["engine"][engine.name].launchable)
@@ -281,7 +280,6 @@ def _data_path(value: Any, error: ErrorDetails) -> tuple[Any, ...]:
 
 
 def _as_problems(section: str, value: Any, errors: list[ErrorDetails], types: Types, origin: Origin) -> list[Problem]:
-    """Return Pydantic's errors as problems, one for each place."""
     places: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for error in errors:
         places.setdefault(_data_path(value, error), []).append(error)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from servebench.contracts.level import Level
+
 CONFIDENCE = 0.95
 """How often an interval is meant to hold the truth."""
 Interval = tuple[float, float]
@@ -13,14 +15,13 @@ Interval = tuple[float, float]
 class LevelEstimate:
     """A column of points.csv at a load level of a run.
 
-    `value` is in the column's unit; `interval` is its 95% interval in the same unit, None where the points have none. `level` is
-    the label of the level, `load` its number. `starts` are the logarithms of each start's mean, in the order of their repeats.
+    `value` is in the column's unit; `interval` is its 95% interval in the same unit, None where the points have none.
+    `starts` are the logarithms of each start's mean, in the order of their repeats.
     `points` is how many points they rest on, and `warnings` are the codes of these points, each once.
     """
 
     column: str
-    level: str
-    load: float
+    level: Level
     value: float
     interval: Interval | None
     starts: tuple[float, ...]

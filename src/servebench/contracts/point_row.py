@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from servebench.contracts.columns import Column, Screen, column, columns_of
-from servebench.util.figures import MISSING
+from servebench.contracts.level import Level
 
 Verdict = Literal["valid", "doubtful", "void"]
 TABLES: tuple[Screen, ...] = ("run", "show", "report")
@@ -355,9 +355,9 @@ class PointRow:
         return default if value is None else value
 
     @property
-    def level_label(self) -> str:
-        """The load level as text: the concurrency, or the rate with its unit."""
-        return level_label(self.concurrency, self.rate)
+    def level(self) -> Level:
+        """The load level."""
+        return Level(self.concurrency, self.rate)
 
     @property
     def window_ns(self) -> tuple[int, int] | None:
@@ -402,20 +402,6 @@ def columns_shown(screen: Screen) -> list[Column]:
     shown = [one for one in POINT_COLUMNS.values() if screen in one.shown]
     quantities = list(dict.fromkeys(one.name.partition("_")[0] for one in shown))
     return sorted(shown, key=lambda one: quantities.index(one.name.partition("_")[0]))
-
-
-def level_label(concurrency: int | None, rate: float | None) -> str:
-    """Return a load level as text: `8`, or `2.5/s` for a rate; `-` when neither is known."""
-    if rate is not None:
-        return f"{rate:g}/s"
-    return MISSING if concurrency is None else str(concurrency)
-
-
-def level_words(level: str, *, short: bool = False) -> str:
-    """Return a load level as people say it: `4 users`, `1 user`, `2 req/s`; without the unit if `short`."""
-    if level.endswith("/s"):
-        return level.removesuffix("/s") + ("" if short else " req/s")
-    return level if short or not level.isdigit() else f"{level} user{'' if level == '1' else 's'}"
 
 
 def plain(value: Any) -> Any:

@@ -41,30 +41,6 @@ def log(line: str) -> None:
     sys.stdout.flush()
 
 
-class Lateness:
-    """How late the tokens of the last steps were written, in seconds."""
-
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=LATENESS_STEPS)
-        self.steps = 0
-
-    def add(self, seconds: float) -> None:
-        """Add the lateness of one step."""
-        self._recent.append(max(0.0, seconds))
-        self.steps += 1
-
-    def summary_ms(self) -> dict[str, float]:
-        """Return p50, p99 and max of the last steps; empty before the first one."""
-        if not self._recent:
-            return {}
-        ordered = sorted(self._recent)
-        return {
-            "p50": ordered[len(ordered) // 2] * 1e3,
-            "p99": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] * 1e3,
-            "max": ordered[-1] * 1e3,
-        }
-
-
 class AnswerConnection(Protocol):
     """The connection on which an answer is sent."""
 
@@ -112,7 +88,8 @@ class EmulatedEngine:
         self.scheduler = BatchScheduler(self.spec, StepCost(self.spec, profile))
         self.profiled = profile is not None
         self.loop = loop
-        self.lateness = Lateness()
+        self._late_s: deque[float] = deque(maxlen=LATENESS_STEPS)
+        """How late the tokens of the last steps were written."""
         self.ready = False
         self.started_s = time.time()
         self._step: RunningStep | None = None
@@ -148,14 +125,7 @@ class EmulatedEngine:
         answer_id = f"{kind}-{seed}{self._answers}"
         writer = ResponseWriter(self.spec, parsed, answer_id, int(self.started_s))
         stream = Stream(connection, parsed, writer, number, answer_id, traceparent)
-        request = EmulatedRequest(
-            key=self._answers,
-            prompt=parsed.prompt,
-            prompt_tokens=parsed.prompt_tokens,
-            pieces=parsed.pieces,
-            structured=parsed.structured,
-            owner=stream,
-        )
+        request = parsed.in_engine(self._answers, stream)
         connection.start_request(request)
         if parsed.stream and self.spec.emulation.first_chunk == "role_early":
             connection.write(self._opening(stream))
@@ -171,8 +141,7 @@ class EmulatedEngine:
             os._exit(1)
         if faults.reject_above is not None and in_flight >= faults.reject_above:
             raise RequestRejected(503, "Service Unavailable: too many requests")
-        if emulation.overload != "queue" and self.scheduler.full():
-            self.scheduler.totals.rejected += 1
+        if self.scheduler.rejects():
             if emulation.overload == "event" and parsed.stream:
                 body = error_body(self.spec, emulation.overload_status, "The request queue is full.")
                 event = encode_chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
@@ -227,7 +196,7 @@ class EmulatedEngine:
         self._next_step_s = step.ends_s
         for request, _ in self.scheduler.end(step, step.ends_s):
             self._advance(request)
-        self.lateness.add(time.monotonic() - step.ends_s)
+        self._late_s.append(max(0.0, time.monotonic() - step.ends_s))
         self._schedule(time.monotonic())
 
     # answers
@@ -301,8 +270,8 @@ class EmulatedEngine:
             "engine": self.spec.engine,
             "profile": self.profiled,
             "seed": self.spec.seed,
-            "lateness_ms": self.lateness.summary_ms(),
-            "steps": self.lateness.steps,
+            "lateness_ms": self._lateness_ms(),
+            "steps": self.scheduler.totals.steps,
             "max_num_seqs": self.scheduler.running_max,
             "kv_tokens": self.scheduler.memory.capacity,
         }
@@ -310,4 +279,9 @@ class EmulatedEngine:
     def metrics(self) -> str:
         """Return the metrics page."""
         labels = self.spec.emulation.metric_labels.replace("{model}", self.spec.model_name)
-        return metrics_page(self.scheduler, time.monotonic(), self.spec.metrics, labels, self.lateness.summary_ms())
+        return metrics_page(self.scheduler, time.monotonic(), self.spec.metrics, labels, self._lateness_ms())
+
+    def _lateness_ms(self) -> dict[str, float]:
+        ordered = sorted(self._late_s)
+        places = {"p50": len(ordered) // 2, "p99": int(0.99 * len(ordered)), "max": -1}
+        return {name: ordered[place] * 1e3 for name, place in places.items()} if ordered else {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator import text
+from servebench.emulator.scheduler import EmulatedRequest
 from servebench.emulator.schema_text import schema_pieces
 
 COMPLETION_TOKENS = 16
@@ -51,6 +52,17 @@ class ParsedRequest:
     pieces: list[str]
     structured: bool
     ends_itself: bool
+
+    def in_engine(self, key: int, owner: object = None) -> EmulatedRequest:
+        """Return the request that the scheduler gets."""
+        return EmulatedRequest(
+            key=key,
+            prompt=self.prompt,
+            prompt_tokens=self.prompt_tokens,
+            pieces=self.pieces,
+            structured=self.structured,
+            owner=owner,
+        )
 
 
 def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> ParsedRequest:

@@ -156,10 +156,13 @@ class BatchScheduler:
         self.memory = self._fresh_memory()
         return True
 
-    def full(self) -> bool:
-        """Return whether the queue accepts no more requests."""
-        waiting = len(self.waiting) + len(self.arriving)
-        return self.queue_max is not None and waiting >= self.queue_max and self.in_engine() >= self.running_max
+    def rejects(self) -> bool:
+        """Return whether one more request is rejected, since the queue is full; it counts then."""
+        if self.own.overload == "queue" or self.queue_max is None:
+            return False
+        full = self.queued() >= self.queue_max and self.in_engine() >= self.running_max
+        self.totals.rejected += full
+        return full
 
     def submit(self, request: EmulatedRequest, now_s: float) -> None:
         """Add a request. Each process of the front end takes one after another."""

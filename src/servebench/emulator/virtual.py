@@ -142,16 +142,9 @@ class VirtualEngine:
         """Take a request; `index` identifies it. Raises RequestRejected."""
         self._fail_in_bursts()
         parsed = parse_request(self.spec, path, json.loads(body))
-        if self.spec.emulation.overload != "queue" and self.scheduler.full():
-            self.scheduler.totals.rejected += 1
+        if self.scheduler.rejects():
             raise RequestRejected(self.spec.emulation.overload_status, "The request queue is full.")
-        request = EmulatedRequest(
-            key=index,
-            prompt=parsed.prompt,
-            prompt_tokens=parsed.prompt_tokens,
-            pieces=parsed.pieces,
-            structured=parsed.structured,
-        )
+        request = parsed.in_engine(index)
         answer = VirtualAnswer(index, parsed, request)
         request.owner = answer
         self.scheduler.submit(request, now_s + self._variation.network_ms / 1e3)

@@ -38,7 +38,7 @@ def reset_cache(engine: Engine, running: RunningEngine) -> str | None:
 def _reset_once(http: httpx.Client, path: str, running: RunningEngine) -> str | None:
     import httpx
 
-    from servebench.engine.supervisor.probe import http_error_reason, response_json
+    from servebench.engine.supervisor.endpoint import http_error_reason, response_json
 
     try:
         response = http.post(f"{running.root_url}{path}")
@@ -63,7 +63,7 @@ def resolved_settings(engine: Engine, running: RunningEngine) -> dict[str, Any] 
         return None
     import httpx
 
-    from servebench.engine.supervisor.probe import response_json
+    from servebench.engine.supervisor.endpoint import response_json
     from servebench.util.bounded_http import client
 
     with client(running.headers, verify_tls=running.verify_tls, timeout_s=SETTINGS_TIMEOUT_S) as http:

@@ -4,7 +4,7 @@ import shlex
 
 from servebench.contracts.engine import Command
 from servebench.util.redaction import redact
-from servebench.util.secret_text import MARK
+from servebench.util.secret_patterns import MARK
 
 
 def describe_command(command: Command) -> str:

@@ -33,12 +33,10 @@ STRINGS_MAX = 2_000_000
 
 
 class _HeaderError(ValueError):
-    """The bytes are no header, or more of one than is read."""
+    """The bytes are not a header, or exceed a limit."""
 
 
 class _Header:
-    """Reads values from the start of a file, up to HEADER_BYTES_MAX bytes."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._left, self._strings = file, HEADER_BYTES_MAX, STRINGS_MAX
 

@@ -23,8 +23,8 @@ from servebench.engine.admin import resolved_settings
 from servebench.engine.spans.receiver import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
 from servebench.registry.registry import Registry
-from servebench.util.cleaning import clean_file, mark_unclean
 from servebench.util.errors import EngineError, FailureKind, reason_of
+from servebench.util.file_redaction import clean_file, mark_unclean
 from servebench.util.units import NS_PER_S
 
 LOG_BUDGET_S = 20.0

@@ -7,8 +7,7 @@ from pathlib import Path
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
-from servebench.engine.tokenizer_process import TokenizerProcess
-from servebench.engine.truncation import ExactTokenizer
+from servebench.engine.file_tokenizer import FileTokenizer
 from servebench.util.errors import EngineError
 
 CHARACTERS_PER_TOKEN = 4.0
@@ -42,19 +41,6 @@ class EmulatedTokenizer(ApproximateTokenizer):
     def count(self, texts: Sequence[str]) -> list[int]:
         """Return a quarter of the characters, rounded up."""
         return [math.ceil(len(text) / CHARACTERS_PER_TOKEN) for text in texts]
-
-
-class FileTokenizer(ExactTokenizer):
-    """Count with the model's `tokenizer.json`, read by the package `tokenizers` in a process of its own."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the file. Raises EngineError if it is not a tokenizer."""
-        self.name = str(path)
-        self._process = TokenizerProcess(path)
-
-    def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text, without special tokens. Raises EngineError if the file cannot count them."""
-        return self._process.count(texts)
 
 
 def tokenizer_file(model: ModelSettings) -> Path | None:
@@ -106,7 +92,7 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
     if path is not None:
         return FileTokenizer(path)
     if engine.tokenize_path is not None:
-        from servebench.engine.tokenize_endpoint import EngineTokenizer
+        from servebench.engine.endpoint_tokenizer import EngineTokenizer
 
         tokenizer = EngineTokenizer(
             running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls

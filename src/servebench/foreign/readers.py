@@ -74,7 +74,6 @@ def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
 
 
 def _documents(text: str, path: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects of a file: one, or one per line."""
     try:
         whole = parse_json(text)
         found = whole if isinstance(whole, list) else [whole]
@@ -112,7 +111,6 @@ def _count(value: Any) -> int | None:
 
 
 def _load(concurrency: Any, rate: Any) -> dict[str, Any]:
-    """Return the load level: the concurrency if there is one, otherwise the rate."""
     level = _count(concurrency)
     return {"concurrency": level} if level else {"rate": _number(rate)}
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.measure.points import OURS
-from servebench.util.spans import Spans, compressed, length, outside, unsent
+from servebench.util.stretches import Spans, compressed, length, outside, unsent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ Which requests count for which column:
   without a TPOT (one token, or all in one event) does not fail that limit;
 - `_p50_all` and `_p99_all`: every request sent inside the window, failed ones being infinitely slow; infinite where the
   percentile is a failed one. Requests that the client itself ended (`cancelled`, `abandoned`) are left out;
-- stretches in which others took the machine (`PointContext.disturbed`) are left out if at least half of the window and of its
+- stretches in which others took the machine (`disturbed`) are left out if at least half of the window and of its
   requests, and 12 of them, remain: rates are over the rest of the window, and a request counts only if it was sent after each
   stretch, or before the oldest request that a stretch touched;
 - cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
@@ -44,16 +44,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.exchange import ClientFloor, PhaseReport
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.results import Record
-from servebench.contracts.settings import SloSettings
+from servebench.contracts.settings import RunSettings, SloSettings
 from servebench.measure import derive
 from servebench.measure.cost import usd_per_million
 from servebench.measure.in_flight import in_flight_at, in_flight_growth, mean_in_flight
 from servebench.measure.lock_step import lock_step
 from servebench.measure.window import Window, find_window, leave_out
 from servebench.util.percentile import percentile
-from servebench.util.spans import Spans, compressed, outside
+from servebench.util.stretches import Spans, compressed, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 Floats = NDArray[np.float64]
@@ -66,45 +67,6 @@ OURS = ("cancelled", "abandoned")
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 ALL_LATENCIES = ("ttft_ms", "e2e_ms")
 """Latencies that also have `_all` columns, with failed requests counted as infinitely slow."""
-IDENTITY = (
-    *("run_id", "engine", "engine_version", "launch", "model", "gpu", "gpu_count", "workload"),
-    *("concurrency", "rate", "repeat", "point", "emulated"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointContext:
-    """What identifies and describes a point, apart from its records. `gpu_count` GPUs cost `price_usd_per_hour` each.
-
-    `concurrency` is null for a load given as a `rate`; `offered_req_s` is that rate if requests are sent at it on
-    average at all times, which those of a trace, and of a limited number in flight, are not. `warmup_s` is cut from the
-    window's front, `cooldown_s` and the last `cooldown_requests` from its back. `workers` is the number of processes
-    that sent the load: the client's CPU share is the mean over them. `floor` is the client's error by its
-    self-check; without it those columns are null.
-    """
-
-    run_id: str
-    point: str
-    engine: str
-    engine_version: str | None
-    launch: str
-    model: str
-    gpu: str
-    gpu_count: int
-    workload: str
-    concurrency: int | None
-    rate: float | None = None
-    offered_req_s: float | None = None
-    repeat: int = 0
-    warmup_s: float = 0.0
-    cooldown_s: float = 0.0
-    cooldown_requests: int = 0
-    workers: int = 1
-    floor: ClientFloor | None = None
-    price_usd_per_hour: float | None = None
-    emulated: bool = False
-    disturbed: Spans = ()
-    """Stretches in which others took the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,49 +113,57 @@ class PointSample:
 
 
 def summarize(
-    records: Sequence[Record], *, context: PointContext, report: PhaseReport, slo: SloSettings
+    records: Sequence[Record],
+    facts: PhaseFacts,
+    report: PhaseReport,
+    settings: RunSettings,
+    *,
+    offered_req_s: float | None = None,
+    floor: ClientFloor | None = None,
+    disturbed: Spans = (),
+    cut_s: float = 0.0,
 ) -> tuple[PointRow, PointSample]:
     """Return the row of a point without intervals (`_low` and `_high` are None), and the sample to compute them from.
 
-    `records` are all of the point; those of the warm-up and fillers are ignored. There may be none.
+    `records` are all of the point; those of the warm-up and fillers are ignored. There may be none. `offered_req_s` is the rate
+    if requests are sent at it on average at all times, which those of a trace, and of a limited number in flight, are not.
+    `floor` is the client's error by its self-check; without it those columns are null. In the stretches `disturbed` others took
+    the machine. `cut_s` is cut from the window's front, beside what the settings cut.
     """
+    load, slo, open_loop = settings.load, settings.slo, facts.concurrency is None
     measured = [r for r in records if r.measured]
     ok = [r for r in measured if r.outcome == "ok" and r.sent_ns is not None]
+    # the window of a closed loop begins when its level is reached; that of a rising rate must be cut
+    ramp_s = load.ramp.over_s if load.ramp is not None and open_loop else 0.0
     window = find_window(
         measured,
-        context.concurrency,
-        context.warmup_s,
-        cooldown_s=context.cooldown_s,
-        cooldown_requests=context.cooldown_requests,
+        facts.concurrency,
+        load.warmup_s + ramp_s + cut_s,
+        cooldown_s=load.cooldown_s,
+        cooldown_requests=load.cooldown_requests,
     )
-    if window is not None and context.disturbed:
-        window = leave_out(window, context.disturbed, measured, open_loop=context.concurrency is None)
-    # several workers' records lie one after another
-    inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
-    sample = _sample(ok, inside, window)
-    if context.offered_req_s is not None and window is not None:
-        sample = replace(sample, arrivals=_arrivals(measured, inside, window, context.offered_req_s))
+    window, inside, sample = _sampled(measured, ok, window, disturbed, offered_req_s, open_loop=open_loop)
     found: dict[str, Any] = {
-        **_identity(context),
+        **_identity(facts, settings),
         "requests_planned": report.planned,
         "requests_ok": len(ok),
         "requests_failed": len(measured) - len(ok) - sum(r.outcome == "abandoned" for r in measured),
         **_latencies(sample),
         **_means(inside),
         **_window_columns(window),
-        "lock_step": _lock_step(inside, context.concurrency),
+        "lock_step": _lock_step(inside, facts.concurrency),
         "ended_by": report.ended_by,
         **_throughput(measured, ok, window, sample),
-        "goodput_req_s": _goodput(measured, inside, window, slo, context),
-        **_attained(measured, window, slo, from_schedule=context.rate is not None),
-        "kept_up": _kept_up(measured, window) if context.rate is not None else None,
-        **_client(measured, window, report, context),
+        "goodput_req_s": _goodput(measured, inside, window, slo, offered_req_s, open_loop=open_loop),
+        **_attained(measured, window, slo, from_schedule=open_loop),
+        "kept_up": _kept_up(measured, window) if open_loop else None,
+        **_client(measured, window, report),
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
     }
-    found |= _client_error(found, report, context.floor)
+    found |= _client_error(found, report, floor)
     found |= _with_failed(measured, inside, window)
-    price = context.price_usd_per_hour, context.gpu_count
+    price = settings.gpu.price_usd_per_hour, settings.gpu.count
     found["cost_usd_per_mtok"] = usd_per_million(found.get("output_throughput_tok_s"), *price)
     found["cost_usd_per_mgood"] = usd_per_million(found["goodput_req_s"], *price)
     return PointRow(**found), sample
@@ -210,13 +180,27 @@ def point_sample(
     """Return the sample of a point from its measured records, as `summarize` does; the window is empty without any."""
     ok = [r for r in records if r.outcome == "ok" and r.sent_ns is not None]
     window = find_window(records, concurrency, warmup_s)
+    return _sampled(records, ok, window, disturbed, offered_req_s, open_loop=concurrency is None)[2]
+
+
+def _sampled(
+    measured: Sequence[Record],
+    ok: Sequence[Record],
+    window: Window | None,
+    disturbed: Spans,
+    offered_req_s: float | None,
+    *,
+    open_loop: bool,
+) -> tuple[Window | None, list[Record], PointSample]:
+    """Return the window without what is left out, the ok requests sent inside it, and their sample."""
     if window is not None and disturbed:
-        window = leave_out(window, disturbed, records, open_loop=concurrency is None)
+        window = leave_out(window, disturbed, measured, open_loop=open_loop)
+    # several workers' records lie one after another
     inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
     sample = _sample(ok, inside, window)
-    if offered_req_s is None or window is None:
-        return sample
-    return replace(sample, arrivals=_arrivals(records, inside, window, offered_req_s))
+    if offered_req_s is not None and window is not None:
+        sample = replace(sample, arrivals=_arrivals(measured, inside, window, offered_req_s))
+    return window, inside, sample
 
 
 def with_intervals(row: PointRow, intervals: Mapping[str, tuple[float, float] | None]) -> PointRow:
@@ -236,8 +220,23 @@ def _is_refused(record: Record, window: Window) -> bool:
     return record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
 
 
-def _identity(context: PointContext) -> dict[str, Any]:
-    return {name: getattr(context, name) for name in IDENTITY}
+def _identity(facts: PhaseFacts, settings: RunSettings) -> dict[str, Any]:
+    return {
+        "run_id": facts.run_id,
+        "engine": settings.engine.name,
+        "engine_version": facts.engine_version,
+        "launch": settings.launch.name,
+        "model": settings.model.name,
+        "gpu": settings.gpu.name,
+        "gpu_count": settings.gpu.count,
+        "workload": settings.workload.name,
+        "concurrency": facts.concurrency,
+        "rate": facts.rate,
+        "repeat": facts.repeat,
+        "point": facts.point,
+        "cache_state": facts.cache_state,
+        "start_id": facts.start_id,
+    }
 
 
 def _floats(values: Sequence[float | None]) -> Floats:
@@ -422,12 +421,17 @@ def _answered(ok: Sequence[Record], window: Window) -> float:
 
 
 def _goodput(
-    measured: Sequence[Record], inside: Sequence[Record], window: Window | None, slo: SloSettings, context: PointContext
+    measured: Sequence[Record],
+    inside: Sequence[Record],
+    window: Window | None,
+    slo: SloSettings,
+    offered: float | None,
+    *,
+    open_loop: bool,
 ) -> float | None:
     if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
         return None
-    good = sum(_is_good(r, slo, from_schedule=context.rate is not None) for r in inside)
-    offered = context.offered_req_s
+    good = sum(_is_good(r, slo, from_schedule=open_loop) for r in inside)
     if offered is None:
         return _rate(good, window.sending_seconds)
     sent = sum(_sent_inside(r, window) for r in measured)
@@ -503,13 +507,11 @@ def _is_good(record: Record, slo: SloSettings, *, from_schedule: bool = False) -
     return slo.tpot_ms is None or tpot is None or tpot <= slo.tpot_ms
 
 
-def _client(
-    measured: Sequence[Record], window: Window | None, report: PhaseReport, context: PointContext
-) -> dict[str, Any]:
+def _client(measured: Sequence[Record], window: Window | None, report: PhaseReport) -> dict[str, Any]:
     late = [derive.lateness_ms(r) for r in measured if window is not None and _sent_inside(r, window)]
     return {
         **_percentiles("lateness_ms", _floats(late)),
-        "client_cpu_share": _rate(report.cpu_s / context.workers, report.elapsed_s),
+        "client_cpu_share": _rate(report.cpu_s / report.workers, report.elapsed_s),
         "connections_failed": report.connections_failed,
         "receive_queue_bytes_max": report.receive_queue_bytes_max,
         "loop_lag_ms_p99": report.loop_lag_ms_p99,

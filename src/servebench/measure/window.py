@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from servebench.contracts.results import Record
 from servebench.measure.in_flight import in_flight_at, in_flight_curve
-from servebench.util.spans import Spans, between, compressed, length, merged, unsent
+from servebench.util.stretches import Spans, between, compressed, length, merged, unsent
 from servebench.util.units import NS_PER_S
 
 FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4

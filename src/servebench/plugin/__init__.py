@@ -47,7 +47,7 @@ from servebench.contracts.settings import (
     WorkloadSettings,
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
-from servebench.engine.adapters.emulations import read_emulation
+from servebench.engine.adapters.engine_package import engine_hooks, read_emulation
 from servebench.engine.adapters.flags import (
     SHARED_SETTINGS,
     FlagTable,
@@ -57,18 +57,15 @@ from servebench.engine.adapters.flags import (
     missing_executable,
 )
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
-from servebench.engine.adapters.hooks import engine_hooks
 from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
-from servebench.protocol.errors import error_text
-from servebench.protocol.json_values import count_of, milliseconds
-from servebench.quality.exchange import bounded_client, bounded_post, parse_completion
+from servebench.protocol.json_values import milliseconds
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
 from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
-from servebench.util.clean import in_one_line
 from servebench.util.errors import ConfigError, EngineError, PreflightError, QualityError
+from servebench.util.safe_text import in_one_line
 from servebench.util.tls import tls_context
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
 from servebench.workload.build.fill import fill
@@ -101,15 +98,7 @@ __all__ += [
 ]
 __all__ += ["milliseconds", "missing_executable", "read_emulation"]
 __all__ += ["answer_of", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
-__all__ += [
-    "bounded_client",
-    "bounded_post",
-    "count_of",
-    "error_text",
-    "in_one_line",
-    "parse_completion",
-    "tls_context",
-]
+__all__ += ["in_one_line", "tls_context"]
 __all__ += ["HUB_TOKENS", "python_environment"]
 __all__ += [
     "ConfigError",

@@ -5,8 +5,8 @@ from typing import Any
 
 from servebench.protocol.http import HttpResponse
 from servebench.protocol.json_values import decode_text, join_text, load_object
-from servebench.util.clean import in_one_line
 from servebench.util.redaction import redact_text
+from servebench.util.safe_text import in_one_line
 
 MESSAGE_CHARS_MAX = 300
 """How much of a server's error message is kept."""

@@ -12,7 +12,7 @@ from servebench.contracts.results import Outcome
 from servebench.protocol.errors import error_text
 from servebench.protocol.json_values import count_of, join_text
 from servebench.quality.exchange import bounded_client, bounded_post, parse_completion
-from servebench.util.clean import in_one_line
+from servebench.util.safe_text import in_one_line
 from servebench.util.units import NS_PER_MS
 
 WATCH_S = 0.25
@@ -37,14 +37,17 @@ def ask(
     path: str | None = None,
     on_answer: Callable[[Item, ItemAnswer], None] | None = None,
     watch: Watch | None = None,
+    give_up_after: int | None = None,
 ) -> list[ItemAnswer]:
     """Return one answer for each item, in order, at temperature 0. A failed request is an answer with `error`.
 
     `timeout_s` limits a whole answer. `path` below the base URL defaults to that of the API. `on_answer` is called with
-    each answer as it comes.
+    each answer as it comes. An endpoint that is not measured itself has `give_up_after`: after so many failures in a row it is
+    not asked any more, and while it is busy it is asked again.
     """
     usual = "/chat/completions" if api == "chat" else "/completions"
-    session = _AskSession(endpoint, f"{endpoint.base_url}{path or usual}", timeout_s, api, on_answer)
+    url = f"{endpoint.base_url}{path or usual}"
+    session = _AskSession(endpoint, url, timeout_s, api, on_answer=on_answer, give_up_after=give_up_after)
     return asyncio.run(session.ask_all(items, concurrency, watch))
 
 
@@ -56,6 +59,7 @@ def ask_once(
     concurrency: int,
     timeout_s: float,
     api: Literal["chat", "completions"],
+    give_up_after: int | None = None,
 ) -> list[ItemAnswer]:
     """Return answers as `ask` does, reusing those in the endpoint's memory and storing each new one there immediately.
 
@@ -75,7 +79,16 @@ def ask_once(
             watch(f"{part}, {done}/{len(left)} answers")
 
     fresh = iter(
-        ask(left, endpoint, concurrency=concurrency, timeout_s=timeout_s, api=api, on_answer=keep, watch=report)
+        ask(
+            left,
+            endpoint,
+            concurrency=concurrency,
+            timeout_s=timeout_s,
+            api=api,
+            on_answer=keep,
+            watch=report,
+            give_up_after=give_up_after,
+        )
     )
     return [known[key] if key in known else next(fresh) for key in keys]
 
@@ -87,7 +100,9 @@ class _AskSession:
         url: str,
         timeout_s: float,
         api: Literal["chat", "completions"],
+        *,
         on_answer: Callable[[Item, ItemAnswer], None] | None,
+        give_up_after: int | None,
     ) -> None:
         self._client = bounded_client(endpoint.headers, timeout_s=timeout_s, verify_tls=endpoint.verify_tls)
         self._url = url
@@ -95,6 +110,9 @@ class _AskSession:
         self._timeout_s = timeout_s
         self._api = api
         self._on_answer = on_answer
+        self._give_up_after = give_up_after
+        self._failed: list[str | None] = []
+        """The errors of the last requests in a row."""
         self._answers: dict[int, ItemAnswer] = {}
 
     async def ask_all(self, items: Sequence[Item], concurrency: int, watch: Watch | None) -> list[ItemAnswer]:
@@ -102,7 +120,7 @@ class _AskSession:
 
         async def stream() -> None:
             for place, item in left:
-                answer = await self._one(item)
+                answer = self._given_up(item) or await self._one(item)
                 self._answers[place] = answer
                 if self._on_answer is not None:
                     self._on_answer(item, answer)
@@ -122,22 +140,37 @@ class _AskSession:
                 await asyncio.gather(*pending, return_exceptions=True)
         return [self._answers[place] for place in range(len(items))]
 
+    def _given_up(self, item: Item) -> ItemAnswer | None:
+        failures = len(self._failed)
+        if self._give_up_after is None or failures < self._give_up_after:
+            return None
+        error = f"the server failed {failures} times in a row and was given up; last error: {self._failed[-1]}"
+        return ItemAnswer(item_id=item.item_id, text="", error=error, outcome="abandoned")
+
     async def _one(self, item: Item) -> ItemAnswer:
         sent_ns, began_ns = time.time_ns(), time.monotonic_ns()
         fields: dict[str, Any]
         try:
             bytes_max = ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * item.max_tokens
-            status, data, _ = await bounded_post(
-                self._client, self._url, self._body(item), timeout_s=self._timeout_s, bytes_max=bytes_max
+            status, data = await bounded_post(
+                self._client,
+                self._url,
+                self._body(item),
+                timeout_s=self._timeout_s,
+                bytes_max=bytes_max,
+                patient=self._give_up_after is not None,
             )
         except TimeoutError:
             fields = {"text": "", "error": f"no complete answer within {self._timeout_s:g} s", "outcome": "timeout"}
-        except httpx.HTTPError as problem:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as problem:
             reason = in_one_line(str(problem), LINE_MAX) or type(problem).__name__
+            if isinstance(problem, httpx.ConnectError):
+                reason = f"{self._url} is unreachable: {reason}"
             fields = {"text": "", "error": reason, "outcome": _outcome(problem)}
         else:
             fields = self._read(status, data, bytes_max)
         took_ns = time.monotonic_ns() - began_ns
+        self._failed = [*self._failed, fields["error"]] if fields.get("error") else []
         return ItemAnswer(
             item_id=item.item_id, sent_ns=sent_ns, ended_ns=sent_ns + took_ns, latency_ms=took_ns / NS_PER_MS, **fields
         )
@@ -196,7 +229,7 @@ def _logprobs(value: Any) -> dict[str, Any]:
     return {"tokens": [token for token, _ in known], "logprobs": [logprob for _, logprob in known]}
 
 
-def _outcome(problem: httpx.HTTPError) -> Outcome:
+def _outcome(problem: Exception) -> Outcome:
     if isinstance(problem, httpx.TimeoutException):
         return "timeout"
     if isinstance(problem, httpx.ConnectError):

@@ -92,12 +92,14 @@ class OpenPromptScorer(Scorer):
         path = OPEN_PROMPTS if self.settings.path is None else Path(self.settings.path).expanduser()
         return self.items(path, len(read_rows(path)) if count is None else count, self.settings.seed)
 
-    def ask(self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int) -> list[ItemAnswer]:
-        """Return answers as `ask_once` does, by the settings."""
+    def ask(
+        self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int, **changes: Any
+    ) -> list[ItemAnswer]:
+        """Return answers as `ask_once` does, by the settings; `changes` are other arguments of it."""
         from servebench.quality.ask import ask_once
 
-        settings = self.settings
-        return ask_once(items, endpoint, part, concurrency=concurrency, timeout_s=settings.timeout_s, api=settings.api)
+        options = {"timeout_s": self.settings.timeout_s, "api": self.settings.api, **changes}
+        return ask_once(items, endpoint, part, concurrency=concurrency, **options)
 
 
 def read_answers(place: Path) -> list[dict[str, Any]]:

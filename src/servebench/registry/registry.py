@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -45,37 +46,25 @@ class PluginInfo:
         return f"{self.distribution}:{self.name}"
 
 
-class Classes(Mapping[str, type[Any]]):
+class Classes(UserDict[str, Any]):
     """The classes of a kind by name, in the order offered. One that is offered as `module:Class` is imported when it is first
     used, because a command needs few of them: ConfigError if that fails."""
 
     def __init__(self, kind: str, offers: Mapping[str, type[Any] | EntryPoint]) -> None:
         """Keep the offers; nothing is imported."""
+        super().__init__(offers)
         self._kind = kind
-        self._offers = dict(offers)
 
     def __getitem__(self, name: str) -> type[Any]:
         """Return the class of this name. Raises KeyError, ConfigError."""
-        found = self._offers[name]
+        found: type[Any] | EntryPoint = self.data[name]
         if isinstance(found, EntryPoint):
             try:
                 found = _checked(f"{found.value} is", found.load())
             except Exception as error:
                 raise ConfigError(f"{self._kind}={name} cannot be loaded: {_first_line(error)}") from error
-            self._offers[name] = found
+            self.data[name] = found
         return found
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether a class of this name is offered; it is not imported."""
-        return name in self._offers
-
-    def __iter__(self) -> Iterator[str]:
-        """Return the names."""
-        return iter(self._offers)
-
-    def __len__(self) -> int:
-        """Return the number of names."""
-        return len(self._offers)
 
 
 @dataclass(frozen=True)
@@ -107,9 +96,9 @@ class Registry:
         found: Launcher = self.find("launch", name)()
         return found
 
-    def tell(self, event: Event) -> list[str]:
-        """Call the life-cycle hook of an event, if it has one, of each plugin alone. Return a line for each that raised; none of
-        them stops the run."""
+    def notify(self, event: Event) -> list[str]:
+        """Call the life-cycle hook of an event, if it has one, of each plugin separately. Return a line for each that raised; the
+        run continues."""
         hook, faults = hooks.LIFE_CYCLE.get(type(event)), []
         if hook is None:
             return []

@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SUMMED, Point, QualitySummary
 from servebench.util.figures import number, percent, percent_interval, short_percent
@@ -22,9 +23,9 @@ def content_lines(points: Iterable[Point], *, verbose: bool = False) -> list[str
     rows = [point.row for point in points]
     if not verbose:
         rows = [replace(row, prefix_cache_hit_rate_ideal=None) if not shares_prefixes(row) else row for row in rows]
-    levels: dict[str, list[PointRow]] = {}
+    levels: dict[Level, list[PointRow]] = {}
     for row in rows:
-        levels.setdefault(row.level_label, []).append(row)
+        levels.setdefault(row.level, []).append(row)
     describers = (_cache, _json, _needles)
     return [
         f"{text} (at {level}{f', mean of {len(own)} points' if len(own) > 1 else ''})"

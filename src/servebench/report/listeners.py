@@ -16,7 +16,7 @@ def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
         with Display(detail=detail) as display:
 
             def tell(event: Event) -> None:
-                for fault in registry.tell(event):
+                for fault in registry.notify(event):
                     display(ErrorSaid(fault))
 
             yield Events((display, tell), live=display.lively)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from servebench.analysis.slow_tail import TAIL_MIN, SlowStretch, SlowTail, where_time_goes
 from servebench.analysis.time_parts import FIRST, REST, SLOW_FROM, TimeParts
-from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
-from servebench.util.clean import clean_line
 from servebench.util.figures import number, short_percent
+from servebench.util.safe_text import clean_line
 
 NOT_REPORTED = "{engine} reports no times of its own: these parts are by the client's stamps."
 PART_WORDS = {
@@ -57,7 +56,7 @@ def parts_lines(found: Sequence[TimeParts], engine: str) -> list[str]:
             if FIRST not in one.parts or one.metric == "E2E"
         ]
         if shares:
-            lines.append(f"at {level_words(level)}: {', '.join(shares)}")
+            lines.append(f"at {level.words}: {', '.join(shares)}")
     return lines
 
 
@@ -90,7 +89,7 @@ def tail_lines(tails: Sequence[SlowTail]) -> list[str]:
         levels: dict[str, list[str]] = {}
         for one in own:
             if not one.is_tail:
-                levels.setdefault(one.metric, []).append(level_words(one.level))
+                levels.setdefault(one.metric, []).append(one.level.words)
         if levels:
             lines.append(f"{reason}: " + "; ".join(f"{metric} at {', '.join(at)}" for metric, at in levels.items()))
     return lines
@@ -107,7 +106,7 @@ def tail_line(one: SlowTail) -> str:
         else []
     )
     said = "; ".join([*extra, *together, *common]) or ALONE
-    return f"at {level_words(one.level)}, the slowest {one.n} of {one.of} ({times}): {said}"
+    return f"at {one.level.words}, the slowest {one.n} of {one.of} ({times}): {said}"
 
 
 def _stretch_words(one: SlowTail, found: SlowStretch) -> str:

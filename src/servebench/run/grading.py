@@ -32,7 +32,7 @@ ANSWER_COLUMNS = (
 
 def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
     """Return the summaries of a run's stored quality. Raises StoreError."""
-    return tuple(summaries(read_quality(folder)))
+    return tuple(summaries(read_quality(folder))) if folder.quality.exists() else ()
 
 
 def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:

@@ -8,13 +8,14 @@ from pathlib import Path
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.events import Activity, Doing, Events
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, UNANSWERED, last_failure
-from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of
+from servebench.run.phase import discard_spools, drive_phase, records_of
 from servebench.run.requests import target_of
 from servebench.run.watchdog import Watcher
 from servebench.store.layout import RunFolder
@@ -46,7 +47,7 @@ class LiveLoad:
 
     def _failing(self) -> str | None:
         # its client is imported for that only
-        from servebench.engine.supervisor.probe import failing
+        from servebench.engine.supervisor.endpoint import failing
 
         return failing(self.running, self.engine, min(self.timeout_s, ASK_TIMEOUT_S))
 

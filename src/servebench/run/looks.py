@@ -15,7 +15,7 @@ from servebench.contracts.results import Record
 from servebench.load.plan.levels import UNTIL_LIMIT
 from servebench.measure.points import PointSample, point_sample
 from servebench.util.figures import short_percent
-from servebench.util.spans import Spans
+from servebench.util.stretches import Spans
 
 
 @dataclass(kw_only=True)

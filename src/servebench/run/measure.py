@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from servebench.analysis.disturbance import SOURCES, find_disturbances
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.events import Activity, Doing
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.load.coordinator.share import usable_cores, worker_count
@@ -26,8 +27,8 @@ from servebench.run.ledger import entry
 from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
 from servebench.run.outcome import SILENCE_MARGIN_S
-from servebench.run.phase import PhaseFacts, references_of
-from servebench.run.point import PointEvidence, build_point, planned_count
+from servebench.run.phase import references_of
+from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
 from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
@@ -53,9 +54,8 @@ def measure_level(session: RunSession, level: Level) -> tuple[Point, PointEviden
         facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
         report, answered = _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
         if report.stopped:
-            evidence = _evidence(session, level, report, facts, planned=0)
-            point = build_point(evidence, extra=_warnings(session, level, report))
-            return point, evidence
+            evidence = _evidence(session, level, report, facts)
+            return build_point(evidence, extra=_warnings(session, level, report)), evidence
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
         answer_s = mean_answer_s(answered)
         level = with_edges(level, session.settings.load, answer_s)
@@ -77,10 +77,10 @@ def measure_level(session: RunSession, level: Level) -> tuple[Point, PointEviden
     readings = [*sampler.readings(), *session.load.readings()]
     session.telemetry.add_failures(sampler)
     session.writer.append_telemetry(readings, run_id=session.run_id, point=level.point)
-    measured = {"requests": prompts.requests, "records": records, "readings": readings}
-    evidence = _evidence(session, level, report, facts, planned=planned_count(level, report), **measured)
-    point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)])
-    return point, evidence
+    evidence = replace(
+        _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
+    )
+    return build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)]), evidence
 
 
 def mean_answer_s(records: Sequence[Record]) -> float | None:
@@ -89,10 +89,8 @@ def mean_answer_s(records: Sequence[Record]) -> float | None:
     return sum(times) / len(times) if times else None
 
 
-def _evidence(
-    session: RunSession, level: Level, report: PhaseReport, facts: PhaseFacts, *, planned: int, **measured: Any
-) -> PointEvidence:
-    """Return what a point is built from. `measured` are its requests, records and readings."""
+def _evidence(session: RunSession, level: Level, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
+    """Return what a point is built from, so far without its records."""
     return PointEvidence(
         settings=session.settings,
         level=level,
@@ -100,10 +98,8 @@ def _evidence(
         emulated=session.launcher.emulated,
         facts=facts,
         report=report,
-        planned=planned,
         tokenizer=session.tokenizer,
         floor=session.floor,
-        **{"records": (), **measured},
     )
 
 

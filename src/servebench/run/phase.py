@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 
 from servebench.contracts.exchange import Exchange, PhaseReport, PointPlan, StopReason, Target
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.load.client.progress import Counts
@@ -25,96 +25,34 @@ from servebench.run.looks import Looks
 from servebench.run.requests import traceparent
 from servebench.run.watchdog import Watcher
 from servebench.store.files import replacing, writing
-from servebench.util.cleaning import Traces, traces_of
 from servebench.util.errors import StoreError
+from servebench.util.file_redaction import traces_of
 from servebench.util.redaction import known_secrets, redact_text, without_known
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseFacts:
-    """Facts of a phase that its records need. Stored next to the spool, so that a killed run can be recovered."""
+def dump_facts(facts: PhaseFacts) -> bytes:
+    """Return the facts of a phase as JSON."""
+    return orjson.dumps(facts, default=repr, option=orjson.OPT_NON_STR_KEYS)
 
-    run_id: str
-    point: str
-    warmup: bool
-    concurrency: int | None
-    repeat: int
-    planned: dict[str, tuple[int | None, int, bool]]
-    """For each request_id: planned prompt tokens, requested output tokens, whether exactly that many were requested."""
-    rate: float | None = None
-    engine_version: str | None = None
-    cache_state: str | None = None
-    tokenizer_name: str = "the tokenizer"
-    tokenizer_exact: bool = True
-    start_id: str | None = None
-    fillers: Sequence[str] = ()
-    """The ids of the requests that only keep the level."""
-    references: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By request_id: the `schema` and the `reference` that its answer is compared with."""
-    trace_headers: bool = False
-    keep_ids: bool = False
-    """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""
-    timings_of: str | None = None
-    """The engine whose request timings are read; null: none are."""
-    traces: Traces = field(default_factory=dict)
-    """By what the secrets that answers may repeat are found after a kill."""
 
-    @property
-    def timings(self) -> ReadTimings | None:
-        """What reads the engine's own times; None if nothing does."""
-        return self._timings
+def load_facts(spool: Path) -> PhaseFacts:
+    """Return the facts that are stored beside a spool. Raises StoreError."""
+    path = facts_file(spool)
+    try:
+        return PhaseFacts(**orjson.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
 
-    @cached_property
-    def _timings(self) -> ReadTimings | None:
-        engines = registry().kinds["engine"]
-        engine = engines.get(self.timings_of or "")
-        return engine().request_timings if engine is not None else None
 
-    @property
-    def trace(self) -> str:
-        """The name of the traces of its requests; the warm-up of a point has its own request ids."""
-        return f"{self.run_id}/{self.point}"
+def facts_file(spool: Path) -> Path:
+    """Return where the facts of a spool's phase are."""
+    return spool.with_suffix(".json")
 
-    @cached_property
-    def _filler_ids(self) -> frozenset[str]:
-        return frozenset(self.fillers)
 
-    def dump(self) -> bytes:
-        """Return the facts as JSON."""
-        return orjson.dumps(self, default=repr, option=orjson.OPT_NON_STR_KEYS)
-
-    @classmethod
-    def load(cls, path: Path) -> PhaseFacts:
-        """Read a file written with `dump`. Raises StoreError."""
-        try:
-            return cls(**orjson.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise StoreError(f"{path} cannot be read: {error}") from error
-
-    def requests(self) -> list[Request]:
-        """Return the requests of the phase that have a schema or reference, without their prompts."""
-        return [
-            Request(request_id=name, schema=one.get("schema"), reference=one.get("reference"))
-            for name, one in self.references.items()
-        ]
-
-    def record(self, exchange: Exchange) -> Record:
-        """Return the record of one exchange of this phase."""
-        prompt_tokens, output_tokens, _ = self.planned.get(exchange.request_id, (None, None, False))
-        found = record(
-            exchange,
-            run_id=self.run_id,
-            point=self.point,
-            warmup=self.warmup,
-            filler=exchange.request_id in self._filler_ids,
-            planned_prompt_tokens=prompt_tokens,
-            asked_output_tokens=output_tokens,
-            timings=self.timings,
-            keep_id=self.keep_ids,
-        )
-        if self.trace_headers and exchange.sent_ns is not None:
-            return replace(found, traceparent=traceparent(self.trace, exchange.request_id))
-        return found
+def timings_reader(facts: PhaseFacts) -> ReadTimings | None:
+    """Return what reads the engine's own times from answers; None if nothing does."""
+    engine = registry().kinds["engine"].get(facts.timings_of or "")
+    return None if engine is None else engine().request_timings
 
 
 def references_of(requests: Sequence[Request]) -> dict[str, dict[str, Any]]:
@@ -146,8 +84,8 @@ def drive_phase(
         spool.parent.mkdir(exist_ok=True)
     stored = replace(facts, traces=traces_of(known_secrets()))
     for path in worker_spools(spool, workers):
-        with replacing(path.with_suffix(".json")) as beside:
-            beside.write_bytes(stored.dump())
+        with replacing(facts_file(path)) as beside:
+            beside.write_bytes(dump_facts(stored))
         with writing(path):
             path.touch()
     spools = worker_spools(spool, workers)
@@ -176,12 +114,30 @@ def drive_phase(
 
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     """Return the records of a phase from its spools. Raises StoreError for a spool that cannot be read."""
-    secrets = known_secrets()
+    secrets, fillers, timings = known_secrets(), frozenset(facts.fillers), timings_reader(facts)
+
+    def made(exchange: Exchange) -> Record:
+        prompt_tokens, output_tokens, _ = facts.planned.get(exchange.request_id, (None, None, False))
+        found = record(
+            exchange,
+            run_id=facts.run_id,
+            point=facts.point,
+            warmup=facts.warmup,
+            filler=exchange.request_id in fillers,
+            planned_prompt_tokens=prompt_tokens,
+            asked_output_tokens=output_tokens,
+            timings=timings,
+            keep_id=facts.keep_ids,
+        )
+        if facts.trace_headers and exchange.sent_ns is not None:
+            found = replace(found, traceparent=traceparent(facts.trace, exchange.request_id))
+        return _clean(found, secrets)
+
     collecting = gc.isenabled()
     # everything allocated here is kept, so garbage collection would find nothing
     gc.disable()
     try:
-        return [_clean(facts.record(exchange), secrets) for spool in spools for exchange in read_spool(spool)]
+        return [made(exchange) for spool in spools for exchange in read_spool(spool)]
     finally:
         if collecting:
             gc.enable()
@@ -206,4 +162,4 @@ def discard_spools(spools: Sequence[Path]) -> None:
     for spool in spools:
         with writing(spool):
             spool.unlink(missing_ok=True)
-            spool.with_suffix(".json").unlink(missing_ok=True)
+            facts_file(spool).unlink(missing_ok=True)

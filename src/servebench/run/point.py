@@ -1,56 +1,34 @@
 """The one builder of points, for a point that was just measured and for one that is recovered from its files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from servebench.analysis.disturbance import Disturbance, disturbance_columns, disturbed_spans, find_disturbances
+from servebench.analysis.disturbance import disturbance_columns, disturbed_spans, find_disturbances
 from servebench.analysis.drift import Drift, point_drifts, trend_columns, warmup_share
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.statistics import headline_intervals
 from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
 from servebench.analysis.warnings.load import REQUESTS_MIN
 from servebench.analysis.warnings.point import point_warnings
 from servebench.contracts.engine import Engine
-from servebench.contracts.exchange import ClientFloor, PhaseReport
+from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import WINDOW_S_MIN
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Point, Record
-from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.load.plan.levels import Level
 from servebench.measure.compliance import json_columns
 from servebench.measure.needles import needle_columns
 from servebench.measure.occupancy import excess_and_freed
-from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.run.phase import PhaseFacts
+from servebench.measure.points import summarize, with_intervals
 from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
-from servebench.util.spans import merged
+from servebench.util.stretches import merged
 from servebench.util.units import NS_PER_S
 from servebench.workload.ideal_cache import ideal_columns
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointEvidence:
-    """Everything that a point is built from.
-
-    A recovered point has no `tokenizer` and no `floor`; of its `requests` it knows what answers are compared with, and
-    nothing where that was not stored.
-    """
-
-    settings: RunSettings
-    level: Level
-    engine: Engine
-    emulated: bool
-    facts: PhaseFacts
-    records: Sequence[Record]
-    report: PhaseReport
-    planned: int
-    requests: Sequence[Request] = ()
-    readings: Sequence[Reading] = ()
-    tokenizer: Tokenizer | None = None
-    floor: ClientFloor | None = None
 
 
 def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: Sequence[Doubt] = ()) -> Point:
@@ -59,26 +37,15 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     `unknown` names columns that this evidence cannot support: they are null. `extra` are warnings that need more than the
     evidence to detect.
     """
-    disturbances = find_disturbances(evidence.readings)
-    row, drifts = _measured_row(evidence, disturbances)
+    evidence = replace(evidence, disturbances=find_disturbances(evidence.readings))
+    row, drifts = _measured_row(evidence)
     row = _with_telemetry(row, evidence.records, evidence.readings)
-    row = replace(row, **disturbance_columns(row, disturbances, evidence.records, evidence.readings))
+    row = replace(row, **disturbance_columns(row, evidence.disturbances, evidence.records, evidence.readings))
     row = replace(row, **content_columns(evidence.requests, evidence.records, evidence.tokenizer, row))
     nothing: dict[str, Any] = dict.fromkeys(unknown)
     row = replace(row, **nothing)
-    warnings = point_warnings(
-        row,
-        evidence.records,
-        evidence.report,
-        evidence.settings,
-        tokenizer_exact=evidence.facts.tokenizer_exact,
-        tokenizer_name=evidence.facts.tokenizer_name,
-        drifts=drifts,
-        readings=evidence.readings,
-        disturbances=disturbances,
-        extra=[*content_doubts(evidence.requests, evidence.engine), *extra],
-    )
-    return Point(row=row, doubts=warnings)
+    warnings = point_warnings(replace(evidence, row=row, drifts=drifts))
+    return Point(row=row, doubts=(*warnings, *content_doubts(evidence.requests, evidence.engine), *extra))
 
 
 def planned_count(level: Level, report: PhaseReport) -> int:
@@ -88,54 +55,29 @@ def planned_count(level: Level, report: PhaseReport) -> int:
     return report.planned if fixed else report.sent
 
 
-def _measured_row(evidence: PointEvidence, disturbances: Sequence[Disturbance]) -> tuple[PointRow, Mapping[str, Drift]]:
+def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift]]:
     """Return the row of what the load client measured, with the intervals of its headline numbers, and what changed in it."""
-    settings, level, report, facts = evidence.settings, evidence.level, evidence.report, evidence.facts
-    load = settings.load
-    # the window of a closed loop begins when its level is reached; that of a rising rate must be cut
-    ramp_s = load.ramp.over_s if load.ramp is not None and level.rate is not None else 0.0
-    context = PointContext(
-        run_id=facts.run_id,
-        point=level.point,
-        engine=settings.engine.name,
-        engine_version=facts.engine_version,
-        launch=settings.launch.name,
-        model=settings.model.name,
-        gpu=settings.gpu.name,
-        gpu_count=settings.gpu.count,
-        price_usd_per_hour=settings.gpu.price_usd_per_hour,
-        workload=settings.workload.name,
-        concurrency=level.concurrency,
-        rate=level.rate,
+    level, report, facts = evidence.level, evidence.report, evidence.facts
+    summary = partial(
+        summarize,
+        *(evidence.records, facts, report, evidence.settings),
         offered_req_s=level.offered_req_s,
-        repeat=level.repeat,
-        warmup_s=load.warmup_s + ramp_s,
-        cooldown_s=load.cooldown_s,
-        cooldown_requests=load.cooldown_requests,
-        workers=report.workers,
         floor=evidence.floor,
-        emulated=evidence.emulated,
-        disturbed=disturbed_spans(disturbances, report.started_ns, report.ended_ns),
+        disturbed=(disturbed := disturbed_spans(evidence.disturbances, report.started_ns, report.ended_ns)),
     )
-    row, sample = summarize(evidence.records, context=context, report=report, slo=settings.slo)
+    row, sample = summary()
     drifts = point_drifts(sample, open_loop=level.open_loop)
     cut_s = None if row.left_out else warmup_share(drifts) * sample.window_s
+    start_ns = row.window_start_ns or 0
     # a change caused by other processes is not a warm-up
-    if cut_s and not _disturbed(context, row, cut_s):
-        later = replace(context, warmup_s=context.warmup_s + cut_s)
-        steady, rest = summarize(evidence.records, context=later, report=report, slo=settings.slo)
+    if cut_s and not merged(disturbed, start_ns, start_ns + round(cut_s * NS_PER_S)):
+        steady, rest = summary(cut_s=cut_s)
         if (steady.ttft_ms_n or 0) >= REQUESTS_MIN and (steady.window_s or 0.0) >= WINDOW_S_MIN:
             row, sample = replace(steady, warmup_cut_s=cut_s), rest
             drifts = point_drifts(sample, open_loop=level.open_loop)
-    more: dict[str, Any] = {**trend_columns(drifts), "requests_planned": evidence.planned}
-    row = replace(row, cache_state=facts.cache_state, start_id=facts.start_id, **more)
-    return with_intervals(row, headline_intervals(sample)), drifts
-
-
-def _disturbed(context: PointContext, row: PointRow, seconds: float) -> bool:
-    """Return whether others took the machine in the first seconds of the window."""
-    start_ns = row.window_start_ns or 0
-    return bool(merged(context.disturbed, start_ns, start_ns + round(seconds * NS_PER_S)))
+    planned = 0 if facts.warmup else planned_count(level, report)
+    more: dict[str, Any] = {**trend_columns(drifts), "requests_planned": planned, "emulated": evidence.emulated}
+    return with_intervals(replace(row, **more), headline_intervals(sample)), drifts
 
 
 def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence[Reading]) -> PointRow:

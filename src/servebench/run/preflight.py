@@ -19,7 +19,7 @@ from servebench.registry.registry import Registry
 from servebench.run.scorers import NONE, select_scorers
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, EngineError, PreflightError
-from servebench.util.secret_text import secret_name
+from servebench.util.secret_patterns import secret_name
 from servebench.workload.build.lengths import with_shortest_lengths
 
 DESCRIPTORS_SPARE = 40

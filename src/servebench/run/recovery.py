@@ -8,9 +8,11 @@ from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.telemetry import Reading
@@ -19,16 +21,16 @@ from servebench.load.plan.levels import Level, level_of, plan_levels
 from servebench.registry.registry import registry
 from servebench.run.late_timings import missing_timings
 from servebench.run.outcome import BROKEN
-from servebench.run.phase import PhaseFacts, discard_spools, records_of
-from servebench.run.point import PointEvidence, build_point, planned_count
+from servebench.run.phase import discard_spools, facts_file, load_facts, records_of
+from servebench.run.point import build_point
 from servebench.store.files import writing
 from servebench.store.graded import discard_graded_answers
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import manifest_plan, read_plan
 from servebench.store.state import read_run, write_run
 from servebench.store.tables import RecordWriter, add_points, merged_count, read_readings, read_records, read_rows
-from servebench.util.cleaning import clean_file, remember_traced, unclean_files
 from servebench.util.errors import FailureKind, ServebenchError, StoreError, reason_of
+from servebench.util.file_redaction import clean_file, remember_traced, unclean_files
 from servebench.util.units import NS_PER_S
 
 UNKNOWN_COLUMNS = (
@@ -98,7 +100,7 @@ def recover_records(folder: RunFolder) -> int:
     phases: dict[tuple[str, bool], list[Path]] = {}
     for spool in folder.spools():
         try:
-            facts = PhaseFacts.load(spool.with_suffix(".json"))
+            facts = load_facts(spool)
             for _ in read_spool(spool):
                 pass
         except StoreError as error:
@@ -109,7 +111,7 @@ def recover_records(folder: RunFolder) -> int:
         # a phase may have been stored, but not yet removed, before the kill
         if phase not in stored:
             # all workers at once, because half a phase would look like a whole one after another kill
-            writer.append(_records(spools, PhaseFacts.load(spools[0].with_suffix(".json"))))
+            writer.append(_records(spools, load_facts(spools[0])))
         discard_spools(spools)
     writer.close()
     return merged_count(folder) - before
@@ -143,7 +145,7 @@ def clean_logs(study: StudyFolder) -> tuple[int, bool]:
 
 def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
     """Rename a damaged spool, so that the point can be measured again. Raises StoreError."""
-    for path in (spool, spool.with_suffix(".json")):
+    for path in (spool, facts_file(spool)):
         with writing(path), contextlib.suppress(FileNotFoundError):
             path.replace(path.with_name(f"{path.name}.damaged"))
     text = f"{why}; its requests are lost, and the file is kept as {spool.name}.damaged"
@@ -155,7 +157,7 @@ def _phase_facts(folder: RunFolder) -> dict[str, PhaseFacts]:
     found = {}
     for spool in folder.spools():
         with contextlib.suppress(StoreError):
-            facts = PhaseFacts.load(spool.with_suffix(".json"))
+            facts = load_facts(spool)
             if not facts.warmup:
                 found[facts.point] = facts
     return found
@@ -248,10 +250,9 @@ def _point(
         level=level,
         engine=registry().engine(job.settings.engine.name),
         emulated=registry().launcher(job.settings.launch.name).emulated,
-        facts=replace(known, engine_version=known.engine_version or engine_version),
+        facts=replace(known, rate=level.rate, engine_version=known.engine_version or engine_version),
         records=records,
         report=report,
-        planned=planned_count(level, report),
         requests=known.requests(),
         readings=readings,
     )

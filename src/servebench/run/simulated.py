@@ -18,6 +18,7 @@ import orjson
 from servebench.contracts.emulation import EmulationSpec
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason, Target, WireOutcome
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import VOCABULARY, Reading
 from servebench.emulator.requests import RequestRejected
@@ -29,7 +30,7 @@ from servebench.load.client.progress import Counts
 from servebench.load.client.scheduler import ANSWERED, Scheduler
 from servebench.measure.timings import timing_columns
 from servebench.run.looks import Looks
-from servebench.run.phase import PhaseFacts
+from servebench.run.phase import timings_reader
 from servebench.util.percentile import percentile
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -148,6 +149,8 @@ class _Client:
         self._engine = engine
         self._plan = plan
         self._facts = facts
+        self._read_timings = timings_reader(facts)
+        self._fillers = frozenset(facts.fillers)
         self._spec = running.spec
         self._scheduler = Scheduler(_job(plan))
         self._answers: dict[int, VirtualAnswer] = {}
@@ -316,7 +319,7 @@ class _Client:
             request_id=request.request_id,
             session_id=request.session_id,
             warmup=facts.warmup,
-            filler=request.request_id in facts.fillers,
+            filler=request.request_id in self._fillers,
             scheduled_ns=scheduled_ns,
             sent_ns=sent_ns or None,
             first_event_ns=event_ns[0] if event_ns else None,
@@ -335,7 +338,7 @@ class _Client:
         )
 
     def _timings(self, sent_ns: int, event_ns: list[int], whole: VirtualAnswer | None) -> dict[str, Any]:
-        read = self._facts.timings
+        read = self._read_timings
         if read is None or whole is None or not event_ns:
             return {}
         said = read(timings_of(self._spec, whole.request), {})

@@ -1,11 +1,16 @@
-"""Writing a file whole or not at all, and saying in one line why it could not be written."""
+"""Files of a study: written whole or not at all, read as JSON objects, and what goes wrong is said in one line."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
-from servebench.util.errors import StoreError, reason_of
+from servebench.util.bounded_file import STUDY_BYTES_MAX, parse_json, read_bytes
+from servebench.util.errors import DamagedError, StoreError, reason_of
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -40,3 +45,37 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all. Raises StoreError."""
     with replacing(path) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def read_stored(path: Path, bytes_max: int = STUDY_BYTES_MAX) -> bytes:
+    """Return what is in a file. Raises FileNotFoundError, and StoreError if the system refuses or it is too large."""
+    try:
+        return read_bytes(path, bytes_max)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
+
+
+def object_in(data: bytes, path: Path) -> dict[str, Any]:
+    """Return the JSON object in what a file holds. Raises DamagedError."""
+    try:
+        value = parse_json(data)
+    except ValueError as error:
+        raise DamagedError(f"{path} cannot be read: it is no JSON: {str(error).splitlines()[0].lower()}") from error
+    if not isinstance(value, dict):
+        raise DamagedError(f"{path} cannot be read: it is not a JSON object")
+    return value
+
+
+def validated(kind: type[T], document: Mapping[str, Any], path: Path) -> T:
+    """Return the value of this type in a document that a file holds. Raises DamagedError."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        # as JSON, where a list is what a tuple is written as
+        return TypeAdapter(kind).validate_json(json.dumps(document))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DamagedError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import write_text
+from servebench.store.files import object_in, read_stored, write_text
 from servebench.store.seal import FIELD, Origin, origin_of, signed
 from servebench.store.versions import upgraded
-from servebench.util.bounded_file import read_json
+from servebench.util.bounded_file import STATE_BYTES_MAX
 from servebench.util.children import child_environment
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact
@@ -211,12 +211,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def read_signed_manifest(path: Path) -> tuple[dict[str, Any], Origin]:
     """Return a manifest and where it is from. Raises StoreError."""
     try:
-        manifest = read_json(path)
-    except OSError as error:
-        raise StoreError(f"the manifest {path} cannot be read: {reason_of(error)}") from error
-    except ValueError as error:
-        raise StoreError(f"the manifest {path} is no JSON: {error}") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
+        manifest = object_in(read_stored(path, STATE_BYTES_MAX), path)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
+    if not isinstance(manifest.get("config"), dict):
         raise StoreError(
             f"{path} is not the manifest of a run: it has no config; give the manifest.json of a run's folder"
         )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from servebench.store.reach import sqlite_path
-from servebench.util.clean import clean_line, clean_tracking
 from servebench.util.redaction import redact_text
+from servebench.util.safe_text import clean_line, clean_tracking
 
 NAME_CHARACTERS_MAX = 250
 PARAM_CHARACTERS_MAX = 500

@@ -22,8 +22,8 @@ from servebench.store.tables import read_rows
 from servebench.store.versions import FIRST
 from servebench.store.versions import KEY as VERSION
 from servebench.util.bounded_file import open_text
-from servebench.util.clean import clean_line, csv_text
 from servebench.util.errors import StoreError
+from servebench.util.safe_text import clean_line, csv_text
 
 if TYPE_CHECKING:
     import pandas as pd

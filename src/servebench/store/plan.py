@@ -8,16 +8,15 @@ from typing import Any
 
 from servebench.contracts.labels import labels_of, source_of_job
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import write_text
+from servebench.store.files import object_in, read_stored, validated, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.seal import sha256
 from servebench.store.state import read_study
 from servebench.store.versions import upgraded
-from servebench.util.bounded_file import STUDY_BYTES_MAX, parse_json, read_bytes
-from servebench.util.errors import ConfigError, StoreError, reason_of
+from servebench.util.errors import ConfigError, StoreError
 from servebench.util.redaction import redact
-from servebench.util.secret_text import MARK
+from servebench.util.secret_patterns import MARK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +26,11 @@ class PlannedRun:
     name: str
     overrides: tuple[str, ...]
     config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    runs: tuple[PlannedRun, ...]
 
 
 def write_plan(folder: StudyFolder, runs: Sequence[PlannedRun]) -> str:
@@ -48,24 +52,11 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
 def read_plan_digest(folder: StudyFolder) -> tuple[tuple[PlannedRun, ...], str]:
     """Return the plan and the SHA-256 of the bytes that it was read from; of no file, an empty text. Raises StoreError."""
     try:
-        data = read_bytes(folder.plan, STUDY_BYTES_MAX)
-        plan = parse_json(data)
+        data = read_stored(folder.plan)
     except FileNotFoundError:
         return _without_plan(folder), ""
-    except OSError as error:
-        raise StoreError(f"{folder.plan} cannot be read: {reason_of(error)}") from error
-    except ValueError as error:
-        raise StoreError(f"{folder.plan} is no JSON: {error}") from error
-    if not isinstance(plan, dict):
-        raise StoreError(f"{folder.plan} is not the plan of a study: it is not a JSON object")
-    plan = upgraded("plan", plan, folder.plan)
-    try:
-        runs = tuple(
-            PlannedRun(name=str(run["name"]), overrides=tuple(run["overrides"]), config=dict(run["config"]))
-            for run in plan["runs"]
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder.plan} is not the plan of a study: {error}") from error
+    plan = upgraded("plan", object_in(data, folder.plan), folder.plan)
+    runs = validated(_Plan, plan, folder.plan).runs
     for run in runs:
         folder.run(run.name)
     return runs, sha256(data)

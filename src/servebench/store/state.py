@@ -11,12 +11,11 @@ from typing import Any, Literal, TypeVar
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import write_text
+from servebench.store.files import object_in, read_stored, validated, write_text
 from servebench.store.layout import RunFolder, StudyFolder, check_plain
 from servebench.store.seal import Origin, origin_of, sha256_of, signed
 from servebench.store.versions import KEY, upgraded
-from servebench.util.bounded_file import STUDY_BYTES_MAX, read_json
-from servebench.util.errors import DamagedError, FailureKind, StoreError, reason_of
+from servebench.util.errors import FailureKind, StoreError
 from servebench.util.redaction import redact
 
 UNFINISHED = "running"
@@ -88,30 +87,18 @@ class RunState:
 State = TypeVar("State", StudyState, RunState)
 
 
-def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> tuple[State, Any]:
+def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> tuple[State, dict[str, Any]]:
     """Return the state in a file, and the document that it was read from. Raises StoreError."""
-    from pydantic import TypeAdapter, ValidationError
-
     try:
-        stored = document = read_json(path, STUDY_BYTES_MAX)
-        if isinstance(document, dict):
-            document = upgraded(what, document, path)
-            del document[KEY]
-        # as JSON, where a list is what a tuple is written as
-        return TypeAdapter(kind).validate_json(json.dumps(document)), stored
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DamagedError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error
+        stored = object_in(read_stored(path), path)
     except FileNotFoundError as error:
         raise StoreError(f"{path.parent} is no {what}: it has no {path.name}") from error
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
-    except ValueError as error:
-        raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0].lower()}") from error
+    document = upgraded(what, stored, path)
+    del document[KEY]
+    return validated(kind, document, path), stored
 
 
-def _document(state: Any) -> dict[str, Any]:
+def _document(state: State) -> dict[str, Any]:
     return {KEY: SCHEMA_VERSION, **redact(asdict(state))}
 
 
@@ -130,14 +117,9 @@ def write_study(folder: StudyFolder, state: StudyState, *, adopted_plan: str | N
 def study_origin(folder: StudyFolder, plan: str) -> Origin:
     """Return who wrote `study.json` and the plan with this SHA-256."""
     try:
-        document = read_json(folder.state, STUDY_BYTES_MAX)
-    except (OSError, ValueError) as error:
-        return Origin(f"{folder.state} cannot be read: {error}")
-    return _origin(document, plan)
-
-
-def _origin(document: Any, plan: str) -> Origin:
-    return origin_of("study", document if isinstance(document, dict) else {}, plan)
+        return origin_of("study", object_in(read_stored(folder.state), folder.state), plan)
+    except (OSError, StoreError) as error:
+        return Origin(str(error))
 
 
 def read_study(folder: StudyFolder) -> StudyState:
@@ -148,10 +130,10 @@ def read_study(folder: StudyFolder) -> StudyState:
 def read_signed_study(folder: StudyFolder, plan: str) -> tuple[StudyState, Origin]:
     """Return `study.json`, and who wrote it and the plan with this SHA-256. Raises StoreError as `read_study` does."""
     state, document = _read_study(folder)
-    return state, _origin(document, plan)
+    return state, origin_of("study", document, plan)
 
 
-def _read_study(folder: StudyFolder) -> tuple[StudyState, Any]:
+def _read_study(folder: StudyFolder) -> tuple[StudyState, dict[str, Any]]:
     check_plain(folder.path)
     found = _read(folder.state, StudyState, "study")
     for name in found[0].runs:

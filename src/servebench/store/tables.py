@@ -11,8 +11,10 @@ import csv
 import json
 import secrets
 import shutil
+import sys
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache, partial
@@ -29,9 +31,9 @@ from servebench.store.plan import planned_labels
 from servebench.store.versions import KEY, check_table
 from servebench.util.bounded_file import open_regular, parse_json
 from servebench.util.bounded_parquet import read_parquet
-from servebench.util.clean import clean_csv
 from servebench.util.errors import DamagedError, StoreError, reason_of
 from servebench.util.redaction import redact_text
+from servebench.util.safe_text import clean_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,11 +124,38 @@ def _batches(folder: RunFolder) -> list[str]:
     return sorted(path.stem.removeprefix("requests-") for path in folder.parts.glob("requests-*.parquet"))
 
 
+class _WithoutPandas:
+    """Hides pandas from this thread: Arrow imports it, where it is installed, to make an array of a list."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas" and threading.get_ident() == self._thread:
+            raise ImportError(name)
+
+
+@lru_cache(maxsize=1)
+def _prepare_arrow() -> None:
+    """Have Arrow make its first array without pandas, whose import takes a quarter of a second of CPU; it asks again for pandas
+    when a table becomes a frame."""
+    import pyarrow as pa
+
+    if "pandas" not in sys.modules:
+        finder = _WithoutPandas()
+        sys.meta_path.insert(0, finder)
+        try:
+            pa.array([])
+        finally:
+            sys.meta_path.remove(finder)
+
+
 class RecordWriter:
     """Appends the records of a run. Each batch is on disk when `append` returns."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Prepare to write to this folder; writes nothing."""
+        _prepare_arrow()
         self._folder = folder
         self._count = len(_batches(folder))
 
@@ -300,19 +329,9 @@ def merged_count(folder: RunFolder) -> int:
 
 def stored_counts(folder: RunFolder) -> dict[tuple[str, bool], int]:
     """Return the number of stored requests by point and warm-up, merged or not. Raises StoreError."""
-    counts: Counter[tuple[str, bool]] = Counter()
-    for row in (
-        _requests(folder)
-        .group_by(["point", "warmup", "filler"], use_threads=False)
-        .aggregate([([], "count_all")])
-        .to_pylist()
-    ):
-        counts[row["point"], _is_warmup(row)] += int(row["count_all"])
-    return dict(counts)
-
-
-def _is_warmup(row: Mapping[str, Any]) -> bool:
-    return bool(row["warmup"]) and not row["filler"]
+    table = _stored(folder, "requests", folder.requests, ("point", "warmup", "filler"))
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return dict(Counter((point, bool(warmup) and not filler) for point, warmup, filler in rows))
 
 
 def read_requests(
@@ -331,7 +350,10 @@ def read_records(folder: RunFolder, *, texts: bool = False) -> list[Record]:
     """Return all stored requests as records, with the texts of their answers if asked. Raises StoreError."""
     names = {one.name for one in fields(Record)}
     records = [
-        Record(**{name: value for name, value in row.items() if name in names} | {"warmup": _is_warmup(row)})
+        Record(
+            **{name: value for name, value in row.items() if name in names}
+            | {"warmup": row["warmup"] and not row["filler"]}
+        )
         for row in _requests(folder).to_pylist()
     ]
     if not texts:

@@ -13,6 +13,7 @@ from typing import Any
 
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.estimate import LevelEstimate
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import mapping
 from servebench.store.files import write_text
@@ -25,8 +26,8 @@ from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
 from servebench.util.bounded_file import read_json
-from servebench.util.cleaning import is_clean, redact_copy
 from servebench.util.errors import StoreError, reason_of
+from servebench.util.file_redaction import is_clean, redact_copy
 from servebench.util.redaction import redact_text
 from servebench.util.units import MS_PER_S, NS_PER_MS
 
@@ -53,7 +54,7 @@ def tracking_uri(asked: str | None, outputs: Path) -> str:
 class Estimators:
     """What makes one number of the points of a level, as every screen has it (`analysis.estimate`)."""
 
-    levels_of: Callable[[Iterable[PointRow]], Mapping[str, Sequence[PointRow]]]
+    levels_of: Callable[[Iterable[PointRow]], Mapping[Level, Sequence[PointRow]]]
     mean_of: Callable[[Sequence[PointRow], str], float | None]
     best_level: Callable[[Iterable[PointRow]], LevelEstimate | None]
 
@@ -157,7 +158,7 @@ def _summary(rows: Sequence[PointRow], manifest: dict[str, Any], estimators: Est
     found: dict[str, float] = {}
     best = estimators.best_level(rows)
     if best is not None:
-        found["best_output_throughput_tok_s"], found["best_output_throughput_level"] = best.value, best.load
+        found["best_output_throughput_tok_s"], found["best_output_throughput_level"] = best.value, best.level.load
     for kind in ("cold_start", "warm_restart"):
         start = manifest.get(kind) or {}
         for phase in start.get("phases", []):

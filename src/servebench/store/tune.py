@@ -8,11 +8,10 @@ from typing import Any
 
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.tuning import Candidate, RefusedCandidate, TuneQuestion
-from servebench.store.files import write_text
+from servebench.store.files import object_in, read_stored, validated, write_text
 from servebench.store.layout import StudyFolder
 from servebench.store.seal import FIELD, Origin, origin_of, signed
 from servebench.store.state import StudyState
-from servebench.util.bounded_file import STUDY_BYTES_MAX, read_json
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact
 
@@ -96,24 +95,13 @@ def read_tune(folder: StudyFolder) -> TuneState:
 
 def read_signed_tune(folder: StudyFolder, scope: str) -> tuple[TuneState, Origin]:
     """Return `tune.json`, and who wrote it for the study with this scope. Raises StoreError."""
-    from pydantic import TypeAdapter, ValidationError
-
     try:
-        document: Any = read_json(folder.tune, STUDY_BYTES_MAX)
-        if not isinstance(document, dict):
-            raise StoreError(f"{folder.tune} is no state of a tune: it is no object")
-        origin = origin_of(KIND, document, scope)
-        for key in (FIELD, "schema_version"):
-            document.pop(key, None)
-        state = TypeAdapter(TuneState).validate_json(json.dumps(document))
-        if not state.candidates or not state.levels:
-            raise StoreError(f"{folder.tune} is no state of a tune: it has no candidates or no levels")
-        return state, origin
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise StoreError(f"{folder.tune} cannot be read: {where}: {first['msg'].lower()}") from error
-    except OSError as error:
+        document = object_in(read_stored(folder.tune), folder.tune)
+    except FileNotFoundError as error:
         raise StoreError(f"{folder.tune} cannot be read: {reason_of(error)}") from error
-    except ValueError as error:
-        raise StoreError(f"{folder.tune} cannot be read: {error}") from error
+    origin = origin_of(KIND, document, scope)
+    bare = {name: value for name, value in document.items() if name not in (FIELD, "schema_version")}
+    state = validated(TuneState, bare, folder.tune)
+    if not state.candidates or not state.levels:
+        raise StoreError(f"{folder.tune} cannot be read: it has no candidates or no levels")
+    return state, origin

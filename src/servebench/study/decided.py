@@ -10,8 +10,8 @@ from servebench.analysis.decided import StudyDecision, decide_study, same_questi
 from servebench.config import Job
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import Events, Said
+from servebench.contracts.level import Level
 from servebench.contracts.notices import BudgetSpent, PointVoid, Void
-from servebench.contracts.point_row import level_label
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -129,7 +129,7 @@ class _Rounds:
     def _id(self, name: str) -> str:
         return f"{self.folder.name}/{name}"
 
-    def _open_levels(self, name: str, found: StudyDecision) -> set[str]:
+    def _open_levels(self, name: str, found: StudyDecision) -> set[Level]:
         return found.open_levels(self._id(name), map(self._id, self.open))
 
     def _turn(self, task: RunTask, start: int, found: StudyDecision | None) -> Turn:
@@ -141,7 +141,7 @@ class _Rounds:
             return turn
         still_open = self._open_levels(task.name, found)
         listed = plan_levels(settings.load, settings.workload.seed)
-        levels = {one.id.level for one in listed if all_open or level_label(one.concurrency, one.rate) in still_open}
+        levels = {one.id.level for one in listed if all_open or Level(one.concurrency, one.rate) in still_open}
         return replace(turn, levels=frozenset(levels - given_up))
 
     def _is_due(self, name: str, turn: Turn) -> bool:

@@ -7,13 +7,14 @@ from typing import Any
 
 from servebench.analysis.conclude import Conclusions, Options, conclude
 from servebench.analysis.decided import same_question
-from servebench.analysis.fairness import compare_manifests, mattering_keys, varied_keys
+from servebench.analysis.fairness import compare_manifests, varied_keys
 from servebench.config import Job
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.events import PlanReady, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
 from servebench.load.plan.levels import Level, plan_levels
 from servebench.registry.registry import Registry
+from servebench.report.wording.comparison import mattering_keys
 from servebench.run.task import RunTask
 from servebench.store import studies as read
 from servebench.study.show_commands import engine_commands

@@ -101,7 +101,7 @@ def note(study: StudyData) -> str:
     from servebench.report.export.markdown import to_markdown
     from servebench.report.screens.answer import answer_blocks
     from servebench.study.outlook import study_conclusions
-    from servebench.util.clean import markdown_code
+    from servebench.util.safe_text import markdown_code
 
     lines = [to_markdown(answer_blocks(study_conclusions(study.path).answer, width=NOTE_WIDTH))]
     if study.words:

@@ -18,7 +18,7 @@ from servebench.study.summary import WHOLE, write_summary
 from servebench.study.tracking import ESTIMATORS
 from servebench.study.trust import confirm, visible
 from servebench.util.errors import ServebenchError, StoreError
-from servebench.util.secret_text import MARK
+from servebench.util.secret_patterns import MARK
 
 SYNC_TIMEOUT_S = 10.0
 

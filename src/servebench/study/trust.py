@@ -21,10 +21,10 @@ from servebench.store.sealed import SealedStudy, read_sealed
 from servebench.store.tune import TuneState
 from servebench.study.show_commands import engine_commands
 from servebench.util.children import HUB_TOKENS
-from servebench.util.clean import clean_terminal
 from servebench.util.errors import ConfigError
-from servebench.util.nested import leaves
-from servebench.util.secret_text import MARK
+from servebench.util.plain_data import leaves
+from servebench.util.safe_text import clean_terminal
+from servebench.util.secret_patterns import MARK
 
 SHOWN_MAX = 20_000
 """Characters of a description that a person can still judge; what matters could hide in a longer one."""

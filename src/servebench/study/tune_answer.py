@@ -26,6 +26,7 @@ from servebench.contracts.tuning import Candidate, TuneSpace
 from servebench.engine.describe import describe_command
 from servebench.registry.registry import Registry
 from servebench.report.html.page import tune_page
+from servebench.report.wording.tuning import gain_text
 from servebench.store.files import writing
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
@@ -138,7 +139,7 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
     if not rows:
         return None
     level, own = list(levels_of(rows).items())[-1]
-    void = sum(row.verdict == "void" and row.level_label == level for row in rows)
+    void = sum(row.verdict == "void" and row.level == level for row in rows)
     codes = (
         code
         for row in rows
@@ -212,7 +213,7 @@ def engine_file(answer: TuneAnswer, winner: Candidate) -> str:
                 own.setdefault(inner, {})[flag] = value
             else:
                 own[rest] = value
-    gain = f" ({answer.gain.text} over stock)" if answer.gain is not None else ""
+    gain = f" ({gain_text(answer.gain)} over stock)" if answer.gain is not None else ""
     head = f"# The settings that 'servebench tune' found best in {answer.study}{gain}:\n"
     head += f"# {answer.objective.name} at {', '.join(f'{one:g}' for one in answer.levels)}.\n"
     defaults = f"defaults:\n  - {winner.engine}\n  - _self_\n\n"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.telemetry import Reading
-from servebench.util.spans import Spans, between, length
+from servebench.util.stretches import Spans, between, length
 from servebench.util.units import NS_PER_S
 
 GPU_LIBRARIES = {"gpu": "nvml", "amd_gpu": "amdsmi"}

@@ -1,4 +1,4 @@
-"""An HTTP client that no server can hold up or fill up: every exchange has a deadline and a size, whatever is sent.
+"""An HTTP client with a deadline and a size limit for each exchange, whatever the server sends.
 
 The timeouts of a library are those of one read: a server that sends a byte now and then, interim responses without end
 or a body without end keeps it busy for ever. Here the bytes are counted and the clock is read where they arrive.
@@ -42,7 +42,7 @@ def client(
 
 
 class _Budget(threading.local):
-    """What an exchange may still take. Of each thread its own: a client may be used by several."""
+    """The time and bytes left to an exchange, for each thread: several may use a client."""
 
     deadline = seconds = 0.0
     left = total = 0
@@ -64,8 +64,6 @@ class _Budget(threading.local):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection whose reads and writes count against the budget."""
-
     def __init__(self, stream: httpcore.NetworkStream, budget: _Budget, verify_tls: Trust) -> None:
         self._stream = stream
         self._budget = budget
@@ -100,8 +98,6 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Opens such connections."""
-
     def __init__(self, budget: _Budget, verify_tls: Trust) -> None:
         self._backend = httpcore.SyncBackend()
         self._budget = budget

@@ -32,8 +32,8 @@ def read_parquet(
     check: Callable[[Mapping[bytes, bytes] | None], None] = lambda _: None,
     only: tuple[str, str] | None = None,
 ) -> pa.Table:
-    """Return a table, with the columns of `schema` or these if given, and with a schema the rows of which a column is this text
-    (`only`: its name and the text); `check` sees its metadata before.
+    """Return a table with the columns of `schema`, else `columns`, else all. With a schema, `only` (a column and a text) keeps
+    the rows that have this text. `check` gets the metadata first.
 
     Raises OSError, ValueError, pa.ArrowException, and what `check` does.
     """
@@ -58,15 +58,18 @@ def read_parquet(
                 )
         stored = set(whole.schema_arrow.names)
         table = whole.read(None if wanted is None else [one for one in wanted if one in stored], use_threads=False)
+    # a damaged text would be an error only where it is used
+    table.validate(full=True)
     return table if schema is None else _fitted(table, schema, only)
 
 
 def _fitted(table: pa.Table, schema: pa.Schema, only: tuple[str, str] | None) -> pa.Table:
     """Return a table with the columns of `schema`, nulls for those that it lacks, and the rows in which `only` is so."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if only is not None:
+        import pyarrow.compute as pc
+
         table = table.filter(pc.equal(table.column(only[0]).cast(pa.string()), only[1]))
     return pa.table([_column(table, field) for field in schema], schema=schema)
 
@@ -102,7 +105,6 @@ def _parts_bytes(file: BinaryIO, whole: pq.ParquetFile, wanted: list[str] | None
 
 
 def _dictionary(file: BinaryIO, whole: pq.ParquetFile, group: int, path: str) -> pa.ChunkedArray:
-    """Return a column of texts as indices and the different texts, each once."""
     import pyarrow.parquet as pq
 
     reader = pq.ParquetFile(file, metadata=whole.metadata, read_dictionary=[path], pre_buffer=False)

@@ -1,7 +1,7 @@
-"""What programs that servebench starts get of its environment: what is named here, and nothing of the folder they start in.
+"""The environment of the programs that servebench starts: the variables named here, and no current folder on their paths.
 
-An environment holds keys of clouds, trackers and other services. An engine, a tool or a model's code needs none of them, and
-prints what it likes. `engine.env` and `launch.pass_env` add variables.
+An environment holds keys of clouds, trackers and other services. Engines, tools and code of models do not need them and may
+print them. `engine.env` and `launch.pass_env` add variables.
 """
 
 import os
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from servebench.util.redaction import SECRET_LENGTH_MIN
-from servebench.util.secret_text import secret_name
+from servebench.util.secret_patterns import secret_name
 
 _NAMES = """
     PATH HOME USER LOGNAME SHELL TERM LANG LANGUAGE TZ TMPDIR TMP TEMP HOSTNAME VIRTUAL_ENV LD_LIBRARY_PATH LD_PRELOAD
@@ -70,8 +70,8 @@ def child_environment(extra: Mapping[str, str] | None = None, *names: str) -> di
 
 
 def without_proxy(host: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a child reaches a host without the proxy of the environment or of `extra`, the variables that
-    it gets besides; none where neither names a proxy."""
+    """Return the variables that make a child reach a host without a proxy; empty if neither the environment nor `extra`, its
+    additional variables, names a proxy."""
     known = {**os.environ, **extra}
     if not any(known.get(name) for name in PROXIES):
         return {}

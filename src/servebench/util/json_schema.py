@@ -16,10 +16,10 @@ class Compliance:
 
 
 def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:
-    """Judge one answer. Blanks around the JSON are allowed, a code fence or a word is not; NaN and Infinity are no JSON.
+    """Check one answer. White space around the JSON is allowed, other text is not; NaN and Infinity are not JSON.
 
     The schema is read as draft 2020-12; `format` is an annotation there and not tested. Raises
-    `jsonschema.SchemaError` for a schema that is none.
+    `jsonschema.SchemaError` for an invalid schema.
     """
     from jsonschema import Draft202012Validator
 
@@ -27,7 +27,7 @@ def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        return Compliance(parsed=False, valid=False, reason=f"no JSON: {error}")
+        return Compliance(parsed=False, valid=False, reason=f"not JSON: {error}")
     worst = next(Draft202012Validator(schema).iter_errors(value), None)
     if worst is None:
         return Compliance(parsed=True, valid=True)
@@ -35,4 +35,4 @@ def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:
 
 
 def _no_constant(word: str) -> float:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")

@@ -1,4 +1,4 @@
-"""Secrets are taken out of everything that is written or sent: better a harmless word too many than a key."""
+"""Remove secrets from everything that is written or sent: a false alarm is better than a leaked key."""
 
 import json
 import os
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from servebench.util.secret_text import MARK, USERINFO, WELL_KNOWN, find_secrets, last_part, secret_name
+from servebench.util.secret_patterns import MARK, USERINFO, WELL_KNOWN, find_secrets, last_part, secret_name
 
 SECRET_LENGTH_MIN = 6
-"""A shorter value of a secret variable is a placeholder, and would be found inside every other word."""
+"""A shorter value of a secret variable is a placeholder, and would occur in harmless text."""
 LINE_LENGTH_MIN = 16
-"""A shorter line of a secret of several may be in any text."""
+"""A shorter line of a secret of several lines may be in any text."""
 WORD = re.compile(r"[+~]*+([\w.@/-]++)=(.+)", re.DOTALL)
 
 
@@ -20,13 +20,13 @@ _REMEMBERED: set[str] = set()
 
 
 def remember(*values: str) -> None:
-    """Take these for secrets from now on, wherever they appear: a server or a log may repeat what it was given."""
+    """Treat these values as secrets from now on, wherever they appear: a server or a log may repeat what it was given."""
     _REMEMBERED.update(value for value in values if len(value) >= SECRET_LENGTH_MIN and MARK not in value)
 
 
 def remember_config(config: Any) -> None:
-    """Take for secrets what a config holds under secret names, passwords in its URLs, and the value of each variable that
-    it names under `..._env`."""
+    """Treat as secrets what a config holds under secret names, passwords in its URLs, and the values of the variables that it
+    names under `..._env`."""
     if isinstance(config, Mapping):
         for name, value in config.items():
             last = last_part(str(name))
@@ -68,7 +68,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def without_known(text: str, secrets: Sequence[str] | None = None) -> str:
-    """Return the text without the values of `known_secrets` (or of these), and otherwise as it is: for what a model said."""
+    """Return the text without the values of `known_secrets` (or of `secrets`) and otherwise unchanged: for answers of models."""
     for secret in known_secrets() if secrets is None else secrets:
         text = text.replace(secret, MARK)
     return text
@@ -90,7 +90,7 @@ def redact_text(text: str, secrets: Sequence[str] | None = None) -> str:
 
 
 def _redact_word(word: str, secrets: Sequence[str]) -> str:
-    """A word of a command line: after `NAME=` of a secret all of it is secret, commas and blanks too."""
+    """Redact an argument of a command line: after `NAME=` of a secret everything is secret, commas and spaces too."""
     found = WORD.fullmatch(word)
     if found is not None and secret_name(last_part(found[1].lstrip("-"))):
         return word[: found.start(2)] + MARK
@@ -98,7 +98,7 @@ def _redact_word(word: str, secrets: Sequence[str]) -> str:
 
 
 def _redact_items(items: Sequence[Any], secrets: Sequence[str]) -> list[Any]:
-    """A list may be a command, where the word after a secret flag is a secret too unless it is a flag, or a pair of name and
+    """Redact a list, which may be a command (the argument after a secret flag is secret unless it is a flag) or a name and its
     value."""
     pair = len(items) == 2 and isinstance(items[0], str) and secret_name(items[0])
     hidden = False
@@ -114,7 +114,7 @@ def _redact_items(items: Sequence[Any], secrets: Sequence[str]) -> list[Any]:
 
 
 def _hide(value: Any) -> Any:
-    """Everything that a secret's key holds; a number is hidden too, a yes or no and nothing are not."""
+    """Hide everything below the key of a secret, numbers too; booleans, null and empty text stay."""
     if isinstance(value, Mapping):
         return {name: _hide(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

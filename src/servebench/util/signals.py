@@ -1,4 +1,4 @@
-"""Ctrl-C, a closed terminal and SIGTERM all end a study the same way: once, in order, and only once."""
+"""Ctrl-C, a closed terminal and SIGTERM end a study in the same way, and only once."""
 
 import contextlib
 import signal
@@ -11,7 +11,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def leave_stopping_to_the_parent() -> None:
-    """Ignore the stopping signals in a process that ends when its parent does or says so.
+    """Ignore the stopping signals in a process that its parent stops.
 
     A terminal sends these signals to both, as does a kill of the whole process group, and the parent decides what they mean.
     """

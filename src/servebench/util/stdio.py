@@ -4,11 +4,11 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Self, TextIO, cast
 
-from servebench.util.clean import clean_terminal
 from servebench.util.errors import StoreError, reason_of
+from servebench.util.safe_text import clean_terminal
 
 FIRST_OTHER = 3
 """The first descriptor after the three standard ones."""
@@ -82,14 +82,15 @@ class _CheckedStream(_WrappedStream):
 
 
 def _redirect_to_null(file: TextIO) -> None:
-    """Make further writes succeed: Python flushes again when it exits, and would complain and change the exit code."""
-    try:
-        descriptor = file.fileno()
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, descriptor)
-        os.close(null)
-    except (OSError, ValueError):
-        return
+    """Make further writes succeed: Python flushes again when it exits, and would complain and change the exit code.
+
+    Only a standard descriptor is redirected: another one belongs to whoever has replaced the stream.
+    """
+    with suppress(OSError, ValueError):
+        if (descriptor := file.fileno()) < FIRST_OTHER:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, descriptor)
+            os.close(null)
 
 
 def best_effort(file: TextIO) -> TextIO:

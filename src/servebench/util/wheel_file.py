@@ -29,7 +29,7 @@ class PackagedFile:
 
 
 class NotFetched(Exception):
-    """Why a packaged file could not be brought, in one line."""
+    """Why a packaged file could not be fetched, in one line."""
 
 
 def fetch(source: PackagedFile, target: Path, say: Callable[[str], object] = lambda _: None) -> None:

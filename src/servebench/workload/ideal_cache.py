@@ -10,8 +10,8 @@ import numpy as np
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Record
-from servebench.util.spans import outside, unsent
-from servebench.util.text import common_prefix_length
+from servebench.util.common_prefix import common_prefix_length
+from servebench.util.stretches import outside, unsent
 
 BLOCK_TOKENS = 16
 """The default block size of vLLM's prefix cache."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis.estimate import THROUGHPUT, best_level, estimate_level, levels_of, mean_of
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
 
@@ -19,7 +20,7 @@ def test_starts_count_once_however_many_points_they_have() -> None:
     assert found is not None
     assert found.value == pytest.approx(20_000**0.5)
     assert np.exp(found.starts) == pytest.approx((100.0, 200.0))
-    assert (found.points, found.warnings, found.load) == (3, ("too_short",), 8.0)
+    assert (found.points, found.warnings, found.level.load) == (3, ("too_short",), 8.0)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +68,11 @@ def test_counts_and_shares_have_plain_means() -> None:
 def test_void_points_count_only_where_a_level_has_no_others() -> None:
     rows = [row(concurrency=16), row(900.0, verdict="void"), row(), row(5.0, concurrency=2, verdict="void")]
     assert {level: [one[THROUGHPUT] for one in own] for level, own in levels_of(rows).items()} == {
-        "2": [5.0],
-        "8": [100.0],
-        "16": [100.0],
+        Level(2): [5.0],
+        Level(8): [100.0],
+        Level(16): [100.0],
     }
     best = best_level([*rows, row(999.0, concurrency=32, verdict="doubtful")])
     assert best is not None
-    assert (best.level, best.value) == ("8", 100.0), "of equal levels the lowest"
+    assert (best.level, best.value) == (Level(8), 100.0), "of equal levels the lowest"
     assert best_level([row(7.0, verdict="void")]) is None

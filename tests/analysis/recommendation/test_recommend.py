@@ -9,10 +9,11 @@ from servebench.analysis.advice import recommend_runs
 from servebench.analysis.conclude import conclude
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
+from servebench.contracts.level import Level
 from servebench.contracts.results import Doubt
 from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
-from servebench.report.wording.recommendation import headline, lead_text
+from servebench.report.wording.recommendation import best_word, headline, lead_text, reason_text
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
@@ -52,15 +53,15 @@ def answers(make_study):
 def test_every_use_case_of_the_articles_has_an_answer(answers):
     found = answers(({"name": "alpha"}, {}), ({"name": "beta", "slow": 1.3}, {}))
     assert set(found) == ARTICLE_CASES | OUR_CASES
-    assert found["batch"].winner.entrant.name == "alpha"
+    assert found["batch"].best.entrant.name == "alpha"
     assert found["batch"].lead == pytest.approx(0.3, abs=0.05)
-    assert found["batch"].lead_low < 0.3 < found["batch"].lead_high
-    assert found["one_user"].winner.entrant.engine == "alpha"
+    assert found["batch"].interval[0] < 0.3 < found["batch"].interval[1]
+    assert found["one_user"].best.entrant.engine == "alpha"
     assert found["rag"].outcome == "not measured"
-    assert "workload=rag_prefix" in found["rag"].why
+    assert "workload=rag_prefix" in reason_text(found["rag"].why)
     for case, hint in (("cost", "price_usd_per_hour"), ("cost_good", "price_usd_per_hour"), ("energy", "power")):
         assert found[case].outcome == "not measured"
-        assert hint in found[case].why
+        assert hint in reason_text(found[case].why)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +76,14 @@ def test_what_is_missing_for_a_cost_is_named(answers, shape, case, missing, ther
     """With gpu=h100 set, the answer was to set gpu=h100."""
     found = answers(({"name": "alpha"}, shape), ({"name": "beta"}, shape))[case]
     assert found.outcome == "not measured"
-    assert missing in found.why
-    assert there not in found.why
+    assert missing in reason_text(found.why)
+    assert there not in reason_text(found.why)
 
 
 def test_a_lead_says_over_whom_and_its_interval_is_that_of_the_verdict(answers):
     engines = [({"name": name, "slow": slow}, {"starts": 3}) for name, slow in (("a", 1.0), ("b", 1.2), ("c", 1.5))]
     found = answers(*engines)["batch"]
-    assert (found.outcome, found.rival) == ("winner", "b")
+    assert (found.outcome, found.rival) == ("best", "b")
     assert lead_text(found).endswith(" vs b")
     assert lead_text(found) in headline(found)
 
@@ -93,12 +94,12 @@ def test_a_good_request_costs_more_where_fewer_are_good(answers):
     shape = {"gpu": "h100", "price": 3.0, "slo": slo, "levels": (4,)}
     found = answers(({"name": "alpha"}, shape), ({"name": "beta", "ttft_ms": 120.0}, shape))
     answer = found["cost_good"]
-    assert answer.winner.entrant.engine == "alpha"
+    assert answer.best.entrant.engine == "alpha"
     assert answer.ranking[0].value < 0.7 * answer.ranking[1].value
     low, high = answer.ranking[0].interval
     assert low < answer.ranking[0].value < high
     assert answer.use_case.unit == "$/M requests within the SLO"
-    assert any("would be as cheap at" in line for line in answer.changes)
+    assert any("would be as cheap at" in line for line in map(reason_text, answer.changes))
     assert found["cost"].ranking[0].value > 0.85 * found["cost"].ranking[1].value
 
 
@@ -106,7 +107,7 @@ def test_equal_engines_have_no_clear_difference(answers):
     found = answers(({"name": "alpha", "run_sd": 0.005}, {}), ({"name": "beta", "run_sd": 0.005}, {}))
     for name in ("batch", "interactive", "one_user"):
         assert found[name].outcome == "no clear difference", name
-        assert found[name].winner is None
+        assert found[name].best is None
         assert len(found[name].ranking) == 2
 
 
@@ -115,18 +116,18 @@ def test_the_slo_point_is_the_highest_load_that_meets_it_and_a_tighter_limit_may
     alpha = {"name": "alpha", "ttft_ms": 200, "tpot_ms": 2, "spread": 0.05}
     beta = {"name": "beta", "ttft_ms": 60, "tpot_ms": 9, "spread": 0.05}
     found = answers((alpha, {}), (beta, {}))["interactive"]
-    assert found.outcome == "winner", found.why
-    assert found.winner.entrant.engine == "alpha"
-    assert found.winner.slo_at == "16"
-    assert any("TTFT" in line and "250 ms" in line and "beta" in line for line in found.changes)
-    assert any("still met the limits at its highest load" in line for line in found.changes)
+    assert found.outcome == "best", found.why
+    assert found.best.entrant.engine == "alpha"
+    assert found.best.slo_at == Level(16)
+    assert any("TTFT" in line and "250 ms" in line and "beta" in line for line in map(reason_text, found.changes))
+    assert any("still met the limits at its highest load" in line for line in map(reason_text, found.changes))
 
 
 def test_an_engine_that_never_meets_the_limit_has_no_score(answers):
     found = answers(({"name": "alpha"}, {}), ({"name": "beta", "ttft_ms": 900}, {}))["interactive"]
     assert found.outcome == "only one"
     assert found.missing[0].name == "beta"
-    assert "TTFT ≤ 500 ms" in found.missing[0].why
+    assert "TTFT ≤ 500 ms" in reason_text(found.missing[0].why)
     assert headline(found).endswith(" (the only one that qualifies)")
 
 
@@ -152,8 +153,8 @@ def test_nobody_wins_over_an_engine_at_a_level_that_it_has_no_point_of(make_stud
         one.use_case.name: one for one in recommend_runs([first, replace(second, rows=lambda: kept)], load_rules())
     }
     for name in ("batch", "interactive"):
-        assert (found[name].outcome, found[name].lead, found[name].best) == ("no clear difference", None, "")
-        assert "b has no point that counts at 16 users" in found[name].why
+        assert (found[name].outcome, found[name].lead, best_word(found[name])) == ("no clear difference", None, "")
+        assert "b has no point that counts at 16 users" in reason_text(found[name].why)
 
 
 def test_an_slo_that_is_missed_below_a_void_level_needs_no_point_there(make_study):
@@ -167,13 +168,13 @@ def test_an_slo_that_is_missed_below_a_void_level_needs_no_point_there(make_stud
     found = {
         one.use_case.name: one for one in recommend_runs([first, replace(second, rows=lambda: void)], load_rules())
     }
-    assert "no point that counts" not in found["interactive"].why
-    assert "no point that counts" in found["batch"].why
+    assert "no point that counts" not in reason_text(found["interactive"].why)
+    assert "no point that counts" in reason_text(found["batch"].why)
 
 
 def test_one_cold_start_each_is_no_verdict(answers):
     found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2.0}, {}))["cold_start"]
-    assert (found.outcome, found.winner, found.best) == ("one start each", None, "fastest seen")
+    assert (found.outcome, found.best, best_word(found)) == ("one start each", None, "fastest seen")
     assert found.ranking[0].entrant.engine == "a"
     assert headline(found).startswith("fastest start seen (one each): a: ")
 
@@ -181,15 +182,15 @@ def test_one_cold_start_each_is_no_verdict(answers):
 @pytest.mark.parametrize("slow", [1.0, 1.2])
 def test_cold_starts_that_differ_little_name_nobody(answers, slow):
     found = answers(({"name": "a"}, {}), ({"name": "b", "slow": slow}, {}))["cold_start"]
-    assert (found.outcome, found.winner, found.best) == ("no clear difference", None, "")
+    assert (found.outcome, found.best, best_word(found)) == ("no clear difference", None, "")
     # the reason has the number of the lead
-    assert f"{abs(100 * found.lead):.1f}%" in found.why
+    assert f"{abs(100 * found.lead):.1f}%" in reason_text(found.why)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("slow", "outcome", "best"),
-    [(1.07, "no clear difference", "ahead"), (1.4, "winner", "best, provisional")],
+    [(1.07, "no clear difference", "ahead"), (1.4, "best", "best, provisional")],
 )
 def test_a_lead_of_one_start_each_is_provisional(make_study, slow, outcome, best):
     engines = (SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=slow))
@@ -201,12 +202,12 @@ def test_a_lead_of_one_start_each_is_provisional(make_study, slow, outcome, best
         if one.use_case.name == "batch"
     )
     (lead,) = answer.workloads[0].leads
-    assert (found.outcome, found.best, lead.clear) == (outcome, best, outcome == "winner")
-    assert found.trust == ("provisional" if outcome == "winner" else outcome)
-    assert (found.lead, found.lead_low, found.lead_high) == pytest.approx((lead.size, lead.low, lead.high))
+    assert (found.outcome, best_word(found), lead.clear) == (outcome, best, outcome == "best")
+    assert found.trust == ("provisional" if outcome == "best" else outcome)
+    assert (found.lead, *found.interval) == pytest.approx((lead.size, lead.low, lead.high))
     # an interval beside "no clear winner" would look like one
-    assert ("by one start each, which may be chance" in lead_text(found)) is (outcome != "winner")
-    assert ("[" in lead_text(found)) is (outcome == "winner")
+    assert ("by one start each, which may be chance" in lead_text(found)) is (outcome != "best")
+    assert ("[" in lead_text(found)) is (outcome == "best")
 
 
 @pytest.mark.slow
@@ -221,12 +222,12 @@ def test_a_win_over_several_starts_on_points_without_a_doubt_is_clear(make_study
         for one in recommend_runs(runs, load_rules(), comparisons=conclude(runs).answer.comparisons, with_doubtful=True)
         if one.use_case.name == "batch"
     )
-    assert (batch.outcome, batch.trust, batch.best) == (
-        "winner",
+    assert (batch.outcome, batch.trust, best_word(batch)) == (
+        "best",
         trust,
         "best" if trust == "clear" else "best, provisional",
     )
-    assert bool(batch.trust_why) == (trust != "clear")
+    assert bool(batch.reservations) == (trust != "clear")
 
 
 def test_a_number_has_the_interval_that_the_tables_show(make_study):
@@ -245,8 +246,8 @@ def test_cost_compares_across_gpus_and_names_the_price_that_would_change_it(answ
     cheap = ({"name": "alpha", "slow": 2.0}, {"price": 1.0, "gpu": "l4"})
     dear = ({"name": "alpha"}, {"price": 4.0, "gpu": "h100"})
     found = answers(cheap, dear)["cost"]
-    assert found.winner.entrant.gpu == "l4"
-    assert any("would be as cheap at" in line for line in found.changes)
+    assert found.best.entrant.gpu == "l4"
+    assert any("would be as cheap at" in line for line in map(reason_text, found.changes))
     rival = found.ranking[1]
     price = cost.break_even_price(rival.level.rows[0].output_throughput_tok_s, found.ranking[0].value, 1)
     assert cost.usd_per_million(rival.level.rows[0].output_throughput_tok_s, price, 1) == pytest.approx(
@@ -258,8 +259,8 @@ def test_unequal_settings_that_matter_leave_no_winner_unless_varied_on_purpose(a
     runs = (({"name": "a"}, {}), ({"name": "a", "slow": 2}, {"config": {"engine.dtype": "fp32"}}))
     found = answers(*runs)["batch"]
     assert found.outcome == "different settings"
-    assert "engine.dtype" in found.why
-    assert answers(*runs, name="again", varying="engine.dtype")["batch"].outcome == "winner"
+    assert "engine.dtype" in reason_text(found.why)
+    assert answers(*runs, name="again", varying="engine.dtype")["batch"].outcome == "best"
 
 
 def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
@@ -274,9 +275,9 @@ def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
         return next(one for one in recommend_runs(runs, load_rules(), **options) if one.use_case.name == "batch")
 
     assert batch().outcome == "provisional"
-    assert batch().why.startswith("fast leads")
-    assert "too_short" in batch().why
-    assert batch(with_doubtful=True).winner.entrant.engine == "fast"
+    assert reason_text(batch().why).startswith("fast leads")
+    assert "too_short" in reason_text(batch().why)
+    assert batch(with_doubtful=True).best.entrant.engine == "fast"
 
 
 @pytest.mark.slow
@@ -293,7 +294,7 @@ def test_equal_engines_near_the_slo_have_no_winner(answers):
             rules=rules, name=f"near{seed}",
         )  # fmt: skip
         outcomes.append(found["interactive"].outcome)
-    assert "winner" not in outcomes
+    assert "best" not in outcomes
 
 
 def test_rules_are_the_users_to_edit(answers, tmp_path):
@@ -301,7 +302,7 @@ def test_rules_are_the_users_to_edit(answers, tmp_path):
     path.write_text("use_cases:\n  mine:\n    measure: lowest_load\n    metric: ttft_ms_p99\n    workloads: [uni*]\n")
     found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2}, {}), rules=load_rules(path))
     assert list(found) == ["mine"]
-    assert found["mine"].winner.at == "1"
+    assert found["mine"].best.at == Level(1)
 
 
 @pytest.mark.parametrize(

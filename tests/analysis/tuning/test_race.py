@@ -8,10 +8,10 @@ import random
 import pytest
 
 from servebench.analysis.tuning.answer import gain_of, recommended, verdict_of
-from servebench.analysis.tuning.estimate import MeasuredBlock, Spread, estimate, spread_of
 from servebench.analysis.tuning.ledger import highest_load
 from servebench.analysis.tuning.race import Race, replay
 from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result
+from servebench.analysis.verdict.blocks import MeasuredBlock, Spread, estimate, spread_of
 
 START, BLOCK = 60.0, 20.0
 
@@ -307,7 +307,7 @@ def test_the_objective_may_be_the_highest_load():
     assert {step.level for step in steps if step.candidate == "a"} == {0, 1}
     gain = gain_of(race)
     assert gain is not None
-    assert 2.5 < gain.value < 4
+    assert 2.5 < gain.effect < 4
 
 
 def run_ahead(means, results=None, **options):

@@ -10,7 +10,7 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import GpuSettings, LaunchSettings, LoadSettings, RunSettings, WorkloadSettings
-from support.records import phase_report, record
+from support.records import phase_facts, phase_report, point_evidence, record
 from support.settings import run_settings
 
 ROW: dict[str, Any] = {
@@ -60,11 +60,13 @@ def judge(
     **more: Any,
 ) -> tuple[Doubt, ...]:
     return point_warnings(
-        PointRow(**ROW | (row or {})),
-        records() if of is None else of,
-        reported or report(),
-        run or settings(exact_output=True),
-        **more,
+        point_evidence(
+            row=PointRow(**ROW | (row or {})),
+            records=records() if of is None else of,
+            report=reported or report(),
+            settings=run or settings(exact_output=True),
+            facts=phase_facts(**more),
+        )
     )
 
 
@@ -237,15 +239,10 @@ def test_a_point_where_nothing_was_sent() -> None:
     assert judge(row, [])[0].code == "level_not_reached"
 
 
-def test_warnings_come_in_a_fixed_order_then_the_extra_ones() -> None:
+def test_warnings_come_in_a_fixed_order() -> None:
     """The order is that of CHECKS."""
-    other = Doubt(code="wrong_gpu", message="m", remedy="r", void=True)
-    found = judge(
-        {"emulated": True, "window_s": 1.0, "events_merged": 9_000},
-        reported=report(clock_step_ns=7_000_000),
-        extra=[other],
-    )
-    assert [doubt.code for doubt in found] == ["too_short", "clock_stepped", "merged_events", "emulated", "wrong_gpu"]
+    found = judge({"emulated": True, "window_s": 1.0, "events_merged": 9_000}, reported=report(clock_step_ns=7_000_000))
+    assert [doubt.code for doubt in found] == ["too_short", "clock_stepped", "merged_events", "emulated"]
 
 
 @pytest.mark.parametrize(
@@ -286,17 +283,17 @@ def test_every_message_is_a_lower_case_line_without_a_full_stop() -> None:
     ("counted", "doubtful"), [(None, False), (3200, False), (3264, False), (4000, True), (2000, True)]
 )
 def test_the_engines_own_counter_is_compared_with_its_answers(counted, doubtful):
-    row = PointRow(**ROW, server_generation_tokens=counted, output_tokens_total=3200)
-    found = point_warnings(row, records(of=25), report(), settings())
+    row = {"server_generation_tokens": counted, "output_tokens_total": 3200}
+    found = judge(row, records(of=25), run=settings())
     assert ("tokens_disagree" in [doubt.code for doubt in found]) == doubtful
 
 
 @pytest.mark.parametrize(("counted", "doubtful"), [(3200, False), (3600, False), (3900, True), (3000, True)])
 def test_tokens_of_cancelled_fillers_may_be_in_the_engines_counter_or_not(counted, doubtful):
     """vLLM counts them, llama.cpp does not."""
-    row = PointRow(**{**ROW, "events": 3200}, server_generation_tokens=counted, output_tokens_total=3200)
+    row = {"events": 3200, "server_generation_tokens": counted, "output_tokens_total": 3200}
     fillers = [replace(make(n), request_id=f"f{n}", filler=True, event_ns=list(range(100))) for n in range(4)]
-    found = point_warnings(row, [*records(of=25), *fillers], report(), settings())
+    found = judge(row, [*records(of=25), *fillers], run=settings())
     assert ("tokens_disagree" in [doubt.code for doubt in found]) == doubtful
 
 
@@ -328,10 +325,10 @@ def test_the_configured_gpu_must_be_the_drivers(launch, gpu, count, there, wrong
 )
 def test_prompts_of_an_unplanned_length(api: str, counted: int, doubtful: bool) -> None:
     """Except for the chat template, and only where the plan is exact."""
-    row, reported = PointRow(**ROW), settings(api=api)
-    found = point_warnings(row, records(5, prompt_tokens=counted), report(), reported)
+    asked, run = records(5, prompt_tokens=counted), settings(api=api)
+    found = judge(of=asked, run=run)
     assert ["planned 10, counted" in d.message for d in found if d.code == "tokens_disagree"] == [True] * doubtful
-    guessed = point_warnings(row, records(5, prompt_tokens=counted), report(), reported, tokenizer_exact=False)
+    guessed = judge(of=asked, run=run, tokenizer_exact=False)
     assert not [d for d in guessed if d.code == "tokens_disagree"]
 
 

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from servebench.analysis.drift import Drift
-from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.analysis.warnings.steadiness import not_stationary
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import Reading
 from servebench.util.units import NS_PER_S
-from support.records import phase_report, record
-from support.settings import run_settings
+from support.records import point_evidence, record
 
 SLOWER = Drift(course="at once", begin=0.5, end=0.5, before=8.9, after=10.2, p=0.001)
 EARLY = Drift(course="early", begin=0.0, end=0.2, before=12.0, after=10.0, p=0.001)
@@ -25,11 +23,8 @@ def judged(name: str = "itl", drift: Drift = SLOWER, *, sent: Any = (), **more: 
     row = PointRow(concurrency=8, window_s=40.0, window_start_ns=0, window_end_ns=40 * NS_PER_S)
     requests = [record(f"r{n}", sent_ns=at, ended_ns=at + NS_PER_S) for n, at in enumerate(sent)]
     return not_stationary(
-        MeasuredPoint(
-            row=replace(row, rate=2.0 if sent else None), requests=requests, report=phase_report(), settings=run_settings(),
-            tokenizer_exact=True, tokenizer_name="t", drifts={name: drift}, **more,
-        )
-    )  # fmt: skip
+        point_evidence(row=replace(row, rate=2.0 if sent else None), records=requests, drifts={name: drift}, **more)
+    )
 
 
 def readings(name: str, values: list[float]) -> list[Reading]:

@@ -26,5 +26,5 @@ def test_a_flag_given_twice_and_one_that_is_missing_are_problems(settings, named
 @pytest.mark.parametrize("table", ["flags", "switches", "unsupported_reasons"])
 def test_a_flag_table_takes_shared_settings_only(table):
     """A key that is none would be dropped: its flag would never reach the engine."""
-    with pytest.raises(ValueError, match="max_num_sequences: no shared setting"):
+    with pytest.raises(ValueError, match="max_num_sequences: not a shared setting"):
         FlagTable(**{table: {"max_num_sequences": "--max-num-seqs"}})

@@ -3,6 +3,7 @@
 import pytest
 
 from servebench.analysis.time_parts import FIRST, TimeParts
+from servebench.contracts.level import Level
 from servebench.report.charts import draw
 from servebench.report.charts.parts import COLOURS, PANELS_MAX, time_charts, time_note
 from servebench.report.parts import RunTimes
@@ -15,7 +16,7 @@ def times(name="vllm · unique", parts=PARTS, engine="vllm", **more):
     found = [
         TimeParts(level=level, metric=metric, n=n, of=300, parts=own)
         for metric, own in (("TTFT", parts), ("E2E", whole))
-        for level in ("1", "64")
+        for level in (Level(1), Level(64))
         for n in (300, 5)
     ]
     return RunTimes(name=name, engine=engine, parts=found, tails=(), **more)

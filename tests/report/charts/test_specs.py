@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.report.charts import draw, runs, specs
 from servebench.report.charts.model import METRICS, STATS, Series
@@ -150,15 +151,15 @@ def test_a_point_says_all_its_values_under_the_mouse(four):
 def test_without_values_there_is_no_chart():
     nothing = [Series(name="a", panel="", colour=0, rows=[row(4, verdict="void")])]
     assert specs.comparing(nothing, {}) == []
-    assert specs.distributions(nothing, "4") is None
+    assert specs.distributions(nothing, Level(4)) is None
     assert runs.cold_start([]) is None
-    assert runs.timeline(Timeline(run="a", level="4", spans=[])) is None
+    assert runs.timeline(Timeline(run="a", level=Level(4), spans=[])) is None
 
 
 def test_gaps_between_tokens_of_one_event_do_not_stretch_the_axis():
     """Of four gaps two are no time at all, but for rounding: the axis shows milliseconds, not 1e-14."""
-    one = series("a", latencies={"8": {"itl_ms": np.array([0.0, 1e-14, 8.0, 12.0])}})
-    (chart,) = specs.distributions([one], "8").charts
+    one = series("a", latencies={Level(8): {"itl_ms": np.array([0.0, 1e-14, 8.0, 12.0])}})
+    (chart,) = specs.distributions([one], Level(8)).charts
     assert min(row["x"] for row in values(chart)) > specs.DRAWN_FROM_MS
 
 
@@ -167,7 +168,7 @@ def test_a_timeline_of_many_requests_stays_small_and_shows_who_disturbed_it():
         RequestSpan(sent_s=i * 0.01, first_s=i * 0.01 + 0.1, end_s=i * 0.01 + 1, failed=i % 7 == 0) for i in range(5000)
     ]
     more = {"panels": [("x", [(0, 1), (1, 2)])], "window": (0, 10), "disturbed": [(1, 2, "make, pid 7")]}
-    found = runs.timeline(Timeline(run="a", level="8", spans=spans, **more))
+    found = runs.timeline(Timeline(run="a", level=Level(8), spans=spans, **more))
     assert [chart.title for chart in found.charts] == [f"{runs.SPANS_MAX} of 5000 requests", "x"]
     assert len(json.dumps(draw.framed(found.charts[0]))) < 50_000
     ground, requests = found.charts[0].spec["layer"]
@@ -178,7 +179,7 @@ def test_a_timeline_of_many_requests_stays_small_and_shows_who_disturbed_it():
 
 def every_set(one):
     spans = [RequestSpan(sent_s=0, first_s=0.1, end_s=1)]
-    line = Timeline(run=one.name, level="8", spans=spans, panels=[("x", [(0, 1), (1, 2)])])
+    line = Timeline(run=one.name, level=Level(8), spans=spans, panels=[("x", [(0, 1), (1, 2)])])
     own = [one, series("b", one.panel, 1)]
     return [
         *specs.comparing(own, {"ttft_ms": 90.0}),

@@ -82,6 +82,6 @@ def test_a_winner_over_several_starts_is_one_by_the_comparison(make_study):
         first, second = (one.entrant.run_id for one in batch.ranking[:2])
         row = row_between(first, second, batch.ranking[0].at, compared)
         outcomes.add((batch.outcome, row.result))
-    assert ("winner", "faster") in outcomes
-    assert {result for outcome, result in outcomes if outcome == "winner"} == {"faster"}
+    assert ("best", "faster") in outcomes
+    assert {result for outcome, result in outcomes if outcome == "best"} == {"faster"}
     assert any(outcome == "no clear difference" for outcome, _ in outcomes)

@@ -13,7 +13,6 @@ from servebench.analysis.answer.model import (
     Caveat,
     CaveatKind,
     Inequality,
-    LevelLead,
     NextStep,
     Purpose,
     Remark,
@@ -22,12 +21,14 @@ from servebench.analysis.answer.model import (
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.warnings.catalog import CATALOG
 from servebench.contracts.events import PlanReady
+from servebench.contracts.level import Level
 from servebench.report.export.conclusions import to_json
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.tables import CleanConsole
 from servebench.report.terminal.words import line_of
 from servebench.util.figures import duration
+from support.conclusions import lead_of
 
 UNEQUAL = Inequality(
     key="input_tokens_mean",
@@ -47,10 +48,10 @@ REMARKS = (
 
 def answer(runs, levels):
     cells = {
-        level: AnswerCell(value=1234.5 * int(level), low=1200.0 * int(level), high=1300.0 * int(level), ttft_ms=80.0)
-        for level in levels
+        Level(users): AnswerCell(value=1234.5 * users, low=1200.0 * users, high=1300.0 * users, ttft_ms=80.0)
+        for users in levels
     }
-    doubtful = {level: AnswerCell(value=100.0, verdict="doubtful", codes=("too_short",)) for level in levels}
+    doubtful = {Level(users): AnswerCell(value=100.0, verdict="doubtful", codes=("too_short",)) for users in levels}
     columns = [
         AnswerColumn(
             run_id=f"s/{n}",
@@ -65,7 +66,7 @@ def answer(runs, levels):
     one = WorkloadAnswer(
         workload="unique",
         facts=("128 in / 32 out",),
-        levels=tuple(levels),
+        levels=tuple(map(Level, levels)),
         columns=tuple(columns),
         leads=(),
     )
@@ -80,7 +81,7 @@ def screen(found, width=80, **options):
 
 
 @pytest.mark.parametrize("runs", [1, 3, 4, 9, 40])
-@pytest.mark.parametrize("levels", [["1"], ["1", "4", "16"], [str(2**n) for n in range(8)]])
+@pytest.mark.parametrize("levels", [[1], [1, 4, 16], [2**n for n in range(8)]])
 def test_every_value_is_shown_whole_within_80_columns(runs, levels):
     text = screen(answer(runs, levels))
     assert max(map(len, text.splitlines())) <= 80
@@ -90,20 +91,20 @@ def test_every_value_is_shown_whole_within_80_columns(runs, levels):
 
 
 def test_a_warning_has_its_number_where_it_concerns_a_point_and_its_remedy_with_verbose():
-    text = screen(answer(3, ["1", "4"]))
+    text = screen(answer(3, [1, 4]))
     assert "doubtful [a]" in text
     assert "[a] the window is short: all points (too_short)" in text
     assert text.count("too_short") == 1
     assert "the interval is wide" not in text
     assert "about 2 min" in text
-    full = screen(answer(3, ["1", "4"]), verbose=True)
+    full = screen(answer(3, [1, 4]), verbose=True)
     assert "the interval is wide" in full
     assert full.count("measure longer") == 2
 
 
 def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_screen():
     """40 lines at 80 columns, less four for the prompt, the folder and the page of `servebench demo`."""
-    one = answer(3, ["4", "32"])
+    one = answer(3, [4, 32])
     codes = ("lock_step", "too_short", "machine_busy", "not_stationary", "client_bound")
     long = replace(
         one,
@@ -111,12 +112,8 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
             replace(
                 one.workloads[0],
                 leads=(
-                    LevelLead(
-                        level="4", leader="x", rival="y", size=0.055, low=0.019, high=0.092, clear=True, codes=("a",)
-                    ),
-                    LevelLead(
-                        level="32", leader="y", rival="x", size=0.055, low=0.019, high=0.092, clear=True, codes=("a",)
-                    ),
+                    lead_of(0.055, 0.019, 0.092, users=4, best="x", rival="y", codes=("a",)),
+                    lead_of(0.055, 0.019, 0.092, users=32, best="y", rival="x", codes=("a",)),
                 ),
             )
             for _ in range(3)
@@ -144,7 +141,7 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
 
 
 def test_what_is_not_equal_is_a_table_where_it_fits_and_lines_where_not():
-    found = replace(answer(3, ["1"]), inequalities=(UNEQUAL, replace(UNEQUAL, matters=False, title="a port")))
+    found = replace(answer(3, [1]), inequalities=(UNEQUAL, replace(UNEQUAL, matters=False, title="a port")))
     lines = screen(found).splitlines()
     row = next(line for line in lines if line.startswith("mean prompt"))
     assert row.split()[-2:] == ["319", "327"]
@@ -158,7 +155,7 @@ def test_what_is_not_equal_is_a_table_where_it_fits_and_lines_where_not():
 def test_a_pipe_gets_all_that_matters_and_the_rest_with_verbose():
     """Twelve lines of settings that are what is compared hid the warnings."""
     meant = replace(UNEQUAL, title="engine.dtype", matters=False, reason="this is what is compared", where="")
-    found = replace(answer(3, ["1"]), inequalities=(UNEQUAL, meant))
+    found = replace(answer(3, [1]), inequalities=(UNEQUAL, meant))
     piped, full = screen(found, complete=True, width=160), screen(found, verbose=True, width=160)
     for text in (piped, full):
         assert "mean prompt, in tokens" in text
@@ -170,16 +167,16 @@ def test_a_pipe_gets_all_that_matters_and_the_rest_with_verbose():
 
 
 def test_a_wide_interval_is_in_the_trust_and_no_note():
-    found = answer(1, ["1"])
+    found = answer(1, [1])
     (column,) = found.workloads[0].columns
-    wide = replace(column, cells={"1": AnswerCell(value=31.0, low=19.0, high=43.0, wide=True)})
+    wide = replace(column, cells={Level(1): AnswerCell(value=31.0, low=19.0, high=43.0, wide=True)})
     text = screen(replace(found, workloads=(replace(found.workloads[0], columns=(wide,)),)))
     assert "valid, wide" in text
     assert "imprecise" not in text
 
 
 def test_the_answer_as_json_has_its_cells():
-    (one,) = json.loads(to_json(Conclusions(answer=answer(2, ["1"]))))["answer"]["workloads"]
+    (one,) = json.loads(to_json(Conclusions(answer=answer(2, [1]))))["answer"]["workloads"]
     assert one["columns"][1]["cells"]["1"]["value"] == 1234.5
 
 
@@ -196,15 +193,15 @@ def test_a_schedule_in_words():
 
 def test_trust_names_the_levels_that_it_concerns():
     """`doubtful, wide` stood below a column of which one level was doubtful and another one wide."""
-    found = answer(2, ["1", "4", "16"])
+    found = answer(2, [1, 4, 16])
     (one,) = found.workloads
     _, last = one.columns
     cells = {
         **last.cells,
-        "4": replace(last.cells["4"], verdict="doubtful", codes=("too_short",)),
-        "16": replace(last.cells["16"], wide=True),
+        Level(4): replace(last.cells[Level(4)], verdict="doubtful", codes=("too_short",)),
+        Level(16): replace(last.cells[Level(16)], wide=True),
     }
-    wide = {**last.cells, "16": replace(last.cells["16"], wide=True)}
+    wide = {**last.cells, Level(16): replace(last.cells[Level(16)], wide=True)}
     for own, said in (
         (cells, ["doubtful at 4 [a]", "wide at 16"]),
         (wide, ["valid, wide at 16"]),
@@ -220,7 +217,7 @@ def test_trust_names_the_levels_that_it_concerns():
 def test_a_stretch_that_is_left_out_of_numbers_shown_is_on_the_first_screen():
     meaning = CATALOG["machine_shared"].meaning
     shared = Remark(code="machine_shared", meaning=meaning, remedy="", places=("vllm at 4 users",), mark=True)
-    text = screen(replace(answer(2, ["4"]), remarks=(*REMARKS, shared)))
+    text = screen(replace(answer(2, [4]), remarks=(*REMARKS, shared)))
     assert "left out of all estimates: vllm at 4 users (machine_shared)" in " ".join(text.split())
     (hidden,) = [line for line in text.splitlines() if line.startswith("more with -v")] or [""]
     assert "machine_shared" not in hidden

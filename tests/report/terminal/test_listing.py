@@ -8,6 +8,7 @@ from rich.text import Text
 
 from servebench.analysis.estimate import best_level
 from servebench.cli.main import dispatch
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.report.terminal import listing
 from servebench.report.terminal.tables import CleanConsole
@@ -131,11 +132,11 @@ def test_the_best_of_a_run_is_the_mean_over_its_starts_and_not_the_luckiest():
 
     rows = [row(4, "a", 90.0), row(4, "b", 40.0), row(1, "a", 61.0), row(1, "b", 62.0), row(8, "a", 999.0, "doubtful")]
     best = best_level(rows)
-    assert (best.level, best.points) == ("1", 2)
+    assert (best.level, best.points) == (Level(1), 2)
     assert best.value == pytest.approx((61 * 62) ** 0.5)
     # two repeats of one start are one value
     assert best_level([*rows[:1], *rows[:1], rows[1]]).value == pytest.approx(60.0)
     # what one of three starts has is part of their spread, as in a comparison
     assert best_level([*rows, row(8, "b", 100.0), row(8, "c", 100.0), row(8, "d", 9.0, "void")]).points == 3
-    assert best_level(rows[-1:]).level == "8"
+    assert best_level(rows[-1:]).level == Level(8)
     assert best_level([]) is None

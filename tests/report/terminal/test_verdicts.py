@@ -7,8 +7,8 @@ import pytest
 
 from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
-from servebench.util.clean import clean_markdown
 from servebench.util.errors import ConfigError
+from servebench.util.safe_text import clean_markdown
 from support.studies import SimulatedEngine, SimulatedLoad
 
 

@@ -1,12 +1,12 @@
 """A language model judges the answers: by a rubric, or against the answers of another run. The judge is any OpenAI-compatible
 endpoint; if it is down, slow or replies nonsense, the rows say so."""
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,14 +27,12 @@ from servebench.plugin import (
     read_answers,
     tls_context,
 )
-from servebench_graders.judge_client import Call, Reply, call_all
 from servebench_graders.verdicts import absolute_grade, pairwise_grade
 
 RUBRIC = (
     "Is the answer correct, does it do what was asked, and is it clear? A wrong fact or a task not done costs most."
 )
 REASON_MAX = 120
-DIGEST_LENGTH = 16
 PROMPTS = Path(__file__).parent / "prompts"
 
 
@@ -77,17 +75,6 @@ def _prompt_template(name: str) -> str:
     return (PROMPTS / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
 
 
-def _as_answer(item_id: str, reply: Reply) -> ItemAnswer:
-    """Return a reply in the form in which the memory stores it."""
-    return ItemAnswer(
-        item_id=item_id,
-        text=reply.text,
-        error=reply.error,
-        prompt_tokens=reply.input_tokens,
-        output_tokens=reply.output_tokens,
-    )
-
-
 class JudgeScorer(OpenPromptScorer):
     """Open tasks, answered by the engine and judged by another model. Each answer is judged twice, against a reference in
     both orders or by the same rubric; how often both verdicts agree is stored, with tokens and cost.
@@ -126,8 +113,13 @@ class JudgeScorer(OpenPromptScorer):
             faults.append(
                 f"quality.judge.base_url={judge.base_url} is not a URL; it must begin with http:// or https://"
             )
-        if judge.api_key_env and not os.environ.get(judge.api_key_env):
+        key = os.environ.get(judge.api_key_env or "")
+        if judge.api_key_env and not key:
             faults.append(f"quality.judge.api_key_env={judge.api_key_env}: that variable is not set; export it")
+        elif key and not (key.isascii() and key.isprintable()):
+            faults.append(
+                f"quality.judge.api_key_env={judge.api_key_env}: its value has a character that no API key has"
+            )
         try:
             if judge.reference is not None and not self._reference(judge.reference):
                 faults.append(
@@ -147,53 +139,36 @@ class JudgeScorer(OpenPromptScorer):
         items, judge = self.own_items(count), self._judge
         answers = self.ask(items, endpoint, "tasks", concurrency)
         others = self._reference(judge.reference) if judge.reference is not None else {}
-        calls = {
-            (item.item_id, order): text
+        calls = [
+            self._calls(item, answer, others) if answer.error is None else []
             for item, answer in zip(items, answers, strict=True)
-            if answer.error is None
-            for order, text in enumerate(self._prompts(item, answer, others))
-        }
-        replies = self._replies(calls, endpoint)
-        judged = []
-        for item, answer in zip(items, answers, strict=True):
-            both = [replies[item.item_id, order] for order in (0, 1) if (item.item_id, order) in replies]
-            judged.append(Judged(item=item, answer=answer, grade=self._graded(answer, both)))
-        return judged
-
-    def _replies(self, calls: Mapping[tuple[str, int], str], endpoint: Endpoint) -> dict[tuple[str, int], Reply]:
-        """Return the judge's reply to each call; those in the endpoint's memory are reused, unless they failed."""
-        memory, watch = endpoint.memory, endpoint.watch
-        keys = {call: self._key(call, prompt) for call, prompt in calls.items()}
-        known = {} if memory is None else {call: memory.known[key] for call, key in keys.items() if key in memory.known}
-        left = [call for call in calls if call not in known]
-
-        def keep(place: int, reply: Reply) -> None:
-            if memory is not None:
-                memory.add(keys[left[place]], _as_answer(left[place][0], reply))
-
-        def report(done: int) -> None:
-            if watch is not None:
-                watch(f"judged by {self._judge.model}, {done}/{len(left)} verdicts")
-
-        report(0)
-        fresh = call_all([calls[call] for call in left], self._call(), on_reply=keep, watch=report)
-        replies = {
-            call: Reply(text=one.text, input_tokens=one.prompt_tokens, output_tokens=one.output_tokens)
-            for call, one in known.items()
-        }
-        return replies | dict(zip(left, fresh, strict=True))
-
-    def _key(self, call: tuple[str, int], prompt: str) -> str:
-        """Return the memory's key of a call: the judge, the prompt, and the order of the two answers."""
-        judge = self._judge
-        parts = (judge.base_url, judge.model, judge.max_tokens, judge.enforce_schema, prompt)
-        return f"verdict {call[1]} {call[0]} {hashlib.sha256(repr(parts).encode()).hexdigest()[:DIGEST_LENGTH]}"
+        ]
+        replies = iter(self._replies(list(chain(*calls)), endpoint))
+        return [
+            Judged(item=item, answer=answer, grade=self._graded(answer, list(islice(replies, len(own)))))
+            for item, answer, own in zip(items, answers, calls, strict=True)
+        ]
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade: one answer by the rubric."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
-        return self._graded(answer, call_all(self._prompts(item, answer, {}), self._call()))
+        return self._graded(answer, self._replies(self._calls(item, answer, {}), None))
+
+    def _replies(self, calls: Sequence[Item], endpoint: Endpoint | None) -> list[ItemAnswer]:
+        """Return the judge's replies; those in the endpoint's memory are reused, unless they failed."""
+        judge = self._judge
+        key = os.environ.get(judge.api_key_env or "")
+        target = Endpoint(
+            base_url=(judge.base_url or "").rstrip("/"),
+            model=judge.model or "",
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            verify_tls=judge.verify_tls and (judge.ca_file or True),
+            memory=endpoint.memory if endpoint is not None else None,
+            watch=endpoint.watch if endpoint is not None else None,
+        )
+        options = {"timeout_s": judge.timeout_s, "api": "chat", "give_up_after": judge.give_up_after}
+        return self.ask(calls, target, f"verdicts by {judge.model}", judge.concurrency, **options)
 
     def _reference(self, folder: str) -> dict[tuple[str, str], str]:
         """Return the answers of another run by id and prompt: different prompts of the same id are not compared."""
@@ -207,19 +182,33 @@ class JudgeScorer(OpenPromptScorer):
             if row["benchmark"] == self.name and row["outcome"] == "ok"
         }
 
-    def _prompts(self, item: Item, answer: ItemAnswer, others: Mapping[tuple[str, str], str]) -> list[str]:
-        """Return the two prompts to the judge about an answer; none if the reference has no answer to the same task."""
+    def _calls(self, item: Item, answer: ItemAnswer, others: Mapping[tuple[str, str], str]) -> list[Item]:
+        """Return the two questions to the judge about an answer; none if the reference has no answer to the same task."""
         judge = self._judge
         if judge.reference is None:
             template = _prompt_template("judge_absolute")
-            text = template.format(rubric=judge.rubric, task=item.prompt, answer=answer.text, scale=judge.scale)
-            return [text, text]
-        other = others.get((item.item_id, item.prompt))
-        if other is None:
-            return []
-        pairs = ((answer.text, other), (other, answer.text))
-        template = _prompt_template("judge_pairwise")
-        return [template.format(rubric=judge.rubric, task=item.prompt, first=a, second=b) for a, b in pairs]
+            prompts = [
+                template.format(rubric=judge.rubric, task=item.prompt, answer=answer.text, scale=judge.scale)
+            ] * 2
+        else:
+            other = others.get((item.item_id, item.prompt))
+            if other is None:
+                return []
+            pairs = ((answer.text, other), (other, answer.text))
+            template = _prompt_template("judge_pairwise")
+            prompts = [template.format(rubric=judge.rubric, task=item.prompt, first=a, second=b) for a, b in pairs]
+        verdict = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": self._verdict()}}
+        return [
+            Item(
+                item_id=f"{order} {item.item_id}",
+                prompt=prompt,
+                # another judge is asked again
+                expected=f"{judge.base_url} {judge.model}",
+                max_tokens=judge.max_tokens,
+                body={"response_format": verdict} if judge.enforce_schema else {},
+            )
+            for order, prompt in enumerate(prompts)
+        ]
 
     def _verdict(self) -> dict[str, Any]:
         """Return the schema of a verdict. The reason comes first, so that the judge reasons before it decides."""
@@ -233,18 +222,7 @@ class JudgeScorer(OpenPromptScorer):
             "additionalProperties": False,
         }
 
-    def _call(self) -> Call:
-        judge = self._judge
-        alike = ("concurrency", "timeout_s", "give_up_after", "max_tokens", "ca_file", "verify_tls")
-        return Call(
-            base_url=(judge.base_url or "").rstrip("/"),
-            model=judge.model or "",
-            key=os.environ.get(judge.api_key_env) if judge.api_key_env else None,
-            schema=self._verdict() if judge.enforce_schema else None,
-            **{name: getattr(judge, name) for name in alike},
-        )
-
-    def _graded(self, answer: ItemAnswer, replies: Sequence[Reply]) -> Grade:
+    def _graded(self, answer: ItemAnswer, replies: Sequence[ItemAnswer]) -> Grade:
         judge = self._judge
         if answer.error is not None:
             return Grade(correct=None, extracted=None)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from servebench.plugin import Grade, in_one_line
-from servebench_graders.judge_client import Reply
+from servebench.plugin import Grade, ItemAnswer, in_one_line
 
 REPLY_CHARACTERS_MAX = 1 << 16
 """What is read of a reply: its end, where the verdict is."""
@@ -38,7 +37,7 @@ def _number_in(text: str, key: str, pattern: str) -> int | None:
     return int(value)
 
 
-def absolute_grade(replies: Sequence[Reply], text: str, scale: int) -> Grade:
+def absolute_grade(replies: Sequence[ItemAnswer], text: str, scale: int) -> Grade:
     """Grade by the mean of both scores, from 0 (1 of `scale`) to 1; none if a score is missing."""
     scores = [None if one.error else score_of(one.text, scale) for one in replies]
     judge = _judge_detail(replies, scores)
@@ -50,7 +49,7 @@ def absolute_grade(replies: Sequence[Reply], text: str, scale: int) -> Grade:
     return Grade(correct=None, extracted=text, score=score, note=_reason(replies[0].text), detail=detail)
 
 
-def pairwise_grade(replies: Sequence[Reply], text: str) -> Grade:
+def pairwise_grade(replies: Sequence[ItemAnswer], text: str) -> Grade:
     """Grade 1 if the answer is preferred in both orders, 0 if the reference is, else 0.5; none if a verdict is missing.
     The second reply has the two answers in reverse order."""
     places = [None if one.error else better_of(one.text) for one in replies]
@@ -75,7 +74,7 @@ def _preference(place: Place | None, *, swapped: bool) -> float:
     return float((place == "first") != swapped)
 
 
-def _judge_detail(replies: Sequence[Reply], read: Sequence[object | None]) -> dict[str, Any]:
+def _judge_detail(replies: Sequence[ItemAnswer], read: Sequence[object | None]) -> dict[str, Any]:
     """Return the tokens and the outcome of the calls."""
     outcomes = [
         one.outcome if one.error else ("ok" if known is not None else "nonsense")
@@ -83,12 +82,12 @@ def _judge_detail(replies: Sequence[Reply], read: Sequence[object | None]) -> di
     ]
     return {
         "judge_outcome": next((one for one in outcomes if one != "ok"), "ok"),
-        "judge_input_tokens": sum(one.input_tokens or 0 for one in replies),
+        "judge_input_tokens": sum(one.prompt_tokens or 0 for one in replies),
         "judge_output_tokens": sum(one.output_tokens or 0 for one in replies),
     }
 
 
-def _why_no_verdict(replies: Sequence[Reply], read: Sequence[object | None]) -> str:
+def _why_no_verdict(replies: Sequence[ItemAnswer], read: Sequence[object | None]) -> str:
     for one, known in zip(replies, read, strict=True):
         if one.error:
             return f"no verdict: {one.error}"

@@ -10,14 +10,16 @@ from servebench.analysis.answer.leads import find_lead, other_differences
 from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, FailedRun, WorkloadAnswer
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, remarks
-from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
-from servebench.analysis.recommendation.model import Entrant, RankedLevel
-from servebench.analysis.recommendation.values import codes_of_mean
+from servebench.analysis.recommendation.model import Entrant
+from servebench.analysis.recommendation.scores import codes_of_mean
 from servebench.analysis.stored_runs import entrant_of
+from servebench.analysis.verdict.levels import RankedLevel
+from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import is_wide, type_of
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 
 
@@ -64,13 +66,12 @@ def _workload_answer(
     comparisons: Sequence[Comparison],
 ) -> WorkloadAnswer:
     cells = {run.run_id: _cells(entrants[run.run_id]) if run.run_id in entrants else {} for run in runs}
-    loads = {level.label: level.load for one in entrants.values() for level in one.levels}
-    levels = sorted({level for own in cells.values() for level in own}, key=lambda level: loads[level])
+    levels = sorted({level for own in cells.values() for level in own})
     leads = [lead for level in levels if (lead := find_lead(level, cells, labels, comparisons)) is not None]
     # where fairness refuses a verdict, or a run may be better than its void point, the sentence says what was measured, and
     # nothing is marked
     void = {level for own in cells.values() for level, cell in own.items() if cell.verdict == "void"}
-    best = {(lead.level, lead.leader) for lead in leads if lead.clear and not lead.unequal and lead.level not in void}
+    best = {(lead.level, lead.best) for lead in leads if lead.clear and not lead.unequal and lead.level not in void}
     columns = [
         AnswerColumn(
             run_id=run.run_id,
@@ -116,8 +117,8 @@ def _length_text(length: Any) -> str:
     return "" if length is None else setting_text(length)
 
 
-def _cells(entrant: Entrant) -> dict[str, AnswerCell]:
-    return {level.label: _cell(level, entrant) for level in entrant.levels}
+def _cells(entrant: Entrant) -> dict[Level, AnswerCell]:
+    return {level.level: _cell(level, entrant) for level in entrant.levels}
 
 
 def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from servebench.analysis.comparison.model import Comparison, ComparisonRow
+from servebench.analysis.verdict.compare import SIGNIFICANCE
+from servebench.analysis.verdict.model import FASTER, Comparison, ComparisonRow
+from servebench.analysis.verdict.reasons import MethodKind
 from servebench.analysis.warnings.catalog import type_of
+from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
 
 
@@ -41,7 +44,7 @@ class AnswerColumn:
     colour: int
     status: str
     error: str | None
-    cells: Mapping[str, AnswerCell]
+    cells: Mapping[Level, AnswerCell]
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -50,37 +53,101 @@ class AnswerColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LevelLead:
-    """By how much the best run of a level leads the next, as a share, with its interval.
+class Rival:
+    """A run that was measured at a level beside the best one.
 
-    `clear`: the lead is more than chance against any other run. `bound`: what one start each of equal engines may
-    differ by, as a share. `over_starts`: the interval says by how much starts differ, too.
-    `certain`: it is more than chance, and may yet be too small
-    to matter. `verdict`: it is one on the engines, by several starts, and not only a difference of these starts.
-    `tied` are the runs that it is not clear against, `unequal` settings that differ and
-    matter, `unequal_rival`: also between the leader and the rival, `codes` warnings of unknown size, which make it
-    provisional. `within`: no two runs differ by more. `behind` are the runs that the leader clearly leads, each with its
-    distance from the leader as a share, the nearest first. `by_earlier`: the interval rests on how much earlier starts differed.
+    `distance` is that of its value from the value of the best, as a share. `row` compares the two, the best as the candidate.
+    `clear`: the lead over it is more than chance. `bound` is what one start each of equal engines may differ by, as a share,
+    `unequal` are the settings of the two that differ and matter.
     """
 
-    level: str
-    leader: str
-    rival: str
-    size: float
-    low: float | None = None
-    high: float | None = None
+    label: str
+    distance: float
+    row: ComparisonRow | None = None
     clear: bool = False
     bound: float = 0.0
-    over_starts: bool = False
-    certain: bool = False
-    verdict: bool = False
-    tied: tuple[str, ...] = ()
     unequal: tuple[str, ...] = ()
-    codes: tuple[str, ...] = ()
-    unequal_rival: bool = False
+
+    @property
+    def tested(self) -> bool:
+        """Whether the lead over it was tested over starts, so that its interval says by how much starts differ, too."""
+        return self.row is not None and self.row.p_corrected is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelLead:
+    """The lead of the best run of a level over its `rivals`, the nearest first. `within`: no two runs differ by more."""
+
+    level: Level
+    best: str
+    rivals: tuple[Rival, ...]
     within: float | None = None
-    behind: tuple[tuple[str, float], ...] = ()
-    by_earlier: bool = False
+
+    @property
+    def rival(self) -> Rival:
+        """The rival to name: the nearest, or where a lead is not clear, the nearest of those that it is not clear against."""
+        return next((one for one in self.rivals if not one.clear), self.rivals[0])
+
+    @property
+    def size(self) -> float:
+        """The lead over the rival, as a share."""
+        row = self.rival.row
+        return row.effect if row is not None and row.effect is not None else 1 / (1 + self.rival.distance) - 1
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of its interval."""
+        return self.rival.row.low if self.rival.row is not None else None
+
+    @property
+    def high(self) -> float | None:
+        """The upper end of its interval."""
+        return self.rival.row.high if self.rival.row is not None else None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the lead is more than chance against any other run."""
+        return all(one.clear for one in self.rivals)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the lead over the rival is more than chance, and may yet be too small to matter."""
+        row = self.rival.row
+        return row is not None and row.p_corrected is not None and row.p_corrected < SIGNIFICANCE
+
+    @property
+    def verdict(self) -> bool:
+        """Whether it is one on the engines, by several starts, and not only a difference of these starts."""
+        return all(one.row is not None and one.row.competes and one.row.result is FASTER for one in self.rivals)
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """The runs that the lead is not clear against."""
+        return tuple(one.label for one in self.rivals if not one.clear)
+
+    @property
+    def behind(self) -> tuple[tuple[str, float], ...]:
+        """The runs that are clearly behind, each with its distance from the best as a share."""
+        return tuple((one.label, one.distance) for one in self.rivals if one.clear)
+
+    @property
+    def unequal(self) -> tuple[str, ...]:
+        """Settings of the best and any other run that differ and matter."""
+        return tuple(dict.fromkeys(key for one in self.rivals for key in one.unequal))
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Warnings of unknown size, which make it provisional."""
+        return tuple(dict.fromkeys(code for row in self._rows for code in row.doubts))
+
+    @property
+    def by_earlier(self) -> bool:
+        """Whether an interval rests on how much earlier starts differed."""
+        return any(row.method is not None and row.method.kind is MethodKind.EARLIER_STARTS for row in self._rows)
+
+    @property
+    def _rows(self) -> list[ComparisonRow]:
+        return [one.row for one in self.rivals if one.row is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +168,7 @@ class WorkloadAnswer:
 
     workload: str
     facts: tuple[str, ...]
-    levels: tuple[str, ...]
+    levels: tuple[Level, ...]
     columns: tuple[AnswerColumn, ...]
     leads: tuple[LevelLead, ...]
     others: tuple[OtherDifference, ...] = ()
@@ -180,22 +247,14 @@ def labels_of_unequal(found: Sequence[Inequality]) -> list[str]:
 class Purpose(StrEnum):
     """Why to run a command next."""
 
-    FINISH = "finish"
-    """Measure what is missing."""
-    TRY_AGAIN = "try_again"
-    """Try the failed runs again."""
-    MEND = "mend"
-    """Mend the argument that failed."""
-    DECIDE = "decide"
-    """Decide what is open, with `count` more starts of each."""
-    BETTER = "better"
-    """Measure `count` of `of` doubtful points longer."""
-    MORE_STARTS = "more_starts"
-    """Get a verdict from `count` times this study."""
-    UNTIL_DECIDED = "until_decided"
-    """Get a verdict by adding starts until there is one."""
-    CHARTS = "charts"
-    """See all charts."""
+    FINISH = "finish"  # measure what is missing
+    TRY_AGAIN = "try_again"  # try the failed runs again
+    MEND = "mend"  # mend the argument that failed
+    DECIDE = "decide"  # decide what is open, with `count` more starts of each
+    BETTER = "better"  # measure `count` of `of` doubtful points longer
+    MORE_STARTS = "more_starts"  # get a verdict from `count` times this study
+    UNTIL_DECIDED = "until_decided"  # get a verdict by adding starts until there is one
+    CHARTS = "charts"  # see all charts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,18 +273,13 @@ class NextStep:
 class CaveatKind(StrEnum):
     """What holds for a whole answer; in brackets, which fields of a Caveat have a value."""
 
-    IMITATED = "imitated"
-    """The engines are emulated or simulated (`how`)."""
+    IMITATED = "imitated"  # the engines are emulated or simulated (`how`)
     OUT_OF_LINE = "out_of_line"
     """Each user of a run got far less at a level than at a heavier one (`label`, `level`, `heavier`, `factor`)."""
-    ONE_START_EACH = "one_start_each"
-    """The leads are differences of single starts."""
-    NO_VERDICT_YET = "no_verdict_yet"
-    """No lead is a verdict, and more starts may make it one."""
-    BY_EARLIER = "by_earlier"
-    """With few starts of each, leads rest on how much earlier starts differed."""
-    WIDE = "wide"
-    """Intervals are wider than `limits`, which `keys` make narrower."""
+    ONE_START_EACH = "one_start_each"  # the leads are differences of single starts
+    NO_VERDICT_YET = "no_verdict_yet"  # no lead is a verdict, and more starts may make it one
+    BY_EARLIER = "by_earlier"  # with few starts of each, leads rest on how much earlier starts differed
+    WIDE = "wide"  # intervals are wider than `limits`, which `keys` make narrower
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,8 +289,8 @@ class Caveat:
     kind: CaveatKind
     how: str = ""
     label: str = ""
-    level: str = ""
-    heavier: str = ""
+    level: Level | None = None
+    heavier: Level | None = None
     factor: float = 0.0
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()

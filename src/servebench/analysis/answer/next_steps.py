@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from servebench.analysis.answer.model import LevelLead, NextStep, Purpose, WorkloadAnswer
-from servebench.analysis.comparison.compare import STARTS_ADVISED
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.run_comparison import seconds_per_start
+from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.errors import remedy_of

@@ -9,12 +9,12 @@ from typing import Any
 
 from servebench.analysis.answer.model import AnswerColumn, Caveat, CaveatKind, Inequality, Remark, WorkloadAnswer
 from servebench.analysis.answer.next_steps import one_start
-from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import CATALOG, type_of
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import RunLabel
-from servebench.contracts.point_row import PointRow, level_words
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
 
 WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest")
@@ -25,12 +25,14 @@ OUT_OF_LINE = 2.0
 
 def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Remark, ...]:
     """Return each warning once, in the order of the catalog, what is void or doubtful before what is only marked."""
-    where: dict[str, dict[str, Counter[str]]] = {}
-    points = {run.run_id: Counter(row.level_label for row in sorted(run.point_rows, key=_load)) for run in runs}
+    where: dict[str, dict[str, Counter[Level]]] = {}
+    points = {
+        run.run_id: Counter(row.level for row in sorted(run.point_rows, key=lambda row: row.level)) for run in runs
+    }
     for run in runs:
         for row in run.point_rows:
             for code in dict.fromkeys(row.doubts):
-                where.setdefault(code, {}).setdefault(run.run_id, Counter())[row.level_label] += 1
+                where.setdefault(code, {}).setdefault(run.run_id, Counter())[row.level] += 1
     order = [*CATALOG, *where]
     found = []
     for code in sorted(where, key=lambda code: (type_of(code).mark, order.index(code))):
@@ -51,19 +53,15 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
     return tuple(found)
 
 
-def _load(row: PointRow) -> float:
-    return float(row.rate if row.rate is not None else row.concurrency or 0)
-
-
 def _places(
-    where: Mapping[str, Counter[str]], points: Mapping[str, Counter[str]], labels: Mapping[str, RunLabel]
+    where: Mapping[str, Counter[Level]], points: Mapping[str, Counter[Level]], labels: Mapping[str, RunLabel]
 ) -> Iterable[str]:
     """Points in words: all, all at one load, all of a run, or the levels of runs; of several starts how many."""
     measured = {run: levels for run, levels in points.items() if levels}
-    every = set[str]().union(*where.values())
+    every = set[Level]().union(*where.values())
     whole = all(levels == Counter({level: points[run][level] for level in levels}) for run, levels in where.items())
     if whole and all(set(where.get(run, ())) == set(levels) & every for run, levels in measured.items()):
-        if every == set[str]().union(*measured.values()):
+        if every == set[Level]().union(*measured.values()):
             yield "all points" if sum(one.total() for one in points.values()) > 1 else "the point"
         else:
             yield f"all at {_levels(one for own in points.values() for one in own if one in every)}"
@@ -78,11 +76,11 @@ def _places(
         yield f"{labels[run].text}{at}" + (f" ({count} of {of} points)" if count < of else "")
 
 
-def _levels(found: Iterable[str]) -> str:
+def _levels(found: Iterable[Level]) -> str:
     """Load levels with their unit: `4 and 32 users`."""
     *first, last = dict.fromkeys(found)
-    more = f"{', '.join(level_words(level, short=True) for level in first)} and " if first else ""
-    return f"{more}{level_words(last)}"
+    more = f"{', '.join(level.number for level in first)} and " if first else ""
+    return f"{more}{last.words}"
 
 
 def inequalities(comparisons: Sequence[Comparison], labels: Mapping[str, RunLabel]) -> tuple[Inequality, ...]:
@@ -174,12 +172,12 @@ def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:
         yield Caveat(kind=CaveatKind.WIDE, limits=than, keys=(*keys, *(["study.starts"] if several else [])))
 
 
-def _out_of_line(column: AnswerColumn, levels: Sequence[str]) -> Iterable[Caveat]:
+def _out_of_line(column: AnswerColumn, levels: Sequence[Level]) -> Iterable[Caveat]:
     """The levels at which each user got far less than at the next, heavier one."""
     speeds = [
-        (level, cell.value / int(level))
+        (level, cell.value / level.concurrency)
         for level in levels
-        if level.isdigit() and (cell := column.cells.get(level)) is not None and cell.value and cell.verdict != "void"
+        if level.concurrency and (cell := column.cells.get(level)) is not None and cell.value and cell.verdict != "void"
     ]
     for (level, speed), (heavier, more) in pairwise(speeds):
         if speed * OUT_OF_LINE < more:

@@ -19,6 +19,7 @@ from math import exp, hypot, inf, isfinite, log
 from statistics import fmean, stdev
 
 from servebench.contracts.estimate import CONFIDENCE, Interval, LevelEstimate
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
 THROUGHPUT = "output_throughput_tok_s"
@@ -53,8 +54,7 @@ def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | Non
     middle = fmean(logs)
     return LevelEstimate(
         column=column,
-        level=rows[0].level_label,
-        load=float(rows[0].rate or rows[0].concurrency or 0),
+        level=rows[0].level,
         value=float(rows[0][column]) if len(rows) == 1 else exp(middle),
         interval=_interval(rows, column, logs),
         starts=logs,
@@ -73,13 +73,13 @@ def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
     return fmean(values) if values else None
 
 
-def levels_of(rows: Iterable[PointRow]) -> dict[str, list[PointRow]]:
-    """Return the points of each level by its label, in the order of the load; void ones only where a level has no others."""
-    found: dict[str, list[PointRow]] = {}
+def levels_of(rows: Iterable[PointRow]) -> dict[Level, list[PointRow]]:
+    """Return the points of each level, in the order of the load; void ones only where a level has no others."""
+    found: dict[Level, list[PointRow]] = {}
     for row in rows:
-        found.setdefault(row.level_label, []).append(row)
+        found.setdefault(row.level, []).append(row)
     kept = {level: [row for row in own if row.verdict != "void"] or own for level, own in found.items()}
-    return dict(sorted(kept.items(), key=lambda item: item[1][0].rate or item[1][0].concurrency or 0))
+    return {level: kept[level] for level in sorted(kept)}
 
 
 def best_level(rows: Iterable[PointRow]) -> LevelEstimate | None:

@@ -5,11 +5,10 @@ from contextlib import suppress
 
 from servebench.analysis.limits.decide import find_limit
 from servebench.analysis.limits.facts import level_facts
-from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, Proposal, level_load
+from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, Proposal
 from servebench.analysis.limits.proposals import engine_knobs_of, starts_engine, with_proposals
 from servebench.contracts.labels import run_labels
 from servebench.contracts.limits import Limit
-from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
 from servebench.util.errors import StoreError
 
@@ -54,12 +53,11 @@ def limit_lines(runs: Sequence[RunData], known: Sequence[tuple[str, LimitFinding
     measured = [run for run in runs if run.point_rows]
     found: dict[str, dict[Limit, tuple[float, str]]] = {labels[run.run_id].text: {} for run in measured[:RUNS_MAX]}
     for label, one in findings_of(runs) if known is None else known:
-        load = level_load(one.level)
-        where = level_words(one.level) if len(runs) == 1 else f"{label} at {level_words(one.level)}"
+        where = one.level.words if len(runs) == 1 else f"{label} at {one.level.words}"
         override = next((proposal.override for proposal in one.proposals if proposal.override), None)
         line = f"Limit: {where}: {one.statement}" + (f"; try {override}" if override else "")
         if one.code is not Limit.NONE:
-            found[label][one.code] = max(found[label].get(one.code, (0.0, "")), (load, line))
+            found[label][one.code] = max(found[label].get(one.code, (0.0, "")), (one.level.load, line))
     own = [[line for _, line in sorted(lines.values(), reverse=True)] for lines in found.values()]
     without = [label for label, lines in found.items() if not lines]
     rest = [labels[run.run_id].text for run in measured[RUNS_MAX:]]

@@ -231,7 +231,7 @@ def _idle(facts: LevelFacts) -> LimitFinding | None:
         text = f"the load: no request was in flight in {short_percent(idle, 2)} of the time"
         return _found(facts, Limit.LOAD, text, Fact(name="time without a request", value=idle, at_least=IDLE_SHARE))
     if facts.open_loop and kept_up >= KEPT_UP:
-        text = f"the load: {facts.engine} keeps up with {facts.level.removesuffix('/s')} requests a second and has no queue"
+        text = f"the load: {facts.engine} keeps up with {facts.level.number} requests a second and has no queue"
         stayed = Fact(name="arrivals that did not stay", value=kept_up, at_least=KEPT_UP)
         return _found(facts, Limit.LOAD, text, stayed)
     return None

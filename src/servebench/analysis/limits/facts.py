@@ -13,6 +13,7 @@ from servebench.analysis.limits.model import LevelFacts
 from servebench.analysis.limits.proposals import Knobs, configured, default_running_limit
 from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
 from servebench.analysis.time_parts import TimeParts, time_parts
+from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
@@ -48,10 +49,10 @@ class _Stamps:
 def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[LevelFacts]:
     """Return the facts of each level of a run that has a point which is not void; `knobs` are those of its engine, whose defaults
     say nothing of a server that was `attached`. Raises StoreError."""
-    levels: dict[str, list[PointRow]] = {}
+    levels: dict[Level, list[PointRow]] = {}
     for row in run.point_rows:
         if row.verdict != "void" and row.window_ns is not None and row.ttft_ms_mean and row.e2e_ms_mean:
-            levels.setdefault(row.level_label, []).append(row)
+            levels.setdefault(row.level, []).append(row)
     whole = [one for one in time_parts(run) if one.metric == "E2E" and one.group == "all"] if levels else []
     whole_of = {one.level: one for one in whole}
     running_limit = configured(run.config, knobs.get(Limit.RUNNING, ()))
@@ -101,7 +102,7 @@ def _facts(
     preempted, answered = mean("server_preemptions"), mean("requests_ok")
     pace = _pace(mean)
     return LevelFacts(
-        level=rows[0].level_label,
+        level=rows[0].level,
         engine=run.fact("engine") or "the engine",
         requests=sum(row.requests_ok or 0 for row in rows),
         ttft_ms=ttft_ms,

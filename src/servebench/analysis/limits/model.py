@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
 
 THROUGHPUT, TTFT = "output_throughput_tok_s", "ttft_ms_mean"
@@ -30,7 +31,7 @@ class LevelFacts:
     the time without a request.
     """
 
-    level: str
+    level: Level
     engine: str
     requests: int
     ttft_ms: float
@@ -63,19 +64,6 @@ class LevelFacts:
     kept_up: float | None = None
     in_flight: float | None = None
 
-    @property
-    def load(self) -> float:
-        """Its requests in flight or a second; 0 where the run does not say."""
-        return level_load(self.level)
-
-
-def level_load(level: str) -> float:
-    """Return the number of a level's label (`8`, `2.5/s`); 0 for a level that is not known."""
-    try:
-        return float(level.removesuffix("/s"))
-    except ValueError:
-        return 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
@@ -106,7 +94,7 @@ class LimitFinding:
     `improves` is the column of a point that a proposal should change, null for no limit; it should rise if `higher`.
     """
 
-    level: str
+    level: Level
     code: Limit
     statement: str
     evidence: tuple[Fact, ...] = ()
@@ -131,4 +119,4 @@ class LimitFinding:
         """Return it as plain values."""
         from dataclasses import asdict
 
-        return {**asdict(self), "code": str(self.code), "improves": self.improves}
+        return {**asdict(self), "level": str(self.level), "code": str(self.code), "improves": self.improves}

@@ -123,9 +123,9 @@ def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, 
     measured = (
         [float(one) for one in listed if isinstance(one, (int, float))] if isinstance(listed, (list, tuple)) else []
     )
-    if load.get("search") is not None or any(one > facts.load for one in measured):
+    if load.get("search") is not None or any(one > facts.level.load for one in measured):
         return ()
-    more = 2 * facts.load
+    more = 2 * facts.level.load
     override = f"load.{name}=[{more:g}]" if more else None
     return (Proposal(action=f"raise load.{name}{f' to {number(more)}' if more else ''}", override=override, cost=cost),)
 

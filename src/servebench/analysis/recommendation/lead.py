@@ -1,4 +1,4 @@
-"""The lead of the first of a ranking, and whether it is a win."""
+"""The lead of the first of a ranking, and whether it makes it the best. All differences are those of `verdict`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from servebench.analysis.comparison.decisions import exceeds_starts
-from servebench.analysis.comparison.model import ComparisonRow
-from servebench.analysis.comparison.starts import STARTS_MIN
-from servebench.analysis.recommendation.model import DecidedRow, RankedLevel, Score
+from servebench.analysis.recommendation.model import DecidedRow, Score
 from servebench.analysis.recommendation.objectives import LATENCIES
+from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
-from servebench.analysis.recommendation.values import LogLead, log_lead, metric_value
-from servebench.analysis.warnings.weighing import weigh
-from servebench.contracts.estimate import CONFIDENCE
-from servebench.contracts.point_row import level_words
-from servebench.util.figures import change_interval, percent
+from servebench.analysis.verdict.levels import RankedLevel, lead_difference, metric_value
+from servebench.analysis.verdict.model import EQUAL, FASTER, ComparisonRow, Difference
+from servebench.analysis.verdict.one_start import exceeds_starts
+from servebench.analysis.verdict.within_run import WITHIN_RUN
+from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.contracts.estimate import CONFIDENCE, Interval
 
-STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
 BY_STARTS = ("output_throughput_tok_s", "cost_usd_per_mtok")
 """Metrics by which starts of one engine differ as `exceeds_starts` takes it; latencies differ by more, and so do requests
 within an SLO."""
@@ -29,172 +25,166 @@ within an SLO."""
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """The leader's lead over the second, the `rival`, with its 95% interval, why it is no win (empty when it is one), and why
-    it is a provisional one. It has no size where the second may reach more at a level that has no point.
+    """The lead of the first over the second, the `rival`, with its 95% interval, why it does not make it the best (None when it
+    does), and why only provisionally. It has no size where the second may reach more at a level that has no point.
     `one_start`: it rests on one start of an engine, of which it is not known how its starts differ."""
 
-    size: float | None
-    low: float | None
-    high: float | None
     rival: str
-    why: str
-    provisional: str = ""
+    size: float | None = None
+    interval: Interval | None = None
+    why: UseReason | None = None
+    provisional: UseReason | None = None
     one_start: bool = False
 
 
 def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: bool, decided: DecidedRow) -> Lead:
-    """Return the lead of the first over the second, and the first reason against a win over all other entrants."""
+    """Return the lead of the first over the second, and the first reason against it over all other entrants."""
     first, rivals = ranking.scores[0], [*ranking.scores[1:], *ranking.possible]
+    # with several rivals each interval is wider (Bonferroni), so that "best of all" is as sure as it says
     confidence = 1 - (1 - CONFIDENCE) / len(rivals)
     second = rivals[0]
-    unknown = {rival.entrant.name: why for rival in rivals if (why := _why_unknown(rival, case))}
+    unknown = {rival.entrant.name: why for rival in rivals if (why := _unmeasured(rival, case)) is not None}
     reasons, one_start = list(unknown.values()), False
     for rival in rivals:
         row = decided(first, rival)
-        one_start = one_start or (row is None and _starts(first, rival, confidence) < STARTS_MIN)
-        fixed = _objections(first, rival, case, rules, confidence)
-        reasons += fixed if row is None else _objections_to_decision(first, rival, row, rules)
-    ours, theirs = first.level, second.level or second.best
-    low, high = _interval(first.metric, ours, theirs)
+        if row is None:
+            one_start = one_start or not _over_starts(first, rival, confidence)
+            reasons += _objections(first, rival, case, rules, confidence)
+        else:
+            reasons += _objections_to_verdict(first, rival, row, rules)
     if second.entrant.name in unknown:
-        return Lead(size=None, low=None, high=None, rival=second.entrant.name, why=reasons[0])
-    size = first.value / second.value - 1 if second.value else 0.0
-    warned = "" if with_doubtful else next(_provisional(first, rivals, case, confidence), "")
+        return Lead(rival=second.entrant.name, why=reasons[0])
     return Lead(
-        size=size,
-        low=low,
-        high=high,
         rival=second.entrant.name,
-        why=next(iter(reasons), ""),
-        provisional=warned,
+        size=first.value / second.value - 1 if second.value else 0.0,
+        interval=_interval(first.metric, first.level, second.level or second.best),
+        why=next(iter(reasons), None),
+        provisional=None if with_doubtful else next(_provisional(first, rivals, case, confidence), None),
         one_start=one_start,
     )
 
 
-def _starts(first: Score, rival: Score, confidence: float) -> int:
-    """Return the fewest starts of two entrants that their lead rests on."""
+def _over_starts(first: Score, rival: Score, confidence: float) -> bool:
     ours, theirs = first.level, rival.level or rival.best
-    found = log_lead(first.metric, ours, theirs, confidence) if ours is not None and theirs is not None else None
-    return found.starts if found is not None else 1
+    found = lead_difference(first.metric, ours, theirs, confidence) if ours and theirs else None
+    return found is not None and found.method != WITHIN_RUN
 
 
-def _why_unknown(rival: Score, case: UseCase) -> str:
-    """Return at which heavier loads a rival may reach more, because it has no point there that counts; empty without any."""
+def _unmeasured(rival: Score, case: UseCase) -> UseReason | None:
+    """At which heavier loads a rival may reach more, because it has no point there that counts."""
     level = rival.level
     if level is None or case.measure not in ("best", "within_slo"):
-        return ""
-    reach = level.load
+        return None
+    reach, open_to = level.level, None
     if case.measure == "within_slo":
         # the SLO point is the last of the levels that meet it: what lies beyond a level that misses it does not count
-        met = max((one.load for one in rival.entrant.levels if one.label == rival.slo_at), default=level.load)
-        missed = [one.load for one in rival.entrant.levels if one.verdict != "void" and one.load > met]
-        open_to = min(missed, default=float("inf"))
-    else:
-        open_to = float("inf")
-    found = [name for name, load in rival.entrant.unmeasured if reach < load < open_to]
-    if not found:
-        return ""
-    where = ", ".join(map(level_words, found))
-    return f"{rival.entrant.name} has no point that counts at {where}, where it may reach more: measure it again"
+        met = rival.slo_at or reach
+        open_to = min(
+            (one.level for one in rival.entrant.levels if one.verdict != "void" and one.level > met), default=None
+        )
+    found = tuple(one for one in rival.entrant.unmeasured if reach < one and (open_to is None or one < open_to))
+    return UseReason(kind=UseReasonKind.UNMEASURED, rival=rival.entrant.name, levels=found) if found else None
 
 
-def _interval(metric: str, ours: RankedLevel | None, theirs: RankedLevel | None) -> tuple[float | None, float | None]:
+def _interval(metric: str, ours: RankedLevel | None, theirs: RankedLevel | None) -> Interval | None:
     """The 95% interval of a lead as a share, wider by what warnings of a known size may account for, as in a comparison."""
-    found = log_lead(metric, ours, theirs, CONFIDENCE) if ours is not None and theirs is not None else None
+    found = lead_difference(metric, ours, theirs, CONFIDENCE) if ours is not None and theirs is not None else None
     if found is None or ours is None or theirs is None:
-        return None, None
-    wider = sum(
-        float(np.log1p(weigh([(row.doubts, row) for row in level.rows], metric).bound)) for level in (ours, theirs)
-    )
-    return float(np.expm1(found.interval[0] - wider)), float(np.expm1(found.interval[1] + wider))
+        return None
+    for level in (ours, theirs):
+        found = found.widened(_weight(level, metric).bound)
+    return found.low, found.high
 
 
-def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidence: float) -> Iterator[str]:
-    """Why warnings make a win provisional: one of unknown size, or of a size that may be the whole lead."""
+def _weight(level: RankedLevel, metric: str) -> Weight:
+    return weigh([(row.doubts, row) for row in level.rows], metric)
+
+
+def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidence: float) -> Iterator[UseReason]:
+    """Why warnings make the best provisional: one of unknown size, or of a size that may be the whole lead."""
     own = first.level
     if own is None:
         return
     limits = case.limits if case.measure == "within_slo" else None
     metrics = [case.metric, *(name for name in LATENCIES if limits and getattr(limits, name) is not None)]
+    bound = _weight(own, case.metric)
     for score in (first, *rivals):
         level = score.level or score.best
         if level is None:
             continue
-        weights = [weigh([(row.doubts, row) for row in level.rows], metric) for metric in metrics]
-        if codes := list(dict.fromkeys(code for weight in weights for code in weight.unbounded)):
-            whose = "its point" if score is first else f"the point of {score.entrant.name}"
-            whose += f" at {level_words(level.label)}"
-            why = f"{whose} has warnings of unknown size ({', '.join(codes)}); --with-doubtful accepts it"
-            yield f"{first.entrant.name} leads, and {why}"
+        weights, name = [_weight(level, metric) for metric in metrics], score.entrant.name
+        if codes := tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded)):
+            yield UseReason(
+                kind=UseReasonKind.UNKNOWN_SIZE, run=first.entrant.name, rival="" if score is first else name,
+                levels=(level.level,), codes=codes,
+            )  # fmt: skip
         if level is own:
-            bound = weights[0]
             continue
         theirs = metric_value(case.metric, level)
-        found = log_lead(case.metric, own, level, confidence)
-        lead = abs(np.log(first.value / theirs)) if theirs else 0.0
-        least = min(map(abs, found.interval)) if found is not None else lead
-        codes = list(dict.fromkeys((*bound.bounded, *weights[0].bounded)))
-        if codes and np.expm1(least) <= (1 + bound.bound) * (1 + weights[0].bound) - 1:
-            why = f"may account for the lead over {score.entrant.name}; --with-doubtful accepts it"
-            yield f"{', '.join(codes)} {why}"
+        found = lead_difference(case.metric, own, level, confidence)
+        lead = abs(math.log(first.value / theirs)) if theirs else 0.0
+        least = _least(found) if found is not None else lead
+        codes = tuple(dict.fromkeys((*bound.bounded, *weights[0].bounded)))
+        if codes and math.expm1(least) <= (1 + bound.bound) * (1 + weights[0].bound) - 1:
+            yield UseReason(kind=UseReasonKind.MAY_ACCOUNT, rival=name, codes=codes)
 
 
-def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[str]:
-    """Why the first does not win against a rival, with undecided levels taken against the first and for the rival."""
+def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[UseReason]:
+    """Why the first is not better than a rival, with undecided levels taken against the first and for the rival."""
     if case.measure == "cold_start":
         size = rival.value / first.value - 1 if first.value else 0.0
-        yield (
-            _once(_shown(size, case), rival, "one cold start of each is stored")
-            if size < rules.once_margin
-            else "one cold start of each is stored: no verdict"
-        )
+        small = size < rules.once_margin
+        name, share = (rival.entrant.name, _shown(size, case)) if small else ("", 0.0)
+        yield UseReason(kind=UseReasonKind.ONE_COLD_START, rival=name, share=share)
     elif first.worst is None:
-        yield f"whether {first.entrant.name} meets the SLO is undecided: {first.undecided}"
+        yield UseReason(kind=UseReasonKind.SLO_UNDECIDED, run=first.entrant.name, cause=first.undecided)
     elif rival.best is not None:
         yield from _objections_to_lead((first, first.worst), (rival, rival.best), case, rules, confidence)
 
 
-def _objections_to_decision(first: Score, rival: Score, row: ComparisonRow, rules: Rules) -> Iterator[str]:
-    """Why the first does not win against a rival at a level at which a comparison over several starts gives the verdict."""
+def _objections_to_verdict(first: Score, rival: Score, row: ComparisonRow, rules: Rules) -> Iterator[UseReason]:
+    """Why the first is not better than a rival at a level at which a comparison over several starts gives the verdict."""
+    name, metric, effect = rival.entrant.name, row.metric.name, abs(row.effect or 0.0)
     if first.worst is not first.level or rival.best is not rival.level:
-        undecided = first.undecided if first.worst is not first.level else rival.undecided
-        yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
-    elif row.result == "no difference":
-        yield f"{row.metric.title} differs from that of {rival.entrant.name} by at most {percent(row.bound)}"
-    elif row.result != "faster":
-        ends = change_interval(row.low, row.high)
-        chance = f" its interval {ends} leaves out 0, but among so many rows this may be chance:" * row.may_be_chance
-        yield f"{row.metric.title} against {rival.entrant.name} is not decided:{chance} more starts are needed"
-    elif abs(row.effect or 0.0) < rules.margin:
-        yield _below_margin(abs(row.effect or 0.0), rival, rules)
+        yield _by_slo_point(first, rival)
+    elif row.result is EQUAL:
+        yield UseReason(kind=UseReasonKind.AT_MOST, rival=name, metric=metric, share=row.bound or 0.0)
+    elif row.result is not FASTER:
+        ends = (row.difference.low, row.difference.high) if row.difference and row.may_be_chance else None
+        yield UseReason(kind=UseReasonKind.NOT_DECIDED, rival=name, metric=metric, interval=ends)
+    elif effect < rules.margin:
+        yield UseReason(kind=UseReasonKind.BELOW_MARGIN, rival=name, share=effect, limit=rules.margin)
+
+
+def _by_slo_point(first: Score, rival: Score) -> UseReason:
+    cause = first.undecided if first.worst is not first.level else rival.undecided
+    return UseReason(kind=UseReasonKind.BY_SLO_POINT, rival=rival.entrant.name, cause=cause)
 
 
 def _objections_to_lead(
     leader: tuple[Score, RankedLevel], other: tuple[Score, RankedLevel], case: UseCase, rules: Rules, confidence: float
-) -> Iterator[str]:
-    (first, worst), (rival, best) = leader, other
+) -> Iterator[UseReason]:
+    (first, worst), (rival, best), name = leader, other, other[0].entrant.name
     own, theirs = metric_value(case.metric, worst), metric_value(case.metric, best)
     assert own is not None
     assert theirs is not None
     size = (theirs / own if case.lower_is_better else own / theirs) - 1
+    shown = _shown(size, case)
     if size < rules.margin and (worst is not first.level or best is not rival.level):
-        undecided = first.undecided if worst is not first.level else rival.undecided
-        yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
+        yield _by_slo_point(first, rival)
         return
-    found = log_lead(case.metric, worst, best, confidence)
+    found = lead_difference(case.metric, worst, best, confidence)
     if found is None:
         if size < rules.once_margin:
-            yield _once(_shown(size, case), rival)
-        return
-    if found.interval[0] <= 0 <= found.interval[1]:
-        ends = change_interval(*(math.expm1(end) for end in found.interval))
-        level = f" ({percent(confidence)}, for several rivals)" * (confidence > CONFIDENCE)
-        yield f"the interval {ends}{level} of the lead over {rival.entrant.name} includes 0"
-    elif found.starts < STARTS_MIN and not _exceeds_starts(case.metric, size, found, rules):
-        ahead = f"{first.entrant.name} is {_shown(size, case):.0%} ahead of {rival.entrant.name}"
-        yield f"{ahead}, but starts of one engine may differ by as much: {STARTS_ADVICE}"
+            yield UseReason(kind=UseReasonKind.ONE_MEASUREMENT, rival=name, share=shown)
+    elif not found.leaves_out_zero:
+        several = confidence if confidence > CONFIDENCE else 0.0
+        ends = (found.low, found.high)
+        yield UseReason(kind=UseReasonKind.INCLUDES_ZERO, rival=name, interval=ends, share=several)
+    elif found.method == WITHIN_RUN and not _exceeds_starts(case.metric, size, found, rules):
+        yield UseReason(kind=UseReasonKind.STARTS_MAY_DIFFER, run=first.entrant.name, rival=name, share=shown)
     elif size < rules.margin:
-        yield _below_margin(_shown(size, case), rival, rules)
+        yield UseReason(kind=UseReasonKind.BELOW_MARGIN, rival=name, share=shown, limit=rules.margin)
 
 
 def _shown(size: float, case: UseCase) -> float:
@@ -202,16 +192,10 @@ def _shown(size: float, case: UseCase) -> float:
     return size / (1 + size) if case.lower_is_better else size
 
 
-def _below_margin(size: float, rival: Score, rules: Rules) -> str:
-    return f"the lead of {percent(size)} over {rival.entrant.name} is below the margin of {100 * rules.margin:g}%"
+def _exceeds_starts(metric: str, size: float, found: Difference, rules: Rules) -> bool:
+    return exceeds_starts(math.log1p(size), _least(found)) if metric in BY_STARTS else size >= rules.once_margin
 
 
-def _exceeds_starts(metric: str, size: float, found: LogLead, rules: Rules) -> bool:
-    if metric not in BY_STARTS:
-        return size >= rules.once_margin
-    return exceeds_starts(float(np.log1p(size)), min(map(abs, found.interval)))
-
-
-def _once(size: float, rival: Score, why: str = "each was measured once") -> str:
-    lead = f"the lead of {percent(size)} over {rival.entrant.name}"
-    return f"{lead} may be chance, as {why}: measure again"
+def _least(found: Difference) -> float:
+    """Return the end of an interval that is nearer to no difference, as a logarithm."""
+    return min(map(abs, found.logs))

@@ -6,15 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from servebench.analysis.comparison.model import ComparedPoint, ComparisonRow
+from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.slo import SloLimits
-from servebench.contracts.point_row import PointRow
+from servebench.analysis.verdict.levels import RankedLevel
+from servebench.analysis.verdict.model import ComparisonRow
+from servebench.contracts.estimate import Interval
+from servebench.contracts.level import Level
 
 if TYPE_CHECKING:
+    from servebench.analysis.quality.agreement import Agreement
     from servebench.analysis.recommendation.rules import UseCase
 
 Outcome = Literal[
-    "winner",
+    "best",
     "provisional",
     "no clear difference",
     "different settings",
@@ -23,33 +27,13 @@ Outcome = Literal[
     "none qualifies",
     "not measured",
 ]
-
-
-BEST: dict[str, str] = {"clear": "best", "provisional": "best, provisional", "one start each": "fastest seen"}
-"""What the first of a ranking is called, by how far it is to be trusted."""
-ONE_START = (
-    "more than chance, but of one start each: a difference of these starts, not yet a verdict on the engines; study.starts=5 "
-    "measures five of each"
-)
-DOUBTFUL = "the point of {name} is doubtful, although its warnings ({codes}) do not account for the lead"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankedLevel:
-    """A load level of an entrant: its rows of points.csv and their points, of all repeats and starts."""
-
-    rows: tuple[PointRow, ...]
-    label: str
-    load: float
-    verdict: str
-    doubts: tuple[str, ...]
-    samples: tuple[ComparedPoint, ...]
+"""What a use has: a best run, one that warnings may change, or none, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
     """A run that takes part: `name` is its label, `run_id` identifies it, `own_limits` is the SLO that it was run with,
-    `unmeasured` are its load levels without a point that counts (void, or planned and missing) with their load, and `manifest`
+    `unmeasured` are its load levels without a point that counts (void, or planned and missing), and `manifest`
     serves only the fairness check."""
 
     name: str
@@ -59,7 +43,7 @@ class Entrant:
     workload: str
     levels: tuple[RankedLevel, ...]
     run_id: str = ""
-    unmeasured: tuple[tuple[str, float], ...] = ()
+    unmeasured: tuple[Level, ...] = ()
     cold_start_s: float | None = None
     own_limits: SloLimits | None = None
     price_usd_per_hour: float | None = None
@@ -77,16 +61,16 @@ class Score:
 
     entrant: Entrant
     value: float
-    at: str = ""
+    at: Level | None = None
     level: RankedLevel | None = None
-    slo_at: str | None = None
+    slo_at: Level | None = None
     doubtful: bool = False
     metric: str = "cold_start"
-    interval: tuple[float, float] | None = None
+    interval: Interval | None = None
     worst: RankedLevel | None = None
     best: RankedLevel | None = None
-    undecided: str = ""
-    """The levels at which it is undecided whether the SLO is met."""
+    undecided: UseReason | None = None
+    """The first level at which it is undecided whether the SLO is met, and why."""
 
 
 DecidedRow = Callable[[Score, Score], ComparisonRow | None]
@@ -95,21 +79,30 @@ gives no verdict on them."""
 
 
 @dataclass(frozen=True)
+class LessAccurate:
+    """A run that is significantly less accurate than another, by their labels; `agreement` has the other first."""
+
+    name: str
+    other: str
+    agreement: Agreement
+
+
+@dataclass(frozen=True)
 class NotRanked:
     """A run without a score, by its label, and why."""
 
     name: str
-    why: str
+    why: UseReason
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """The answer for a use case among the entrants of one setup (model, GPU, workload).
 
-    `lead` is the winner's (or, without one, the leader's) lead over the `rival`, the next best, as a share of that one's value,
-    with its interval. `missing` says why entrants have no score, `changes` what would change the answer, `quality` which entrants
-    of the ranking are significantly less accurate. A `provisional` outcome is a win that warnings may change; `one_start`
-    says that the lead rests on one start of an engine.
+    `lead` is that of the first of the ranking over the `rival`, the next best, as a share of that one's value, with its
+    `interval`. `why` says why the first is not the best, or why provisionally, `missing` why entrants have no score, `changes`
+    what would change the answer, `quality` which entrants of the ranking are significantly less accurate. `one_start` says that
+    the lead rests on one start of an engine.
     """
 
     use_case: UseCase
@@ -117,49 +110,39 @@ class Recommendation:
     outcome: Outcome
     ranking: tuple[Score, ...] = ()
     lead: float | None = None
-    lead_low: float | None = None
-    lead_high: float | None = None
+    interval: Interval | None = None
     rival: str = ""
-    why: str = ""
+    why: UseReason | None = None
     missing: tuple[NotRanked, ...] = ()
-    changes: tuple[str, ...] = ()
-    quality: tuple[str, ...] = ()
+    changes: tuple[UseReason, ...] = ()
+    quality: tuple[LessAccurate, ...] = ()
     one_start: bool = False
 
     @property
     def trust(self) -> str:
-        """How far to trust the first of the ranking: its outcome, where a win is `clear` or, on a doubtful point or on one
+        """How far to trust the first of the ranking: its outcome, where the best is `clear` or, on a doubtful point or on one
         start of an engine, `provisional`."""
-        if self.outcome != "winner":
+        if self.outcome != "best":
             return self.outcome
-        return "provisional" if self.trust_why else "clear"
+        return "provisional" if self.reservations else "clear"
 
     @property
-    def trust_why(self) -> str:
-        """Why there is no win, or why it is not clear; empty where it is."""
-        if self.outcome != "winner":
-            return self.why
-        first = self.ranking[0]
-        codes = ", ".join(first.level.doubts) if first.level is not None else ""
-        doubt = DOUBTFUL.format(name=first.entrant.name, codes=codes) if first.doubtful else ""
-        return "; ".join(filter(None, (doubt, ONE_START if self.one_start else "")))
+    def reservations(self) -> tuple[UseReason, ...]:
+        """Why there is no best, or why it is not clear; empty where it is."""
+        if self.outcome != "best":
+            return (self.why,) if self.why else ()
+        first, found = self.ranking[0], []
+        if first.doubtful:
+            codes = first.level.doubts if first.level is not None else ()
+            found.append(UseReason(kind=UseReasonKind.DOUBTFUL_POINT, run=first.entrant.name, codes=codes))
+        return (*found, *([UseReason(kind=UseReasonKind.ONE_START_EACH)] if self.one_start else []))
 
     @property
-    def best(self) -> str:
-        """What to call the first of the ranking, in the words of the levels: `best` where its lead is clear, `ahead` where it
-        is more than the interval leaves open and yet not a win; empty where it is neither."""
-        if self.trust in BEST:
-            return BEST[self.trust]
-        low, high = self.lead_low, self.lead_high
-        return "ahead" if low is not None and high is not None and low * high > 0 else ""
+    def ahead(self) -> bool:
+        """Whether the interval of the lead leaves out 0."""
+        return self.interval is not None and self.interval[0] * self.interval[1] > 0
 
     @property
-    def words(self) -> str:
-        """The outcome in words that do not contradict the interval of the lead: who is ahead by more than it leaves open, and yet
-        has not won, leaves no clear *winner*."""
-        return "no clear winner" if self.outcome == "no clear difference" and self.best else self.outcome
-
-    @property
-    def winner(self) -> Score | None:
-        """The winner, if there is one."""
-        return self.ranking[0] if self.outcome == "winner" else None
+    def best(self) -> Score | None:
+        """The best, if there is one."""
+        return self.ranking[0] if self.outcome == "best" else None

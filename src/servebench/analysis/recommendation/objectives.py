@@ -8,11 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from servebench.analysis.comparison.starts import STARTS_MIN, group_by_start
-from servebench.analysis.recommendation.model import RankedLevel
-from servebench.analysis.recommendation.values import pooled_latencies
 from servebench.analysis.slo import SloLimits, good_requests
 from servebench.analysis.statistics import Floats
+from servebench.analysis.verdict.levels import RankedLevel, pooled_latencies
+from servebench.analysis.verdict.starts import STARTS_MIN, group_by_start
 from servebench.analysis.warnings.weighing import weigh
 from servebench.contracts.estimate import CONFIDENCE
 

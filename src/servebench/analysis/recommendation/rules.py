@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, model_validator
 
 from servebench.analysis.slo import SloLimits
-from servebench.config.problems import format_value
+from servebench.config.strict import Strict, parse_strict
 from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.util.bounded_file import STATE_BYTES_MAX, load_yaml, read_bytes
 from servebench.util.errors import ConfigError, reason_of
@@ -61,25 +59,19 @@ class Rules:
     once_margin: float = 0.25
 
 
-class _Strict(BaseModel):
-    """A mapping of the file, without keys that are unknown."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Slo(_Strict):
+class _Slo(Strict):
     ttft_ms: Positive | None = None
     tpot_ms: Positive | None = None
     e2e_ms: Positive | None = None
     attainment: Annotated[float, Field(gt=0, le=1)] = 0.99
 
 
-class _Range(_Strict):
+class _Range(Strict):
     min: float | None = None
     max: float | None = None
 
 
-class _Rule(_Strict):
+class _Rule(Strict):
     title: str | None = None
     workloads: tuple[str, ...] | None = None
     measure: Literal["best", "within_slo", "lowest_load", "cold_start"]
@@ -100,7 +92,7 @@ class _Rule(_Strict):
         return self
 
 
-class _Rules(_Strict):
+class _Rules(Strict):
     margin: Share = 0.05
     once_margin: Share = 0.25
     use_cases: dict[str, _Rule]
@@ -127,34 +119,12 @@ def load_rules(path: Path | None = None) -> Rules:
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict) or not isinstance(data.get("use_cases"), dict):
         raise ConfigError(f"{where} has no use_cases; 'servebench recommend --show-rules' prints an example")
-    try:
-        # strict, as JSON: lists become tuples, and '8' is not 8
-        rules = TypeAdapter(_Rules).validate_json(json.dumps(data), strict=True)
-    except (ValidationError, TypeError, ValueError) as error:
-        details = error.errors(include_url=False) if isinstance(error, ValidationError) else []
-        lines = [f"{where}: {_line(one)}" for one in details]
-        raise ConfigError(lines or f"{where} has values that are no text, number, list or mapping: {error}") from error
+    rules = parse_strict(_Rules, data, where)
     return Rules(
         use_cases=tuple(_use_case(name, rule) for name, rule in rules.use_cases.items()),
         margin=rules.margin,
         once_margin=rules.once_margin,
     )
-
-
-def _line(error: ErrorDetails) -> str:
-    """Return one line for what is wrong with a value: where it is, what it has to be, and what it is."""
-    place = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"{place}: unknown key; known keys are {', '.join(_known_keys(len(error['loc'])))}"
-    reason = str(error.get("ctx", {}).get("error", error["msg"][:1].lower() + error["msg"][1:]))
-    given = "" if error["type"] in ("missing", "value_error") else f" (got {format_value(error['input'])})"
-    return f"{place}: {reason}{given}"
-
-
-def _known_keys(depth: int) -> list[str]:
-    """Return the keys that a mapping may have at this depth: of the file, of a use case, and of what is in it."""
-    models: dict[int, type[BaseModel]] = {1: _Rules, 3: _Rule, 4: _Slo}
-    return list(models.get(depth, _Range).model_fields)
 
 
 def _use_case(name: str, rule: _Rule) -> UseCase:

@@ -8,11 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.recommendation.model import Entrant, NotRanked, RankedLevel, Score
+from servebench.analysis.estimate import THROUGHPUT
+from servebench.analysis.recommendation.model import Entrant, NotRanked, Score
 from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
+from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import UseCase
-from servebench.analysis.recommendation.values import metric_interval, metric_value
-from servebench.contracts.point_row import PointRow, level_words
+from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
+from servebench.analysis.warnings.catalog import is_wide
+from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.precision import half_width, precision_targets
+from servebench.contracts.stored import mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,36 +40,44 @@ def rank(case: UseCase, entrants: Sequence[Entrant]) -> Ranking:
         found = _score(case, entrant)
         if isinstance(found, Score):
             (scores if found.level is not None or case.measure == "cold_start" else possible).append(found)
-        if isinstance(found, str) or (found.level is None and case.measure != "cold_start"):
-            missing.append(NotRanked(entrant.name, found if isinstance(found, str) else found.undecided))
+            why = found.undecided if found.level is None else None
+        else:
+            why = found
+        if why is not None:
+            missing.append(NotRanked(entrant.name, why))
     sign = 1 if case.lower_is_better else -1
     ordered = sorted(scores, key=lambda score: sign * score.value)
     return Ranking(scores=tuple(ordered), missing=tuple(missing), possible=tuple(possible))
 
 
-def _score(case: UseCase, entrant: Entrant) -> Score | str:
+def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:
     """An entrant's score, or why it has none. Without a level it only may have one."""
     if case.measure == "cold_start":
         start_s = entrant.cold_start_s
-        return "no cold start was measured" if start_s is None else Score(entrant=entrant, value=start_s)
+        return UseReason(kind=UseReasonKind.NO_COLD_START) if start_s is None else Score(entrant=entrant, value=start_s)
     usable = [level for level in entrant.levels if level.verdict != "void"]
     if not usable:
-        codes = ", ".join(dict.fromkeys(code for level in entrant.levels for code in level.doubts))
-        return f"no valid point ({codes})" if codes else "no valid point"
-    levels = sorted((one for one in usable if _meets(one.rows, case.require)), key=lambda level: level.load)
+        codes = tuple(dict.fromkeys(code for level in entrant.levels for code in level.doubts))
+        return UseReason(kind=UseReasonKind.NO_VALID_POINT, codes=codes)
+    levels = sorted((one for one in usable if _meets(one.rows, case.require)), key=lambda level: level.level)
     if not levels:
-        return f"no point meets the requirements for {', '.join(case.require)}"
+        return UseReason(kind=UseReasonKind.NOT_MET, names=tuple(case.require))
     if case.measure == "within_slo":
         return _score_within_slo(case, entrant, levels)
     if case.measure == "lowest_load":
-        if case.max_load is not None and levels[0].load > case.max_load:
-            return f"its lowest load is {levels[0].label}, above {case.max_load:g}"
+        if case.max_load is not None and levels[0].level.load > case.max_load:
+            lowest = (levels[0].level,)
+            return UseReason(kind=UseReasonKind.LOAD_TOO_HIGH, levels=lowest, limit=case.max_load)
         levels = levels[:1]
     best = _best_level(case, levels)
-    return f"no {case.metric}" if best is None else _scored(case, entrant, best, worst=best, best=best)
+    return _no_value(case) if best is None else _scored(case, entrant, best, worst=best, best=best)
 
 
-def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLevel]) -> Score | str:
+def _no_value(case: UseCase) -> UseReason:
+    return UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
+
+
+def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLevel]) -> Score | UseReason:
     """Return the score by the levels up to the SLO point, and what it would be at least and at most."""
     reach = slo_range(levels, case.limits)
     counted = [
@@ -72,28 +86,28 @@ def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLe
     ]
     level, worst, best = counted
     doubtful = [one for one in levels if level_status(one, case.limits) == "undecided"]
-    undecided = _why_undecided(case, doubtful[0]) if doubtful else ""
+    undecided = _why_undecided(case, doubtful[0]) if doubtful else None
     if level is not None and reach.observed is not None:
-        slo_at = levels[reach.observed].label
+        slo_at = levels[reach.observed].level
         return _scored(case, entrant, level, slo_at=slo_at, worst=worst, best=best, undecided=undecided)
     if reach.observed is not None:
-        return f"no {case.metric}"
+        return _no_value(case)
     if best is None:
-        met = f"{100 * good_share(levels[0], case.limits):.3g}% of requests do"
-        return f"not even the lowest load ({levels[0].label}) meets {case.limits.description}: {met}"
+        return UseReason(
+            kind=UseReasonKind.SLO_MISSED, levels=(levels[0].level,), names=(case.limits.description,),
+            share=good_share(levels[0], case.limits),
+        )  # fmt: skip
     value = metric_value(case.metric, best)
     assert value is not None
     return Score(entrant=entrant, value=value, metric=case.metric, best=best, undecided=undecided)
 
 
-def _why_undecided(case: UseCase, level: RankedLevel) -> str:
-    count = sum(point.failed.size for point in level.samples)
+def _why_undecided(case: UseCase, level: RankedLevel) -> UseReason:
+    at, count = (level.level,), sum(point.failed.size for point in level.samples)
     if not count:
-        return f"at {level_words(level.label)} it has no single requests that could be tested against the limits"
-    share = f"{100 * good_share(level, case.limits):.4g}% of {count} requests"
-    return (
-        f"at {level_words(level.label)} {share} meet the limits, too close to {100 * case.limits.attainment:g}% to tell"
-    )
+        return UseReason(kind=UseReasonKind.NO_REQUESTS, levels=at)
+    share, wanted = good_share(level, case.limits), case.limits.attainment
+    return UseReason(kind=UseReasonKind.TOO_CLOSE, levels=at, share=share, count=count, limit=wanted)
 
 
 def _scored(case: UseCase, entrant: Entrant, level: RankedLevel, **facts: Any) -> Score:
@@ -102,7 +116,7 @@ def _scored(case: UseCase, entrant: Entrant, level: RankedLevel, **facts: Any) -
     interval = metric_interval(case.metric, level)
     doubtful = level.verdict != "valid"
     return Score(
-        entrant=entrant, value=value, at=level.label, level=level, metric=case.metric, interval=interval, doubtful=doubtful,
+        entrant=entrant, value=value, at=level.level, level=level, metric=case.metric, interval=interval, doubtful=doubtful,
         **facts,
     )  # fmt: skip
 
@@ -123,3 +137,24 @@ def _meets(rows: Sequence[PointRow], require: Mapping[str, Mapping[str, float]])
         if not limits.get("min", -np.inf) <= float(np.mean(values)) <= limits.get("max", np.inf):
             return False
     return True
+
+
+def codes_of_mean(level: RankedLevel, entrant: Entrant) -> tuple[str, ...]:
+    """Return the warnings of a level's mean: those of its points, but not that they are wide where their mean is known as well as
+    a point has to be."""
+    ends = metric_interval(THROUGHPUT, level) if len(level.rows) > 1 and is_wide(level.doubts) else None
+    if ends is None or half_width(*ends) > _half_width_asked(entrant):
+        return level.doubts
+    return tuple(code for code in level.doubts if not is_wide([code]))
+
+
+def _half_width_asked(entrant: Entrant) -> float:
+    """Return half the width from which on the interval of a throughput is wide, as a share: what `load.until` asks, or the
+    usual one."""
+    load = mapping(mapping(entrant.manifest.get("config")).get("load"))
+    try:
+        targets = precision_targets(load.get("until"), open_loop=bool(load.get("rate")))
+    except (TypeError, ValueError):
+        # another version's, or changed by hand
+        targets = {}
+    return targets.get(THROUGHPUT, HALF_WIDTH_SHARE_MAX)

@@ -1,43 +1,55 @@
-"""What a race answers: the winner's gain over stock, what each of its settings contributes, and what is as good. Pure."""
+"""What a race says: the winner's gain over stock, what each of its settings contributes, and what is as good. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from statistics import fmean
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
 from servebench.analysis.tuning.conditions import value_at
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.tuning.results import shown_value
 from servebench.analysis.tuning.steps import Left, Phase
+from servebench.analysis.verdict.blocks import Blocks
+from servebench.analysis.verdict.model import Difference
+from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
-from servebench.util.figures import change, change_interval
 
-LEVEL = 0.05
 GRID_REPEATS = 3
-Verdict = Literal["better", "as good", "open", "stock", "none", "too little"]
+TuneVerdict = Literal["better", "as good", "open", "stock", "none", "too little"]
 """What is known of the winner: better than stock; not proven to be, and by less than half the margin in the finals or in all
 starts together; by more, but that is not proven; stock itself; nobody won; the budget was too small to compare anything with
 stock."""
-ALL: tuple[Phase, ...] = ("race", "finals", "contributions")
+
+
+class ChangeKind(StrEnum):
+    """What could lead to another answer; in brackets, which fields of a WouldChange have a value."""
+
+    OTHER_LOAD = "other_load"  # another load than these `levels`
+    HIGHER_LEVELS = "higher_levels"  # higher `levels` than the highest that was measured, which meets the SLO
+    MORE_BUDGET = "more_budget"  # more budget: `count` of `of` candidates were not tried
+    MORE_STARTS = "more_starts"  # more starts: `names` may be as good, though not in the finals
+    SMALL_GAIN = "small_gain"  # more starts: the gain is smaller than what starts differ by
+    SMALLER_VALUES = (
+        "smaller_values"  # smaller values than the smallest that was offered (`names`: the setting and its value)
+    )
+    LARGER_VALUES = "larger_values"  # larger values than the largest that was offered (`names`)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """A relative change with its 95% interval."""
+class WouldChange:
+    """One thing that could lead to another answer. `kind` says which of the other fields have a value."""
 
-    value: float
-    low: float
-    high: float
-
-    @property
-    def text(self) -> str:
-        """The change as text."""
-        return f"{change(self.value)} {change_interval(self.low, self.high)}"
+    kind: ChangeKind
+    levels: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+    count: int = 0
+    of: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +80,7 @@ class Tried:
     starts: int = 0
     blocks: int = 0
     value: float | None = None
-    from_stock: Change | None = None
+    from_stock: Difference | None = None
     figures: Figures = Figures()
     on_front: bool = False
 
@@ -80,7 +92,7 @@ class Contribution:
     key: str
     before: str
     after: str
-    gain: Change | None
+    gain: Difference | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +105,7 @@ class TuneAnswer:
     question: TuneQuestion
     levels: tuple[float, ...]
     finished: bool
-    verdict: Verdict
+    verdict: TuneVerdict
     winner: str | None
     winner_name: str
     recommended: str | None
@@ -101,7 +113,7 @@ class TuneAnswer:
     settings: Mapping[str, object]
     value: float | None
     stock_value: float | None
-    gain: Change | None
+    gain: Difference | None
     contributions: tuple[Contribution, ...]
     as_good: tuple[str, ...]
     tried: tuple[Tried, ...]
@@ -110,7 +122,7 @@ class TuneAnswer:
     budget: float
     grid: float
     space_size: int
-    would_change: tuple[str, ...]
+    would_change: tuple[WouldChange, ...]
     least_budget: float = 0.0
     void: int = 0
     points: int = 0
@@ -136,7 +148,7 @@ class TuneAnswer:
         return value / 60 if self.question.trials is None else value
 
 
-def gain_of(race: Race) -> Change | None:
+def gain_of(race: Race) -> Difference | None:
     """Return the winner's gain over stock, from the finals alone; None if one of them was not in the finals.
 
     The winner is the best of several, so the interval is that of all finalists together (Bonferroni).
@@ -144,20 +156,21 @@ def gain_of(race: Race) -> Change | None:
     if race.winner is None or race.winner == race.stock:
         return None
     rivals = max(1, len(race.finalists) - 1)
-    return change_of(race, race.winner, race.stock, ("finals",), level=LEVEL / rivals)
+    return change_of(race, race.winner, race.stock, ("finals",), confidence=1 - (1 - CONFIDENCE) / rivals)
 
 
-def change_of(race: Race, one: str, other: str, phases: Sequence[Phase], *, level: float = LEVEL) -> Change | None:
+def change_of(
+    race: Race, one: str, other: str, phases: Sequence[Phase], *, confidence: float = CONFIDENCE
+) -> Difference | None:
     """Return by how much a candidate's objective is above another's, as a share; None if one was not measured in these
     phases."""
     found = race.estimates(phases)
-    if found is None or one not in found.names or other not in found.names:
+    if found is None or not {one, other} <= set(found.names):
         return None
-    value, low, high = (math.expm1(part) for part in found.interval(one, other, level))
-    return Change(value=value, low=low, high=high)
+    return Blocks(found, one, other).difference(confidence)
 
 
-def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
+def verdict_of(race: Race, gain: Difference | None, margin: float) -> TuneVerdict:
     """Return what is known of the winner."""
     if race.winner is None:
         return "none"
@@ -170,7 +183,7 @@ def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
     if gain.low > 0:
         return "better"
     pooled = change_of(race, race.winner, race.stock, ("race", "finals"))
-    return "as good" if pooled is None or min(pooled.value, gain.value) < margin / 2 else "open"
+    return "as good" if pooled is None or min(pooled.effect, gain.effect) < margin / 2 else "open"
 
 
 def all_untried(race: Race) -> bool:
@@ -221,7 +234,7 @@ def answer_of(
         contributions=tuple(_contributions(race, candidates, stock_config)) if pick == race.winner else (),
         as_good=tuple(candidates[name].name for name in as_good(race, pick, question.margin_share)),
         tried=tuple(
-            sorted(_with_front(tried), key=lambda one: -(one.from_stock.value if one.from_stock else -math.inf))
+            sorted(_with_front(tried), key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))
         ),
         refused=tuple(refused),
         spent=race.spent,
@@ -242,7 +255,7 @@ def as_good(race: Race, pick: str | None, margin: float) -> list[str]:
     if pick is None or found is None or pick not in found.names:
         return []
     others = [name for name in found.ranking if name != pick and name not in _unfit(race)]
-    return [name for name in others if found.interval(pick, name, LEVEL)[1] < math.log1p(margin)]
+    return [name for name in others if found.interval(pick, name, 1 - CONFIDENCE)[1] < math.log1p(margin)]
 
 
 def _unfit(race: Race) -> set[str]:
@@ -323,7 +336,6 @@ def _status(race: Race, name: str) -> CandidateStatus:
 
 def _with_front(tried: Sequence[Tried]) -> list[Tried]:
     """Mark those of which no other has both more throughput and a shorter TTFT."""
-    from dataclasses import replace
 
     def beaten(one: Tried) -> bool:
         a = one.figures
@@ -363,44 +375,33 @@ def _would_change(
     *,
     levels: Sequence[float],
     spaces: Sequence[TuneSpace],
-) -> Iterator[str]:
+) -> Iterator[WouldChange]:
     """What could lead to another answer."""
-    gain = gain_of(race)
-    at = ", ".join(f"{one:g}" for one in levels)
-    yield f"another load: the objective counts at {at} only"
-    if (
-        race.rules.ladder
-        and race.winner is not None
-        and max(_values(race, race.winner), default=0) >= math.log(levels[0])
-    ):
-        yield f"higher levels: the winner meets the SLO at {levels[0]:g}, the highest that was measured"
-    untried = sum(_untried(race, name) for name in race.entrants)
-    if untried:
-        yield f"more budget: {untried} of {len(race.entrants)} candidates were not tried"
-    pick = recommended(race, question.margin_share)
+    gain, pick = gain_of(race), recommended(race, question.margin_share)
+    yield WouldChange(kind=ChangeKind.OTHER_LOAD, levels=tuple(levels))
+    own = max(_values(race, race.winner), default=0) if race.winner is not None else -math.inf
+    if race.rules.ladder and own >= math.log(levels[0]):
+        yield WouldChange(kind=ChangeKind.HIGHER_LEVELS, levels=(levels[0],))
+    if untried := sum(_untried(race, name) for name in race.entrants):
+        yield WouldChange(kind=ChangeKind.MORE_BUDGET, count=untried, of=len(race.entrants))
     cut = [name for name, left in race.left.items() if left.reason == "budget"]
-    near = [name for name in as_good(race, pick, question.margin_share) if name in cut]
-    if near:
-        names = ", ".join(candidates[name].name for name in near[:4])
-        yield f"more starts: {names} may be as good, though not in the finals"
+    if near := [candidates[name].name for name in as_good(race, pick, question.margin_share) if name in cut]:
+        yield WouldChange(kind=ChangeKind.MORE_STARTS, names=tuple(near))
     if gain is not None and gain.low <= 0:
-        yield "more starts: the gain over stock is smaller than what starts differ by"
-    if pick is not None:
-        for key, value in candidates[pick].settings.items():
-            edge = _edge(key, value, spaces)
-            if edge:
-                yield f"values beyond {short_key(key)}={value_text(value)}, the {edge} that was offered"
+        yield WouldChange(kind=ChangeKind.SMALL_GAIN)
+    for key, value in candidates[pick].settings.items() if pick is not None else ():
+        if (edge := _edge(key, value, spaces)) is not None:
+            yield WouldChange(kind=edge, names=(short_key(key), value_text(value)))
 
 
-def _edge(key: str, value: object, spaces: Sequence[TuneSpace]) -> str:
+def _edge(key: str, value: object, spaces: Sequence[TuneSpace]) -> ChangeKind | None:
     """Whether a number is the smallest or the largest value of its parameter."""
-    for space in spaces:
-        parameter = space.parameter(key)
-        numbers = [one for one in parameter.values if _number(one)] if parameter is not None else []
-        if _number(value) and len(numbers) > 2:
-            return "largest" if value == max(numbers) else "smallest" if value == min(numbers) else ""
-    return ""
+    parameter = next((found for space in spaces if (found := space.parameter(key)) is not None), None)
+    numbers = [one for one in parameter.values if _is_number(one)] if parameter is not None else []
+    if not _is_number(value) or len(numbers) < 3:
+        return None
+    return {max(numbers): ChangeKind.LARGER_VALUES, min(numbers): ChangeKind.SMALLER_VALUES}.get(value)
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

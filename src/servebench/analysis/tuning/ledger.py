@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from servebench.analysis.tuning.estimate import Estimates, MeasuredBlock, estimate
 from servebench.analysis.tuning.steps import Phase, RaceEntrant, RaceRules, Result, Step
+from servebench.analysis.verdict.blocks import Estimates, MeasuredBlock, estimate
 from servebench.util.proportions import wilson
 
 FAILED_SHARE = 0.01

@@ -28,7 +28,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from servebench.analysis.tuning.estimate import Estimates, spread_of
 from servebench.analysis.tuning.ledger import FAILED_SHARE, Ledger
 from servebench.analysis.tuning.steps import (
     BLOCKS_MAX,
@@ -41,6 +40,7 @@ from servebench.analysis.tuning.steps import (
     Result,
     Step,
 )
+from servebench.analysis.verdict.blocks import Estimates, spread_of
 from servebench.util.proportions import wilson
 
 EXPLORE = 0.6

@@ -10,59 +10,39 @@ from enum import StrEnum
 class ReasonKind(StrEnum):
     """What stands against a verdict, or makes it provisional; in brackets, which fields of a Reason have a value."""
 
-    ONE_START = "one_start"
-    """Each side has one start of its engine, which says nothing of other starts."""
-    FEW_FOR_INTERVAL = "few_for_interval"
-    """Too few requests for an interval."""
-    LEVEL_MISSING = "level_missing"
-    """A side has no such level (`side`: `baseline`, `candidate` or `both`)."""
-    METRIC_MISSING = "metric_missing"
-    """A side has no such number (`side`)."""
+    ONE_START = "one_start"  # each side has one start of its engine, which says nothing of other starts
+    FEW_FOR_INTERVAL = "few_for_interval"  # too few requests for an interval
+    LEVEL_MISSING = "level_missing"  # a side has no such level (`side`: `baseline`, `candidate` or `both`)
+    METRIC_MISSING = "metric_missing"  # a side has no such number (`side`)
     REQUESTS_MISSING = "requests_missing"
     """The numbers of a side are stored without their requests, as another tool's are (`side`)."""
-    VOID_POINT = "void_point"
-    """A point of the level is void (`codes`)."""
-    VOID_TO_REPLACE = "void_to_replace"
-    """A point of the level is void, and another start may replace it (`codes`)."""
+    VOID_POINT = "void_point"  # a point of the level is void (`codes`)
+    VOID_TO_REPLACE = "void_to_replace"  # a point of the level is void, and another start may replace it (`codes`)
     VOID_FOR_GOOD = "void_for_good"
     """A point of the level is void and is not measured again (`codes`, `needed`: the starts in which it was tried)."""
-    FEW_REQUESTS = "few_requests"
-    """A start has too few requests for the metric (`count`, `needed`)."""
-    FEW_SLICES = "few_slices"
-    """A start has too few slices of time for the metric (`count`, `needed`)."""
-    REQUESTS_FAILED = "requests_failed"
-    """More requests failed than leave the metric a finite value."""
-    WIDENED = "widened"
-    """Warnings of a known size widen the interval (`share`, `codes`)."""
-    PROVISIONAL = "provisional"
-    """Warnings of unknown size may change the result (`codes`)."""
-    INTERVAL_TOO_WIDE = "interval_too_wide"
-    """The interval leaves open whether there is a difference that matters."""
+    FEW_REQUESTS = "few_requests"  # a start has too few requests for the metric (`count`, `needed`)
+    FEW_SLICES = "few_slices"  # a start has too few slices of time for the metric (`count`, `needed`)
+    REQUESTS_FAILED = "requests_failed"  # more requests failed than leave the metric a finite value
+    WIDENED = "widened"  # warnings of a known size widen the interval (`share`, `codes`)
+    PROVISIONAL = "provisional"  # warnings of unknown size may change the result (`codes`)
+    INTERVAL_TOO_WIDE = "interval_too_wide"  # the interval leaves open whether there is a difference that matters
     MAY_BE_CHANCE = "may_be_chance"
     """The row's own interval leaves out 0, and among all rows of the comparison that may be chance."""
-    STARTS_NEEDED = "starts_needed"
-    """A study with `study.until=decided` has not decided this yet."""
-    STARTS_OF_TTFT = "starts_of_ttft"
-    """A time to the first token is looked at from `needed` starts on."""
-    NOT_DECIDING = "not_deciding"
-    """A study with `study.until=decided` does not end by this metric."""
+    STARTS_NEEDED = "starts_needed"  # a study with `study.until=decided` has not decided this yet
+    STARTS_OF_TTFT = "starts_of_ttft"  # a time to the first token is looked at from `needed` starts on
+    NOT_DECIDING = "not_deciding"  # a study with `study.until=decided` does not end by this metric
 
 
 class MethodKind(StrEnum):
     """What an interval of a difference rests on."""
 
-    WITHIN_RUN = "within_run"
-    """The requests of one start each: it says nothing of other starts."""
-    PAIRED_STARTS = "paired_starts"
-    """A paired t-test over starts that sent the same requests."""
-    STARTS = "starts"
-    """Welch's t-test over the starts of each side."""
-    EARLIER_STARTS = "earlier_starts"
-    """The spread of earlier starts of the set-ups of both sides."""
-    LOOKS = "looks"
-    """A look of `study.until=decided`, for all looks together."""
-    LOOKS_EQUAL = "looks_equal"
-    """A look that found no difference: two one-sided tests, so the interval is of 90%."""
+    WITHIN_RUN = "within_run"  # the requests of one start each: it says nothing of other starts
+    PAIRED_STARTS = "paired_starts"  # a paired t-test over starts that sent the same requests
+    STARTS = "starts"  # welch's t-test over the starts of each side
+    EARLIER_STARTS = "earlier_starts"  # the spread of earlier starts of the set-ups of both sides
+    LOOKS = "looks"  # a look of `study.until=decided`, for all looks together
+    LOOKS_EQUAL = "looks_equal"  # a look that found no difference: two one-sided tests, so the interval is of 90%
+    BLOCKS = "blocks"  # blocks of load of a tune, within starts, by generalised least squares
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from servebench.analysis.disturbance import Disturbance
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
-from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import CLIENT_ONLY
 from servebench.util.figures import short_number
-from servebench.util.spans import length
+from servebench.util.stretches import length
 from servebench.util.units import NS_PER_S
 
 NAMED_MAX = 4
 
 
-def machine_busy(point: MeasuredPoint) -> Doubt | None:
+def machine_busy(point: PointEvidence) -> Doubt | None:
     """Warn about disturbances inside the window whose time counts."""
     counted = counted_disturbances(point)
     if not counted or point.row.disturbed_s is None:
@@ -28,7 +28,7 @@ def machine_busy(point: MeasuredPoint) -> Doubt | None:
     return catalog.MACHINE_BUSY.issue(message)
 
 
-def machine_shared(point: MeasuredPoint) -> Doubt | None:
+def machine_shared(point: PointEvidence) -> Doubt | None:
     """Report disturbances whose time is left out."""
     left_out = point.row.left_out
     if not left_out:
@@ -38,24 +38,24 @@ def machine_shared(point: MeasuredPoint) -> Doubt | None:
     return catalog.MACHINE_SHARED.issue(text)
 
 
-def counted_disturbances(point: MeasuredPoint) -> list[Disturbance]:
+def counted_disturbances(point: PointEvidence) -> list[Disturbance]:
     """Return the disturbances inside the window that were not left out."""
     return [one for one in _inside(point) if one.inherent or not point.row.left_out]
 
 
-def words_of(point: MeasuredPoint, disturbances: Sequence[Disturbance]) -> str:
+def words_of(point: PointEvidence, disturbances: Sequence[Disturbance]) -> str:
     """Return who took what when, the largest disturbances first."""
     listed = sorted(disturbances, key=lambda one: (-one.amount, one.start_ns))
     more = f"; and {len(listed) - NAMED_MAX} more" if len(listed) > NAMED_MAX else ""
     return "; ".join(one.words(point.began_ns) for one in listed[:NAMED_MAX]) + more
 
 
-def _inside(point: MeasuredPoint) -> list[Disturbance]:
+def _inside(point: PointEvidence) -> list[Disturbance]:
     start, end = point.row.window_ns or (0, 0)
     return [one for one in point.disturbances if one.start_ns < end and one.end_ns > start]
 
 
-def _where(point: MeasuredPoint) -> str:
+def _where(point: PointEvidence) -> str:
     """Say which machine was judged, where it is not the engine's."""
     remote = any(one.name == "machine_cores" and one.labels == CLIENT_ONLY for one in point.readings)
     return " (on the client's machine: the engine's is another)" if remote else ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
-from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.emulation import imitated
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Doubt, Record
@@ -14,46 +14,46 @@ from servebench.util.figures import short_number, short_percent
 FAILED_SHARE_VOID = 0.5
 
 
-def errors(point: MeasuredPoint) -> Doubt | None:
+def errors(point: PointEvidence) -> Doubt | None:
     """Warn when requests failed."""
     failed = _failed(point)
     if not failed:
         return None
-    share = len(failed) / len(point.requests)
+    share = len(failed) / len(point.measured)
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.outcome for r in failed).most_common())
     # a request that was not sent because an earlier one failed only repeats that one's cause
     causes = [r for r in failed if r.outcome != "session_ended"] or failed
     messages = Counter(r.error for r in causes if r.error).most_common(1)
     most_common = f"; most common error: {messages[0][0]}" if messages else ""
     return catalog.ERRORS.issue(
-        f"{len(failed)} of {len(point.requests)} requests failed ({short_percent(share)}): {kinds}{most_common}",
+        f"{len(failed)} of {len(point.measured)} requests failed ({short_percent(share)}): {kinds}{most_common}",
         void=share >= FAILED_SHARE_VOID,
     )
 
 
-def _failed(point: MeasuredPoint) -> list[Record]:
+def _failed(point: PointEvidence) -> list[Record]:
     """Return the requests that failed, without those that we cancelled ourselves when the point was stopped."""
     stopped = point.report.stopped not in (None, StopReason.ENGINE_DIED)
     return [
-        r for r in point.requests if r.outcome not in ("ok", "abandoned") and not (r.outcome == "cancelled" and stopped)
+        r for r in point.measured if r.outcome not in ("ok", "abandoned") and not (r.outcome == "cancelled" and stopped)
     ]
 
 
-def engine_died(point: MeasuredPoint) -> Doubt | None:
+def engine_died(point: PointEvidence) -> Doubt | None:
     """Warn when the engine exited."""
     if point.report.stopped != StopReason.ENGINE_DIED:
         return None
     return catalog.ENGINE_DIED.issue(f"the engine exited after {_sent(point)} were sent")
 
 
-def worker_died(point: MeasuredPoint) -> Doubt | None:
+def worker_died(point: PointEvidence) -> Doubt | None:
     """Warn when a load worker died."""
     if point.report.stopped != StopReason.WORKER_DIED:
         return None
     return catalog.WORKER_DIED.issue(f"{point.report.error or 'a load worker died'} after {_sent(point)} were sent")
 
 
-def no_progress(point: MeasuredPoint) -> Doubt | None:
+def no_progress(point: PointEvidence) -> Doubt | None:
     """Warn when the engine was up but sent nothing."""
     if point.report.stopped != StopReason.NO_PROGRESS:
         return None
@@ -63,28 +63,28 @@ def no_progress(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def not_answering(point: MeasuredPoint) -> Doubt | None:
+def not_answering(point: PointEvidence) -> Doubt | None:
     """Warn when the server stopped answering."""
     if point.report.stopped != StopReason.NOT_ANSWERING:
         return None
     return catalog.NOT_ANSWERING.issue(f"the server stopped answering: {point.report.error}; {_sent(point)} were sent")
 
 
-def interrupted(point: MeasuredPoint) -> Doubt | None:
+def interrupted(point: PointEvidence) -> Doubt | None:
     """Warn when the user stopped the point."""
     if point.report.stopped != StopReason.INTERRUPT:
         return None
-    cancelled = sum(r.outcome == "cancelled" for r in point.requests)
+    cancelled = sum(r.outcome == "cancelled" for r in point.measured)
     return catalog.INTERRUPTED.issue(
         f"the user stopped the point after {_sent(point)} were sent; {cancelled} of them were unfinished"
     )
 
 
-def _sent(point: MeasuredPoint) -> str:
+def _sent(point: PointEvidence) -> str:
     return f"{point.report.sent} of {point.report.planned} requests"
 
 
-def cancelled_not_freed(point: MeasuredPoint) -> Doubt | None:
+def cancelled_not_freed(point: PointEvidence) -> Doubt | None:
     """Warn when the engine kept working on cancelled requests."""
     if point.row.cancelled_freed is not False:
         return None
@@ -94,7 +94,7 @@ def cancelled_not_freed(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def emulated(point: MeasuredPoint) -> Doubt | None:
+def emulated(point: PointEvidence) -> Doubt | None:
     """Mark a point of an emulated engine."""
     how = imitated([point.row.launch]) or "emulated"
     message = f"the engine was {how}: these numbers do not describe the real engine"

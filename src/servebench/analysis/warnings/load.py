@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
-from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt, Record
 from servebench.util.figures import number, rough, seconds, short_number, short_percent
@@ -42,13 +42,13 @@ CLIENT_ERROR_SHARE_MAX = 0.1
 LOOP_LAG_MS_MAX = 5.0
 
 
-def level_not_reached(point: MeasuredPoint) -> Doubt | None:
+def level_not_reached(point: PointEvidence) -> Doubt | None:
     """Warn when the requested concurrency or rate was not reached."""
     row = point.row
     level = row.concurrency
     if level is None:
         return _rate_not_reached(point)
-    if not point.requests or row.average_in_flight is None:
+    if not point.measured or row.average_in_flight is None:
         return catalog.LEVEL_NOT_REACHED.issue(
             f"no request was in flight at any time; concurrency {level} was requested",
             remedy="check the errors and engine.log: the engine accepted no request",
@@ -86,8 +86,8 @@ def _pauses_s(requests: Sequence[Record]) -> list[float]:
     return pauses
 
 
-def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
-    sent = [(r.scheduled_ns, r.sent_ns) for r in point.requests if r.sent_ns is not None]
+def _rate_not_reached(point: PointEvidence) -> Doubt | None:
+    sent = [(r.scheduled_ns, r.sent_ns) for r in point.measured if r.sent_ns is not None]
     if len(sent) < 2 or point.row.rate is None:
         return None
     planned_ns = max(scheduled for scheduled, _ in sent) - min(scheduled for scheduled, _ in sent)
@@ -101,7 +101,7 @@ def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def lock_step(point: MeasuredPoint) -> Doubt | None:
+def lock_step(point: PointEvidence) -> Doubt | None:
     """Warn when the streams ran in step."""
     share, streams, ttft_ms = point.row.lock_step, point.row.concurrency, point.row.ttft_ms_p50 or 0.0
     if share is None or streams is None or streams < LOCK_STEP_STREAMS_MIN or share < LOCK_STEP_MAX:
@@ -112,7 +112,7 @@ def lock_step(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def too_few_requests(point: MeasuredPoint) -> Doubt | None:
+def too_few_requests(point: PointEvidence) -> Doubt | None:
     """Warn when too few requests lie in the window; without any the point is void."""
     count = point.row.ttft_ms_n or 0
     if count >= REQUESTS_MIN:
@@ -127,7 +127,7 @@ def too_few_requests(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def too_short(point: MeasuredPoint) -> Doubt | None:
+def too_short(point: PointEvidence) -> Doubt | None:
     """Warn when the window is short."""
     window_s = point.row.window_s
     if window_s is not None and window_s >= WINDOW_S_SHORT:
@@ -137,7 +137,7 @@ def too_short(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def imprecise(point: MeasuredPoint) -> Doubt | None:
+def imprecise(point: PointEvidence) -> Doubt | None:
     """Warn when the throughput's interval is wide."""
     rate, low, high = (point.row.get(f"output_throughput_tok_s{end}") for end in ("", "_low", "_high"))
     if not rate or low is None or high is None or _targets(point):
@@ -151,7 +151,7 @@ def imprecise(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def not_precise(point: MeasuredPoint) -> Doubt | None:
+def not_precise(point: PointEvidence) -> Doubt | None:
     """Warn when a metric is less precise than `load.until` asks, or requests are fewer: say how precise
     each is, and what the rest would take."""
     row = point.row
@@ -187,12 +187,12 @@ def _title(column: str) -> str:
     return f"{name.upper()} {statistic}" if statistic else "throughput"
 
 
-def _targets(point: MeasuredPoint) -> dict[str, float]:
+def _targets(point: PointEvidence) -> dict[str, float]:
     """Return how precise the point has to be: then `not_precise` says what `imprecise` would."""
     return precision_targets(point.settings.load.until, open_loop=point.row.rate is not None)
 
 
-def client_bound(point: MeasuredPoint) -> Doubt | None:
+def client_bound(point: PointEvidence) -> Doubt | None:
     """Warn when the client was late, busy or inexact compared with what it measured."""
     row = point.row
     causes = []
@@ -221,7 +221,7 @@ def client_bound(point: MeasuredPoint) -> Doubt | None:
     return catalog.CLIENT_BOUND.issue(f"the client may have limited the results: {'; '.join(causes)}")
 
 
-def clock_stepped(point: MeasuredPoint) -> Doubt | None:
+def clock_stepped(point: PointEvidence) -> Doubt | None:
     """Warn when the wall clock was set during the point."""
     step_ns = point.report.clock_step_ns
     if not step_ns:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from servebench.analysis.disturbance import Disturbance
-from servebench.analysis.drift import Drift
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog, disturbed, failures, load, steadiness, timings, tokens
-from servebench.analysis.warnings.checks import MeasuredPoint
-from servebench.contracts.exchange import PhaseReport
-from servebench.contracts.point_row import PointRow
-from servebench.contracts.results import Doubt, Record
+from servebench.contracts.results import Doubt
 from servebench.contracts.settings import RunSettings
-from servebench.contracts.telemetry import Reading
 
-CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
+CHECKS: tuple[Callable[[PointEvidence], Doubt | None], ...] = (
     load.level_not_reached,
     load.lock_step,
     load.too_few_requests,
@@ -46,33 +41,10 @@ CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
 )
 
 
-def point_warnings(
-    row: PointRow,
-    records: Sequence[Record],
-    report: PhaseReport,
-    settings: RunSettings,
-    *,
-    tokenizer_exact: bool = True,
-    tokenizer_name: str = "the tokenizer",
-    drifts: Mapping[str, Drift] | None = None,
-    readings: Sequence[Reading] = (),
-    disturbances: Sequence[Disturbance] = (),
-    extra: Iterable[Doubt] = (),
-) -> tuple[Doubt, ...]:
-    """Return all warnings of a point in the order of CHECKS, then `extra`: what needs more than the point to detect. Pure.
-
-    `row` is the point's row, `records` are all its requests; those of the warm-up are ignored. `tokenizer_exact` says
-    whether prompts were sized with the served model's own tokenizer, `drifts` which metrics changed in the window, and
-    `readings` are the point's telemetry and `disturbances` what it shows of others on the machine.
-    """
-    requests = [record for record in records if record.measured]
-    fillers = [record for record in records if record.filler]
-    point = MeasuredPoint(
-        *(row, requests, report, settings, tokenizer_exact, tokenizer_name, fillers, drifts or {}, readings),
-        disturbances=disturbances,
-    )
+def point_warnings(point: PointEvidence) -> tuple[Doubt, ...]:
+    """Return all warnings of a point in the order of CHECKS. Pure."""
     found = (check(point) for check in CHECKS)
-    return (*(doubt for doubt in found if doubt is not None), *extra)
+    return tuple(doubt for doubt in found if doubt is not None)
 
 
 def wrong_gpu(settings: RunSettings, gpus: Sequence[str]) -> Doubt | None:

@@ -10,15 +10,15 @@ import numpy as np
 
 from servebench.analysis.disturbance import Disturbance
 from servebench.analysis.drift import Drift
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
-from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.analysis.warnings.disturbed import counted_disturbances, words_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import Reading
 from servebench.measure.in_flight import in_flight_at
 from servebench.util.figures import short_number, short_percent
-from servebench.util.spans import expanded, length, merged
+from servebench.util.stretches import expanded, length, merged
 from servebench.util.units import NS_PER_S
 
 KEPT_UP_MIN = 0.95
@@ -49,12 +49,12 @@ GAUGES = (
 )
 
 
-def not_stationary(point: MeasuredPoint) -> Doubt | None:
+def not_stationary(point: PointEvidence) -> Doubt | None:
     """Warn when a metric changed for good in the window, or when an open loop's queue grew."""
     shown = {name: drift for name, drift in point.drifts.items() if drift.certain}
     parts = [_changed(name, drift, point.row) for name, drift in shown.items()]
     kept_up = point.row.kept_up
-    grown_min = max(1 - KEPT_UP_MIN, QUEUE_SD_MIN / max(len(point.requests), 1) ** 0.5)
+    grown_min = max(1 - KEPT_UP_MIN, QUEUE_SD_MIN / max(len(point.measured), 1) ** 0.5)
     if kept_up is not None and 1 - kept_up > grown_min:
         parts.append(f"the queue grew: {short_percent(1 - kept_up)} of the arrivals stayed in flight or failed")
         remedy = "lower load.rate: the engine does not keep up, and latencies grow with the length of the point"
@@ -88,7 +88,7 @@ def _moment(row: PointRow, share: float) -> int:
     return round(expanded(start + round(share * (end - start - length(row.left_out))), row.left_out))
 
 
-def _causes(point: MeasuredPoint, name: str, drift: Drift) -> Iterator[tuple[str, str]]:
+def _causes(point: PointEvidence, name: str, drift: Drift) -> Iterator[tuple[str, str]]:
     """What speaks for a cause of a change, and what to do about it; nothing without evidence."""
     slower = (drift.change > 0) != (name == "throughput")
     window = point.row.window_ns
@@ -119,7 +119,7 @@ def _causes(point: MeasuredPoint, name: str, drift: Drift) -> Iterator[tuple[str
         yield "it was level from then on, as after a warm-up", f"exclude the beginning: load.warmup_s={warmup_s}"
 
 
-def _disturbers(point: MeasuredPoint, spans: Sequence[tuple[int, int]], *, slower: bool) -> list[Disturbance]:
+def _disturbers(point: PointEvidence, spans: Sequence[tuple[int, int]], *, slower: bool) -> list[Disturbance]:
     """Return the disturbances that count and took more of the time on the slower side of a change than on the other."""
     counted = counted_disturbances(point)
     before, after = (
@@ -153,9 +153,9 @@ def _cores(readings: Sequence[Reading], start_ns: int, end_ns: int) -> float | N
     return (seen[-1][1] - seen[0][1]) / ((seen[-1][0] - seen[0][0]) / NS_PER_S)
 
 
-def _in_flight(point: MeasuredPoint, start_ns: int, end_ns: int) -> float | None:
+def _in_flight(point: PointEvidence, start_ns: int, end_ns: int) -> float | None:
     """Return the mean number of requests in flight."""
-    pairs = [(r.sent_ns, r.ended_ns) for r in (*point.requests, *point.fillers) if r.sent_ns is not None]
+    pairs = [(r.sent_ns, r.ended_ns) for r in (*point.measured, *point.fillers) if r.sent_ns is not None]
     if not pairs or end_ns <= start_ns:
         return None
     spans = np.array(pairs, dtype=np.int64)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
-from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.results import Doubt, Record
 from servebench.util.figures import short_percent
 from servebench.util.units import NS_PER_MS
@@ -20,7 +20,7 @@ CLOCK_RATE_MAX = 500e-6
 """Two clocks that are kept in step run apart by at most this share (the limit of adjtime(3) and ntpd)."""
 
 
-def timings_do_not_add_up(point: MeasuredPoint) -> Doubt | None:
+def timings_do_not_add_up(point: PointEvidence) -> Doubt | None:
     """Warn when in more than 1% of the requests the residual is more than 5%, or negative beyond the clocks' error."""
     known = [(r.residual_ms, _answer_ms(r)) for r in point.ok if r.residual_ms is not None and _answer_ms(r) > 0]
     more = [(r.residual_ms or 0.0) / _answer_ms(r) for r in point.ok if _is_off(r)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
-from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.results import Doubt, Record
 from servebench.util.figures import short_percent
 
@@ -21,34 +21,38 @@ WHOLE_TOKENS_MIN = 8
 WHOLE_SHARE_MAX = 0.01
 
 
-def tokens_disagree(point: MeasuredPoint) -> Doubt | None:
+def tokens_disagree(point: PointEvidence) -> Doubt | None:
     """Warn when token counts are missing, guessed, or contradict each other."""
-    causes = [_server_count(point), _prompt_count(point) if point.tokenizer_exact else None, *_answer_counts(point.ok)]
+    causes = [
+        _server_count(point),
+        _prompt_count(point) if point.facts.tokenizer_exact else None,
+        *_answer_counts(point.ok),
+    ]
     causes = [cause for cause in causes if cause]
     return catalog.TOKENS_DISAGREE.issue("; ".join(causes)) if causes else None  # type: ignore[arg-type]
 
 
-def _server_count(point: MeasuredPoint) -> str | None:
+def _server_count(point: PointEvidence) -> str | None:
     """Compare the engine's own counter of generated tokens with its answers.
 
     Not done when a request failed: its tokens may be in one count and not in the other.
     """
     counted, received = point.row.server_generation_tokens, point.row.output_tokens_total
-    if counted is None or not received or len(point.ok) < len(point.requests):
+    if counted is None or not received or len(point.ok) < len(point.measured):
         return None
     received += sum(record.hidden_tokens or 0 for record in point.ok)
     # what fillers received before they were cancelled is known in events; llama.cpp does not count it, vLLM does
     events = sum(len(record.event_ns) for record in point.fillers)
     most = received + round(events * received / (point.row.events or 1))
     # the last token of an answer may be its end token, which some engines count and some do not
-    allowed = max(SERVER_COUNT_SHARE_MAX * received, len(point.requests) + 2 * len(point.fillers))
+    allowed = max(SERVER_COUNT_SHARE_MAX * received, len(point.measured) + 2 * len(point.fillers))
     if received - allowed <= counted <= most + allowed:
         return None
     who = "another client used it too" if counted > most else "its counter lags or counts differently"
     return f"the engine's metrics count {counted:.0f} generated tokens but its answers have {received:.0f}: {who}"
 
 
-def _prompt_count(point: MeasuredPoint) -> str | None:
+def _prompt_count(point: PointEvidence) -> str | None:
     """Compare the server's prompt lengths with the plan: longer may be the chat template, shorter cannot be."""
     most = PROMPT_TOKENS_SLACK if point.settings.workload.api == "completions" else None
     off = [
@@ -103,7 +107,7 @@ def _counts_differ(record: Record) -> bool:
     return abs(sum(record.event_tokens) - record.output_tokens) > max(1, 0.01 * record.output_tokens)
 
 
-def hidden_tokens(point: MeasuredPoint) -> Doubt | None:
+def hidden_tokens(point: PointEvidence) -> Doubt | None:
     """Warn when usage counts reasoning that was not sent."""
     hidden = [r.hidden_tokens for r in point.ok if r.hidden_tokens]
     if not hidden:
@@ -114,7 +118,7 @@ def hidden_tokens(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def short_answers(point: MeasuredPoint) -> Doubt | None:
+def short_answers(point: PointEvidence) -> Doubt | None:
     """Warn when answers do not have the exact length that the workload requests."""
     if not point.settings.workload.exact_output:
         return None
@@ -133,7 +137,7 @@ def short_answers(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def cache_contaminated(point: MeasuredPoint) -> Doubt | None:
+def cache_contaminated(point: PointEvidence) -> Doubt | None:
     """Warn when unique prompts hit the prefix cache."""
     rate = point.row.prefix_cache_hit_rate
     if point.row.workload != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(point.ok):
@@ -151,16 +155,17 @@ def _template_share(ok: list[Record]) -> float:
     return sum(max(0, counted - planned) for counted, planned in both) / total if total else 0.0
 
 
-def prompt_size_approximate(point: MeasuredPoint) -> Doubt | None:
+def prompt_size_approximate(point: PointEvidence) -> Doubt | None:
     """Warn when prompts were sized with another tokenizer than the model's."""
-    if point.tokenizer_exact:
+    if point.facts.tokenizer_exact:
         return None
     return catalog.PROMPT_SIZE_APPROXIMATE.issue(
-        f"prompts were sized with {point.tokenizer_name}, not with the served model's tokenizer: their length is approximate"
+        f"prompts were sized with {point.facts.tokenizer_name}, not with the served model's tokenizer: their length is "
+        "approximate"
     )
 
 
-def merged_events(point: MeasuredPoint) -> Doubt | None:
+def merged_events(point: PointEvidence) -> Doubt | None:
     """Warn when many events shared a read, so that their ITL is unknown."""
     events, merged = point.row.events, point.row.events_merged
     if not events or merged is None or merged <= MERGED_SHARE_MAX * events:
@@ -171,7 +176,7 @@ def merged_events(point: MeasuredPoint) -> Doubt | None:
     )
 
 
-def not_streamed(point: MeasuredPoint) -> Doubt | None:
+def not_streamed(point: PointEvidence) -> Doubt | None:
     """Warn when whole answers arrived at once."""
     long = [r for r in point.ok if (r.output_tokens or 0) >= WHOLE_TOKENS_MIN]
     whole = sum(r.first_event_ns == r.last_event_ns for r in long)

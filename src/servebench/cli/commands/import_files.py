@@ -27,8 +27,8 @@ def command(files: tuple[Path, ...], tool: str | None, outputs: Path, **names: s
 
     Files of one tool, engine and model become the load levels of one run, which is marked as foreign.
     """
+    from servebench.foreign.as_study import store_foreign
     from servebench.foreign.readers import read_foreign
-    from servebench.foreign.study import store_foreign
 
     found = [(file, read_foreign(file, tool)) for file in files]
     given = {key: value for key, value in {"tool": tool, **names}.items() if value is not None}

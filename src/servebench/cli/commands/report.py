@@ -118,7 +118,7 @@ def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
 def _as_json(data: Page, target: Path) -> str:
     """Return what the first screen of a page says, as JSON."""
     from servebench.report.export.conclusions import as_plain
-    from servebench.util.plain_json import to_json as plain_json
+    from servebench.util.plain_data import to_json as plain_json
 
     found = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.words)}
     return plain_json({**found, **as_plain(data.conclusions)})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from servebench.emulator.memory.base import Holding, KvMemory
 from servebench.emulator.text import CHARACTERS, count_tokens
-from servebench.util.text import common_prefix_length
+from servebench.util.common_prefix import common_prefix_length
 
 EVICT_PARTS = 50
 """An eviction frees at least this fraction (1 / EVICT_PARTS) of the capacity."""

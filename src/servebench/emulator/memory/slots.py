@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from servebench.emulator.memory.base import Holding, KvMemory
 from servebench.emulator.text import CHARACTERS, count_tokens
-from servebench.util.text import common_prefix_length
+from servebench.util.common_prefix import common_prefix_length
 
 
 class SlotMemory(KvMemory):

@@ -32,11 +32,11 @@ class FlagTable:
     unsupported_reasons: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a key that is no shared setting: its flag would never be written."""
+        """Raise ValueError for a key that is not a shared setting: its flag would never be written."""
         named = {*self.flags, *self.switches, *self.unsupported_reasons}
         if strange := sorted(named - set(SHARED_SETTINGS)):
             raise ValueError(
-                f"FlagTable: {', '.join(strange)}: no shared setting; these are {', '.join(SHARED_SETTINGS)}"
+                f"FlagTable: {', '.join(strange)}: not a shared setting; these are {', '.join(SHARED_SETTINGS)}"
             )
 
     def arguments(self, settings: EngineSettings) -> list[str]:

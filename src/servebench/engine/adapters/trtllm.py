@@ -29,7 +29,7 @@ from servebench.contracts.engine import (
 from servebench.contracts.limits import Limit
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.adapters import trtllm_build
-from servebench.engine.adapters.emulations import read_emulation
+from servebench.engine.adapters.engine_package import read_emulation
 from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import LONGER_STEPS, argument, engine_knobs

@@ -172,7 +172,6 @@ def _build(plan: BuildPlan, target: Path, facts: Mapping[str, Any], hints: Seque
 
 
 def _run(step: str, command: Command, plan: BuildPlan, hints: Sequence[LogHint]) -> float:
-    """Run a step and return its duration in seconds. Raises EngineError."""
     log = plan.home / "build.log"
     since = log_size(log)
     began_s = time.monotonic()

@@ -18,7 +18,7 @@ from servebench.contracts.engine import (
     ServerTimings,
 )
 from servebench.contracts.limits import Limit
-from servebench.engine.adapters.emulations import read_emulation
+from servebench.engine.adapters.engine_package import read_emulation
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable, spans_environment
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs

@@ -10,7 +10,7 @@ import httpx
 
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, Say, StopReport, root_of
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.supervisor.probe import (
+from servebench.engine.supervisor.endpoint import (
     UNAUTHORIZED,
     generate_token,
     http_error_reason,
@@ -135,7 +135,7 @@ class AttachLauncher(Launcher):
                 raise _unreachable(base_url, error) from error
             except EngineError as error:
                 if error.kind == FailureKind.UNAUTHORIZED:
-                    raise _unauthorized(base_url, settings) from error
+                    raise _unauthorized(str(error), settings) from error
                 raise
         return AttachedEngine(
             base_urls=(base_url,),
@@ -161,23 +161,26 @@ def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: st
         ) from error
 
 
-def _unauthorized(base_url: str, settings: AttachSettings) -> EngineError:
+def _unauthorized(said: str, settings: AttachSettings) -> EngineError:
     how = (
         f"the server rejects the key in {settings.api_key_env} (launch.api_key_env)"
         if settings.api_key_env
         else "export an API key and name its variable with launch.api_key_env="
     )
-    return EngineError(f"{base_url} returned 401 or 403: {how}", kind=FailureKind.UNAUTHORIZED)
+    return EngineError(f"{said}; {how}", kind=FailureKind.UNAUTHORIZED)
 
 
 def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
     reason = http_error_reason(error)
     advice = "check that the server is running and that the address is right"
+    what = f"cannot reach launch.base_url={base_url}"
+    if not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        what = f"a first request to launch.base_url={base_url} failed"
     if not isinstance(error, httpx.ConnectError) or base_url.startswith("https:"):
         advice += ", https for a server with TLS and http for one without"
     if "certificate" in reason:
         advice = "if a CA of your own issued its certificate, name it with launch.ca_file=FILE.pem (or SSL_CERT_FILE)"
-    return EngineError(f"cannot reach launch.base_url={base_url}: {reason}; {advice}", kind=FailureKind.UNREACHABLE)
+    return EngineError(f"{what}: {reason}; {advice}", kind=FailureKind.UNREACHABLE)
 
 
 def _complete_url(http: httpx.Client, base_url: str, settings: AttachSettings, say: Say) -> tuple[str, bool]:
@@ -196,7 +199,7 @@ def _complete_url(http: httpx.Client, base_url: str, settings: AttachSettings, s
             base_url = f"{base_url}/v1"
             say(f"launch.base_url: using {base_url}, where the API is")
     if status in UNAUTHORIZED:
-        raise _unauthorized(base_url, settings)
+        raise _unauthorized(f"{base_url}/models returned {status}", settings)
     return base_url, True
 
 

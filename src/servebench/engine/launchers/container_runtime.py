@@ -17,7 +17,6 @@ QUERY_TIMEOUT_S = 20.0
 
 
 def _run(*arguments: str, timeout_s: float = QUERY_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    """Run a command. Raises OSError, subprocess.TimeoutExpired."""
     env = child_environment(None, *CONTAINER_VARIABLES)
     return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
 

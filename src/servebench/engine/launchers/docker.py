@@ -18,8 +18,9 @@ from servebench.engine.launchers.docker_command import (
     publish_host,
     remote_host,
 )
-from servebench.engine.launchers.process import ANY_HOST, Container, LaunchedEngine, start, start_and_wait, unlaunchable
+from servebench.engine.launchers.process import ANY_HOST, Container, start, start_and_wait, unlaunchable
 from servebench.engine.supervisor.ports import port_problem
+from servebench.engine.supervisor.started import StartedEngine
 
 
 class DockerLauncher(Launcher):
@@ -76,13 +77,13 @@ class DockerLauncher(Launcher):
             host=remote or ANY_HOST.get(published, published), finish=(settings.runtime, "rm", "--force", name)
         )
 
-        def start_container() -> LaunchedEngine:
+        def start_container() -> StartedEngine:
             running = start(engine, context, command, log_path, container)
             running.remote = remote is not None
             running.pids = ()
             return running
 
-        def identify(running: LaunchedEngine) -> None:
+        def identify(running: StartedEngine) -> None:
             pid = None if remote else main_pid(settings.runtime, name)
             running.pids = () if pid is None else (pid,)
             running.image = image_with_id(settings.runtime, image)

@@ -163,8 +163,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection of an exporter."""
-
     protocol_version = "HTTP/1.1"
     timeout = SOCKET_TIMEOUT_S
     server: _Server

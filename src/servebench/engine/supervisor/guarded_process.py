@@ -14,7 +14,7 @@ from servebench.contracts.engine import Command
 from servebench.engine.supervisor import guard
 from servebench.util.children import HUB_TOKENS, command_environment
 from servebench.util.errors import EngineError
-from servebench.util.private import user_umask
+from servebench.util.process_privacy import user_umask
 
 START_TIMEOUT_S = 60.0
 """The guard reports in about 30 ms; a machine that is busy or swaps may need many seconds."""

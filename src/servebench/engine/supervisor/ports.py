@@ -14,7 +14,6 @@ LISTEN = "0A"
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the address. Raises OSError (socket.gaierror among them)."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)
     try:

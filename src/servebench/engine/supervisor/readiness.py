@@ -12,9 +12,9 @@ from typing import Literal
 import httpx
 
 from servebench.contracts.engine import Say, StartPhase, root_of
+from servebench.engine.supervisor.endpoint import generate_token, http_error_reason, served_models
 from servebench.engine.supervisor.logs import PhaseReader, explain_failure
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
-from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
 from servebench.engine.supervisor.started import POLL_S, StartedEngine
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError, FailureKind
@@ -106,7 +106,6 @@ class ReadinessWatcher:
         return tuple(sorted(self._phases, key=lambda phase: phase.ended_ns))
 
     def _attempt(self, step: Step, pool: ThreadPoolExecutor, http: httpx.Client) -> None:
-        """Try a step once; note the result."""
         try:
             ended_ns = self._listening() if step == "listening" else self._request(step, pool, http)
         except EngineError as error:
@@ -179,7 +178,6 @@ class ReadinessWatcher:
         return time.time_ns()
 
     def _healthy(self, http: httpx.Client) -> int:
-        """Return when the health endpoint of every address returned 200. Raises EngineError for any other status."""
         path = self._started.engine.health_path
         for base_url in self._started.base_urls:
             status = http.get(f"{root_of(base_url)}{path}").status_code

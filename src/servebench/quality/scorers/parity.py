@@ -7,8 +7,8 @@ from typing import Any
 
 from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged
 from servebench.quality.rows import OpenPromptScorer
+from servebench.util.common_prefix import common_prefix_length
 from servebench.util.errors import ConfigError
-from servebench.util.text import common_prefix_length
 
 LOGPROB_DIGITS = 6
 

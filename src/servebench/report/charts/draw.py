@@ -17,8 +17,8 @@ from servebench.report.charts.specs import colour_scales
 from servebench.store.files import replacing
 from servebench.util.bounded_file import read_bytes
 from servebench.util.cache import cache_folder
-from servebench.util.clean import clean_line
 from servebench.util.errors import StoreError
+from servebench.util.safe_text import clean_line
 
 VEGA_LITE = "6.1"
 SNIPPET = "window.vegaEmbed = vegaEmbed;"

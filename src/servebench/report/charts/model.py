@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 
 Floats = NDArray[np.float64]
@@ -27,7 +28,7 @@ class Series:
     colour: int
     rows: Sequence[PointRow]
     gpu_count: int = 0
-    latencies: Mapping[str, Mapping[str, Floats]] = field(default_factory=dict)
+    latencies: Mapping[Level, Mapping[str, Floats]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

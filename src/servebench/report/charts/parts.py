@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from servebench.analysis.time_parts import FIRST, METRICS, PARTS, REST, Metric, TimeParts
-from servebench.contracts.point_row import level_words
 from servebench.report.charts.model import Chart, ChartSet, Spec
 from servebench.report.parts import NOT_REPORTED, RunTimes, bar_name, part_text
 from servebench.util.figures import number
@@ -127,7 +126,7 @@ def _row(one: TimeParts, parts: Sequence[str]) -> dict[str, Any]:
     texts = {f"t{index}": part_text(one, part) for index, part in enumerate(parts) if part in one.parts}
     lengths = {part: round(one.shares.get(part, 0.0), 4) for part in parts}
     return {
-        "bar": f"{level_words(one.level)}, {bar_name(one)}",
+        "bar": f"{one.level.words}, {bar_name(one)}",
         "total": f"{number(one.total_ms)} ms",
         **lengths,
         **texts,
@@ -136,7 +135,7 @@ def _row(one: TimeParts, parts: Sequence[str]) -> dict[str, Any]:
 
 def _in_words(name: str, metric: Metric, found: Sequence[TimeParts]) -> str:
     bars = (
-        f"{level_words(one.level)}, {bar_name(one)}: {', '.join(f'{part} {part_text(one, part)}' for part in one.parts)}"
+        f"{one.level.words}, {bar_name(one)}: {', '.join(f'{part} {part_text(one, part)}' for part in one.parts)}"
         for one in found
     )
     return f"Where {metric} goes, {name}: {'; '.join(bars)}."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servebench.contracts.point_row import level_words
+from servebench.contracts.level import Level
 from servebench.contracts.results import QualitySummary
 from servebench.report.charts.model import Chart, ChartSet, Series, Spec
 from servebench.report.charts.specs import COLOURS, HEIGHT, VISIBLE, lines
@@ -44,7 +44,7 @@ class Timeline:
     """One point over time. `disturbed` says when others took the machine, in seconds, and who."""
 
     run: str
-    level: str
+    level: Level
     spans: Sequence[RequestSpan]
     panels: Sequence[Panel] = ()
     window: tuple[float, float] | None = None
@@ -95,7 +95,7 @@ def timeline(found: Timeline) -> ChartSet | None:
         )
     note = "Grey: the measurement window." + (" Red: others took the machine." if found.disturbed else "")
     name = f"timeline_{found.run}_{found.level}"
-    return ChartSet(name=name, title=f"{found.run}, {level_words(found.level)}", charts=charts, note=note, wide=True)
+    return ChartSet(name=name, title=f"{found.run}, {found.level.words}", charts=charts, note=note, wide=True)
 
 
 def _ground(found: Timeline, x: Spec) -> list[Spec]:
@@ -171,7 +171,7 @@ def _line(rows: list[dict[str, float]], x: Spec, title: str, *, last: bool) -> S
 
 def _in_words(found: Timeline) -> str:
     failed = sum(span.failed for span in found.spans)
-    whole = f"Requests of {found.run} at {level_words(found.level)} over time: {len(found.spans)}, {failed} failed."
+    whole = f"Requests of {found.run} at {found.level.words} over time: {len(found.spans)}, {failed} failed."
     return " ".join(
         [whole, *(f"Disturbed from {low:.1f} to {high:.1f} s: {who}." for low, high, who in found.disturbed)]
     )

@@ -13,7 +13,8 @@ import numpy as np
 
 from servebench.analysis.estimate import estimate_level, mean_of
 from servebench.analysis.statistics import is_weak_percentile, values_needed
-from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
 from servebench.report.trust import point_trust, reason_of_code
 from servebench.util.figures import number, rough, with_interval
@@ -333,7 +334,7 @@ def tradeoff(series: Sequence[Series]) -> ChartSet | None:
 LATENCIES = {f"{one.name}_ms": one.axis for one in METRICS if one.name in ("ttft", "itl", "e2e")}
 
 
-def distributions(series: Sequence[Series], at: str) -> ChartSet | None:
+def distributions(series: Sequence[Series], at: Level) -> ChartSet | None:
     """Return the cumulative distributions of the latencies of one load level; None without values."""
     charts = []
     for panel, own in panels_of(series).items():
@@ -353,7 +354,7 @@ def distributions(series: Sequence[Series], at: str) -> ChartSet | None:
                         words=_medians(rows, axis),
                     )
                 )
-    note = f"The share of requests (for ITL: of gaps) that took no longer, at {level_words(at)}."
+    note = f"The share of requests (for ITL: of gaps) that took no longer, at {at.words}."
     return ChartSet(name="distributions", title="Latency distributions", charts=charts, note=note) if charts else None
 
 

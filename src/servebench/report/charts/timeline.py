@@ -111,7 +111,7 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     disturbances.sort(key=lambda one: -one.amount)
     return Timeline(
         run=name,
-        level=row.level_label,
+        level=row.level,
         spans=spans,
         panels=[in_flight(own, start, end), *panels_of(run.telemetry, start, end)],
         window=((from_ns - start) / NS_PER_S, (to_ns - start) / NS_PER_S),

@@ -35,7 +35,7 @@ def gains_spec(tried: Sequence[Tried]) -> Spec | None:
     values = [
         {
             "name": one.name,
-            "value": 100 * one.from_stock.value,
+            "value": 100 * one.from_stock.effect,
             "low": 100 * one.from_stock.low,
             "high": 100 * one.from_stock.high,
         }

@@ -38,7 +38,7 @@ from servebench.report.screens.first_screen import first_screen
 from servebench.report.screens.limits import limit_blocks
 from servebench.report.screens.results import CHARTS_NOTE, times_blocks
 from servebench.store import studies as read
-from servebench.util.clean import clean_csv, clean_line
+from servebench.util.safe_text import clean_csv, clean_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,7 +223,7 @@ def best_points(points: pd.DataFrame) -> pd.DataFrame:
         best = best_level(rows) or best_level(replace(row, verdict="doubtful") for row in rows)
         if best is None:
             continue
-        alike = [index for index, row in enumerate(rows) if row.level_label == best.level]
+        alike = [index for index, row in enumerate(rows) if row.level == best.level]
         counted = [index for index in alike if rows[index].verdict != "void"] or alike
         shown = next((index for index in counted if rows[index].verdict != "valid"), counted[-1])
         averaged = [one.name for one in columns_shown("dashboard") if one.name in own]

@@ -1,17 +1,35 @@
 """Comparisons as plain data, and as JUnit XML for a pipeline."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from typing import Any
 from xml.etree import ElementTree
 
-from servebench.analysis.comparison.model import ComparisonRow
 from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
+from servebench.analysis.verdict.model import ComparisonRow
+from servebench.report.export.plain import plain
 from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
-from servebench.util.clean import clean_xml
+from servebench.util.safe_text import clean_xml
+
+ROW_KEYS = (
+    *(
+        "level",
+        "metric",
+        "baseline",
+        "candidate",
+        "effect",
+        "low",
+        "high",
+        "p",
+        "p_corrected",
+        "result",
+        "bound",
+        "method",
+    ),
+    *("reasons", "competes", "widened", "level_missing"),
+)
 
 
 def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
@@ -26,7 +44,7 @@ def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
         "margin": comparison.margin,
         "bound": comparison.bound,
         "rows": [row_as_plain(row) for row in comparison.rows],
-        "unequal": [asdict(one) for one in comparison.unequal],
+        "unequal": [plain(one) for one in comparison.unequal],
         "quality": [_agreement_dict(one) for one in found.agreements],
         "parity": [_parity_dict(one) for one in found.parities],
     }
@@ -34,19 +52,19 @@ def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
 
 def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
     """Return a row as plain data."""
-    plain = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in ("doubts", "starts")}
-    plain["metric"] = row.metric.name
     known = row.starts
-    plain["starts"] = None if known is None else [int(known.baseline.size), int(known.candidate.size)]
-    plain["method"] = row.method.kind if row.method is not None else None
-    plain["paired"] = row.paired
-    plain["reasons"] = [asdict(one) for one in row.reasons]
-    plain["why"] = text_of(row.reasons)
-    return plain
+    found = {name: getattr(row, name) for name in ROW_KEYS} | {
+        "metric": row.metric.name,
+        "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
+        "method": row.method.kind if row.method is not None else None,
+        "paired": row.paired,
+        "why": text_of(row.reasons),
+    }
+    return {name: plain(value) for name, value in found.items()}
 
 
 def _agreement_dict(one: Agreement) -> dict[str, Any]:
-    compared = asdict(one.comparison) if one.comparison is not None else {}
+    compared = plain(one.comparison) if one.comparison is not None else {}
     return {
         "benchmark": one.benchmark,
         "at": one.at,
@@ -61,7 +79,7 @@ def _agreement_dict(one: Agreement) -> dict[str, Any]:
 def _parity_dict(one: Parity) -> dict[str, Any]:
     return {
         **{name: getattr(one, name) for name in ("at", "finding", "sentence", "p_value", "n_needed")},
-        **{name: asdict(getattr(one, name)) for name in ("across", "own_first", "own_second")},
+        **{name: plain(getattr(one, name)) for name in ("across", "own_first", "own_second")},
     }
 
 

@@ -6,20 +6,29 @@ docs/decide.md has the keys. A later version may add keys; one that takes a key 
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from servebench.analysis.answer.model import Answer, WorkloadAnswer
-from servebench.analysis.comparison.decisions import PairDecision
+from servebench.analysis.answer.model import Answer, LevelLead, WorkloadAnswer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.analysis.verdict.looks import starts_needed
+from servebench.analysis.verdict.model import Comparison
 from servebench.report.export.comparison import comparison_as_plain, row_as_plain
+from servebench.report.export.plain import plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
-from servebench.util.plain_json import to_json as plain_json
+from servebench.report.wording.decisions import word_of
+from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text
+from servebench.util.plain_data import to_json as plain_json
 
-SCHEMA_VERSION = 2
-"""1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values."""
+SCHEMA_VERSION = 3
+"""1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values. 2 called the best
+run of a level `leader`, and that of a use `winner`."""
+LEAD_KEYS = (
+    *("level", "best", "rival", "size", "low", "high", "clear", "bound", "over_starts", "certain", "verdict", "tied"),
+    *("unequal", "codes", "unequal_rival", "within", "behind", "by_earlier"),
+)
 
 
 def to_json(found: Conclusions) -> str:
@@ -45,13 +54,14 @@ def as_plain(found: Conclusions | None) -> dict[str, Any]:
 
 def _answer(answer: Answer) -> dict[str, Any]:
     """An answer: values, and beside them the text that screens show."""
-    rest = asdict(replace(answer, comparisons=(), workloads=()))
+    rest = plain(replace(answer, comparisons=(), workloads=()))
     del rest["comparisons"]
-    return rest | {
+    return {
+        **rest,
         "workloads": [_workload(one) for one in answer.workloads],
-        "failures": [asdict(one) | {"text": failure_text(one)} for one in answer.failures],
-        "caveats": [asdict(one) | {"text": caveat_text(one)} for one in answer.caveats],
-        "next_steps": [asdict(one) | {"why": purpose_text(one)} for one in answer.next_steps],
+        "failures": [plain(one) | {"text": failure_text(one)} for one in answer.failures],
+        "caveats": [plain(one) | {"text": caveat_text(one)} for one in answer.caveats],
+        "next_steps": [plain(one) | {"why": purpose_text(one)} for one in answer.next_steps],
     }
 
 
@@ -59,8 +69,24 @@ def _workload(one: WorkloadAnswer) -> dict[str, Any]:
     others = [
         {"baseline": other.baseline, "candidate": other.candidate, **row_as_plain(other.row)} for other in one.others
     ]
-    plain = asdict(replace(one, others=()))
-    return plain | {"others": others, "title": title_of(one), "sentence": sentence_of(one)}
+    return {
+        **plain(replace(one, leads=(), others=())),
+        "leads": [_lead(lead) for lead in one.leads],
+        "others": others,
+        "title": title_of(one),
+        "sentence": sentence_of(one),
+    }
+
+
+def _lead(lead: LevelLead) -> dict[str, Any]:
+    renamed = {
+        "best": lead.best,
+        "rival": lead.rival.label,
+        "bound": lead.rival.bound,
+        "over_starts": lead.rival.tested,
+        "unequal_rival": bool(lead.rival.unequal),
+    }
+    return {name: plain(renamed[name] if name in renamed else getattr(lead, name)) for name in LEAD_KEYS}
 
 
 def _decision(found: StudyDecision) -> dict[str, Any]:
@@ -73,13 +99,14 @@ def _decision(found: StudyDecision) -> dict[str, Any]:
     }
 
 
-def _pair(pair: PairDecision) -> dict[str, Any]:
+def _pair(pair: Comparison) -> dict[str, Any]:
+    baseline, candidate = pair.ids
     return {
-        "baseline": pair.baseline,
-        "candidate": pair.candidate,
+        "baseline": baseline,
+        "candidate": candidate,
         "margin": pair.margin,
-        "levels": pair.levels,
-        "starts_needed": {level: pair.starts_needed(level) for level in pair.open_levels},
+        "levels": {str(level): word_of(verdict) for level, verdict in pair.levels.items()},
+        "starts_needed": {str(level): starts_needed(pair, level) for level in pair.open_levels},
     }
 
 
@@ -93,29 +120,30 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
         "title": found.use_case.title,
         "group": found.group,
         "outcome": found.outcome,
-        "winner": _run_of(found.winner) if found.winner else None,
+        "best": _run_of(found.best) if found.best else None,
         "metric": found.use_case.metric,
         "unit": found.use_case.unit,
         "lead": found.lead,
-        "lead_low": found.lead_low,
-        "lead_high": found.lead_high,
+        "lead_low": found.interval[0] if found.interval else None,
+        "lead_high": found.interval[1] if found.interval else None,
         "rival": found.rival or None,
-        "why": found.why,
+        "why": reason_text(found.why),
         "trust": found.trust,
-        "trust_why": found.trust_why,
+        "trust_why": reservations_text(found),
+        "reasons": [one.kind for one in found.reservations],
         "ranking": [
             {
                 "run": _run_of(score),
                 "label": score.entrant.name,
                 "value": score.value,
                 "interval": list(score.interval) if score.interval else None,
-                "at": score.at or None,
-                "slo_point": score.slo_at,
+                "at": plain(score.at),
+                "slo_point": plain(score.slo_at),
                 "doubtful": score.doubtful,
             }
             for score in found.ranking
         ],
-        "missing": [asdict(one) for one in found.missing],
-        "would_change": list(found.changes),
-        "quality": list(found.quality),
+        "missing": [{"name": one.name, "why": reason_text(one.why)} for one in found.missing],
+        "would_change": [reason_text(one) for one in found.changes],
+        "quality": [quality_text(one) for one in found.quality],
     }

@@ -12,8 +12,8 @@ from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.store.tables import csv_cell
-from servebench.util.clean import clean_csv
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
+from servebench.util.safe_text import clean_csv
 
 LLM_D_VERSION = "0.2.1"
 STATISTICS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
@@ -118,7 +118,7 @@ def _llm_d(run: RunData, row: PointRow, stage: int) -> dict[str, Any]:
                 "end": _stamp(row.window_end_ns),
                 "duration": None if row.window_s is None else f"PT{row.window_s:.6f}S",
             },
-            "description": f"{run.title}, load {row.level_label}: {row.verdict}",
+            "description": f"{run.title}, load {row.level}: {row.verdict}",
             "keywords": [str(word) for word in (row.verdict, *row.doubts) if word],
         },
         "scenario": {"stack": [_engine(run, row)], "load": _load(run, row, stage, load)},

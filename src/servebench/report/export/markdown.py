@@ -1,11 +1,10 @@
 """Blocks as Markdown, for pull requests and chat."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from servebench.report.blocks import Block, Command, Gap, Heading, Items, Line, Table, plain
-from servebench.util import markdown
-from servebench.util.clean import clean_markdown, markdown_code
+from servebench.util.safe_text import clean_markdown, markdown_code
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
@@ -23,13 +22,23 @@ def to_markdown(blocks: Iterable[Block]) -> str:
                 head = [clean_markdown(one.title) for one in block.columns]
                 left = [index for index, one in enumerate(block.columns) if one.left]
                 cells = [[_inline(cell) for cell in cells] for cells in block.rows]
-                lines.append("\n".join(markdown.table(head, cells, left=left, escaped=True)))
+                lines.append("\n".join(table(head, cells, left=left, escaped=True)))
             case Command():
                 reason = f" ({clean_markdown(block.reason)})" if block.reason else ""
                 lines.append(f"{clean_markdown(block.kind)}: {markdown_code(block.command)}{reason}")
             case Gap():
                 pass
     return "\n\n".join(filter(None, lines)) + "\n"
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, left: Sequence[int] = (0,), escaped: bool = False
+) -> list[str]:
+    """Return the lines of a table. Columns in `left` are aligned left, others right. Cells are escaped unless they are Markdown
+    that is `escaped` already."""
+    rule = "|".join("---" if index in left else "---:" for index in range(len(head)))
+    body = (f"| {' | '.join(str(cell) if escaped else clean_markdown(cell) for cell in row)} |" for row in rows)
+    return [f"| {' | '.join(head)} |", f"|{rule}|", *body]
 
 
 def _inline(line: Line) -> str:

@@ -1,5 +1,6 @@
 """Collects what the HTML report of a run or study shows."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import quality_agreements, quality_summaries, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, measured_rows, request_metrics
@@ -120,7 +122,7 @@ def quality_rows(run: RunData, name: str) -> list[QualityRow]:
 def run_page(run: RunData, label: RunLabel) -> RunPage:
     """Return a run with its rows, and the latencies of its requests by level."""
     rows = run.point_rows
-    latencies: dict[str, dict[str, Any]] = {}
+    latencies: dict[Level, dict[str, Any]] = {}
     try:
         requests = run.requests
     except StoreError:
@@ -128,12 +130,12 @@ def run_page(run: RunData, label: RunLabel) -> RunPage:
     if requests is not None and not requests.empty:
         metrics = request_metrics(requests)
         for row in rows:
-            if row.window_ns is None or row.verdict == "void" or row.level_label in latencies:
+            if row.window_ns is None or row.verdict == "void" or row.level in latencies:
                 continue
             inside = in_window(metrics[metrics["point"] == row.point], *row.window_ns, row.left_out)
             ok = inside[inside["ok"]]
             own = requests[(requests["point"] == row.point) & requests["request_id"].isin(ok["request_id"])]
-            latencies[row.level_label] = {
+            latencies[row.level] = {
                 "ttft_ms": ok["ttft_ms"].dropna().to_numpy(dtype=np.float64),
                 "e2e_ms": ok["e2e_ms"].dropna().to_numpy(dtype=np.float64),
                 "itl_ms": gaps_ms(measured_rows(own)),
@@ -142,7 +144,7 @@ def run_page(run: RunData, label: RunLabel) -> RunPage:
 
 
 def series_of(
-    run: RunData, label: RunLabel, rows: Sequence[PointRow], latencies: Mapping[str, Mapping[str, Any]] | None = None
+    run: RunData, label: RunLabel, rows: Sequence[PointRow], latencies: Mapping[Level, Mapping[str, Any]] | None = None
 ) -> Series:
     """Return a run as charts show it."""
     gpus = int(mapping(run.config.get("gpu")).get("count") or 0)
@@ -156,11 +158,7 @@ def series_of(
     )
 
 
-def common_level(pages: Sequence[RunPage]) -> str | None:
+def common_level(pages: Sequence[RunPage]) -> Level | None:
     """Return the highest load level among those that most runs have latencies for."""
-    counts: dict[str, tuple[int, float]] = {}
-    for one in pages:
-        for label in one.series.latencies:
-            load = float(label.removesuffix("/s"))
-            counts[label] = (counts.get(label, (0, load))[0] + 1, load)
-    return max(counts, key=lambda label: counts[label]) if counts else None
+    counts = Counter(level for one in pages for level in one.series.latencies)
+    return max(counts, key=lambda level: (counts[level], level), default=None)

@@ -22,7 +22,7 @@ from servebench.report.screens import conclusions, results
 from servebench.report.screens.first_screen import first_screen
 from servebench.report.screens.page import Page
 from servebench.report.screens.tuning import tune_page_blocks
-from servebench.util.clean import clean_html
+from servebench.util.safe_text import clean_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -15,7 +15,7 @@ from servebench.analysis.answer.model import (
     labels_of_unequal,
 )
 from servebench.analysis.warnings.catalog import type_of
-from servebench.contracts.point_row import level_words
+from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Column, Command, Heading, Line, Span, Table, row
 from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
@@ -120,9 +120,7 @@ def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
 def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
     """A column for each run, a row for each level."""
     columns = [Column(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
-    rows = [
-        row(level_words(level), *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels
-    ]
+    rows = [row(level.words, *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels]
     rows.append(row("trust", *(_trust(column, marks) for column in one.columns)))
     return Table([Column("tok/s", left=True), *columns], rows)
 
@@ -130,7 +128,7 @@ def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
 def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
     """A column for each level, a row for each run, whose label has so much room."""
     columns = [Column("tok/s", left=True, wrap=True, width_max=room)]
-    columns += [Column(level_words(level)) for level in one.levels]
+    columns += [Column(level.words) for level in one.levels]
     rows = [
         row(column.label, *(_cell(column.cells.get(level)) for level in one.levels), _trust(column, marks))
         for column in one.columns
@@ -147,7 +145,7 @@ def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) 
         for index, (level, cell) in enumerate(column.cells.items()):
             run = [column.label if index == 0 else ""] if with_runs else []
             trust = _trust_of({level: cell}, marks)
-            rows.append(row(*run, level_words(level), _cell(cell), number(cell.ttft_ms), trust))
+            rows.append(row(*run, level.words, _cell(cell), number(cell.ttft_ms), trust))
         if not column.cells and with_runs:
             rows.append(row(column.label, MISSING, MISSING, MISSING, column.status))
     return Table(columns, rows)
@@ -168,11 +166,11 @@ def _trust(column: AnswerColumn, marks: dict[str, str]) -> Line:
     return Line.of(column.status, tone="bad" if column.status != "finished" else "dim")
 
 
-def _trust_of(cells: Mapping[str, AnswerCell], marks: dict[str, str]) -> Line:
+def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
     """How far the points of some levels may be trusted, worst first, with the footnotes of their warnings: `doubtful at 16 [a]`.
 
     The levels are named where they are not all of one kind; what is not named is valid."""
-    kinds: dict[tuple[str, bool], dict[str, AnswerCell]] = {}
+    kinds: dict[tuple[str, bool], dict[Level, AnswerCell]] = {}
     for level, cell in cells.items():
         kinds.setdefault((cell.verdict, cell.wide and cell.verdict != "void"), {})[level] = cell
     if len(kinds) > 1:
@@ -181,7 +179,7 @@ def _trust_of(cells: Mapping[str, AnswerCell], marks: dict[str, str]) -> Line:
     parts = []
     for kind in worst:
         own = kinds[kind]
-        at = f" at {', '.join(level_words(level, short=True) for level in own)}" if len(own) < len(cells) else ""
+        at = f" at {', '.join(level.number for level in own)}" if len(own) < len(cells) else ""
         codes = {code for cell in own.values() for code in cell.codes}
         notes = ",".join(mark for code, mark in marks.items() if code in codes)
         verdict, wide = kind

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from servebench.analysis.answer import Answer
-from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.gate import Gate
 from servebench.analysis.run_comparison import RunComparison
+from servebench.analysis.verdict.model import Comparison
 from servebench.report.blocks import Block, Column, Fold, Heading, Label, Line, Span, Table, row
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.wording.comparison import (

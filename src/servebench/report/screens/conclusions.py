@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.warnings.catalog import explain
-from servebench.contracts.point_row import level_words
+from servebench.contracts.level import Level
 from servebench.contracts.stored import mapping
 from servebench.report.blocks import Block, Command, Fold, Heading, Label, Line, Span, Verbatim, items, table
 from servebench.report.screens.comparison import comparison_blocks
@@ -65,7 +65,7 @@ def warnings(data: Page) -> Iterator[Block]:
 
 def limits(data: Page) -> Iterator[Block]:
     """Yield what limits each run at each load, on what evidence, and what to try."""
-    levels: dict[tuple[str, ...], list[str]] = {}
+    levels: dict[tuple[str, ...], list[Level]] = {}
     for run, one in data.findings:
         evidence = "; ".join(fact_text(fact) for fact in one.evidence)
         proposals = "; ".join(f"{proposal.action} (may cost: {proposal.cost})" for proposal in one.proposals)
@@ -83,18 +83,24 @@ def limits(data: Page) -> Iterator[Block]:
         )
 
 
-def _levels_in_words(levels: Sequence[str]) -> str:
+def _levels_in_words(levels: Sequence[Level]) -> str:
     """Return load levels with one unit: `1, 4 and 16 users`."""
     *first, last = levels
-    more = f"{', '.join(level_words(level, short=True) for level in first)} and " if first else ""
-    return more + level_words(last)
+    more = f"{', '.join(level.number for level in first)} and " if first else ""
+    return more + last.words
 
 
 def published(data: Page) -> Iterator[Block]:
     """Yield the published numbers for the same setup."""
     rows = [
         [
-            *(one.run, one.level, one.metric, f"{number(one.own)} {one.unit}", f"{number(one.published)} {one.unit}"),
+            *(
+                one.run,
+                str(one.level),
+                one.metric,
+                f"{number(one.own)} {one.unit}",
+                f"{number(one.published)} {one.unit}",
+            ),
             change(one.difference),
             f"{one.source}; {one.note}" if one.note else one.source,
         ]

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from servebench.analysis.answer.model import Purpose
 from servebench.analysis.recommendation.model import Recommendation, Score
-from servebench.analysis.recommendation.values import codes_of_mean
-from servebench.contracts.point_row import level_words
+from servebench.analysis.recommendation.scores import codes_of_mean
 from servebench.report.blocks import Block, Column, Command, Fold, Label, Line, Sides, Span, Table, Verbatim, items
 from servebench.report.charts.specs import legend_of
 from servebench.report.screens.page import Page
@@ -13,7 +12,7 @@ from servebench.report.screens.recommendation import TONES, recommendation_block
 from servebench.report.screens.trust import progress, trust_blocks
 from servebench.report.trust import point_trust, reason_of_code
 from servebench.report.wording.answer import sentence_of, step_reason, title_of
-from servebench.report.wording.recommendation import lead_text
+from servebench.report.wording.recommendation import best_word, lead_text, outcome_text, reason_text, reservations_text
 from servebench.util.figures import MISSING, number
 
 NAMED_MAX = 4
@@ -45,7 +44,7 @@ def first_screen(data: Page) -> Iterator[Block]:
     if measured:
         every = list(recommendation_blocks(measured))
         yield Fold("each use: ranking, and what would change it", every, screen=True)
-    if missing := {one.use_case.title: one.why for one in data.answers if one not in measured}:
+    if missing := {one.use_case.title: reason_text(one.why) for one in data.answers if one not in measured}:
         reasons = items(f"{use}: {why}" for use, why in missing.items())
         yield Fold(f"Not measured: {', '.join(missing)}.", [reasons], screen=True)
 
@@ -96,19 +95,19 @@ def use_label(found: Recommendation) -> Label:
             word, why = point_trust(level.verdict, codes_of_mean(level, found.ranking[0].entrant))
             tone = "good" if level.verdict == "valid" else "bad" if level.verdict == "void" else "warn"
         return Label(word, tone, "; ".join(map(reason_of_code, why)))
-    known = found.outcome == "winner"
-    return Label(found.trust if known else found.words, TONES[found.trust], found.trust_why)
+    known = found.outcome == "best"
+    return Label(found.trust if known else outcome_text(found), TONES[found.trust], reservations_text(found))
 
 
 def _use_cell(name: str, score: Score | None, found: Recommendation) -> Line:
     """The score of a series; with its lead if it is the best, or why there is none."""
     if score is None:
-        why = next((one.why for one in found.missing if one.name == name), "")
+        why = next((reason_text(one.why) for one in found.missing if one.name == name), "")
         return Line.of(MISSING, Span(f" {why}" if why else "", "small"))
     first = score is found.ranking[0] and len(found.ranking) > 1
     lead = lead_text(found) if first and found.outcome != "one start each" else ""
-    note = ", ".join(filter(None, (lead, f"at {level_words(score.at)}" if score.at else "", _doubt(score))))
-    best = found.best if first else ""
+    note = ", ".join(filter(None, (lead, f"at {score.at.words}" if score.at else "", _doubt(score))))
+    best = best_word(found) if first else ""
     label: list[str | Span] = [" ", Label(best, "good" if found.trust == "clear" else "warn")] if best else []
     value = Span(f"{number(score.value)} {found.use_case.unit}", "strong" if best else "")
     return Line.of(value, *label, Span(f" {note}" if note else "", "small"))

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from servebench.analysis.limits import LimitFinding
-from servebench.contracts.point_row import level_words
 from servebench.report.blocks import Block, Line
 from servebench.report.wording.limits import fact_text
 
@@ -11,7 +10,7 @@ from servebench.report.wording.limits import fact_text
 def limit_blocks(found: Sequence[LimitFinding], *, verbose: bool = False) -> Iterator[Block]:
     """Yield the finding of each level and what to try first; `verbose` adds the evidence and everything to try."""
     for one in found:
-        yield Line.of(f"limit at {level_words(one.level)}: {one.statement}")
+        yield Line.of(f"limit at {one.level.words}: {one.statement}")
         if verbose:
             yield from (Line.of(fact_text(fact), indent=2) for fact in one.evidence)
         for proposal in one.proposals[: None if verbose else 1]:

@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servebench.analysis.answer import Answer
-from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding
 from servebench.analysis.published import PublishedNumber
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import RunLabel
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.charts.model import Series
@@ -54,7 +55,7 @@ class Page:
     quality: Sequence[QualityRow] = ()
     published: Sequence[PublishedNumber] = ()
     faults: Sequence[str] = ()
-    distribution_at: str | None = None
+    distribution_at: Level | None = None
     repeats: Sequence[tuple[str, RepeatSummary]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     with_earlier: bool = True

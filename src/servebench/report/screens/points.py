@@ -8,7 +8,8 @@ from typing import Literal
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.statistics import is_weak_percentile, missing_interval, values_needed
 from servebench.contracts.columns import SHARE
-from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown, level_words
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
 from servebench.report.blocks import Block, Column, Heading, Items, Label, Line, Table, items, row
 from servebench.report.content import shares_prefixes
@@ -35,7 +36,7 @@ def point_line(point: Point) -> str:
     """Return a point in one line."""
     row = point.row
     return (
-        f"{'rate' if row.rate is not None else 'concurrency'} {row.level_label}: "
+        f"{'rate' if row.rate is not None else 'concurrency'} {row.level}: "
         f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
         f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
     )
@@ -86,7 +87,7 @@ def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *,
     rows = [
         row(
             *([run] if runs else []),
-            one.level_label if narrow else level_words(one.level_label),
+            str(one.level) if narrow else one.level.words,
             *([str(one.repeat)] if repeats else []),
             *(cell_text(one, name) for name in names),
             trust_label(one),
@@ -111,7 +112,7 @@ def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> It
     levels: dict[str, list[str]] = {}
     for one in rows if screen != "report" else ():
         if (why := missing_interval(one, "output_throughput_tok_s")) is not None:
-            levels.setdefault(why, []).append(one.level_label)
+            levels.setdefault(why, []).append(str(one.level))
     yield from (f"no ± at {', '.join(dict.fromkeys(labels))}: {why}" for why, labels in levels.items())
 
 
@@ -129,7 +130,7 @@ def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") 
         for at, metrics in one.levels.items():
             count = str(max(metric.count for metric in metrics.values()))
             cells = (metrics[name].text if name in metrics else MISSING for name in titles)
-            rows.append(row(*([run] if several else []), at, count, *cells))
+            rows.append(row(*([run] if several else []), str(at), count, *cells))
     if title:
         yield Heading(title)
     yield Table(columns, rows, ruled=True, caption="Over repeats")
@@ -142,7 +143,7 @@ def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") 
 def warning_items(points: Iterable[Point]) -> Items:
     """Return each warning once, with its levels, cause and remedy."""
     every = list(points)
-    counts = Counter(point.row.level_label for point in every)
+    counts = Counter(point.row.level for point in every)
     found: dict[str, list[tuple[PointRow, Doubt]]] = {}
     for point in every:
         for doubt in point.doubts:
@@ -150,24 +151,24 @@ def warning_items(points: Iterable[Point]) -> Items:
     return items(_warning_line(code, doubts, counts) for code, doubts in found.items())
 
 
-def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: Mapping[str, int]) -> str:
+def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: Mapping[Level, int]) -> str:
     """A warning with its levels, which have `counts` points; it names the point of its figures where they differ."""
-    levels = list(dict.fromkeys(row.level_label for row, _ in doubts))
+    levels = list(dict.fromkeys(row.level for row, _ in doubts))
     first_row, first = doubts[0]
     differ = len({doubt.message for _, doubt in doubts}) > 1
-    one_of_several = counts[first_row.level_label] > 1 and (differ or len(doubts) == 1)
+    one_of_several = counts[first_row.level] > 1 and (differ or len(doubts) == 1)
     repeat = f", repeat {first_row.repeat}" if one_of_several else ""
-    begin = f"at {first_row.level_label}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
-    return f"{code} (at {', '.join(levels)}): {begin}{first.message}; {first.remedy}"
+    begin = f"at {first_row.level}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
+    return f"{code} (at {', '.join(map(str, levels))}): {begin}{first.message}; {first.remedy}"
 
 
 def failure_items(points: Iterable[Point]) -> Items:
     """Return the latencies including failed requests, for the points that have any."""
     every = [point.row for point in points]
-    counts = Counter(row.level_label for row in every)
+    counts = Counter(row.level for row in every)
     return items(
-        f"latency including failed requests as infinite (at {row.level_label}"
-        f"{f', repeat {row.repeat}' if counts[row.level_label] > 1 else ''}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
+        f"latency including failed requests as infinite (at {row.level}"
+        f"{f', repeat {row.repeat}' if counts[row.level] > 1 else ''}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
         f"p99 {cell_text(row, 'ttft_ms_p99_all')} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, "
         f"p99 {cell_text(row, 'e2e_ms_p99_all')} ms"
         for row in every

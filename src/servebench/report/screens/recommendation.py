@@ -6,10 +6,13 @@ from servebench.analysis.recommendation.model import Recommendation
 from servebench.report.blocks import Block, Gap, Heading, Line
 from servebench.report.wording.recommendation import (
     UNNAMED,
+    best_word,
     brief_headline,
     headline,
     lead_text,
     place_text,
+    quality_text,
+    reason_text,
     score_text,
     value_text,
 )
@@ -39,9 +42,12 @@ def recommendation_blocks(found: Sequence[Recommendation], *, verbose: bool = Tr
         for rank, score in enumerate(one.ranking[: 1 + RUNNERS_UP], start=1):
             text = f"{rank}. {score.entrant.name}: {score_text(score, one.use_case.unit)} {place_text(score)}"
             yield Line.of(text.rstrip(), indent=2)
-        yield from (Line.of(f"but: {line}", tone="warn", indent=2) for line in one.quality)
-        yield from (Line.of(f"not ranked: {other.name}: {other.why}", tone="dim", indent=2) for other in one.missing)
-        yield from (Line.of(f"the answer may change: {line}", indent=2) for line in one.changes)
+        yield from (Line.of(f"but: {quality_text(other)}", tone="warn", indent=2) for other in one.quality)
+        yield from (
+            Line.of(f"not ranked: {other.name}: {reason_text(other.why)}", tone="dim", indent=2)
+            for other in one.missing
+        )
+        yield from (Line.of(f"the answer may change: {reason_text(other)}", indent=2) for other in one.changes)
         yield Gap()
 
 
@@ -59,12 +65,12 @@ def _brief(found: Sequence[Recommendation]) -> Iterator[Block]:
         rest = ", then ".join(value_text(score, one) for score in one.ranking[1 : 1 + RUNNERS_UP])
         lead = lead_text(one) if one.outcome != "one start each" else ""
         if rest and one.outcome in UNNAMED:
-            ahead = f" ({lead})" if one.best else ""
+            ahead = f" ({lead})" if best_word(one) else ""
             yield Line.of(f"{value_text(one.ranking[0], one)}{ahead}, then {rest}", tone="dim", indent=2)
         elif rest:
             text = f"{lead}; then {rest}" if lead else f"then {rest}"
             yield Line.of(text, tone="" if lead else "dim", indent=2)
-        yield from (Line.of(f"but: {line}", tone="warn", indent=2) for line in one.quality)
+        yield from (Line.of(f"but: {quality_text(other)}", tone="warn", indent=2) for other in one.quality)
     if unmeasured:
         yield Line.of(f"not measured: {', '.join(unmeasured)}", tone="dim")
     yield Line.of("why, what is missing and what would change the answers: -v", tone="dim")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import mapping
 from servebench.report.blocks import Block, Charts, Fold, Heading, Label, Line, items, table
 from servebench.report.charts import runs
@@ -74,7 +73,7 @@ def times_blocks(found: Sequence[RunTimes]) -> Iterator[Block]:
             yield items(run.lines)
     rows = [
         [
-            *(run.name, level_words(tail.level), tail.metric, one.kind.title),
+            *(run.name, tail.level.words, tail.metric, one.kind.title),
             *(number(one.slow), number(one.rest), f"{one.more_often:.0%}", f"{one.p:.2g}"),
             Label("in common", "warn") if one.found else "",
         ]

@@ -11,7 +11,7 @@ from servebench.report.blocks import Block, Fold, Items, Label, Line, Span, Verb
 from servebench.report.screens.page import Page
 from servebench.report.wording.answer import caveat_text
 from servebench.util.bounded_file import open_regular
-from servebench.util.cleaning import is_clean
+from servebench.util.file_redaction import is_clean
 
 LOG_LINES = 15
 LOG_BYTES = 64_000

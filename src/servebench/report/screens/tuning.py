@@ -26,6 +26,7 @@ from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
     asked_line,
+    change_lines,
     contribution_lines,
     doubt_line,
     headline,
@@ -69,7 +70,7 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
         if line:
             yield Line.of(line, tone="warn")
     yield Line.of(spent_line(answer))
-    yield Line.of(f"what would change the answer: {'; '.join(answer.would_change)}")
+    yield Line.of(f"what would change the answer: {'; '.join(change_lines(answer))}")
     for kind, command in (("command", answer.command), ("engine", answer.engine_command)):
         if command:
             yield Command(kind, command)
@@ -100,7 +101,7 @@ def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
     if refused := refused_lines(answer):
         yield items(refused, tone="warn")
     yield Heading("What would change the answer", level=2)
-    yield items(answer.would_change)
+    yield items(change_lines(answer))
 
 
 def _headline(answer: TuneAnswer) -> Iterator[Block]:

@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import POINT_COLUMNS, level_words
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.stored import RunData
 from servebench.measure.dialects import ToolDefinition, retell
 from servebench.report.terminal.tables import new_table
 from servebench.util.figures import change, number
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
 
 LEGEND = (
     "from the window: servebench measures only while the requested load is present, the tool over its whole run\n"
@@ -27,7 +28,7 @@ class ToolPoint:
     """A point by a tool's definitions, with the rows of `measure.dialects`."""
 
     run: str
-    level: str
+    level: Level
     repeat: int
     rows: Sequence[Any]
 
@@ -36,7 +37,7 @@ def print_as_tool(points: Sequence[ToolPoint], title: str, notes: Sequence[str],
     """Print a table per point, then the tool's other definitions."""
     repeated = any(point.repeat for point in points)
     for point in points:
-        which = f"{level_words(point.level)}, repeat {point.repeat}" if repeated else level_words(point.level)
+        which = f"{point.level.words}, repeat {point.repeat}" if repeated else point.level.words
         out.print(Text(f"{point.run}, {which}, by the definitions of {title}", style="bold"))
         table = new_table()
         for name in ("", "servebench", title, "from the\nwindow", "from the\ndefinition"):
@@ -56,7 +57,7 @@ def write_json(points: Sequence[ToolPoint], tool: str, notes: Sequence[str]) -> 
     plain = [
         {
             "run": point.run,
-            "level": point.level,
+            "level": str(point.level),
             "repeat": point.repeat,
             "metrics": [
                 {**asdict(row), "by_window": row.by_window, "by_definition": row.by_definition} for row in point.rows
@@ -76,7 +77,5 @@ def points_as_tool(runs: Sequence[RunData], dialect: ToolDefinition) -> list[Too
         for row in run.point_rows if len(requests) else ():
             rows = retell(requests[requests["point"] == row.point], row, dialect)
             if rows:
-                points.append(
-                    ToolPoint(run=labels[run.run_id].text, level=row.level_label, repeat=row.repeat, rows=rows)
-                )
+                points.append(ToolPoint(run=labels[run.run_id].text, level=row.level, repeat=row.repeat, rows=rows))
     return points

@@ -18,7 +18,7 @@ from servebench.report.terminal.tables import STATUS_STYLES, console, new_table
 from servebench.report.trust import count_verdicts, valid_count
 from servebench.store.studies import command_words
 from servebench.util.figures import MISSING, local_time, number, plus_minus
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
 from servebench.util.short_id import short_id
 
 
@@ -40,7 +40,7 @@ def run_facts(run: RunData) -> dict[str, Any]:
         "points": len(rows),
         "verdicts": count_verdicts(rows),
         "best_output_throughput_tok_s": best.value if best else None,
-        "best_at": best.level if best else None,
+        "best_at": str(best.level) if best else None,
         "best_ttft_ms_p50": ttft,
         "faults": list(run.faults),
     }
@@ -172,7 +172,7 @@ def _cells(run: RunData, label: str) -> Row:
         "status": _status(run.standing),
         "points": valid_count(run.point_rows),
         BEST: plus_minus(best.value, best.low, best.high) if best else MISSING,
-        "at": best.level if best else MISSING,
+        "at": str(best.level) if best else MISSING,
         "model": (run.fact("model") or MISSING).rsplit("/", 1)[-1],
         TTFT: number(_ttft_at(run.point_rows, best)),
         "folder": run.run_id,

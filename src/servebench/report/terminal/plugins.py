@@ -7,7 +7,7 @@ from rich.table import Table
 
 from servebench.registry.registry import Registry
 from servebench.report.terminal.tables import console
-from servebench.util.plain_json import to_json as plain_json
+from servebench.util.plain_data import to_json as plain_json
 
 COLUMNS = ("name", "distribution", "version", "status", "hooks", "error")
 

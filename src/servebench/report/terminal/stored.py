@@ -9,7 +9,7 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
-from servebench.contracts.point_row import level_label
+from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.export.conclusions import as_plain
 from servebench.report.screens.answer import answer_blocks
@@ -17,8 +17,8 @@ from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
 from servebench.report.terminal.tables import console
-from servebench.util.clean import clean_line
 from servebench.util.figures import local_time, number, percent, percent_interval, seconds
+from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
 
 
@@ -46,7 +46,7 @@ def show_run(
         print_blocks(points_blocks([("", row) for row in rows], "show"), out)
         print_blocks(repeats_blocks([("", repeats)], "over repeats") if repeats is not None else (), out)
         for code in dict.fromkeys(code for row in rows for code in row.doubts):
-            where = ", ".join(dict.fromkeys(row.level_label for row in rows if code in row.doubts))
+            where = ", ".join(dict.fromkeys(str(row.level) for row in rows if code in row.doubts))
             out.print(f"{code} (at {where}): {explain(code)}")
     for line in _quality_lines(run.manifest.get("quality")):
         out.print(line)
@@ -89,7 +89,7 @@ def _quality_lines(stored: Any) -> list[str]:
             measure = "mean score" if one.get("accuracy") is None else one.get("means", "right")
             result = f"{percent(value)} {measure} {percent_interval(one.get('low'), one.get('high'))} of {one.get('n')}"
         failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
-        at = level_label(one.get("concurrency"), one.get("rate"))
+        at = Level(one.get("concurrency"), one.get("rate"))
         lines.append(f"quality: {one.get('benchmark')} at {at}: {result}{failed}")
     codes = dict.fromkeys(str(doubt.get("code")) for one in found for doubt in one.get("doubts") or ())
     return lines + [f"{code}: {explain(code)}" for code in codes]

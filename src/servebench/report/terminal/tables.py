@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from servebench.util.clean import clean_terminal
+from servebench.util.safe_text import clean_terminal
 from servebench.util.stdio import rendered
 
 PIPED_WIDTH = 160

@@ -19,7 +19,6 @@ from servebench.analysis.time_parts import (
     TimeParts,
     request_parts,
 )
-from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
 from servebench.report.parts import NOT_REPORTED, bar_name, times_of
 from servebench.report.terminal.tables import console, new_table
@@ -88,7 +87,7 @@ def bars_table(found: Sequence[TimeParts]) -> Table:
         table.add_column(name, justify="right" if name == "mean ms" else "left", no_wrap=True)
     before = ""
     for one in found:
-        level = level_words(one.level, short=True)
+        level = one.level.number
         table.add_row(
             "" if level == before else level, one.metric, bar_name(one), letter_bar(one), number(one.total_ms)
         )
@@ -117,7 +116,7 @@ def parts_table(found: Sequence[TimeParts]) -> Table:
         table.add_column(name, justify="left" if name in ("", "requests") else "right")
     for one in found:
         cells = (number(one.parts[name]) if name in one.parts else MISSING for name in names)
-        table.add_row(level_words(one.level, short=True), one.metric, bar_name(one), *cells, number(one.total_ms))
+        table.add_row(one.level.number, one.metric, bar_name(one), *cells, number(one.total_ms))
     return table
 
 
@@ -128,7 +127,7 @@ def factors_table(tails: Sequence[SlowTail]) -> Table:
         table.add_column(name, justify="left" if name in ("", "factor") else "right")
     for one in tails:
         for f in one.factors:
-            level = level_words(one.level, short=True)
+            level = one.level.number
             cells = (number(f.slow), number(f.rest), f"{f.more_often:.0%}", f"{f.p:.2g}")
             table.add_row(level, one.metric, f.kind.title, *cells, style="bold" if f.found else None)
     table.caption = "more often: the share of pairs in which the slow one has more of it (of cached tokens: less)"

@@ -15,8 +15,7 @@ from servebench.analysis.answer.model import (
     Purpose,
     WorkloadAnswer,
 )
-from servebench.analysis.comparison.model import FAILED
-from servebench.contracts.point_row import level_words
+from servebench.analysis.verdict.model import FAILED
 from servebench.report.wording.comparison import description_of
 from servebench.util.figures import duration, number
 
@@ -29,12 +28,19 @@ NAMED_MAX = 4
 PAIRS_MAX = 3
 """More pairs that differ in other metrics are only counted."""
 
+
+def _out_of_line(one: Caveat) -> str:
+    assert one.level is not None
+    assert one.heavier is not None
+    return (
+        f"{one.label} at {one.level.words}: {number(one.factor, 2)} times slower for each user than at "
+        f"{one.heavier.words}, so something held it up: measure it again."
+    )
+
+
 CAVEATS: dict[CaveatKind, Callable[[Caveat], str]] = {
     CaveatKind.IMITATED: lambda one: f"{one.how.capitalize()} engines: these numbers do not describe the real ones.",
-    CaveatKind.OUT_OF_LINE: lambda one: (
-        f"{one.label} at {level_words(one.level)}: {number(one.factor, 2)} times slower for each user than at "
-        f"{level_words(one.heavier)}, so something held it up: measure it again."
-    ),
+    CaveatKind.OUT_OF_LINE: _out_of_line,
     CaveatKind.ONE_START_EACH: lambda _: (
         "One start of each: these are differences of these starts, not yet a verdict on the engines."
     ),
@@ -113,7 +119,7 @@ def _alone(answer: WorkloadAnswer) -> str:
     for level in dict.fromkeys((known[0], top)):
         cell = cells[level]
         ttft = f", TTFT p50 {number(cell.ttft_ms)} ms" if cell.ttft_ms is not None else ""
-        clauses.append(f"{level_words(level)}: {cell.text} tok/s{ttft}")
+        clauses.append(f"{level.words}: {cell.text} tok/s{ttft}")
     only = f"only {measured[0].label} was measured: " if len(answer.columns) > 1 else ""
     return only + "; ".join(clauses)
 
@@ -123,30 +129,30 @@ def lead_text(lead: LevelLead) -> str:
     ends = lead.low, lead.high
     if lead.size >= TIMES_FROM:
         interval = "" if None in ends else f" [{', '.join(number(1 + (end or 0), 2) for end in ends)}]"
-        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival}"
+        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival.label}"
     digits = 0 if lead.size >= 0.1 else 1
     interval = "" if None in ends else f" [{', '.join(f'{100 * (end or 0):.{digits}f}' for end in ends)}]"
-    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival}"
+    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival.label}"
 
 
 def _ahead(leads: Sequence[LevelLead]) -> str:
     """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
     leaves out 0, where a level is one of many questions."""
-    ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.over_starts and lead.size >= AHEAD_MIN)]
+    ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.rival.tested and lead.size >= AHEAD_MIN)]
     if not ahead:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
-    at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
-    of = f" of {most.rival}" if len(most.tied) > 1 else ""
-    but = f"; with one start of each, up to {most.bound:.0%} may be chance"
-    if most.over_starts:
+    at = f" at {most.level.words}" if len(leads) > 1 else ""
+    of = f" of {most.rival.label}" if len(most.tied) > 1 else ""
+    but = f"; with one start of each, up to {most.rival.bound:.0%} may be chance"
+    if most.rival.tested:
         but = ", which is too little to matter" if most.certain else ", which may still be chance"
-    return f" ({most.leader} is {most.size:.0%} ahead{of}{at}{but})"
+    return f" ({most.best} is {most.size:.0%} ahead{of}{at}{but})"
 
 
 def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool]:
     """What neighbouring levels must share to be one clause: the leader, or those between which there is no clear difference."""
-    who = lead.leader if lead.clear else frozenset((lead.leader, *lead.tied))
+    who = lead.best if lead.clear else frozenset((lead.best, *lead.tied))
     return who, lead.clear, lead.within is not None
 
 
@@ -158,8 +164,8 @@ def _behind(leads: Sequence[LevelLead]) -> str:
     named = [f"{name} ({100 * share:+.0f}%)" for name, share in last.behind[: NAMED_MAX - 1]]
     more = len(last.behind) - len(named)
     names = ", ".join([*named, *([f"{more} more"] if more else [])])
-    at = f" at {level_words(last.level)}" if len(leads) > 1 else ""
-    return f"; behind {last.leader}{at}: {names}"
+    at = f" at {last.level.words}" if len(leads) > 1 else ""
+    return f"; behind {last.best}{at}: {names}"
 
 
 def leads_in_words(leads: Sequence[LevelLead]) -> str:
@@ -168,13 +174,13 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
     for (_, clear, same), found in groupby(leads, key=_kind):
         group = list(found)
         last = group[-1]
-        begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
+        begin = "" if len(group) == 1 else f"{group[0].level.number} to "
         if clear:
-            text = f"{last.leader} gives {lead_text(last)}"
+            text = f"{last.best} gives {lead_text(last)}"
             if len(group) > 1:
-                text = f"{last.leader} leads, at {level_words(last.level)} with {lead_text(last)}"
+                text = f"{last.best} leads, at {last.level.words} with {lead_text(last)}"
         else:
-            names = list(dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied)))
+            names = list(dict.fromkeys(name for lead in group for name in (lead.best, *lead.tied)))
             if len(names) > NAMED_MAX:
                 names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
             both = f"{', '.join(names[:-1])} and {names[-1]}"
@@ -183,8 +189,8 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
             text += "" if same else _ahead(group) + _behind(group)
         but = _but("provisional", [lead for lead in group if lead.codes], group)
-        but += _but("different settings", [lead for lead in group if lead.clear and lead.unequal_rival], group)
-        clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
+        but += _but("different settings", [lead for lead in group if lead.clear and lead.rival.unequal], group)
+        clauses.append(f"{begin}{last.level.words}: {text}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)
 
 
@@ -193,7 +199,7 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
     if not found:
         return []
     *first, last = (lead.level for lead in found)
-    some = " and ".join(filter(None, (", ".join(level_words(one, short=True) for one in first), level_words(last))))
+    some = " and ".join(filter(None, (", ".join(one.number for one in first), last.words)))
     return [word if len(found) == len(group) else f"{word} at {some}"]
 
 

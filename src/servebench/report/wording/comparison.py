@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from servebench.analysis.comparison.compare import STARTS_ADVISED
-from servebench.analysis.comparison.methods import WITHIN_RUN
-from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Metric
-from servebench.analysis.fairness import how_to_resolve, mattering_keys
+from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.gate import Gate
 from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
+from servebench.analysis.verdict.compare import STARTS_ADVISED
+from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
-from servebench.contracts.point_row import level_words
+from servebench.analysis.verdict.within_run import WITHIN_RUN
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent
 
@@ -26,6 +25,8 @@ REASONS_MAX = 3
 OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
 
 
+KEYS_SHOWN = 4
+"""More settings are only counted."""
 SIDES = {"baseline": "the baseline", "candidate": "the candidate", "both": "either"}
 REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.ONE_START: lambda _: ONE_START,
@@ -53,6 +54,21 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
 
 def _codes(reason: Reason) -> str:
     return ", ".join(reason.codes) or "void"
+
+
+def mattering_keys(found: Iterable[SettingDifference]) -> str:
+    """Return what matters, the first few by name."""
+    keys = [one.title for one in found if one.matters]
+    more = len(keys) - KEYS_SHOWN
+    return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
+
+
+def how_to_resolve(found: Iterable[SettingDifference]) -> str:
+    """Return what to do about the settings that matter, with the option that declares them on purpose."""
+    keys = [one.key for one in found if one.matters]
+    groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
+    named = ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
+    return f"make them equal, or declare that they are what is compared: --varying '{named}'"
 
 
 def text_of(reasons: Iterable[Reason]) -> str:
@@ -110,7 +126,7 @@ def reason_numbers(comparison: Comparison) -> dict[str, int]:
 def cells_of(row: ComparisonRow) -> tuple[str, ...]:
     """Return the cells of a row under HEADINGS."""
     return (
-        row.level,
+        str(row.level),
         title_of(row.metric),
         value_of(row.baseline, row.metric),
         value_of(row.candidate, row.metric),
@@ -128,6 +144,7 @@ def method_text(method: Method) -> str:
         MethodKind.STARTS: f"Welch's t-test over {ours} and {theirs} starts",
         MethodKind.EARLIER_STARTS: f"spread of {ours} and {theirs} earlier starts",
         MethodKind.LOOKS: f"over {ours} starts, for all looks together",
+        MethodKind.BLOCKS: f"blocks of {ours} and {theirs} starts",
         MethodKind.LOOKS_EQUAL: f"over {ours} starts, of 'no difference' 90%, two one-sided tests",
     }[method.kind]
 
@@ -135,9 +152,7 @@ def method_text(method: Method) -> str:
 def starts_note(comparison: Comparison) -> str | None:
     """Return what the intervals rest on; None where nothing is compared."""
     methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
-    open_loop = any(
-        row.level.endswith("/s") and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows
-    )
+    open_loop = any(row.level.open_loop and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows)
     late = " " + OPEN_LOOP_NOTE if open_loop else ""
     if WITHIN_RUN in methods:
         return ONE_START_NOTE + late
@@ -148,9 +163,9 @@ def starts_note(comparison: Comparison) -> str | None:
 def description_of(row: ComparisonRow) -> str:
     """Return what changed, by how much, and where."""
     if row.effect is None or row.low is None or row.high is None:
-        return f"{row.metric.title} at {level_words(row.level)}"
+        return f"{row.metric.title} at {row.level.words}"
     size = f"{100 * row.effect:+.1f} points" if row.metric is FAILED else figures.change(row.effect)
-    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} at {level_words(row.level)}"
+    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} at {row.level.words}"
 
 
 def summary_of(comparison: Comparison) -> str:
@@ -159,8 +174,8 @@ def summary_of(comparison: Comparison) -> str:
     if comparison.not_started:
         return "; ".join(f"{name} was not started" for name in comparison.not_started)
     if comparison.result == "unequal_settings":
-        unequal = [one for one in comparison.unequal if one.matters]
-        return f"no verdict: the runs have different settings ({mattering_keys(unequal)}); {how_to_resolve(unequal)}"
+        keys, remedy = mattering_keys(comparison.mattering), how_to_resolve(comparison.mattering)
+        return f"no verdict: the runs have different settings ({keys}); {remedy}"
     if comparison.result in ("faster", "slower", "mixed"):
         mixed = comparison.result == "mixed"
         how = "faster in some metrics and slower in others" if mixed else comparison.result
@@ -228,7 +243,7 @@ def _why_not_judged(comparison: Comparison, row: ComparisonRow | None, limit: fl
     if row is None:
         return summary_of(comparison)
     if row.level_missing:
-        return f"{level_words(row.level)}: {text_of(row.reasons)}"
+        return f"{row.level.words}: {text_of(row.reasons)}"
     unit = " points" if row.metric is FAILED else "%"
     return (
         f"{description_of(row)}: up to {100 * row.worst_case:.1f}{unit} worse is possible, more than the limit of "

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from servebench.analysis.comparison.decisions import Decision, PairDecision
 from servebench.analysis.decided import StudyDecision
-from servebench.report.wording.comparison import text_of
+from servebench.analysis.verdict.looks import starts_at, starts_needed
+from servebench.analysis.verdict.model import (
+    EQUAL,
+    FASTER,
+    MIXED,
+    NOT_COMPARED,
+    OPEN,
+    SLOWER,
+    Comparison,
+    ComparisonRow,
+    VerdictKind,
+)
+from servebench.report.wording.comparison import mattering_keys, text_of
 from servebench.util.figures import MISSING, change, change_interval, percent
 
 HEADINGS = ("load", "metric", "verdict", "difference [interval]", "starts")
@@ -13,57 +24,58 @@ NOTE = (
     "level, which is not measured any further. P-values are corrected for the number of levels, metrics and pairs, so where a "
     "verdict is still open the interval may leave out 0."
 )
-
-
-DIFFERENT = ("faster", "slower", "mixed")
+DIFFERENT = (FASTER, SLOWER, MIXED)
+WORDS = {EQUAL: "equal", OPEN: "open"}
+"""What a verdict is called here, if not by its own name."""
 
 
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
-    verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict != "not compared"]
+    verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict is not NOT_COMPARED]
     undecided = [
-        f"{title_of(pair, found)} at {', '.join(pair.open_levels)}" for pair in found.pairs if pair.open_levels
+        f"{title_of(pair)} at {', '.join(map(str, pair.open_levels))}" for pair in found.pairs if pair.open_levels
     ]
-    done = sum(verdict != "open" for verdict in verdicts)
+    done = sum(verdict is not OPEN for verdict in verdicts)
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
     return f"round {rounds}: {done} of {len(verdicts)} levels decided after {_minutes(found)}{rest}"
 
 
-def title_of(pair: PairDecision, found: StudyDecision) -> str:
+def title_of(pair: Comparison) -> str:
     """Return what a pair of runs is called."""
-    return f"{found.labels[pair.candidate]} vs {found.labels[pair.baseline]}"
+    return f"{pair.candidate} vs {pair.baseline}"
 
 
-def levels_line(pair: PairDecision, found: StudyDecision) -> str:
+def word_of(verdict: VerdictKind) -> str:
+    """Return what a verdict is called."""
+    return WORDS.get(verdict, str(verdict))
+
+
+def levels_line(pair: Comparison) -> str:
     """Return the verdict at each level; in brackets where warnings make it provisional, none where fairness refuses one."""
-    if unequal := found.unequal.get((pair.baseline, pair.candidate)):
-        return f"no verdict: the runs have different settings ({unequal})"
-    firm = {one.level for one in pair.rows if one.row.competes and one.verdict in DIFFERENT}
+    if pair.mattering:
+        return f"no verdict: the runs have different settings ({mattering_keys(pair.mattering)})"
+    firm = {row.level for row in pair.competing if row.result in DIFFERENT}
     shown = [
-        f"{f'({verdict})' if verdict in DIFFERENT and level not in firm else verdict} at {level}"
+        f"{f'({verdict})' if verdict in DIFFERENT and level not in firm else word_of(verdict)} at {level}"
         for level, verdict in pair.levels.items()
-        if verdict != "open"
+        if verdict is not OPEN
     ]
     lines = [f"decided: {', '.join(shown)}"] if shown else []
-    return "; ".join([*lines, *([f"not decided: {', '.join(pair.open_levels)}"] if pair.open_levels else [])])
+    return "; ".join([*lines, *([f"not decided: {', '.join(map(str, pair.open_levels))}"] if pair.open_levels else [])])
 
 
 def _minutes(found: StudyDecision) -> str:
     return f"{found.engine_s / 60:.1f} of {round(found.budget_s / 60, 1):,g} engine minutes"
 
 
-def cells_of(one: Decision, pair: PairDecision, found: StudyDecision) -> tuple[str, ...]:
+def cells_of(row: ComparisonRow, pair: Comparison) -> tuple[str, ...]:
     """Return the cells of a row under HEADINGS. A verdict in brackets is provisional, or one that fairness refuses."""
-    row = one.row
-    text = f"equal within {percent(pair.margin)}" if one.verdict == "equal" else one.verdict
-    counts = row.competes and (pair.baseline, pair.candidate) not in found.unequal
-    shown = text if counts or one.verdict in ("open", "not compared") else f"({text})"
-    size = (
-        MISSING
-        if row.effect is None or not one.starts
-        else f"{change(row.effect)} {change_interval(row.low, row.high)}"
-    )
-    return (row.level, row.metric.title, shown, size, str(one.starts or MISSING))
+    text = f"equal within {percent(pair.margin)}" if row.result is EQUAL else word_of(row.result)
+    counts = row.competes and not pair.mattering
+    shown = text if counts or row.result in (OPEN, NOT_COMPARED) else f"({text})"
+    known = row.effect is not None and row.looked
+    size = f"{change(row.effect)} {change_interval(row.low, row.high)}" if known else MISSING
+    return (str(row.level), row.metric.title, shown, size, str(row.looked or MISSING))
 
 
 def notes_of(found: StudyDecision) -> list[str]:
@@ -71,9 +83,9 @@ def notes_of(found: StudyDecision) -> list[str]:
     lines = [line for pair in found.pairs for line in _open_lines(pair, found)]
     places: dict[str, dict[str, None]] = {}
     for pair in found.pairs:
-        for one in pair.rows:
-            if one.row.reasons:
-                places.setdefault(text_of(one.row.reasons), {})[f"{title_of(pair, found)} at {one.level}"] = None
+        for row in pair.rows:
+            if row.reasons:
+                places.setdefault(text_of(row.reasons), {})[f"{title_of(pair)} at {row.level}"] = None
     lines += [f"{why}: {'; '.join(where)}" for why, where in places.items()]
     for name, spread in found.spreads.items():
         if spread.between is not None:
@@ -84,20 +96,15 @@ def notes_of(found: StudyDecision) -> list[str]:
     return [*lines, f"the engines ran for {_minutes(found)}"]
 
 
-def _open_lines(pair: PairDecision, found: StudyDecision) -> list[str]:
+def _open_lines(pair: Comparison, found: StudyDecision) -> list[str]:
     lines = []
     for level in pair.open_levels:
-        starts = pair.starts_at(level)
-        needed = pair.starts_needed(level)
+        starts, needed = starts_at(pair, level), starts_needed(pair, level)
         if needed is None or needed <= starts:
             more = "it would take very many more starts" if starts > 1 else "it has no two starts of each"
         else:
-            minutes = (
-                (needed - starts)
-                * sum(found.start_seconds.get(one, 0.0) for one in (pair.baseline, pair.candidate))
-                / 60
-            )
+            minutes = (needed - starts) * sum(found.start_seconds.get(one, 0.0) for one in pair.ids) / 60
             count = f"{needed - starts} more start{'s' * (needed - starts > 1)} of each"
             more = f"would take about {count}, {max(1, round(minutes))} engine minutes"
-        lines.append(f"{title_of(pair, found)} at {level}: undecided: {more}")
+        lines.append(f"{title_of(pair)} at {level}: undecided: {more}")
     return lines

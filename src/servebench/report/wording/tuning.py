@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 
 from servebench.analysis.answer.model import Caveat, CaveatKind
-from servebench.analysis.tuning.answer import Tried, TuneAnswer
+from servebench.analysis.tuning.answer import ChangeKind, Tried, TuneAnswer, WouldChange
 from servebench.analysis.tuning.candidates import describe_settings
 from servebench.analysis.tuning.steps import Left
+from servebench.analysis.verdict.model import Difference
 from servebench.report.wording.answer import caveat_text
 from servebench.util.figures import MISSING, change, change_interval, number, percent
 
+CHANGES: Mapping[ChangeKind, Callable[[WouldChange], str]] = {
+    ChangeKind.OTHER_LOAD: lambda one: f"another load: the objective counts at {_levels(one.levels)} only",
+    ChangeKind.HIGHER_LEVELS: lambda one: (
+        f"higher levels: the winner meets the SLO at {_levels(one.levels)}, the highest that was measured"
+    ),
+    ChangeKind.MORE_BUDGET: lambda one: f"more budget: {one.count} of {one.of} candidates were not tried",
+    ChangeKind.MORE_STARTS: lambda one: (
+        f"more starts: {', '.join(one.names[:NAMED_MAX])} may be as good, though not in the finals"
+    ),
+    ChangeKind.SMALL_GAIN: lambda _: "more starts: the gain over stock is smaller than what starts differ by",
+    ChangeKind.SMALLER_VALUES: lambda one: f"values beyond {'='.join(one.names)}, the smallest that was offered",
+    ChangeKind.LARGER_VALUES: lambda one: f"values beyond {'='.join(one.names)}, the largest that was offered",
+}
+NAMED_MAX = 4
 HEADINGS = ("candidate", "settings", "starts", "value", "from stock [95%]", "TTFT p50", "how it ended")
+
+
+def _levels(levels: Iterable[float]) -> str:
+    return ", ".join(f"{one:g}" for one in levels)
 
 
 def headline(answer: TuneAnswer) -> str:
     """Return the answer in one sentence."""
     settings = describe_settings(answer.settings) if answer.settings else "its stock settings"
     least = number(answer.cost(answer.least_budget))
-    gain = answer.gain.text if answer.gain is not None else "an unknown gain"
+    gain = gain_text(answer.gain) or "an unknown gain"
     return {
         "better": f"{answer.winner_name} is best: {settings}; {gain} over stock",
         "open": f"{answer.winner_name} looks best: {settings}; {gain} over stock, which is not proven",
@@ -29,12 +49,21 @@ def headline(answer: TuneAnswer) -> str:
     }[answer.verdict]
 
 
+def gain_text(found: Difference | None) -> str:
+    """Return a gain with its interval; empty for none."""
+    return f"{change(found.effect)} {change_interval(found.low, found.high)}" if found is not None else ""
+
+
+def change_lines(answer: TuneAnswer) -> list[str]:
+    """Return what would change the answer."""
+    return [CHANGES[one.kind](one) for one in answer.would_change]
+
+
 def asked_line(answer: TuneAnswer) -> str:
     """Return the question in one line."""
-    at = ", ".join(f"{one:g}" for one in answer.levels)
     objective = answer.objective
     way, margin = "highest" if objective.higher else "lowest", percent(answer.question.margin_share)
-    return f"{way} {objective.name} ({objective.unit}) at {at}; settings within {margin} count as equal"
+    return f"{way} {objective.name} ({objective.unit}) at {_levels(answer.levels)}; settings within {margin} count as equal"
 
 
 def spent_line(answer: TuneAnswer) -> str:
@@ -57,8 +86,7 @@ def value_line(answer: TuneAnswer) -> str:
 def contribution_lines(answer: TuneAnswer) -> list[str]:
     """Return what each setting of the winner contributes."""
     return [
-        f"{one.key}: {one.before} -> {one.after}: {one.gain.text if one.gain is not None else NOT_MEASURED}"
-        for one in answer.contributions
+        f"{one.key}: {one.before} -> {one.after}: {gain_text(one.gain) or NOT_MEASURED}" for one in answer.contributions
     ]
 
 
@@ -70,7 +98,7 @@ def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
             one.settings if one.origin != "stock" else MISSING,
             str(one.starts or MISSING),
             number(one.value),
-            one.from_stock.text if one.from_stock is not None else MISSING,
+            gain_text(one.from_stock) or MISSING,
             number(one.figures.ttft_ms),
             status_of(one),
         )

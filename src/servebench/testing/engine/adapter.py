@@ -15,7 +15,7 @@ from servebench.contracts.settings import EngineSettings
 from servebench.engine.adapters.flags import SHARED_SETTINGS
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.launchers.docker_command import EVERYWHERE, DockerSettings, container_command
-from servebench.engine.supervisor.probe import generate_token
+from servebench.engine.supervisor.endpoint import generate_token
 from servebench.registry.registry import registry
 from servebench.testing.engine.suite import CHAT, KINDS, SAMPLES, SCHEMA, TEXT, WORKLOAD, EngineSuite, ignore
 from servebench.testing.server import FakeServer

@@ -16,8 +16,8 @@ import pytest
 from servebench.contracts.engine import Engine, RunningEngine, ServerTimings
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Record
+from servebench.engine.supervisor.endpoint import generate_token
 from servebench.engine.supervisor.ports import accepts_connections
-from servebench.engine.supervisor.probe import generate_token
 from servebench.load.client.progress import Counts
 from servebench.run.late_timings import with_timings
 from servebench.testing.engine.suite import BUSY, CHAT, HOST, SCHEMA, EngineSuite, Launch, Life, LifeOf

@@ -1,0 +1,147 @@
+"""Write the pages of the documentation that list config keys, columns and warnings, from the code: `make reference`.
+
+A test fails while a page is out of date.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from servebench.analysis.warnings.catalog import AFFECTS_ALL, CATALOG, SPEED, WarningType
+from servebench.contracts.columns import Column, columns_of
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import Record
+from servebench.registry.conf import conf_dir
+from servebench.report.export.markdown import table
+
+DOCS = Path(__file__).parents[1] / "docs"
+CONFIG = """# Config keys
+
+This page is generated from the files in `conf/` and in the plugins of this repository: change them
+there, then run `make reference`.
+
+A group is chosen with `GROUP=OPTION` (`engine=vllm`), a key set with `GROUP.KEY=VALUE` (`engine.max_model_len=8192`). `null`
+leaves the choice to the engine or the workload, `???` has to be set. Flags of an engine without a key of their own go into
+`engine.extra_args`.
+"""
+COLUMNS = """# Columns of the stored tables
+
+This page is generated from the definitions in `servebench.contracts`: change them there, then run `make reference`.
+
+What is unknown is null (empty in CSV), never 0. Times ending in `_ns` are nanoseconds since the epoch. Latencies are those
+of ok requests sent inside the measurement window.
+"""
+WARNINGS = """# Warnings
+
+This page is generated from `servebench.analysis.warnings.catalog`: change it there, then run `make reference`.
+
+A point carries the codes of its warnings (column `doubts`), and `servebench show` prints each with its figures. **void**: the
+point says nothing. **doubtful**: the numbers named may be wrong; comparisons are wider or provisional. **mark**: worth
+knowing, the verdict stays.
+"""
+GROUPS = ("engine", "launch", "model", "gpu", "workload", "load", "quality", "slo", "telemetry", "tracking", "study")
+CATALOGUES = ("model", "gpu")
+"""Groups whose options differ in data only."""
+UNLISTED = ("name", "defaults")
+_KEY = re.compile(r"( *)(\w+):(?: +(.*?))?(?:  +# *(.*))?$")
+
+
+@dataclass(frozen=True)
+class ConfigKey:
+    """A key with its dotted name, its value as written, and the comment above it."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+def config_reference() -> str:
+    """Return the page as Markdown."""
+    return "\n".join([CONFIG, *(line for group in GROUPS for line in _section(group))]) + "\n"
+
+
+def _section(group: str) -> Iterator[str]:
+    files = {path.stem: path for path in sorted(_files(group))}
+    yield f"## {group}\n"
+    base = files.pop("base", None)
+    if base is not None:
+        purpose, keys = read_keys(base.read_text())
+        yield f"{purpose}\n"
+        yield from [*_keys(group, keys), ""]
+    if group in CATALOGUES:
+        yield f"Options: {', '.join(files)}.\n"
+        return
+    for option, path in files.items():
+        purpose, keys = read_keys(path.read_text())
+        yield f"### {group}={option}\n\n{purpose}\n"
+        yield from [*_keys(group, keys), ""] if keys else []
+
+
+def _keys(group: str, keys: list[ConfigKey]) -> list[str]:
+    rows = [(f"{group}.{one.name}", one.value, one.meaning) for one in keys]
+    return table(("key", "default", "meaning"), rows, left=range(3))
+
+
+def _files(group: str) -> Iterator[Path]:
+    conf = conf_dir()
+    yield from (conf / group).glob("*.yaml")
+    yield from conf.parent.glob(f"plugins/*/src/*/conf/{group}/*.yaml")
+
+
+def read_keys(text: str) -> tuple[str, list[ConfigKey]]:
+    """Return what a config file is for (the comment at its top) and its keys, in the order written."""
+    lines = text.splitlines()
+    top = next((index for index, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    purpose = " ".join(line.lstrip("# ") for line in lines[:top])
+    keys: list[ConfigKey] = []
+    comment: list[str] = []
+    parents: list[str] = []
+    for line in lines[top:]:
+        if line.strip().startswith("#"):
+            comment.append(line.strip().lstrip("# "))
+        elif match := _KEY.match(line):
+            indent, name, value, beside = match.groups()
+            parents = [*parents[: len(indent) // 2], name]
+            if value and parents[0] not in UNLISTED:
+                keys.append(ConfigKey(".".join(parents), value, " ".join([*comment, *filter(None, [beside])])))
+            comment = []
+        else:
+            comment = []
+    return purpose, keys
+
+
+def column_reference() -> str:
+    """Return the page of columns as Markdown."""
+    sections = [
+        "## points.csv and points.parquet\n\nOne row a point. points.csv ends with `schema_version`.\n",
+        *_columns(columns_of(PointRow)),
+        "\n## requests.parquet\n\nOne row a request, failed ones and those of the warm-up too.\n",
+        *_columns(columns_of(Record)),
+    ]
+    return "\n".join([COLUMNS, *sections]) + "\n"
+
+
+def _columns(columns: Iterable[Column]) -> list[str]:
+    rows = [(f"`{one.name}`", one.kind + " or null" * one.nullable, one.unit, one.description) for one in columns]
+    return table(("column", "type", "unit", "meaning"), rows, left=range(4), escaped=True)
+
+
+def warning_reference() -> str:
+    """Return the page of warnings as Markdown."""
+    head = ("code", "effect", "numbers", "meaning", "what to do")
+    return "\n".join([WARNINGS, *table(head, map(_warning, CATALOG.values()), left=range(5), escaped=True)]) + "\n"
+
+
+def _warning(one: WarningType) -> tuple[str, ...]:
+    effect = "void" if one.void else "mark" if one.mark else "doubtful"
+    groups = {AFFECTS_ALL: "all", SPEED: "all speeds", (): "none"}
+    numbers = groups.get(one.affects) or ", ".join(one.affects)
+    return f"`{one.code}`", effect, numbers, one.meaning, one.remedy
+
+
+PAGES = {"config.md": config_reference, "columns.md": column_reference, "warnings.md": warning_reference}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")

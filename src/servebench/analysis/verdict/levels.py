@@ -1,0 +1,143 @@
+"""A metric at a load level of a run as rankings take it, its interval, and the difference of two levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from servebench.analysis.estimate import THROUGHPUT, estimate_level
+from servebench.analysis.estimate.level import student_interval
+from servebench.analysis.statistics import Floats, Interval
+from servebench.analysis.verdict.model import VALUES_MIN, ComparedPoint, Difference, StartValues
+from servebench.analysis.verdict.starts import STARTS_MIN, FixedStarts, group_by_start, same_requests
+from servebench.analysis.verdict.within_run import SingleStarts, log_interval, shown_intervals, statistic
+from servebench.contracts.estimate import LevelEstimate
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import PointRow
+
+SOURCES: Mapping[str, tuple[str, float | None]] = {
+    "output_throughput_tok_s": ("throughput_tok_s", None),
+    **{
+        f"{name}_ms_p{percent}": (f"{name}_ms", float(percent))
+        for name in ("ttft", "tpot", "e2e")
+        for percent in (50, 90, 95, 99)
+    },
+}
+"""The array of a ComparedPoint behind each metric, and its percentile: failed requests count as infinitely slow."""
+COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "goodput_req_s"}
+"""The rate behind each cost per million."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedLevel:
+    """A load level of a run: its rows of points.csv and their points, of all repeats and starts."""
+
+    rows: tuple[PointRow, ...]
+    level: Level
+    verdict: str
+    doubts: tuple[str, ...]
+    samples: tuple[ComparedPoint, ...]
+
+
+def metric_value(metric: str, level: RankedLevel) -> float | None:
+    """Return a metric at a level: the geometric mean over starts; None where it is unknown or not finite."""
+    if (known := _estimate(metric, level)) is not None:
+        return known.value
+    logs = start_logs(metric, level)
+    return float(np.exp(logs.mean())) if logs is not None else None
+
+
+def _estimate(metric: str, level: RankedLevel) -> LevelEstimate | None:
+    """Return the estimate that all screens have; None for latencies that rank otherwise: where requests failed, which count as
+    infinitely slow, and in an open loop, where users wait from the schedule on."""
+    counted = metric in SOURCES and metric != THROUGHPUT
+    if counted and any(
+        row.rate is not None or point.failed.any() for row, point in zip(level.rows, level.samples, strict=True)
+    ):
+        return None
+    return estimate_level(level.rows, metric)
+
+
+def start_logs(metric: str, level: RankedLevel) -> Floats | None:
+    """Return the logarithm of a metric in each start at a level: the mean over its repeats.
+
+    None where a start has no value, or one that is not positive and finite.
+    """
+    if (known := _estimate(metric, level)) is not None:
+        return np.array(known.starts)
+    rows = {point.repeat: row for row, point in zip(level.rows, level.samples, strict=True)}
+    starts = [
+        [_point_value(metric, point, rows[point.repeat].get(metric)) for point in points]
+        for points in group_by_start(level.samples)
+    ]
+    if not starts or any(value is None or not np.isfinite(value) or value <= 0 for own in starts for value in own):
+        return None
+    return np.array([float(np.mean(np.log(np.array(own, dtype=np.float64)))) for own in starts])
+
+
+def _point_value(metric: str, point: ComparedPoint, stored: float | None) -> float | None:
+    """Return the metric of one point: from its requests where they are stored, otherwise the row's value."""
+    values = _samples(metric, point)
+    if values is not None and values.size:
+        return statistic(values, SOURCES[metric][1])
+    return None if stored is None else float(stored)
+
+
+def _samples(metric: str, point: ComparedPoint) -> Floats | None:
+    if metric not in SOURCES:
+        return None
+    values = getattr(point, SOURCES[metric][0])
+    return None if values is None else values[~np.isnan(values)]
+
+
+def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
+    """Return the 95% interval of a metric at a level: over its starts, or of its only start; None without enough data."""
+    if (known := _estimate(metric, level)) is not None:
+        return known.interval
+    logs = start_logs(metric, level)
+    if logs is None:
+        return None
+    ends = student_interval(logs.tolist()) if logs.size >= STARTS_MIN else _within_start(metric, level)
+    return None if ends is None else (float(np.exp(ends[0])), float(np.exp(ends[1])))
+
+
+def _within_start(metric: str, level: RankedLevel) -> Interval | None:
+    """Return the interval of a logarithm by the requests of a single start."""
+    rate = COSTS.get(metric, metric)
+    if rate == "goodput_req_s":
+        rate = "output_throughput_tok_s"  # goodput varies at least as the engine's speed does
+    parts = [values for point in level.samples if (values := _samples(rate, point)) is not None and values.size]
+    if rate not in SOURCES or not parts or min(part.size for part in parts) < VALUES_MIN:
+        return None
+    ends = log_interval(parts, SOURCES[rate][1], shown_intervals(level.rows, rate))
+    logs = start_logs(metric, level)
+    if ends is None or logs is None or rate == metric:
+        return ends
+    centre = float(np.mean([np.log(statistic(part, SOURCES[rate][1])) for part in parts]))
+    # a cost falls as its rate rises
+    low, high = (centre - ends[1], centre - ends[0]) if metric in COSTS else (ends[0] - centre, ends[1] - centre)
+    return float(logs.mean()) + low, float(logs.mean()) + high
+
+
+def lead_difference(metric: str, first: RankedLevel, rival: RankedLevel, confidence: float) -> Difference | None:
+    """Return by how much one level differs from another, of the same load or not; None without an interval."""
+    ours, theirs = start_logs(metric, first), start_logs(metric, rival)
+    if ours is None or theirs is None:
+        return None
+    if min(ours.size, theirs.size) >= STARTS_MIN:
+        groups = [group_by_start(level.samples) for level in (rival, first)]
+        paired = ours.size == theirs.size and same_requests(groups[0], groups[1])
+        return FixedStarts(StartValues(baseline=theirs, candidate=ours, paired=paired)).difference(confidence)
+    sides = [(float(logs.mean()), _within_start(metric, level)) for logs, level in ((theirs, rival), (ours, first))]
+    return SingleStarts(sides[0], sides[1]).difference()
+
+
+def pooled_latencies(points: Sequence[ComparedPoint]) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return TTFT, TPOT and E2E of all requests of some points, in ms, and which of them failed (1 or 0)."""
+    kept = [point for point in points if point.failed.size]
+    if not kept:
+        return (np.empty(0),) * 4
+    ttft, tpot, e2e = (np.concatenate([getattr(p, name) for p in kept]) for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
+    return ttft, tpot, e2e, np.concatenate([p.failed for p in kept]).astype(np.float64)

@@ -1,0 +1,380 @@
+"""Two runs, the questions between them, and what comes out: differences and verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.statistics import Floats
+from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
+from servebench.contracts.estimate import CONFIDENCE, Interval
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+
+VALUES_MIN = 12
+"""The fewest requests, or slices of time, of a start: its slow waves need four values each (`rates.SLOW_WAVES`)."""
+P99_REQUESTS_MIN = 368
+"""Requests from which on a p99 has a two-sided 95% interval at all: with fewer, the largest of them is below the true p99 too
+often (order statistics: Hahn and Meeker 1991, "Statistical Intervals", chapter 5)."""
+
+
+class VerdictKind(StrEnum):
+    """What is known of a question between a baseline and a candidate."""
+
+    FASTER = "faster"  # the candidate is better
+    SLOWER = "slower"  # the candidate is worse
+    MIXED = "mixed"  # it is better in some metrics and worse in others
+    EQUAL = "no difference"  # a difference, if there is one, is too small to matter
+    OPEN = "not enough data"  # more data may decide
+    UNEQUAL = "unequal_settings"  # the runs have different settings that matter, so there is no verdict
+    NOT_COMPARED = "not compared"  # more starts would not decide
+
+
+FASTER, SLOWER, MIXED, EQUAL = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.MIXED, VerdictKind.EQUAL
+OPEN, UNEQUAL, NOT_COMPARED = VerdictKind.OPEN, VerdictKind.UNEQUAL, VerdictKind.NOT_COMPARED
+DIFFERENT = frozenset({FASTER, SLOWER})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known, and why it is not more, or what it rests on."""
+
+    kind: VerdictKind = OPEN
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A relative change from a baseline with its interval, 0.1 for ten percent more; of shares of requests the plain difference.
+
+    `p` is two-sided, and None where nothing was tested.
+    """
+
+    effect: float
+    low: float
+    high: float
+    method: Method
+    p: float | None = None
+
+    @property
+    def leaves_out_zero(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return not self.low <= 0 <= self.high
+
+    @property
+    def bound(self) -> float:
+        """The largest change that the interval allows, either way."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def logs(self) -> Interval:
+        """The ends of the interval as logarithms."""
+        low, high = (math.log1p(end) if end > -1 else -math.inf for end in (self.low, self.high))
+        return low, high
+
+    def widened(self, share: float) -> Difference:
+        """Return the difference with an interval that is wider by this share at each end."""
+        return replace(self, low=(1 + self.low) / (1 + share) - 1, high=(1 + self.high) * (1 + share) - 1)
+
+
+class Evidence(Protocol):
+    """What was measured of two sides, by one way to test it."""
+
+    def difference(self, confidence: float = CONFIDENCE, /) -> Difference | None:
+        """Return the difference with its interval at this confidence; None where the data give none."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A compared metric. `source` is the array of a ComparedPoint, `percent` is None for a mean."""
+
+    name: str
+    title: str
+    source: str
+    percent: float | None
+    higher_is_better: bool = False
+    unit: str = "ms"
+    requests_min: int = VALUES_MIN
+
+
+def _metric(name: str, source: str, percent: float | None = None, *, requests_min: int = VALUES_MIN) -> Metric:
+    found = POINT_COLUMNS[name]
+    higher = found.better == "higher"
+    return Metric(name, found.title, source, percent, higher, found.unit, requests_min)
+
+
+METRICS = (
+    _metric("output_throughput_tok_s", "throughput_tok_s"),
+    _metric("ttft_ms_p50", "ttft_ms", 50),
+    _metric("ttft_ms_p99", "ttft_ms", 99, requests_min=P99_REQUESTS_MIN),
+    _metric("tpot_ms_p50", "tpot_ms", 50),
+    _metric("e2e_ms_p50", "e2e_ms", 50),
+)
+FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPoint:
+    """One point of a run: arrays over the requests in its window, in the order sent. `start_id` is the start of the engine
+    that served it; points without one are taken to share a start.
+
+    Latencies are infinite for failed requests and NaN where undefined. `throughput_tok_s` has one entry per slice of time.
+    `row` are the point's columns. `sizes` are the planned prompt tokens; with the ids they identify the same request in another
+    run.
+    """
+
+    level: Level
+    repeat: int
+    verdict: str
+    start_id: str | None = None
+    doubts: tuple[str, ...] = ()
+    row: PointRow = field(default_factory=PointRow)
+    request_ids: tuple[str, ...] = ()
+    sizes: Floats = field(default_factory=lambda: np.empty(0))
+    failed: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    ttft_ms: Floats = field(default_factory=lambda: np.empty(0))
+    tpot_ms: Floats = field(default_factory=lambda: np.empty(0))
+    e2e_ms: Floats = field(default_factory=lambda: np.empty(0))
+    throughput_tok_s: Floats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """A run as one side of a comparison.
+
+    `spreads` say by how much starts of its set-up differ, by (level, metric), as known from this and earlier runs.
+    `start_seconds` is how long one start was measured. `name` is its label, `run_id` identifies it.
+    """
+
+    name: str
+    samples: tuple[ComparedPoint, ...]
+    run_id: str = ""
+    spreads: Mapping[tuple[Level, str], StartSpread] = field(default_factory=dict)
+    start_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartSpread:
+    """By how much the starts of one set-up differ: the standard deviation of one start's logarithm, from `count` starts."""
+
+    sd: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartValues:
+    """A metric at a level by start of the engine: logarithms (for `failed_share`: shares), in the order of the starts.
+
+    If `paired`, entries at the same place come from starts that sent the same requests. `errors` are about how far the few
+    requests of each start move its value on either side, as if they were independent (nothing: not at all). `known` is by how
+    much starts are known to differ from earlier ones, as (standard deviation, degrees of freedom).
+    """
+
+    baseline: Floats
+    candidate: Floats
+    paired: bool
+    errors: Floats = field(default_factory=lambda: np.empty(0))
+    known: tuple[float, int] = (0.0, 0)
+
+    @property
+    def error(self) -> float:
+        """The root mean square of `errors`: levels with a small one say more."""
+        return float(np.sqrt(np.mean(self.errors**2))) if self.errors.size else 0.0
+
+    @property
+    def fewest(self) -> int:
+        """The starts of the side with fewer."""
+        return min(self.baseline.size, self.candidate.size)
+
+    @property
+    def finite(self) -> bool:
+        """Whether each start has a finite value."""
+        return bool(np.isfinite(self.baseline).all() and np.isfinite(self.candidate).all())
+
+    def first(self, count: int) -> StartValues:
+        """Return the values of the first so many starts."""
+        baseline, candidate, errors = (one[:count] for one in (self.baseline, self.candidate, self.errors))
+        return replace(self, baseline=baseline, candidate=candidate, errors=errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonRow:
+    """One question: a metric at a level.
+
+    For `failed_share`, `baseline`, `candidate` and `effect` are shares of requests and their difference. `starts` are the
+    values of each start; with one start on a side the interval is that of these two starts, not of the engines. A row that
+    does not compete is provisional: its points have warnings whose effect on this metric has no known bound (`doubts`). Effects
+    with a bound have widened the interval.
+
+    A study with `study.until=decided` looked at it after `looked` starts (0: not yet), and it would be known to differ, or to be
+    equal, with `difference_at` and `equal_at` starts, if it goes on as so far (None: more than can be said).
+    """
+
+    level: Level
+    metric: Metric
+    baseline: float | None
+    candidate: float | None
+    difference: Difference | None = None
+    p_corrected: float | None = None
+    verdict: Verdict = Verdict()
+    bound: float | None = None
+    starts: StartValues | None = None
+    competes: bool = True
+    doubts: tuple[str, ...] = ()
+    widened: tuple[float, ...] = ()
+    """By which share warnings of a known size widen the interval at each end: those of the first start of each side, of the
+    first two, and so on."""
+    level_missing: bool = False
+    """Whether the whole level cannot be compared: the candidate lacks it, or a point of it is void."""
+    looked: int = 0
+    difference_at: int | None = None
+    equal_at: int | None = None
+
+    @property
+    def effect(self) -> float | None:
+        """The difference without its interval."""
+        return self.difference.effect if self.difference else None
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of its interval."""
+        return self.difference.low if self.difference else None
+
+    @property
+    def high(self) -> float | None:
+        """The upper end of its interval."""
+        return self.difference.high if self.difference else None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of this row alone."""
+        return self.difference.p if self.difference else None
+
+    @property
+    def method(self) -> Method | None:
+        """What the interval rests on."""
+        return self.difference.method if self.difference else None
+
+    @property
+    def result(self) -> VerdictKind:
+        """What is known."""
+        return self.verdict.kind
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why it has no verdict, or what its verdict rests on."""
+        return self.verdict.reasons
+
+    @property
+    def paired(self) -> bool:
+        """Whether starts that sent the same requests are compared with each other."""
+        return self.starts is not None and self.starts.paired
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether the row's own interval leaves out 0, and the p-value corrected for all questions does not."""
+        tested = self.result is OPEN and self.p_corrected is not None
+        return tested and self.difference is not None and self.difference.leaves_out_zero
+
+    @property
+    def worst_case(self) -> float:
+        """By how much, as a share, the candidate may be worse at the end of the interval; negative when it is better."""
+        if self.difference is None:
+            return float("inf")
+        return -self.difference.low if self.metric.higher_is_better else self.difference.high
+
+    def judged(self, kind: VerdictKind, *, bound: float | None = None) -> ComparisonRow:
+        """Return the row with this verdict, for the same reasons."""
+        return replace(self, verdict=replace(self.verdict, kind=kind), bound=bound)
+
+    def because(self, *reasons: Reason) -> ComparisonRow:
+        """Return the row with these reasons in place of its own."""
+        return replace(self, verdict=replace(self.verdict, reasons=reasons))
+
+    def turned(self) -> ComparisonRow:
+        """Return the row with baseline and candidate exchanged; not for `failed_share`."""
+        found = self.difference
+        if found is not None:
+            ends = (found.effect, found.high, found.low)
+            # what falls to nothing has no relative change the other way
+            effect, low, high = (1 / (1 + one) - 1 if one > -1 else np.inf for one in ends)
+            found = replace(found, effect=effect, low=low, high=high) if high < np.inf else None
+        turned = replace(self, baseline=self.candidate, candidate=self.baseline, difference=found)
+        return turned.judged({FASTER: SLOWER, SLOWER: FASTER}.get(self.result, self.result), bound=self.bound)
+
+    def has(self, kind: ReasonKind) -> bool:
+        """Return whether this is one of its reasons."""
+        return any(one.kind is kind for one in self.reasons)
+
+
+def better(metric: Metric, effect: float) -> VerdictKind:
+    """Return what a change of a metric makes the candidate."""
+    return FASTER if (effect > 0) == metric.higher_is_better else SLOWER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two runs compared. `bound` goes with the result `EQUAL`; `ids` are the run ids of the labels `baseline` and
+    `candidate`.
+
+    `starts` and `start_seconds` are how many starts each run has and how long one was measured; without them the number of
+    starts was not fixed before."""
+
+    baseline: str
+    candidate: str
+    ids: tuple[str, str] = ("", "")
+    rows: tuple[ComparisonRow, ...]
+    unequal: tuple[SettingDifference, ...] = ()
+    margin: float
+    result: VerdictKind = OPEN
+    bound: float | None = None
+    starts: tuple[int, int] | None = None
+    start_seconds: tuple[float | None, float | None] = (None, None)
+    not_started: tuple[str, ...] = ()
+    """The labels of those of the two runs that never started."""
+
+    @property
+    def competing(self) -> tuple[ComparisonRow, ...]:
+        """The rows whose results count."""
+        return tuple(row for row in self.rows if row.competes)
+
+    @property
+    def regressions(self) -> tuple[ComparisonRow, ...]:
+        """The competing rows in which the candidate is worse."""
+        return tuple(row for row in self.competing if row.result is SLOWER)
+
+    @property
+    def mattering(self) -> tuple[SettingDifference, ...]:
+        """The unequal settings that refuse a verdict."""
+        return tuple(one for one in self.unequal if one.matters)
+
+    @property
+    def levels(self) -> dict[Level, VerdictKind]:
+        """The verdict at each level: what one metric says, and *equal* only where all do."""
+        return {level: level_verdict(self.at(level)) for level in dict.fromkeys(one.level for one in self.rows)}
+
+    @property
+    def open_levels(self) -> tuple[Level, ...]:
+        """The levels that more starts may decide."""
+        return tuple(level for level, verdict in self.levels.items() if verdict is OPEN)
+
+    def at(self, level: Level) -> list[ComparisonRow]:
+        """Return the rows of a level."""
+        return [one for one in self.rows if one.level == level]
+
+
+def level_verdict(rows: Sequence[ComparisonRow]) -> VerdictKind:
+    """Return the verdict of the rows of one level."""
+    found = {one.result for one in rows} - {NOT_COMPARED}
+    if different := found & DIFFERENT:
+        return MIXED if len(different) > 1 else different.pop()
+    if not found:
+        return NOT_COMPARED
+    return OPEN if OPEN in found else EQUAL

@@ -1,0 +1,232 @@
+"""The questions between two runs: a row for each level and metric, with its difference, not yet corrected and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain, zip_longest
+
+import numpy as np
+
+from servebench.analysis.estimate import mean_of
+from servebench.analysis.statistics import Z_95, Floats, Interval
+from servebench.analysis.verdict.model import (
+    FAILED,
+    METRICS,
+    ComparedPoint,
+    ComparisonRow,
+    Difference,
+    Evidence,
+    Metric,
+    Side,
+    StartValues,
+    Verdict,
+)
+from servebench.analysis.verdict.reasons import Reason, ReasonKind
+from servebench.analysis.verdict.starts import (
+    STARTS_MIN,
+    EarlierStarts,
+    FixedStarts,
+    group_by_start,
+    known_spreads,
+    same_requests,
+)
+from servebench.analysis.verdict.within_run import WITHIN_RUN, SingleStarts, log_interval, shown_intervals, statistic
+from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.contracts.level import Level
+
+Points = Sequence[ComparedPoint]
+ONE_START = Reason(ReasonKind.ONE_START)
+
+
+def questions(
+    baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric] = METRICS
+) -> list[ComparisonRow]:
+    """Return the rows of all levels: the metrics that a side has, and failed requests. `with_doubtful` has rows compete whose
+    warnings have no known size."""
+    levels = dict.fromkeys(point.level for side in (baseline, candidate) for point in side.samples)
+    return [row for level in levels for row in _of_level(level, baseline, candidate, with_doubtful, metrics)]
+
+
+def _of_level(
+    level: Level, baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric]
+) -> list[ComparisonRow]:
+    sides = [points_at(side, level) for side in (baseline, candidate)]
+    for name, own in zip(("baseline", "candidate"), sides, strict=True):
+        if not own:
+            row = missing_row(level, metrics[0], Reason(ReasonKind.LEVEL_MISSING, side=name))
+            return [replace(row, level_missing=name == "candidate")]
+    if void := [point for own in sides for point in own if point.verdict == "void"]:
+        row = missing_row(level, metrics[0], Reason(ReasonKind.VOID_POINT, codes=codes_of(void)))
+        return [replace(row, level_missing=True)]
+    ours, theirs = map(group_by_start, sides)
+    paired = len(ours) == len(theirs) and same_requests(ours, theirs)
+    rows = [_compare_metric(level, metric, (baseline, ours), (candidate, theirs), paired) for metric in metrics]
+    found = [row for row in (*rows, _compare_failures(level, ours, theirs, paired)) if row is not None]
+    return [_weighed(row, sides, with_doubtful) for row in found]
+
+
+def points_at(side: Side, level: Level) -> list[ComparedPoint]:
+    """Return the points of a side at a level."""
+    return [point for point in side.samples if point.level == level]
+
+
+def codes_of(points: Iterable[ComparedPoint]) -> tuple[str, ...]:
+    """Return the warnings of points, each once."""
+    return tuple(dict.fromkeys(code for point in points for code in point.doubts))
+
+
+def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -> ComparisonRow:
+    """The row with what the warnings of its points mean for it: a wider interval, or a result that is only provisional."""
+    weights = [_weight(points, row.metric) for points in sides]
+    doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
+    bounded = tuple(dict.fromkeys(code for weight in weights for code in weight.bounded))
+    share = (1 + weights[0].bound) * (1 + weights[1].bound) - 1
+    if row.difference is not None and row.metric is not FAILED:
+        row = replace(row, difference=row.difference.widened(share))
+    row = row.because(
+        *row.reasons,
+        *([Reason(ReasonKind.WIDENED, share=share, codes=bounded)] if bounded else []),
+        *([Reason(ReasonKind.PROVISIONAL, codes=doubts)] if doubts else []),
+    )
+    competes = row.competes and (with_doubtful or not doubts)
+    return replace(row, competes=competes, doubts=doubts, widened=_widened_by_start(sides, row.metric))
+
+
+def _weight(points: Iterable[ComparedPoint], metric: Metric) -> Weight:
+    return weigh([(point.doubts, point.row) for point in points], metric.name)
+
+
+def _widened_by_start(sides: Sequence[Points], metric: Metric) -> tuple[float, ...]:
+    """Return by how much the warnings of the first start of each side widen an interval, of the first two, and so on."""
+    starts = [group_by_start(points) for points in sides]
+    bounds = [
+        [_weight(chain.from_iterable(side[:count]), metric).bound for side in starts]
+        for count in range(1, max(map(len, starts)) + 1)
+    ]
+    return tuple((1 + ours) * (1 + theirs) - 1 for ours, theirs in bounds)
+
+
+def missing_row(level: Level, metric: Metric, reason: Reason) -> ComparisonRow:
+    """Return a row that cannot be compared."""
+    row = ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, competes=False)
+    return row.because(reason)
+
+
+def _compare_metric(
+    level: Level,
+    metric: Metric,
+    baseline: tuple[Side, Sequence[Points]],
+    candidate: tuple[Side, Sequence[Points]],
+    paired: bool,
+) -> ComparisonRow | None:
+    """The row of a metric; None where neither side has it."""
+    values = [[_values(points, metric) for points in starts] for _, starts in (baseline, candidate)]
+    known = [[parts for parts in side if parts] for side in values]
+    if not all(known):
+        lacking = [name for name, own in zip(("baseline", "candidate"), known, strict=True) if not own]
+        return _without_requests(level, metric, (baseline[1], candidate[1]), lacking)
+    fewest = min(sum(part.size for part in parts) for side in known for parts in side)
+    if fewest < metric.requests_min:
+        kind = ReasonKind.FEW_REQUESTS if metric.percent is not None else ReasonKind.FEW_SLICES
+        reason = Reason(kind, count=fewest, needed=metric.requests_min)
+        return replace(missing_row(level, metric, reason), competes=True)
+    complete = [len(side) for side in values] == [len(side) for side in known]
+    starts = StartValues(
+        baseline=_start_logs(known[0], metric),
+        candidate=_start_logs(known[1], metric),
+        paired=paired and complete,
+        errors=np.array(
+            [
+                _request_error([part for parts in sides if parts is not None for part in parts], metric.percent)
+                for sides in zip_longest(*known)
+            ]
+        ),
+    )
+    middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
+    row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
+    if not starts.finite:
+        return replace(row, starts=None).because(Reason(ReasonKind.REQUESTS_FAILED))
+    over: Evidence | None = FixedStarts(starts) if starts.fewest >= STARTS_MIN else None
+    if over is None and (spreads := known_spreads(level, metric.name, baseline[0], candidate[0])) is not None:
+        over = EarlierStarts(starts, *spreads)
+    if over is not None:
+        return replace(row, difference=over.difference())
+    logs = [float(one.mean()) for one in (starts.baseline, starts.candidate)]
+    ends = [_log_interval(own, parts, metric) for (_, own), parts in zip((baseline, candidate), known, strict=True)]
+    row = replace(row, difference=SingleStarts((logs[0], ends[0]), (logs[1], ends[1])).difference())
+    return row.because(ONE_START, *([] if row.difference else [Reason(ReasonKind.FEW_FOR_INTERVAL)]))
+
+
+def _without_requests(
+    level: Level, metric: Metric, sides: tuple[Sequence[Points], Sequence[Points]], lacking: Sequence[str]
+) -> ComparisonRow | None:
+    """The row of a metric without requests on a side: points of other tools have numbers only."""
+    stored = [mean_of([point.row for points in starts for point in points], metric.name) for starts in sides]
+    if len(lacking) > 1 and stored == [None, None]:
+        return None
+    kind = ReasonKind.METRIC_MISSING if None in stored else ReasonKind.REQUESTS_MISSING
+    row = missing_row(level, metric, Reason(kind, side=lacking[0] if len(lacking) == 1 else "both"))
+    return replace(row, baseline=stored[0], candidate=stored[1])
+
+
+def _log_interval(starts: Sequence[Points], values: Sequence[Sequence[Floats]], metric: Metric) -> Interval | None:
+    shown = shown_intervals([point.row for points in starts for point in points], metric.name)
+    return log_interval([part for parts in values for part in parts], metric.percent, shown)
+
+
+def _values(points: Points, metric: Metric) -> list[Floats]:
+    """Return the known values of each point of a start, without points that have none."""
+    arrays = [getattr(point, metric.source) for point in points]
+    known = [values[~np.isnan(values)] for values in arrays if values is not None]
+    return [values for values in known if values.size]
+
+
+def _start_logs(starts: Sequence[Sequence[Floats]], metric: Metric) -> Floats:
+    """Return the logarithm of the metric in each start: the mean over its repeats."""
+    with np.errstate(divide="ignore"):
+        return np.array([np.mean([np.log(statistic(part, metric.percent)) for part in parts]) for parts in starts])
+
+
+def _request_error(parts: Sequence[Floats], percent: float | None) -> float:
+    """The standard error of the logarithm of the metric in one start, as of independent values (root mean square over points)."""
+    errors = []
+    for values in parts:
+        root = values.size**0.5
+        if percent is None:
+            errors.append(float(values.std() / max(abs(values.mean()), np.finfo(float).tiny) / root))
+            continue
+        share = percent / 100
+        reach = (share * (1 - share)) ** 0.5 / root
+        low, high = (statistic(values, 100 * min(max(share + side * reach, 0.0), 1.0)) for side in (-1, 1))
+        errors.append(float(np.log(high / low) / 2) if 0 < low <= high < np.inf else 0.0)
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def _compare_failures(
+    level: Level, ours: Sequence[Points], theirs: Sequence[Points], paired: bool
+) -> ComparisonRow | None:
+    """Compare the shares of failed requests over starts; None where none failed.
+
+    Failures come in bursts, so requests of one start do not test anything; with as many in each start, the binomial error
+    is the least that is believed.
+    """
+    sides = [[_failed_of(points) for points in starts] for starts in (ours, theirs)]
+    if not any(bad for side in sides for bad, _ in side) or not all(size for side in sides for _, size in side):
+        return None
+    shares = [np.array([bad / size for bad, size in side]) for side in sides]
+    pooled = [(sum(bad for bad, _ in side), sum(size for _, size in side)) for side in sides]
+    error = sum(bad / size * (1 - bad / size) / size for bad, size in pooled) ** 0.5
+    starts = StartValues(baseline=shares[0], candidate=shares[1], paired=paired)
+    ours_mean, theirs_mean = (float(one.mean()) for one in shares)
+    row = ComparisonRow(level=level, metric=FAILED, baseline=ours_mean, candidate=theirs_mean, starts=starts)
+    if starts.fewest >= STARTS_MIN:
+        return replace(row, difference=FixedStarts(starts, least_error=error, shares=True).difference())
+    effect, half = theirs_mean - ours_mean, Z_95 * error
+    found = Difference(effect=effect, low=effect - half, high=effect + half, method=WITHIN_RUN)
+    return replace(row, difference=found, verdict=Verdict(reasons=(ONE_START,)))
+
+
+def _failed_of(points: Points) -> tuple[int, int]:
+    """Return how many requests of a start failed, of how many."""
+    return sum(int(point.failed.sum()) for point in points), sum(point.failed.size for point in points)

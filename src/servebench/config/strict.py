@@ -1,0 +1,69 @@
+"""Reads files that users write as strict pydantic models; each mistake is one line with its key, its value and what to do."""
+
+from __future__ import annotations
+
+import json
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from servebench.config.problems import format_value, nearest_name
+from servebench.util.errors import ConfigError
+
+Kind = TypeVar("Kind")
+MUST: dict[str, str] = {
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    "bool_type": "must be true or false",
+    "too_short": "must not be empty",
+    "missing": "is required",
+}
+NAMED_MAX = 16
+"""More known keys are not listed."""
+
+
+class Strict(BaseModel):
+    """A mapping of a file, without keys that are unknown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def parse_strict(kind: type[Kind], data: Any, where: str) -> Kind:
+    """Return the data of a file as this kind. Raises ConfigError with everything that is wrong, each with the file and key."""
+    try:
+        # strict, as JSON: lists become tuples, and '8' is not 8
+        return TypeAdapter(kind).validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        raise ConfigError([f"{where}: {_line(one, kind)}" for one in error.errors(include_url=False)]) from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where} has values that are no text, number, list or mapping: {error}") from error
+
+
+def _line(error: ErrorDetails, kind: Any) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).removeprefix(".")
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(kind, error["loc"][:-1])
+        near = nearest_name(str(error["loc"][-1]), known)
+        hint = f"; did you mean {near}?" if near else ""
+        return f"{place}: unknown key; known keys are {', '.join(known[:NAMED_MAX])}{hint}"
+    given = "" if error["type"] in ("missing", "value_error") else f" (got {format_value(error['input'])})"
+    said = str(error.get("ctx", {}).get("error", error["msg"][:1].lower() + error["msg"][1:]))
+    return f"{place}: {MUST.get(error['type'], said)}{given}".removeprefix(": ")
+
+
+def _known_keys(kind: Any, loc: tuple[int | str, ...]) -> list[str]:
+    """The keys of the mapping at a place."""
+    for part in (*loc, None):
+        while get_origin(kind) in (Union, UnionType):
+            kind = next(one for one in get_args(kind) if one is not type(None))
+        if part is None:
+            break
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            fields = {one.alias or name: one.annotation for name, one in kind.model_fields.items()}
+            kind = fields.get(str(part), Any)
+        else:
+            kind = next((one for one in reversed(get_args(kind)) if one is not Ellipsis), Any)
+    known = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
+    return [one.alias or name for name, one in known.items()]

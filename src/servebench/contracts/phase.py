@@ -1,0 +1,52 @@
+"""What the records and the point of a phase need beside what was sent and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from servebench.contracts.request import Request
+from servebench.util.file_redaction import Traces
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFacts:
+    """Facts of a phase that its records need. Stored next to the spool, so that a killed run can be recovered."""
+
+    run_id: str
+    point: str
+    warmup: bool
+    concurrency: int | None
+    repeat: int
+    planned: dict[str, tuple[int | None, int, bool]]
+    """For each request_id: planned prompt tokens, requested output tokens, whether exactly that many were requested."""
+    rate: float | None = None
+    engine_version: str | None = None
+    cache_state: str | None = None
+    tokenizer_name: str = "the tokenizer"
+    tokenizer_exact: bool = True
+    start_id: str | None = None
+    fillers: Sequence[str] = ()
+    """The ids of the requests that only keep the level."""
+    references: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By request_id: the `schema` and the `reference` that its answer is compared with."""
+    trace_headers: bool = False
+    keep_ids: bool = False
+    """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""
+    timings_of: str | None = None
+    """The engine whose request timings are read; null: none are."""
+    traces: Traces = field(default_factory=dict)
+    """By what the secrets that answers may repeat are found after a kill."""
+
+    @property
+    def trace(self) -> str:
+        """The name of the traces of its requests; the warm-up of a point has its own request ids."""
+        return f"{self.run_id}/{self.point}"
+
+    def requests(self) -> list[Request]:
+        """Return the requests of the phase that have a schema or reference, without their prompts."""
+        return [
+            Request(request_id=name, schema=one.get("schema"), reference=one.get("reference"))
+            for name, one in self.references.items()
+        ]

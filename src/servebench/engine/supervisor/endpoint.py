@@ -1,0 +1,193 @@
+"""Probe an endpoint: list its models and generate one real token. Used by every launcher."""
+
+import time
+from typing import Any
+
+import httpx
+
+from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.request import Message, Request
+from servebench.contracts.settings import WorkloadSettings
+from servebench.protocol.answer import FirstContent
+from servebench.protocol.errors import error_text, shorten
+from servebench.protocol.json_values import decode_text
+from servebench.util.bounded_http import client
+from servebench.util.errors import EngineError, FailureKind
+from servebench.util.safe_text import in_one_line
+
+PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8, exact_output=True)
+PROBE_AS_TEXT = Request(request_id="probe", prompt="Say yes:", output_tokens=8, exact_output=True)
+"""With a fixed output length even a model whose first token would be its last generates something."""
+
+PROBE_WORKLOAD = WorkloadSettings(name="probe")
+
+UNAUTHORIZED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+NO_CHAT = (
+    httpx.codes.BAD_REQUEST,
+    httpx.codes.NOT_FOUND,
+    httpx.codes.METHOD_NOT_ALLOWED,
+    httpx.codes.UNPROCESSABLE_ENTITY,
+    httpx.codes.NOT_IMPLEMENTED,
+)
+"""Statuses of servers without a chat route, or with a model without a chat template."""
+
+TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
+"""Statuses below 500 that may change when a request is sent again."""
+
+QUOTE_CHARACTERS = 300
+"""How much of a server's own text is kept."""
+
+PAUSES_S = (0.0, 1.0, 2.0)
+"""How long a server that fails is left alone before each attempt to ask it once more."""
+
+BEGINNING_CHARACTERS = 120
+"""How much is quoted of an answer without generated content."""
+
+
+def response_json(response: httpx.Response) -> Any:
+    """Return the JSON of a response. Raises ValueError if it is not JSON, or nested deeper than can be read."""
+    try:
+        return response.json()
+    except RecursionError as error:
+        raise ValueError("the answer is nested too deep") from error
+
+
+def http_error_reason(error: httpx.HTTPError) -> str:
+    """Return why a request failed, in a few lower-case words."""
+    cause: BaseException = error
+    while cause.__cause__ is not None or cause.__context__ is not None:
+        cause = cause.__cause__ or cause.__context__ or cause
+    text = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
+    return in_one_line(str(text), QUOTE_CHARACTERS).lower().rstrip(".")
+
+
+def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
+    """Return the model ids and aliases that the endpoint lists; None if it has no list.
+
+    Raises httpx.HTTPError if it cannot be reached.
+    """
+    response = http.get(f"{base_url}/models")
+    if response.status_code != httpx.codes.OK:
+        return None
+    try:
+        models: list[dict[str, Any]] = response_json(response)["data"]
+        names = [str(model["id"]) for model in models]
+        names += [str(alias) for model in models for alias in model.get("aliases") or ()]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return [in_one_line(name, QUOTE_CHARACTERS) for name in names] or None
+
+
+def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
+    """Return the version that the server reports; None if it reports none. Never raises: the version is optional."""
+    if engine.version_path is None:
+        return None
+    try:
+        response = http.get(root_url + engine.version_path)
+        version = response_json(response)["version"] if response.status_code == httpx.codes.OK else None
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None
+    return in_one_line(str(version), QUOTE_CHARACTERS) if version else None
+
+
+def generate_token(
+    http: httpx.Client, base_url: str, engine: Engine, model: str, timeout_s: float, *, whole: bool = False
+) -> bool:
+    """Send one real request in the engine's dialect, to chat or else to completions; return at the first content, or with
+    `whole` at the end of the answer. Returns whether the answer has said that it is over.
+
+    Raises EngineError if the answer has no content or is an error (kind `not_ready` if that may change, `unauthorized`, else
+    `other`), and httpx.HTTPError if there is no answer.
+    """
+    deadline = time.monotonic() + timeout_s
+    first_problem: EngineError | None = None
+    for probe in (PROBE, PROBE_AS_TEXT):
+        request = engine.body(probe, model, PROBE_WORKLOAD)
+        problem, ended, try_completions = _attempt(http, base_url, request, deadline, whole=whole)
+        if problem is None:
+            return ended
+        # workloads use chat, so its answer matters most
+        first_problem = first_problem or problem
+        if not try_completions:
+            break
+    assert first_problem is not None
+    raise first_problem
+
+
+def failing(running: RunningEngine, engine: Engine, timeout_s: float) -> str | None:
+    """Return what a server does instead of answering one more request, in one line; None if it answers one in three attempts.
+
+    A server that restarts, or rejects some requests only, is asked again after a moment; one that leaves a request open is not.
+    """
+    said = None
+    deadline = time.monotonic() + timeout_s
+    for pause_s in PAUSES_S:
+        if said is not None and time.monotonic() > deadline:
+            break
+        time.sleep(pause_s)
+        with client(running.headers, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
+            try:
+                if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True):
+                    return None
+                said = f"{running.base_url} ends an answer without a finish reason, [DONE] or usage"
+            except EngineError as error:
+                said = str(error)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                said = f"cannot reach {running.base_url}: {http_error_reason(error)}"
+            except httpx.HTTPError as error:
+                said = f"a request to {running.base_url} failed: {http_error_reason(error)}"
+    return said
+
+
+def _attempt(
+    http: httpx.Client, base_url: str, request: tuple[str, dict[str, Any]], deadline: float, *, whole: bool
+) -> tuple[EngineError | None, bool, bool]:
+    """Return what is wrong (None if content was generated), whether the answer has said that it is over, and whether the
+    completions route may work instead."""
+    path, body = request
+    url = base_url + path
+    left_s = max(1.0, deadline - time.monotonic())
+    with http.stream("POST", url, json=body, timeout=httpx.Timeout(left_s, connect=5.0)) as response:
+        status = response.status_code
+        if status in UNAUTHORIZED:
+            response.read()
+            raise EngineError(f"{url} returned {_refusal(response)}", kind=FailureKind.UNAUTHORIZED)
+        if status != httpx.codes.OK:
+            response.read()
+            temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
+            kind = FailureKind.NOT_READY if temporary else FailureKind.OTHER
+            return EngineError(f"{url} returned {_refusal(response)}", kind=kind), False, status in NO_CHAT
+        content = FirstContent()
+        try:
+            for data in response.iter_bytes():
+                content.feed(data)
+                if _has_content(content, url) and not whole:
+                    return None, content.ended, False
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("the deadline is over")
+        except httpx.ReadTimeout:
+            lacks = "no end of its answer" if content.arrived else "no generated content"
+            late = f"{url} streamed {lacks} in time ({left_s:.3g} s)"
+            return EngineError(late, kind=FailureKind.NOT_READY), False, False
+        content.finish()
+        if _has_content(content, url):
+            return None, content.ended, False
+    beginning = in_one_line(decode_text(content.beginning[: 8 * BEGINNING_CHARACTERS]), BEGINNING_CHARACTERS)
+    answer = f"its answer begins with: {beginning}" if beginning else "its answer is empty"
+    return EngineError(f"{url} generated nothing; {answer}"), False, True
+
+
+def _refusal(response: httpx.Response) -> str:
+    """Return the status of a response other than 200, and what its body or the address of a redirect says."""
+    location = response.headers.get("location")
+    if response.has_redirect_location and location:
+        return f"{response.status_code}: redirected to {shorten(location)}; set launch.base_url to the address that answers"
+    reason = error_text(response.content)
+    return f"{response.status_code}: {reason}" if reason else str(response.status_code)
+
+
+def _has_content(content: FirstContent, url: str) -> bool:
+    """Return whether generated content has arrived. Raises EngineError if the answer reports an error."""
+    if content.error is not None:
+        raise EngineError(f"{url} returned an error: {content.error}")
+    return content.arrived
