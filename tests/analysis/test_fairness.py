@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from servebench.analysis.fairness import compare_manifests, unequal_work, varied_keys
+from servebench.analysis.fairness import SettingDifference, compare_manifests, unequal_work, varied_keys
 from servebench.report.wording.comparison import how_to_resolve, mattering_keys
 from servebench.store.studies import load_study
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
@@ -215,3 +215,9 @@ def test_unequal_work_is_seen_from_the_servers_token_counts(ours, theirs, keys, 
     found = unequal_work(*runs)
     assert [one.key for one in found if one.matters] == keys
     assert not any(one.matters for one in unequal_work(*runs, on_purpose=keys))
+
+
+def test_the_option_for_many_keys_names_each_key_that_has_no_group():
+    keys = ("input_tokens_mean", *(f"engine.k{i}" for i in range(5)))
+    many = [SettingDifference(key=key, baseline="1", candidate="2", matters=True, reason="") for key in keys]
+    assert how_to_resolve(many).endswith("--varying 'input_tokens_mean,engine.*'")

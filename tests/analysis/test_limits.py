@@ -11,7 +11,7 @@ import pytest
 from calibration.limits import BOTTLENECKS, HEALTHY, found_in
 from calibration.simulate import Plant
 from servebench.analysis import limits
-from servebench.analysis.limits import LevelFacts, LimitFinding, find_limit
+from servebench.analysis.limits import LevelFacts, LimitFinding, LimitReason, find_limit
 from servebench.analysis.limits.decide import MEMORY_SHARE
 from servebench.analysis.limits.facts import _stamps
 from servebench.analysis.limits.proposals import default_running_limit, with_proposals
@@ -21,6 +21,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.limits import Knob, Limit
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import registry
+from servebench.report.wording.limits import REASONS, action_text, limit_lines, statement_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad
 
@@ -92,7 +93,7 @@ CASES = [
 @pytest.mark.parametrize(("code", "changes"), CASES)
 def test_each_rule_needs_its_evidence(code, changes):
     found = find_limit(facts(**changes))
-    assert found.code is code, found.statement
+    assert found.code is code, statement_of(found)
     assert (found.improves is None) == (code is Limit.NONE)
     for fact in found.evidence:
         assert fact.at_least is None or fact.value >= fact.at_least
@@ -116,12 +117,12 @@ def test_a_queue_without_a_time_is_the_full_slots():
 
 @pytest.mark.parametrize(("count", "said"), [(1, "(from only 1 request)"), (29, "(from only 29 requests)"), (30, None)])
 def test_a_finding_of_few_requests_says_so(count, said):
-    statement = find_limit(facts(queue=500.0, **FULL, requests=count)).statement
+    statement = statement_of(find_limit(facts(queue=500.0, **FULL, requests=count)))
     assert (said is None and "only" not in statement) or statement.endswith(said)
 
 
 def test_nothing_is_guessed_without_times_and_without_a_gpu():
-    said = find_limit(facts(**NO_TIMES, queue_ms=None, memory_share=None, compute_share=None)).statement
+    said = statement_of(find_limit(facts(**NO_TIMES, queue_ms=None, memory_share=None, compute_share=None)))
     assert "decode is 98% of E2E" in said
     assert "reports no times" in said
     assert "no GPU is described" in said
@@ -157,7 +158,7 @@ def test_the_knobs_of_an_engine_are_its_own_flags(engine, program):
         found = with_proposals(find_limit(facts()), facts(), config, {Limit.NONE: knobs[code]})
         for knob, proposal in zip(knobs[code], found.proposals, strict=True):
             assert proposal.cost
-            assert knob.flag in proposal.action
+            assert knob.flag in action_text(proposal)
             assert knob.key or knob.flag not in command_of(*words, program)
             assert proposal.override is None or knob.flag in command_of(*words, program, proposal.override)
 
@@ -256,7 +257,7 @@ def test_settings_of_a_server_that_was_started_elsewhere_are_not_those_of_the_co
     knobs = {Limit.RUNNING: [Knob(key=MAX, flag="--max-num-seqs", default=256, cost="c")]}
     full = facts(queue=500.0, **FULL)
     (proposal,) = with_proposals(find_limit(full), full, {}, knobs, attached=True).proposals
-    assert (proposal.override, proposal.action) == (None, "raise --max-num-seqs of the server")
+    assert (proposal.override, action_text(proposal)) == (None, "raise --max-num-seqs of the server")
 
 
 def test_the_roofline_is_that_of_the_data_sheet():
@@ -284,7 +285,7 @@ def test_the_roofline_is_that_of_the_data_sheet():
 def test_a_planted_bottleneck_is_named(one):
     """The rest of the table, and 20 seeds of each, are made by `make calibrate ARGS="--only 'limit_*'"`."""
     run, (found,) = found_in(one.plant(), 1)
-    assert found.code in one.codes, found.statement
+    assert found.code in one.codes, statement_of(found)
     assert (run.rows[0].telemetry_samples or 0) > 5
     assert all(fact.at_least != MEMORY_SHARE for fact in found.evidence)
 
@@ -339,27 +340,37 @@ def test_what_is_proposed_of_the_load_composes(words, override):
     assert str(settings["load"][key.removeprefix("load.")]).replace(".0", "") == value
 
 
-def test_every_run_of_a_study_has_a_line(make_study, monkeypatch):
+def test_every_run_of_a_study_has_a_line(make_study):
     """In the order of the study: runs without a limit, and those that were not looked at, were missing without a word."""
     engines = [SimulatedEngine(name=f"e{number}") for number in range(limits.RUNS_MAX + 1)]
     runs = read.load_study(make_study(*((one, SimulatedLoad(levels=(1, 8), requests=20)) for one in engines))).runs
 
-    def found(_runs):
-        yield "e1", LimitFinding(level=Level(1), code=Limit.CLIENT, statement="the client is late")
-        yield "e1", LimitFinding(level=Level(8), code=Limit.QUEUE, statement="waiting")
-        yield "e0", LimitFinding(level=Level(1), code=Limit.CLIENT, statement="the client is late")
-        yield "e2", LimitFinding(level=Level(8), code=Limit.NONE, statement="no single limit found")
-
-    monkeypatch.setattr(limits, "findings_of", found)
-    assert limits.limit_lines(runs) == [
-        "Limit: e0 at 1 user: the client is late",
-        "Limit: e1 at 8 users: waiting",
-        "Limit: none found for e2, e3, e4, e5",
-        "Limit: 'servebench show RUN' has those of e6",
-        "Limit: e1 at 1 user: the client is late",
+    late, full, none = ({"client_ms": 6.0}, {"queue": 500.0, **FULL}, {})
+    found = [
+        (name, find_limit(facts(level=Level(users), **changes)))
+        for name, users, changes in (("e1", 1, late), ("e1", 8, full), ("e0", 1, late), ("e2", 8, none))
     ]
-    monkeypatch.setattr(limits, "findings_of", lambda _: [])
-    assert limits.limit_lines(runs[:2]) == []
+    summary = limits.summary_of(runs, found)
+    assert [(label, one.code, one.level) for label, one in summary.first] == [
+        ("e0", Limit.CLIENT, Level(1)),
+        ("e1", Limit.RUNNING, Level(8)),
+    ]
+    assert [(label, one.code) for label, one in summary.more] == [("e1", Limit.CLIENT)]
+    assert (summary.without, summary.unread) == (("e2", "e3", "e4", "e5"), ("e6",))
+    lines = [line.partition(":")[2].partition(":")[0].strip() for line in limit_lines(summary)]
+    assert lines == [
+        "e0 at 1 user",
+        "e1 at 8 users",
+        "none found for e2, e3, e4, e5",
+        "'servebench show RUN' has those of e6",
+        "e1 at 1 user",
+    ]
+    assert limit_lines(limits.summary_of(runs[:2], [])) == []
+
+
+@pytest.mark.parametrize("reason", LimitReason)
+def test_each_reason_has_a_sentence(reason):
+    assert REASONS[reason](LimitFinding(facts=facts(token_budget=64.0), code=Limit.NONE, reason=reason, part_ms=9.0))
 
 
 @pytest.mark.parametrize("network_ms", [0.0, 50.0])
@@ -374,5 +385,5 @@ def test_a_simulated_engine_is_limited_by_a_network_only_if_one_is_planted(netwo
     )
     _, found = found_in(Plant(words=words).planted(network_ms=network_ms), 3)
     assert [one.code is Limit.NETWORK for one in found] == [network_ms > 0]
-    actions = [proposal.action for one in found for proposal in one.proposals]
+    actions = [action_text(proposal) for one in found for proposal in one.proposals]
     assert ("use a client and a server on one network" in actions) == (network_ms > 0)

@@ -11,7 +11,8 @@ from servebench.analysis.advice import recommend_runs
 from servebench.analysis.conclude import conclude
 from servebench.analysis.gate import evaluate_gate
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.run_comparison import RunComparison, compare_speed
+from servebench.analysis.run_comparison import compare_speed
+from servebench.analysis.verdict.model import Comparison
 
 SPREADS = (0.0, 0.01, 0.02, 0.03)
 VERDICTS = ("faster", "slower", "mixed")
@@ -95,7 +96,7 @@ def _count(starts: int) -> str:
     return "one start" if starts == 1 else f"{starts} starts"
 
 
-def _compared(seed: int, starts: int, spread: float, slowdown: float, earlier: int = 0) -> RunComparison:
+def _compared(seed: int, starts: int, spread: float, slowdown: float, earlier: int = 0) -> Comparison:
     """Compare two engines of which the second is slower by `slowdown`, with so many earlier starts of the first stored."""
     plant = QUICK.planted(start_sd=spread)
     a, b, *stored = [
@@ -107,12 +108,12 @@ def _compared(seed: int, starts: int, spread: float, slowdown: float, earlier: i
         )
         if count
     ]
-    return RunComparison(compare_speed([(a, b)], earlier=stored)[0])
+    return compare_speed([(a, b)], earlier=stored)[0]
 
 
 def _equal(seed: int, _truth: None, *, starts: int, spread: float, earlier: int = 0) -> Outcome:
     """Return whether two equal engines are called different."""
-    return {(AA, ""): float(_compared(seed, starts, spread, 1.0, earlier).comparison.result in VERDICTS)}
+    return {(AA, ""): float(_compared(seed, starts, spread, 1.0, earlier).result in VERDICTS)}
 
 
 def _best(seed: int, _truth: None, *, plant: Plant, starts: int) -> Outcome:
@@ -126,7 +127,7 @@ def _best(seed: int, _truth: None, *, plant: Plant, starts: int) -> Outcome:
 
 def _slowed(seed: int, _truth: None, *, promise: Promise, slowdown: float) -> Outcome:
     """Return in which metrics a slowdown is found."""
-    rows = _compared(seed, STARTS, 0.01, slowdown).comparison.regressions
+    rows = _compared(seed, STARTS, 0.01, slowdown).regressions
     slower = {row.metric.name for row in rows}
     return {(promise, title): float(name in slower) for name, title in FOUND.items()}
 

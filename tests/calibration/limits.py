@@ -13,6 +13,7 @@ from calibration.simulate import USUAL, Plant, SimulatedRun, run_data, simulate_
 from servebench.analysis.limits import LimitFinding, findings
 from servebench.analysis.time_parts import request_parts
 from servebench.contracts.limits import Limit
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.store.tables import requests_frame
 
 LIMIT_NAMED = Promise(
@@ -153,7 +154,8 @@ def _trial(seed: int, _truth: Any, *, one: Bottleneck) -> Outcome:
         acted = acted.planted(network_ms=0.0)
     after = simulate_run(acted, f"{seed}", seed=seed)
     before_value, after_value = (some.rows[0].get(finding.improves or "") for some in (run, after))
-    better = before_value is not None and after_value is not None and (after_value > before_value) is finding.higher
+    higher = finding.improves is not None and POINT_COLUMNS[finding.improves].better == "higher"
+    better = before_value is not None and after_value is not None and (after_value > before_value) is higher
     outcome[LIMIT_ACTED, ""] = float(better and after_value != before_value)
     return outcome
 

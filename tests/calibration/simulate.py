@@ -19,15 +19,14 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.stored import RunData, mapping
 from servebench.contracts.telemetry import Reading
 from servebench.engine.launchers.simulated import SimulatedEngine, SimulatedLauncher
-from servebench.engine.pool import launch_context
+from servebench.engine.pool import EngineLease, EnginePool, launch_context
 from servebench.load.plan.levels import Level, level_at
 from servebench.load.plan.search import SearchAnswer
 from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
 from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
-from servebench.run.session import RunSession
-from servebench.run.simulated import SimulatedLoad
+from servebench.run.session import RunRequest, RunSession, open_load
 from servebench.store.layout import RunFolder
 from servebench.store.tables import RecordWriter, requests_frame
 from servebench.telemetry.sampler import Telemetry
@@ -137,8 +136,8 @@ def simulate_start(
             writer.records.clear()
             points.append(_measure(session, level))
             records.append(tuple(record for record in writer.records if record.measured))
-    assert isinstance(session.running, SimulatedEngine)
-    seconds = (session.running.ended_ns - session.running.started_ns) / NS_PER_S
+    assert isinstance(session.lease.running, SimulatedEngine)
+    seconds = (session.lease.running.ended_ns - session.lease.running.started_ns) / NS_PER_S
     return SimulatedRun(tuple(points), tuple(records)), seconds + cold_start_s(plant)
 
 
@@ -224,24 +223,31 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
     writer = _Collected()
     assert running.tokenizer is not None
     workload = _plugins().find("workload", settings.workload.name)(settings.workload)
-    session = RunSession(
-        settings=settings,
+    request = RunRequest(
+        job=Job((), settings, {}),
         run_id="calibration/run",
         folder=RunFolder(NOWHERE),
+        registry=_plugins(),
         events=Events(),
+        pool=EnginePool(_plugins(), Events(), NOWHERE),
+        gpus=(),
+    )
+    lease = EngineLease(
         engine=engine,
         launcher=SimulatedLauncher(),
         running=running,
         context=context,
-        spans=None,
-        load=SimulatedLoad(running, settings.telemetry.interval_s if settings.telemetry.enabled else None),
+        uses=0,
+        owner_log=request.folder.engine_log,
+    )
+    session = RunSession(
+        request=request,
+        lease=lease,
+        load=open_load(request, lease),
         prompts=PromptSource(workload, running.tokenizer, settings),
         tokenizer=running.tokenizer,
         writer=writer,
         ledger=[],
         telemetry=Telemetry(settings.telemetry),
-        uses=0,
-        gpus=(),
-        floor=None,
     )
     return session, writer

@@ -51,13 +51,13 @@ def test_the_words_of_the_question():
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("tune.buget=5m", "unknown key; did you mean tune.budget?"),
+        ("tune.buget=5m", "unknown key; did you mean 'tune.budget'?"),
         ("tune.budget=60", "tune.budget must be a duration such as 90s"),
         ("tune.margin=0", "tune.margin must be a share"),
         ("tune.error=2", "tune.error must be a share"),
         ("tune.objective=throughput", "did you mean"),
         ("tune.trials=5", "tune.trials must be at least 6"),
-        ("tune.trials=many", "tune.trials"),
+        ("tune.trials=many", "tune.trials must be an integer (got 'many')"),
         ("tune.levels=[0]", "tune.levels must be load levels above 0"),
         ("tune.seed=1,2", "a tune has one question"),
         ("tune.count=[", "invalid override"),

@@ -11,6 +11,7 @@ from servebench.measure.derive import record
 from servebench.protocol import answer, http, sse
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
+from servebench.protocol.kinds.choices import ChoicesScan
 from servebench.telemetry.engine_metrics import parse_series
 from servebench.util.redaction import redact_text
 
@@ -94,8 +95,8 @@ def fuzz_record(data: bytes) -> None:
 def fuzz_answer(data: bytes) -> None:
     """A whole answer that is not streamed, the same as it arrives, and its error message."""
     length = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
-    answer.read(http.decode([(0, length + data)]))
-    content = answer.FirstContent()
+    answer.read(http.decode([(0, length + data)]), ChoicesScan())
+    content = answer.FirstContent(ChoicesScan())
     for _, piece in pieces(data, 7):
         content.feed(piece)
     content.finish()

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from servebench.protocol.answer import FirstContent
+from servebench.protocol.kinds.choices import ChoicesScan
 
 
 def first_content(body):
-    content = FirstContent()
+    content = FirstContent(ChoicesScan())
     content.feed(body.encode())
     content.finish()
     return content

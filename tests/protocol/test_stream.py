@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servebench.protocol import answer, http, stream
+from servebench.protocol.kinds.choices import ChoicesScan
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -30,7 +31,8 @@ def shown(scan):
 def same(reads):
     """What both ways return, after checking that it is the same."""
     whole = http.decode(reads)
-    message, scan = stream.read(reads)
+    scan = ChoicesScan()
+    message = stream.read(reads, scan)
     assert (message.status, message.headers, message.complete, message.error) == (
         whole.status,
         whole.headers,
@@ -38,7 +40,9 @@ def same(reads):
         whole.error,
     )
     found = shown(scan)
-    assert found == shown(answer.read(whole))
+    general = ChoicesScan()
+    answer.read(whole, general)
+    assert found == shown(general)
     return found
 
 
@@ -116,7 +120,8 @@ def test_the_usual_answer_is_read_without_parsing_each_event(monkeypatch, escape
     reads = [(0, HEAD), (1, sized(b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'))]
     reads += [(n, sized(b"data: " + json.dumps(event(word)).encode() + b"\n\n")) for n, word in enumerate(words, 2)]
     reads += [(99, sized(b"data: [DONE]\n\n") + b"0\r\n\r\n")]
-    message, scan = stream.read(reads)
+    scan = ChoicesScan()
+    message = stream.read(reads, scan)
     assert scan.text == "".join(words)
     assert scan.event_ns == list(range(2, 2 + len(words)))
     assert message.complete

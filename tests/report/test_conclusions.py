@@ -13,7 +13,11 @@ from servebench.report.screens.conclusions import limits
 @pytest.mark.parametrize(("with_points", "rows"), [(0, 0), (1, 1), (RUNS_MAX, 1), (RUNS_MAX + 2, 2)])
 def test_runs_without_a_finding_because_there_are_too_many_are_counted(with_points, rows):
     runs = [SimpleNamespace(rows=[object()])] * with_points + [SimpleNamespace(rows=[])] * 9
-    finding = LimitFinding(level=Level(8), code=Limit.NONE, statement="no single limit found")
+    finding = LimitFinding(
+        facts=LevelFacts(level=Level(8), engine="vllm", requests=99, ttft_ms=1.0, e2e_ms=9.0),
+        code=Limit.NONE,
+        reason=LimitReason.NONE,
+    )
     blocks = list(limits(SimpleNamespace(findings=[("a", finding)] if with_points else [], runs=runs)))
     assert len(blocks[0].rows if blocks else ()) == rows
     assert rows < 2 or blocks[0].rows[-1][0].text == "2 more"

@@ -21,9 +21,9 @@ def answered(**changes):
 
 
 def session_of(source, **parts):
-    defaults = {"spans": None, "launcher": SimpleNamespace(simulated=False), "context": None, "running": None}
+    lease = SimpleNamespace(**{"spans": None, "context": None, "running": None, **parts})
     settings = SimpleNamespace(engine=SimpleNamespace(name="e", request_timings=source))
-    return SimpleNamespace(settings=settings, events=Recorder(), **{**defaults, **parts})
+    return SimpleNamespace(settings=settings, request=SimpleNamespace(events=Recorder()), lease=lease)
 
 
 def test_the_late_times_are_those_of_the_record():
@@ -98,4 +98,4 @@ def test_an_engine_that_cannot_is_said(error, said):
 
     session = session_of("after_load", engine=SimpleNamespace(name="e", timings_after_load=refuse))
     with_late_timings(session, "t", [answered(response_id="a")])
-    assert session.events.of(StepFailed) == [StepFailed(StudyStep.TIMINGS, said)]
+    assert session.request.events.of(StepFailed) == [StepFailed(StudyStep.TIMINGS, said)]

@@ -9,7 +9,7 @@ from servebench.contracts.hooks import LIFE_CYCLE
 from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import EngineSettings
 from servebench.engine.pool import EnginePool
-from servebench.run import live, measure, session
+from servebench.run import late_timings, live, measure, session
 from servebench.run.lifecycle import execute_run
 from servebench.run.prior import prior_progress
 from servebench.run.session import RunRequest, Turn
@@ -332,8 +332,9 @@ def test_a_cache_that_is_not_emptied_is_a_warning_of_each_point(bench, monkeypat
     assert "cache_not_reset" in list(read_points(bench.folder()).doubts[0])
 
 
-def test_the_files_of_request_timings_are_new_private_and_removed(bench):
+def test_the_files_of_request_timings_are_new_private_and_removed(bench, monkeypatch):
     """They may hold prompts, also those of an engine that was killed with servebench."""
+    monkeypatch.setattr(late_timings, "LATE_S", 0.0)
     engine = bench.registry.kinds["engine"]["fake"]
     kept = bench.path / "cache" / "request-timings" / "fake-1"
     seen = []

@@ -165,8 +165,9 @@ class FakeLoad:
     @staticmethod
     def _record(request_id: str, index: int, facts: Any, outcome: str) -> Any:
         made = record(
-            request_id, sent_ns=SENT_NS + index * 10 * MS, run_id=facts.run_id, point=facts.point, warmup=facts.warmup
-        )
+            request_id, sent_ns=SENT_NS + index * 10 * MS, run_id=facts.run_id, point=facts.point, warmup=facts.warmup,
+            response_id=request_id if facts.keep_ids else None,
+        )  # fmt: skip
         if outcome == "ok":
             return made
         return replace(

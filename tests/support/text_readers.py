@@ -27,6 +27,7 @@ from servebench.protocol import answer, http, sse, stream
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
 from servebench.protocol.json_values import load_object
+from servebench.protocol.kinds.choices import ChoicesScan
 from servebench.quality.rows import read_rows
 from servebench.quality.scorers import gsm8k, mmlu, structured
 from servebench.registry.registry import registry
@@ -72,7 +73,7 @@ def _framing(data):
 
 
 def _first_content(data):
-    content = answer.FirstContent()
+    content = answer.FirstContent(ChoicesScan())
     for _, piece in _pieces(data, 512):
         content.feed(piece)
     content.finish()
@@ -166,8 +167,8 @@ READERS = {
     "event's data": lambda text: _sse_parts(b"data: " + text.encode() + b"\n\n"),
     "first content": lambda text: _first_content(_chunked(text.encode())),
     "first content of an event": lambda text: _first_content(_chunked(_event(text))),
-    "stream": lambda text: stream.read(_pieces(_chunked(text.encode()))),
-    "stream of an event": lambda text: stream.read(_pieces(_chunked(_event(text) * 2))),
+    "stream": lambda text: stream.read(_pieces(_chunked(text.encode())), ChoicesScan()),
+    "stream of an event": lambda text: stream.read(_pieces(_chunked(_event(text) * 2)), ChoicesScan()),
     "record": lambda text: _record(_chunked(text.encode())),
     "record of a text": lambda text: _record(_chunked(_event(text))),
     "answer": lambda text: _record(

@@ -11,7 +11,7 @@ import pytest
 from servebench.contracts.engine import Engine
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import answer_mark
-from servebench.contracts.settings import WorkloadSettings
+from servebench.protocol.kinds.table import compose
 from servebench.run.requests import split_at_answers
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import AgentLoopWorkload
@@ -21,16 +21,13 @@ from support.workloads import requests_of
 
 from .test_sessions import by_session
 
-PLAIN = WorkloadSettings(name="plain")
-
-
 turns = partial(requests_of, MultiTurnWorkload)
 agents = partial(requests_of, AgentLoopWorkload)
 
 
 def sent_body(request, texts):
     """The body as a server gets it: made by the dialect, cut at its holes, filled as the load fills it."""
-    _, body = Engine.body(SimpleNamespace(dialect=Engine.dialect), request, "m", PLAIN)  # type: ignore[arg-type]
+    _, body = compose(Engine(), request, "m")
     plain, holes = split_at_answers(orjson.dumps(body), request)
     made, before = b"", 0
     for offset, of in holes:

@@ -6,8 +6,8 @@ import sys
 import httpx
 import pytest
 
-from servebench.plugin import ConfigError, EngineError, ModelSettings, Request, ServerTimings, WorkloadSettings
-from servebench.testing import engine_tokenizer
+from servebench.plugin import ConfigError, EngineError, ModelSettings, Request, ServerTimings
+from servebench.testing import compose, engine_tokenizer
 from servebench_llamacpp.engine import LlamaCppEngine
 
 ENGINE = LlamaCppEngine()
@@ -119,7 +119,7 @@ def test_the_real_engine_from_start_to_stop(context_of, launch):
     assert ended[-1] == "first_token"
     assert ended.index("loading") < ended.index("weights_loaded") <= ended.index("slots_ready")
     request = Request(request_id="r", prompt="One two", output_tokens=5, exact_output=True)
-    path, body = ENGINE.body(request, running.model, WorkloadSettings(name="w"))
+    path, body = compose(ENGINE, request, running.model)
     body.update(stream=False, stream_options=None)
     answer = httpx.post(running.base_url + path, json=body, timeout=300).json()
     assert answer["usage"]["completion_tokens"] == 5

@@ -12,9 +12,9 @@ from servebench.testing import (
     CHAT,
     SCHEMA,
     TEXT,
-    WORKLOAD,
     EngineConformance,
     ServerBehavior,
+    compose,
     launch_process,
     write_stand_in,
 )
@@ -80,11 +80,11 @@ def test_dtype_and_quantization_exclude_each_other(tmp_path):
 
 def test_a_schema_has_its_own_shape():
     engine = TgiEngine()
-    _, body = engine.body(replace(CHAT, schema=SCHEMA), "tgi", WORKLOAD)
+    _, body = compose(engine, replace(CHAT, schema=SCHEMA), "tgi")
     assert body["response_format"]["type"] == "json_schema"
     assert body["response_format"]["value"]["schema"] == SCHEMA
     assert "json_schema" not in body["response_format"]
-    assert "response_format" not in engine.body(replace(TEXT, schema=SCHEMA), "tgi", WORKLOAD)[1]
+    assert "response_format" not in compose(engine, replace(TEXT, schema=SCHEMA), "tgi")[1]
 
 
 LAUNCHER = """

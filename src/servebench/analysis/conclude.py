@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import pairs_within
-from servebench.analysis.run_comparison import RunComparison, RunPair, compare_speed
+from servebench.analysis.run_comparison import RunPair, compare_speed
 from servebench.analysis.stored_runs import quality_agreements, quality_parities
 from servebench.analysis.verdict.compare import MARGIN
+from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData
 
@@ -54,7 +55,7 @@ class Conclusions:
     """
 
     answer: Answer
-    comparisons: tuple[RunComparison, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
     decisions: tuple[StudyDecision, ...] = ()
     recommendations: tuple[Recommendation, ...] | None = None
     limits: tuple[tuple[str, LimitFinding], ...] | None = None
@@ -100,18 +101,18 @@ def conclude(
     found = Conclusions(
         answer=answer,
         comparisons=tuple(
-            RunComparison(one, quality_agreements(a, b), quality_parities(a, b))
+            replace(one, agreements=tuple(quality_agreements(a, b)), parities=tuple(quality_parities(a, b)))
             if options.answers
-            else RunComparison(one)
+            else one
             for one, (a, b) in zip(compared, listed, strict=True)
         ),
         decisions=tuple(decisions),
     )
     if options.limits:
-        from servebench.analysis.limits import findings_of, limit_lines
+        from servebench.analysis.limits import findings_of, summary_of
 
         limits = tuple(findings_of(runs))
-        found = replace(found, limits=limits, answer=replace(answer, limits=tuple(limit_lines(runs, limits))))
+        found = replace(found, limits=limits, answer=replace(answer, limits=summary_of(runs, limits)))
     return found if options.rules is None else replace(found, recommendations=_recommended(runs, found, options))
 
 
@@ -129,7 +130,7 @@ def _recommended(every: Sequence[RunData], found: Conclusions, options: Options)
             with_doubtful=options.with_doubtful,
             varying=options.varying,
             labels=run_labels(every),
-            comparisons=[one.comparison for one in found.comparisons],
+            comparisons=found.comparisons,
             decision=found.decisions[0] if len(found.decisions) == 1 else None,
         )
     )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servebench.analysis.quality.agreement import Agreement
-from servebench.analysis.run_comparison import RunComparison
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 
 
@@ -32,18 +31,13 @@ class Gate:
         return bool(self.regressions or self.quality_losses)
 
 
-def evaluate_gate(found: Sequence[RunComparison], limit: float) -> Gate:
+def evaluate_gate(found: Sequence[Comparison], limit: float) -> Gate:
     """Return which comparisons fail the limit and which cannot be decided."""
     return Gate(
         limit,
-        tuple(
-            (one.comparison.candidate, row)
-            for one in found
-            for row in one.comparison.regressions
-            if abs(row.effect or 0) > limit
-        ),
-        tuple((one.comparison.candidate, a) for one in found for a in one.agreements if a.lost > limit),
-        tuple((one.comparison, row) for one in found for row in _undecided(one.comparison, limit)),
+        tuple((one.candidate, row) for one in found for row in one.regressions if abs(row.effect or 0) > limit),
+        tuple((one.candidate, a) for one in found for a in one.agreements if a.lost > limit),
+        tuple((one, row) for one in found for row in _undecided(one, limit)),
     )
 
 

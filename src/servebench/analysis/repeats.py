@@ -26,7 +26,6 @@ from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.families import holm
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
-from servebench.util.figures import change, number, percent
 
 REPEATS_MIN = 3
 """The fewest repeats of which one can be an outlier."""
@@ -53,20 +52,26 @@ class RepeatedMetric:
     high: float | None
     spread: float
 
-    @property
-    def text(self) -> str:
-        """The mean with its interval, or with the spread of one repeat where there are too few."""
-        if self.low is None:
-            return f"{number(self.mean)} (one repeat ±{percent(self.spread)})"
-        return f"{number(self.mean)} [{number(self.low)}, {number(self.high)}]"
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatNote:
+    """A column that drifts over the repeats by the share `change`, from first to last; or an outlier: the `repeat` of a level,
+    with its distance from the median of the others. `p` is corrected for the number of `tests`."""
+
+    column: str
+    change: float
+    p: float
+    tests: int
+    level: Level | None = None
+    repeat: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatSummary:
-    """All levels that have repeats, and `notes` about outliers and drift, one sentence each."""
+    """All levels that have repeats, and `notes` about outliers and drift."""
 
     rows: tuple[RepeatedMetric, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[RepeatNote, ...] = ()
 
     @property
     def titles(self) -> dict[str, str]:
@@ -151,23 +156,15 @@ def grubbs(values: Floats) -> tuple[int, float]:
     return index, float(min(1.0, 2 * n * stdtr(n - 2, -t)))
 
 
-def _outliers(series: Series) -> list[str]:
+def _outliers(series: Series) -> list[RepeatNote]:
     found = [(level, name, known, *grubbs(np.log([v for _, v in known]))) for (level, name), known in series.items()]
     notes = []
     for (level, name, known, index, _), p in zip(found, holm([p for *_, p in found]), strict=True):
         repeat, value = known[index]
-        others = float(np.median([v for at, (_, v) in enumerate(known) if at != index]))
-        apart, title = value / others - 1, POINT_COLUMNS[name].title
+        apart = value / float(np.median([v for at, (_, v) in enumerate(known) if at != index])) - 1
         if p is not None and p < SIGNIFICANCE and abs(apart) >= SMALLEST:
-            notes.append(
-                f"repeat {repeat} at {level} is an outlier: its {title} is {change(apart)} from the median of the others "
-                f"(Grubbs' test, p = {p:.2g}{_of(len(found))}); check what else the machine was doing, or measure the level again"
-            )
+            notes.append(RepeatNote(column=name, change=apart, p=p, tests=len(found), level=level, repeat=repeat))
     return notes
-
-
-def _of(tests: int) -> str:
-    return f" after Holm's correction for {tests} tests" if tests > 1 else ""
 
 
 def kendall_null(n: int) -> Floats:
@@ -191,7 +188,7 @@ def seasonal_kendall(seasons: Sequence[Floats]) -> float:
     return float(min(1.0, 2 * null[: against + 1].sum()))
 
 
-def _drifts(series: Series, *, several_starts: bool) -> list[str]:
+def _drifts(series: Series, *, several_starts: bool) -> list[RepeatNote]:
     """Return what rose or fell over the repeats. The levels of one start share its speed: they count once."""
     found = []
     for name in METRICS:
@@ -206,11 +203,9 @@ def _drifts(series: Series, *, several_starts: bool) -> list[str]:
             for values in seasons
             for i, j in combinations(range(values.size), 2)
         ]
-        found.append((POINT_COLUMNS[name].title, float(np.expm1(np.median(slopes))), seasonal_kendall(seasons)))
+        found.append((name, float(np.expm1(np.median(slopes))), seasonal_kendall(seasons)))
     return [
-        f"{title} {'rose' if drift > 0 else 'fell'} by {percent(abs(drift))} from the first repeat to the last "
-        f"(seasonal Kendall test over levels, p = {p:.2g}{_of(len(found))}): the machine or the engine changed over time; "
-        "compare engines with load.order=interleaved, and check clocks and temperature"
-        for (title, drift, _), p in zip(found, holm([p for *_, p in found]), strict=True)
+        RepeatNote(column=name, change=drift, p=p, tests=len(found))
+        for (name, drift, _), p in zip(found, holm([p for *_, p in found]), strict=True)
         if p is not None and p < SIGNIFICANCE and abs(drift) >= SMALLEST
     ]

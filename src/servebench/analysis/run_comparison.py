@@ -1,10 +1,9 @@
-"""Comparisons of stored runs: speed and answers."""
+"""Comparisons of stored runs by speed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import spreads_of_pairs
@@ -14,21 +13,8 @@ from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
 
-if TYPE_CHECKING:
-    from servebench.analysis.quality.agreement import Agreement
-    from servebench.analysis.quality.parity import Parity
-
 RunPair = tuple[RunData, RunData]
 """Baseline and candidate."""
-
-
-@dataclass(frozen=True)
-class RunComparison:
-    """A comparison of two runs with that of their answers."""
-
-    comparison: Comparison
-    agreements: Sequence[Agreement] = ()
-    parities: Sequence[Parity] = ()
 
 
 def compare_speed(

@@ -16,7 +16,7 @@ from servebench.contracts.stored import FACTS, RunData, mapping
 LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "trace_headers")
 """Keys of `load` that do not change what a point at a level is."""
 EARLIER_MAX = 50
-"""The standard error of a standard deviation from so many starts is a tenth of it; thousands would take minutes to read."""
+"""The standard error of a standard deviation from 50 starts is a tenth of it; thousands would take minutes to read."""
 Spreads = Mapping[tuple[Level, str], StartSpread]
 """The spread of a set-up's starts by (level, metric)."""
 

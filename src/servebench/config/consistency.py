@@ -24,6 +24,7 @@ from servebench.contracts.settings import (
     StudySettings,
     WorkloadSettings,
 )
+from servebench.protocol.kinds.table import api_problems
 
 _URL_EXAMPLE = "launch.base_url=http://HOST:PORT/v1"
 
@@ -150,6 +151,7 @@ def _until(load: LoadSettings) -> Iterator[str]:
 
 
 def _quality(quality: QualitySettings) -> Iterator[str]:
+    yield from api_problems("quality.api", quality.api)
     if quality.name != "none":
         yield from _listed("quality.concurrency", quality.concurrency, "[8]")
     if quality.name == "all" and quality.path is not None:
@@ -259,6 +261,7 @@ _CHECKS: Sequence[Check] = (
     (("load",), _until),
     (("load", "slo"), _search_goal),
     (("quality",), _quality),
+    (("workload",), lambda workload: iter(api_problems("workload.api", workload.api))),
     (("engine", "workload"), _fits),
     (("engine",), _spans),
     (("gpu",), _no_gpu),

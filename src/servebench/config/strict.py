@@ -10,16 +10,10 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from servebench.config.problems import format_value, nearest_name
+from servebench.config.validate import rule_of
 from servebench.util.errors import ConfigError
 
 Kind = TypeVar("Kind")
-MUST: dict[str, str] = {
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a mapping"),
-    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
-    "bool_type": "must be true or false",
-    "too_short": "must not be empty",
-    "missing": "is required",
-}
 NAMED_MAX = 16
 """More known keys are not listed."""
 
@@ -48,9 +42,11 @@ def _line(error: ErrorDetails, kind: Any) -> str:
         near = nearest_name(str(error["loc"][-1]), known)
         hint = f"; did you mean {near}?" if near else ""
         return f"{place}: unknown key; known keys are {', '.join(known[:NAMED_MAX])}{hint}"
-    given = "" if error["type"] in ("missing", "value_error") else f" (got {format_value(error['input'])})"
-    said = str(error.get("ctx", {}).get("error", error["msg"][:1].lower() + error["msg"][1:]))
-    return f"{place}: {MUST.get(error['type'], said)}{given}".removeprefix(": ")
+    if error["type"] == "missing":
+        return f"{place}: is required"
+    if error["type"] == "value_error":
+        return f"{place}: {error['ctx']['error']}".removeprefix(": ")
+    return f"{place}: must {rule_of(error)} (got {format_value(error['input'])})".removeprefix(": ")
 
 
 def _known_keys(kind: Any, loc: tuple[int | str, ...]) -> list[str]:

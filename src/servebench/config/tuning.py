@@ -10,10 +10,11 @@ from typing import Annotated, Any, Self
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from servebench.config.problems import nearest_name, summarize_error
+from servebench.config.problems import nearest_name, suggest, summarize_error
 from servebench.config.strict import Strict, parse_strict
+from servebench.config.validate import check_section
 from servebench.contracts.tuning import (
     OBJECTIVES,
     ForbiddenSettings,
@@ -44,19 +45,16 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def parse_question(words: Sequence[str]) -> TuneQuestion:
     """Return the question that these `tune.` words ask. Raises ConfigError with all problems."""
-    known = [one.name for one in fields(TuneQuestion)]
+    known = [f"{PREFIX}{one.name}" for one in fields(TuneQuestion)]
     values: dict[str, Any] = {}
     faults: list[str] = []
     for word in words:
         key, _, text = word.lstrip("+").partition("=")
-        name = key.removeprefix(PREFIX)
-        if name not in known:
-            near = nearest_name(name, known)
-            hint = f"did you mean {PREFIX}{near}?" if near else f"known are {', '.join(known)}"
-            faults.append(f"{word}: unknown key; {hint}")
+        if key not in known:
+            faults.append(f"{word}: unknown key; {suggest(key, known)}")
             continue
         try:
-            values[name] = _value(word, text)
+            values[key.removeprefix(PREFIX)] = _value(word, text)
         except ValueError as error:
             faults.append(str(error))
     if faults:
@@ -84,15 +82,10 @@ def check_question(values: Mapping[str, Any]) -> TuneQuestion:
     for name in ("levels", "only"):
         if plain.get(name) is not None and not isinstance(plain[name], list | tuple):
             plain[name] = [plain[name]]
-    try:
-        question = TypeAdapter(TuneQuestion).validate_python(plain)
-    except ValidationError as error:
-        raise ConfigError(
-            [
-                f"{PREFIX}{'.'.join(map(str, one['loc']))}: {one['msg'].lower()} (got {one['input']})"
-                for one in error.errors()
-            ]
-        ) from error
+    found, problems = check_section("tune", plain, {"tune": TuneQuestion})
+    if problems:
+        raise ConfigError([problem.text for problem in problems])
+    question: TuneQuestion = found
     faults = []
     if question.objective not in OBJECTIVES:
         near = nearest_name(question.objective, list(OBJECTIVES))

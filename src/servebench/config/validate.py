@@ -35,6 +35,8 @@ _EXPECTED = {
     "dataclass_type": "a mapping",
     "dict_type": "a mapping",
     "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
 }
 
 
@@ -307,15 +309,17 @@ def _problem_at(
         return _missing_value(path)
     if said := [error["msg"].removeprefix("Value error, ") for error in errors if error["type"] == "value_error"]:
         return Problem(f"{show_path(path)}: {said[0]}{_from(origin, path)}", "value", path)
-    rule, *others = dict.fromkeys(_rule(error) for error in errors)
+    rule, *others = dict.fromkeys(rule_of(error) for error in errors)
     return _must(path, " or ".join((rule, *(other.removeprefix("be ") for other in others))), first["input"], origin)
 
 
-def _rule(error: ErrorDetails) -> str:
+def rule_of(error: ErrorDetails) -> str:
     """Return what the value must do, to follow "must"."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "string_type" and error["input"] is not None:
         return "be text (quoted twice on the command line: \"'...'\")"
+    if kind == "too_short":
+        return "not be empty"
     if kind in _EXPECTED:
         return f"be {_EXPECTED[kind]}"
     if kind == "literal_error":

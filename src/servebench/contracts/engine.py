@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.request import Request, Tokenizer
-from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
+from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
 from servebench.util.tls import Trust
 
 Say = Callable[[str], None]
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 class LaunchContext:
     """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files. `spans_endpoint` is
     the URL to which the engine sends its OpenTelemetry spans (OTLP over HTTP); null if it sends none. `adapters` are the LoRA
-    adapters that requests will name."""
+    adapters that requests will name; `api` is their kind."""
 
     engine: EngineSettings
     model: ModelSettings
@@ -30,6 +30,7 @@ class LaunchContext:
     cache_dir: Path
     spans_endpoint: str | None = None
     adapters: tuple[str, ...] = ()
+    api: str = "chat"
 
     @property
     def kept_folder(self) -> Path:
@@ -70,7 +71,8 @@ class LogHint:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """The API of an engine, as far as it differs. Paths are below the base URL, which ends in `/v1`.
+    """The API of an engine, as far as it differs. `paths`: by kind of request, those that differ from the usual ones, below the
+    base URL, which ends in `/v1`.
 
     `exact_output`: body fields that force the requested output length (empty: not supported). `stream_fields`: body fields
     of each streamed request, which ask for usage in the stream. `sends_done`: whether a stream ends with `[DONE]`.
@@ -78,8 +80,7 @@ class Dialect:
     otherwise none is sent. `model_checked`: whether the server rejects unknown model names.
     """
 
-    chat_path: str = "/chat/completions"
-    completions_path: str = "/completions"
+    paths: Mapping[str, str] = field(default_factory=dict)
     exact_output: Mapping[str, Any] = field(default_factory=dict)
     stream_fields: Mapping[str, Any] = field(
         default_factory=lambda: {"stream": True, "stream_options": {"include_usage": True}}
@@ -222,30 +223,10 @@ class Engine:
         """
         return {}
 
-    def body(self, request: Request, model: str, workload: WorkloadSettings) -> tuple[str, dict[str, Any]]:
-        """Return the path below the base URL and the JSON body of a streamed request, with only fields that the engine knows."""
-        dialect = self.dialect
-        body: dict[str, Any] = {"model": model}
-        if request.messages is not None:
-            path = dialect.chat_path
-            body["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
-        else:
-            path = dialect.completions_path
-            body["prompt"] = request.prompt
-        body["max_tokens"] = request.output_tokens
-        body["temperature"] = request.temperature
-        body.update(dialect.stream_fields)
-        if request.seed is not None and dialect.takes_seed:
-            body["seed"] = request.seed
-        if request.exact_output:
-            body.update(dialect.exact_output)
-        if request.schema is not None and dialect.json_schema:
-            body["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": dict(request.schema), "strict": True},
-            }
-        body.update(request.extra)
-        return path, body
+    def adapt_body(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Return the JSON body of a streamed request with only fields that the engine knows. It was made in the engine's
+        dialect by the request's kind; most engines take it as it is."""
+        return body
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,8 +87,8 @@ class PointPlan:
     answer_bytes_max: int = ANSWER_BYTES_MAX
     """The connection is closed when an answer is longer."""
     reader: str | None = None
-    """`module:function` that returns the text for holes: called with the reads of an HTTP response (a list of bytes), and
-    with `whole=False` for an abandoned one. Raises ValueError with the reason if there is no text."""
+    """`module:function` that returns the text for holes: called with the reads of an HTTP response (a list of bytes), the words
+    that follow its name, and with `whole=False` for an abandoned one. Raises ValueError with the reason if there is no text."""
 
     @property
     def measured(self) -> int:

@@ -21,6 +21,9 @@ class PhaseFacts:
     repeat: int
     planned: dict[str, tuple[int | None, int, bool]]
     """For each request_id: planned prompt tokens, requested output tokens, whether exactly that many were requested."""
+    api: str = "chat"
+    apis: dict[str, str] = field(default_factory=dict)
+    """By request_id: the kinds of requests that are not of the kind `api`."""
     rate: float | None = None
     engine_version: str | None = None
     cache_state: str | None = None

@@ -20,7 +20,8 @@ class Item:
     """One question. `expected` is the right answer in the scorer's own form; `item_id` is the same for every engine.
 
     `task` is the part of the benchmark that it belongs to (a subject, a task of a harness). `messages` replace `prompt`
-    where the question is a conversation; `body` is added to the request (`response_format`, `stop`).
+    where the question is a conversation (`role` and `content` of each); `body` is added to the request (`response_format`,
+    `stop`).
     """
 
     item_id: str

@@ -39,7 +39,8 @@ def answer_mark(request_id: str) -> str:
 class Request:
     """One request, before an engine's dialect is applied.
 
-    Exactly one of `messages` (chat) and `prompt` (completions) is set. `prompt_tokens` is the length of the prompt by the
+    Exactly one of `messages` and `prompt` is set. `api` names its kind; null: `chat` with messages, else `completions`.
+    `prompt_tokens` is the length of the prompt by the
     workload's count, without the chat template. `output_tokens` is the longest answer; with `exact_output` the engine must
     give exactly that many. `schema` is a JSON Schema for the answer. `reference` is what a scorer compares the answer with;
     it is never sent. `extra` are further body fields, sent unchanged. `arrival_s` is the arrival time in a trace, from its
@@ -50,6 +51,7 @@ class Request:
     """
 
     request_id: str
+    api: str | None = None
     messages: tuple[Message, ...] | None = None
     prompt: str | None = None
     output_tokens: int = 128

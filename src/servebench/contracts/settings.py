@@ -197,7 +197,7 @@ class WorkloadSettings(StrictSettings):
 
     name: str
     seed: int = 0
-    api: Literal["chat", "completions"] = "chat"
+    api: str = "chat"
     input_tokens: TokenCount | LengthSettings | None = None
     output_tokens: TokenCount | LengthSettings | None = None
     exact_output: bool = False
@@ -322,7 +322,7 @@ class QualitySettings(StrictSettings):
     seed: int = 0
     path: str | None = None
     shots: CountOrZero = 0
-    api: Literal["chat", "completions"] = "chat"
+    api: str = "chat"
     max_tokens: PositiveInt | None = None
     timeout_s: Seconds = 300.0
 

@@ -79,6 +79,7 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         cache_dir=cache_dir,
         spans_endpoint=endpoint,
         adapters=settings.workload.adapters,
+        api=settings.workload.api,
     )
 
 

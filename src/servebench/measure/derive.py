@@ -32,6 +32,7 @@ from servebench.contracts.results import Outcome, Record
 from servebench.measure.timings import timing_columns
 from servebench.protocol import answer, http, stream
 from servebench.protocol.errors import describe_http_error, error_text
+from servebench.protocol.kinds.table import kind_named
 from servebench.util.units import NS_PER_MS
 
 ReadTimings = Callable[[Mapping[str, Any], Mapping[str, str]], ServerTimings]
@@ -85,13 +86,15 @@ def record(
     filler: bool = False,
     timings: ReadTimings | None = None,
     keep_id: bool = False,
+    api: str = "chat",
 ) -> Record:
     """Return the record of one exchange. Pure. Never raises for what a server sent: that becomes an outcome.
 
-    `timings` reads the engine's own times of a successful answer; with `keep_id` its `id` is kept. A failed request keeps its
-    events. A status that is neither 2xx nor interim is an `http_error`.
+    `api` is its kind. `timings` reads the engine's own times of a successful answer; with `keep_id` its `id` is kept. A failed
+    request keeps its events. A status that is neither 2xx nor interim is an `http_error`.
     """
-    message, scan = stream.read(exchange.reads)
+    scan = kind_named(api).scan()
+    message = stream.read(exchange.reads, scan)
     outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, asked_output_tokens)
     output_tokens, counted_by = scan.count()
     event_ns = scan.event_ns
@@ -126,12 +129,13 @@ def record(
     )
 
 
-def spoken(reads: Sequence[bytes], *, whole: bool = True) -> str:
+def spoken(reads: Sequence[bytes], api: str = "chat", *, whole: bool = True) -> str:
     """Return the text of the answer in the reads of an HTTP response, without reasoning, for the history of the next prompt.
 
     With `whole=False` the answer was abandoned and may be empty. Raises ValueError with the reason for a failed request.
     """
-    message, scan = stream.read([(0, data) for data in reads])
+    scan = kind_named(api).scan()
+    message = stream.read([(0, data) for data in reads], scan)
     if whole:
         outcome, why = _outcome("complete", None, message, scan, None)
         if outcome != "ok":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +17,7 @@ _MOMENTS = 50
 """In each part the requests in flight are counted so often."""
 
 
-def in_flight_at(moments: NDArray[Any], sent: Ints, ended: Ints) -> Ints:
+def in_flight_at(moments: Ints | NDArray[np.float64], sent: Ints, ended: Ints) -> Ints:
     """Return how many requests are in flight at each moment. One is from the moment it is sent until it ends."""
     begun = np.searchsorted(np.sort(sent), moments, side="right")
     return np.asarray(begun - np.searchsorted(np.sort(ended), moments, side="right"), dtype=np.int64)

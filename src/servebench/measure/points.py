@@ -220,7 +220,7 @@ def _is_refused(record: Record, window: Window) -> bool:
     return record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
 
 
-def _identity(facts: PhaseFacts, settings: RunSettings) -> dict[str, Any]:
+def _identity(facts: PhaseFacts, settings: RunSettings) -> dict[str, object]:
     return {
         "run_id": facts.run_id,
         "engine": settings.engine.name,
@@ -329,7 +329,7 @@ def _event_weights(record: Record) -> Floats | None:
     return weights
 
 
-def _percentiles(name: str, values: Floats) -> dict[str, Any]:
+def _percentiles(name: str, values: Floats) -> dict[str, float]:
     """Return the percentiles of a latency that have a column."""
     if not values.size:
         return {}
@@ -338,7 +338,7 @@ def _percentiles(name: str, values: Floats) -> dict[str, Any]:
     return dict(zip((found[0] for found in known), shares, strict=True))
 
 
-def _statistics(name: str, values: Floats) -> dict[str, Any]:
+def _statistics(name: str, values: Floats) -> dict[str, float]:
     if not values.size:
         return {f"{name}_n": 0}
     return {
@@ -350,8 +350,8 @@ def _statistics(name: str, values: Floats) -> dict[str, Any]:
     }
 
 
-def _latencies(sample: PointSample) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _latencies(sample: PointSample) -> dict[str, float]:
+    found: dict[str, float] = {}
     for name in LATENCIES:
         found.update(_statistics(name, getattr(sample, name)))
     return found
@@ -362,7 +362,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(known.mean()) if known.size else None
 
 
-def _means(inside: Sequence[Record]) -> dict[str, Any]:
+def _means(inside: Sequence[Record]) -> dict[str, float | None]:
     hits = [
         (r.cached_tokens, r.prompt_tokens)
         for r in inside
@@ -380,7 +380,7 @@ def _means(inside: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _window_columns(window: Window | None) -> dict[str, Any]:
+def _window_columns(window: Window | None) -> dict[str, object]:
     if window is None:
         return {}
     return {
@@ -395,7 +395,7 @@ def _window_columns(window: Window | None) -> dict[str, Any]:
 
 def _throughput(
     measured: Sequence[Record], ok: Sequence[Record], window: Window | None, sample: PointSample
-) -> dict[str, Any]:
+) -> dict[str, float | None]:
     if window is None:
         return {}
     counts = [r.output_tokens for r in ok]
@@ -451,7 +451,7 @@ def _rate(amount: float | None, seconds: float) -> float | None:
 
 def _attained(
     measured: Sequence[Record], window: Window | None, slo: SloSettings, *, from_schedule: bool
-) -> dict[str, Any]:
+) -> dict[str, float | None]:
     """Return how many requests were tested against the SLO and how many met it, without those that the client ended."""
     if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
         return {}
@@ -507,7 +507,7 @@ def _is_good(record: Record, slo: SloSettings, *, from_schedule: bool = False) -
     return slo.tpot_ms is None or tpot is None or tpot <= slo.tpot_ms
 
 
-def _client(measured: Sequence[Record], window: Window | None, report: PhaseReport) -> dict[str, Any]:
+def _client(measured: Sequence[Record], window: Window | None, report: PhaseReport) -> dict[str, object]:
     late = [derive.lateness_ms(r) for r in measured if window is not None and _sent_inside(r, window)]
     return {
         **_percentiles("lateness_ms", _floats(late)),
@@ -522,7 +522,7 @@ def _client(measured: Sequence[Record], window: Window | None, report: PhaseRepo
     }
 
 
-def _client_error(found: Mapping[str, Any], report: PhaseReport, floor: ClientFloor | None) -> dict[str, Any]:
+def _client_error(found: Mapping[str, Any], report: PhaseReport, floor: ClientFloor | None) -> dict[str, float]:
     stage = floor.at(_rate(found["events"], report.elapsed_s)) if floor is not None else None
     if stage is None:
         return {}

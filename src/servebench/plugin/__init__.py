@@ -61,6 +61,7 @@ from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.protocol.json_values import milliseconds
+from servebench.protocol.kinds.table import kind_named
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
 from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
@@ -98,7 +99,7 @@ __all__ += [
 ]
 __all__ += ["milliseconds", "missing_executable", "read_emulation"]
 __all__ += ["answer_of", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
-__all__ += ["in_one_line", "tls_context"]
+__all__ += ["in_one_line", "kind_named", "tls_context"]
 __all__ += ["HUB_TOKENS", "python_environment"]
 __all__ += [
     "ConfigError",

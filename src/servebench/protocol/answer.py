@@ -1,41 +1,31 @@
-"""Read what an engine answered: which events carry generated content, how many tokens, how it ended, what went wrong.
-
-This is the only definition of generated content. It covers every dialect seen in the field: OpenAI chat and completions,
-streamed or not, with token ids or usage in each event, llama.cpp's timings, reasoning under two names, content in parts,
-errors inside HTTP 200. The table is in `servebench.measure.derive`.
-"""
+"""Read what an engine answered, whatever the kind of request: its content events, how many tokens, how it ended, what went
+wrong. Which events carry what is defined by the scan of each kind (`protocol.kinds`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import orjson
 
 from servebench.contracts.results import CountedBy
 from servebench.protocol import http, sse
 from servebench.protocol.errors import error_message, shorten
-from servebench.protocol.json_values import count_of, decode_text, join_text, load_object
-
-REASON_CHARS_MAX = 64
-"""How much of a finish reason is kept; the known ones have at most a dozen characters."""
+from servebench.protocol.json_values import decode_text, join_text, load_object
 
 DONE = b"[DONE]"
 
 HELD_BYTES_SLACK = 16
 """Usage may count this many tokens more than the text has bytes: end tokens and others without text."""
 
-TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
-"""The fields of a delta that hold generated text."""
 
-
-def read(response: http.HttpResponse) -> AnswerScan:
-    """Return what is in a response of status 2xx; nothing for any other. Pure; never raises for what a server sent."""
-    scan = AnswerScan()
+def read(response: http.HttpResponse, scan: AnswerScan) -> None:
+    """Add what is in a response of status 2xx to a scan; nothing of any other. Never raises for what a server sent."""
     if response.status is None or not 200 <= response.status < 300:
-        return scan
+        return
     if _is_streamed(response):
         ContentEvents(scan).add_all(sse.parse(response.body))
-        return scan
+        return
     body = b"".join(data for _, data in response.body)
     chunk = load_object(body)
     if chunk is not None:
@@ -43,10 +33,17 @@ def read(response: http.HttpResponse) -> AnswerScan:
         scan.done = True
     elif response.complete:
         scan.fail(f"the answer is not a JSON object: {shorten(decode_text(body))}")
-    return scan
 
 
-class AnswerScan:
+class TextPlace(NamedTuple):
+    """Where the text of a chunk is: in a field of one of its objects, and the list of the scan that it is added to."""
+
+    holder: dict[str, Any]
+    name: str
+    parts: list[str]
+
+
+class AnswerScan(ABC):
     """What the chunks of one answer contain so far. `details` are their fields without the text; the last of a name counts."""
 
     __slots__ = (
@@ -79,35 +76,27 @@ class AnswerScan:
         self._generated: list[int | None] = []
         self._predicted: list[int | None] = []
 
+    @abstractmethod
     def add_chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
-        """Take one chunk, or a whole answer that is not streamed."""
-        choices = chunk.get("choices")
-        self.details.update(chunk)
-        self.details.pop("choices", None)
-        has_content, ids = False, 0
-        if choices.__class__ is list:
-            for choice in choices:
-                if choice.__class__ is dict:
-                    content, count = self._choice(choice, stamp_ns)
-                    has_content = has_content or content
-                    ids += count
-        usage = chunk.get("usage")
-        generated = self._usage(usage) if usage.__class__ is dict else None
-        if has_content:
-            if read_index == self._last_read:
-                self.reads_merged += 1
-            self._last_read = read_index
-            self._align()
-            self.event_ns.append(stamp_ns)
-            self._ids.append(ids)
-            self._generated.append(generated)
-            timings = chunk.get("timings")
-            self._predicted.append(count_of(timings.get("predicted_n")) if timings.__class__ is dict else None)
-        elif generated or (generated is not None and not choices):
-            # a usage together with content may be one that grows with every chunk: it does not prove the end
-            self.ended_by_usage = True
-        if chunk.get("error") or chunk.get("object") == "error":
-            self.fail(error_message(chunk) or "an error without a message")
+        """Take one chunk, or a whole answer that is not streamed. Must not raise for anything that a server sends."""
+
+    def text_place(self, chunk: dict[str, Any]) -> TextPlace | None:
+        """Return where the text of a chunk is that has generated text in one place and nothing else that counts, so that the next
+        chunks may differ from it in this text alone; None for any other chunk."""
+        return None
+
+    def add_event(
+        self, stamp_ns: int, read_index: int, ids: int = 0, generated: int | None = None, predicted: int | None = None
+    ) -> None:
+        """Add a content event: its token ids, and the running counts of tokens that came with it."""
+        if read_index == self._last_read:
+            self.reads_merged += 1
+        self._last_read = read_index
+        self._align()
+        self.event_ns.append(stamp_ns)
+        self._ids.append(ids)
+        self._generated.append(generated)
+        self._predicted.append(predicted)
 
     @property
     def said_end(self) -> bool:
@@ -125,88 +114,6 @@ class AnswerScan:
     def fail(self, message: str) -> None:
         """Record an error that the server reported; the first one counts."""
         self.error = self.error or message
-
-    def _choice(self, choice: dict[str, Any], stamp_ns: int) -> tuple[bool, int]:
-        """Take a choice; return whether it carries generated content, and how many token ids."""
-        delta = choice.get("delta")
-        if delta is None:
-            delta = choice.get("message")
-        finish_reason = choice.get("finish_reason")
-        if finish_reason.__class__ is str and finish_reason:
-            self.finish_reason = join_text([finish_reason[:REASON_CHARS_MAX]])
-        output = reasoning = False
-        if delta.__class__ is dict:
-            content = delta.get("content")
-            if content and content.__class__ is str:
-                self.text_parts.append(content)
-                output = True
-            elif content and content.__class__ is list:
-                output, reasoning = self._content_parts(content)
-            # some servers send the same text under both names
-            thought = delta.get("reasoning") or delta.get("reasoning_content")
-            if thought and thought.__class__ is str:
-                self.reasoning_parts.append(thought)
-                reasoning = True
-            calls = delta.get("tool_calls")
-            if calls and calls.__class__ is list and self._tool_calls(calls):
-                output = True
-        text = choice.get("text")
-        if text and text.__class__ is str:
-            self.text_parts.append(text)
-            output = True
-        ids = choice.get("token_ids")
-        count = len(ids) if ids.__class__ is list else 0
-        if output and self.first_output_ns is None:
-            self.first_output_ns = stamp_ns
-        return output or reasoning or count > 0, count
-
-    def _content_parts(self, parts: list[Any]) -> tuple[bool, bool]:
-        """Take content in parts, as Mistral's servers send it; return whether it has text, and whether it has reasoning."""
-        output = reasoning = False
-        for part in parts:
-            if not isinstance(part, dict):
-                continue
-            text, thought = part.get("text"), part.get("thinking")
-            if isinstance(text, str) and text:
-                self.text_parts.append(text)
-                output = True
-            for step in thought if isinstance(thought, list) else [{"text": thought}]:
-                text = step.get("text") if isinstance(step, dict) else None
-                if isinstance(text, str) and text:
-                    self.reasoning_parts.append(text)
-                    reasoning = True
-        return output, reasoning
-
-    def _tool_calls(self, calls: list[Any]) -> bool:
-        """Take tool calls; return whether any has a name or arguments. Arguments are kept as text: they are the answer."""
-        generated = False
-        for call in calls:
-            function = call.get("function") if isinstance(call, dict) else None
-            if not isinstance(function, dict):
-                continue
-            arguments = function.get("arguments")
-            if isinstance(arguments, str) and arguments:
-                self.text_parts.append(arguments)
-                generated = True
-            generated = generated or bool(function.get("name"))
-        return generated
-
-    def _usage(self, usage: dict[str, Any]) -> int | None:
-        """Keep a usage and return its output tokens. One of zeros only is a placeholder (Ollama sends it with every chunk)."""
-        prompt, output = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
-        if not prompt and not output and not count_of(usage.get("total_tokens")):
-            return None
-        if prompt is not None:
-            self.prompt_tokens = prompt
-        if output is not None:
-            self.usage_tokens = output
-        cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
-        if cached is not None:
-            self.cached_tokens = cached
-        thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
-        if thought is not None:
-            self.reasoning_tokens = thought
-        return output
 
     @property
     def text(self) -> str:
@@ -278,11 +185,6 @@ def _growth(counts: list[int | None]) -> list[int] | None:
     return steps if before else None
 
 
-def _detail(usage: dict[str, Any], group: str, name: str) -> int | None:
-    details = usage.get(group)
-    return count_of(details.get(name)) if isinstance(details, dict) else None
-
-
 def _is_streamed(response: http.HttpResponse) -> bool:
     """Decide by the content type, else by the first character: some servers stream as JSON or without a content type."""
     if "event-stream" in response.headers.get("content-type", "").lower():
@@ -344,8 +246,8 @@ class FirstContent:
         beginning: the data of the first event, or the body of an answer without events.
     """
 
-    def __init__(self) -> None:
-        self._scan = AnswerScan()
+    def __init__(self, scan: AnswerScan) -> None:
+        self._scan = scan
         self._events = ContentEvents(self._scan)
         self._stream = sse.SseStream()
         self._parser = sse.SseParser(self._stream)

@@ -24,8 +24,8 @@ RUN = 256
 """How many reads are compared at once."""
 
 
-def read(reads: Sequence[tuple[int, bytes]]) -> tuple[http.HttpResponse, answer.AnswerScan]:
-    """Return the response in `reads`, (stamp, bytes) in order, and what is in it. Pure; never raises for its input.
+def read(reads: Sequence[tuple[int, bytes]], scan: answer.AnswerScan) -> http.HttpResponse:
+    """Return the response in `reads`, (stamp, bytes) in order, and add what is in it to a new scan. Never raises for its input.
 
     The body of a streamed answer is not kept: its content is in the scan.
     """
@@ -33,10 +33,10 @@ def read(reads: Sequence[tuple[int, bytes]]) -> tuple[http.HttpResponse, answer.
     head = start.framing.head
     if head is None or start.error is not None or not _is_usual(head):
         whole = http.decode(reads)
-        return whole, answer.read(whole)
-    scan = answer.AnswerScan()
+        answer.read(whole, scan)
+        return whole
     complete, error = _follow(start, reads if isinstance(reads, Reads) else Reads.of(reads), scan)
-    return http.HttpResponse(status=head.status, headers=head.headers, complete=complete, error=error), scan
+    return http.HttpResponse(status=head.status, headers=head.headers, complete=complete, error=error)
 
 
 def _is_usual(head: ResponseHead) -> bool:
@@ -173,8 +173,8 @@ def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: a
     `data` is the read, `body` the chunk's payload, `event` the event's data and `chunk` its JSON. The proof is to put
     another text in place of its own: the JSON must differ in that and nothing else.
     """
-    holder, name = _text_holder(chunk)
-    if holder is None or data[-2:] != b"\r\n" or not body.startswith(b"data:"):
+    place_of_text = scan.text_place(chunk)
+    if place_of_text is None or data[-2:] != b"\r\n" or not body.startswith(b"data:"):
         return None
     size = len(data) - len(body) - 4
     digits = next((form for form in "xX" if data[:size] == format(len(body), form).encode()), None)
@@ -186,6 +186,7 @@ def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: a
         or body[at + len(event) :] not in (b"\n\n", b"\r\n\r\n")
     ):
         return None
+    holder, name, parts = place_of_text
     text = holder[name]
     quoted = b'"' + text.encode("utf-8", "replace") + b'"'
     key = b'"' + name.encode() + b'":'
@@ -203,26 +204,4 @@ def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: a
     holder[name] = text
     if not same:
         return None
-    parts = scan.reasoning_parts if name.startswith("reasoning") else scan.text_parts
     return EventShape(body[:at] + before, after + body[at + len(event) :] + b"\r\n", digits, parts)
-
-
-def _text_holder(chunk: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the one object in a chunk that holds generated text, and the name of the field; None when it holds more."""
-    choices = chunk.get("choices")
-    has_more = any(chunk.get(name) for name in ("usage", "timings", "error")) or chunk.get("object") == "error"
-    if has_more or choices.__class__ is not list or len(choices) != 1 or choices[0].__class__ is not dict:
-        return None, ""
-    choice: dict[str, Any] = choices[0]
-    if choice.get("finish_reason") or choice.get("token_ids").__class__ is list or choice.get("message"):
-        return None, ""
-    delta = choice.get("delta")
-    if delta is None:
-        text = choice.get("text")
-        return (choice, "text") if text and text.__class__ is str else (None, "")
-    if delta.__class__ is not dict or choice.get("text") or delta.get("tool_calls"):
-        return None, ""
-    names = [name for name in answer.TEXT_FIELDS if delta.get(name)]
-    if len(names) != 1 or delta[names[0]].__class__ is not str:
-        return None, ""
-    return delta, names[0]

@@ -3,15 +3,19 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import httpx
 
+from servebench.contracts.engine import Dialect
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer
+from servebench.contracts.request import Message
 from servebench.contracts.results import Outcome
 from servebench.protocol.errors import error_text
-from servebench.protocol.json_values import count_of, join_text
-from servebench.quality.exchange import bounded_client, bounded_post, parse_completion
+from servebench.protocol.kinds.kind import RequestKind
+from servebench.protocol.kinds.table import kind_named
+from servebench.quality.exchange import bounded_client, bounded_post
 from servebench.util.safe_text import in_one_line
 from servebench.util.units import NS_PER_MS
 
@@ -20,8 +24,7 @@ LINE_MAX = 200
 ANSWER_BYTES_BASE, ANSWER_BYTES_PER_TOKEN = 4 << 20, 4096
 """An answer longer than its tokens can explain is cut off; most of its bytes are log-probabilities."""
 
-LOGPROB_MAX = 1e9
-"""Engines write about -9999 for an impossible token; a larger magnitude is not a log-probability."""
+USUAL = Dialect()
 
 Watch = Callable[[int], None]
 """Called a few times a second with the number of finished items; an exception ends the requests."""
@@ -33,21 +36,21 @@ def ask(
     *,
     concurrency: int,
     timeout_s: float = 120.0,
-    api: Literal["chat", "completions"] = "chat",
-    path: str | None = None,
+    api: str = "chat",
+    dialect: Dialect = USUAL,
     on_answer: Callable[[Item, ItemAnswer], None] | None = None,
     watch: Watch | None = None,
     give_up_after: int | None = None,
 ) -> list[ItemAnswer]:
     """Return one answer for each item, in order, at temperature 0. A failed request is an answer with `error`.
 
-    `timeout_s` limits a whole answer. `path` below the base URL defaults to that of the API. `on_answer` is called with
-    each answer as it comes. An endpoint that is not measured itself has `give_up_after`: after so many failures in a row it is
-    not asked any more, and while it is busy it is asked again.
+    `timeout_s` limits a whole answer. `api` is the kind of the requests, which are sent in the engine's `dialect`. `on_answer`
+    is called with each answer as it comes. An endpoint that is not measured itself has `give_up_after`: after so many failures
+    in a row it is not asked any more, and while it is busy it is asked again.
     """
-    usual = "/chat/completions" if api == "chat" else "/completions"
-    url = f"{endpoint.base_url}{path or usual}"
-    session = _AskSession(endpoint, url, timeout_s, api, on_answer=on_answer, give_up_after=give_up_after)
+    session = _AskSession(
+        endpoint, kind_named(api), dialect, timeout_s, on_answer=on_answer, give_up_after=give_up_after
+    )
     return asyncio.run(session.ask_all(items, concurrency, watch))
 
 
@@ -58,7 +61,7 @@ def ask_once(
     *,
     concurrency: int,
     timeout_s: float,
-    api: Literal["chat", "completions"],
+    api: str,
     give_up_after: int | None = None,
 ) -> list[ItemAnswer]:
     """Return answers as `ask` does, reusing those in the endpoint's memory and storing each new one there immediately.
@@ -97,18 +100,19 @@ class _AskSession:
     def __init__(
         self,
         endpoint: Endpoint,
-        url: str,
+        kind: RequestKind,
+        dialect: Dialect,
         timeout_s: float,
-        api: Literal["chat", "completions"],
         *,
         on_answer: Callable[[Item, ItemAnswer], None] | None,
         give_up_after: int | None,
     ) -> None:
         self._client = bounded_client(endpoint.headers, timeout_s=timeout_s, verify_tls=endpoint.verify_tls)
-        self._url = url
+        self._url = f"{endpoint.base_url}{kind.path_of(dialect)}"
         self._model = endpoint.model
         self._timeout_s = timeout_s
-        self._api = api
+        self._kind = kind
+        self._dialect = dialect
         self._on_answer = on_answer
         self._give_up_after = give_up_after
         self._failed: list[str | None] = []
@@ -176,14 +180,11 @@ class _AskSession:
         )
 
     def _body(self, item: Item) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": self._model, "temperature": 0, "max_tokens": item.max_tokens, **item.body}
-        if self._api == "chat":
-            body["messages"] = [dict(message) for message in item.messages] or [
-                {"role": "user", "content": item.prompt}
-            ]
-        else:
-            body["prompt"] = item.prompt
-        return body
+        fields = {"output_tokens": item.max_tokens, "extra": item.body}
+        request = self._kind.request(item.prompt, item.item_id, **fields)
+        if item.messages and request.messages is not None:
+            request = replace(request, messages=tuple(Message(**one) for one in item.messages))
+        return self._kind.body(request, self._model, self._dialect, streamed=False)
 
     def _read(self, status: int, data: bytes, bytes_max: int) -> dict[str, Any]:
         if not 200 <= status < 300:
@@ -192,41 +193,11 @@ class _AskSession:
         try:
             if len(data) > bytes_max:
                 raise ValueError(f"longer than {bytes_max} bytes")
-            choice, text, usage = parse_completion(data, chat=self._api == "chat")
+            answer = self._kind.read_whole(data)
         except ValueError as problem:
-            kind = "chat completion" if self._api == "chat" else "completion"
-            error = f"not a {kind}: {problem}"[:LINE_MAX]
+            error = f"not a {self._kind.title}: {problem}"[:LINE_MAX]
             return {"text": "", "error": error, "outcome": "protocol", "http_status": status}
-        finish_reason = choice.get("finish_reason")
-        return {
-            "text": text,
-            "http_status": status,
-            "finish_reason": join_text([finish_reason]) if isinstance(finish_reason, str) else None,
-            "prompt_tokens": count_of(usage.get("prompt_tokens")),
-            "output_tokens": count_of(usage.get("completion_tokens")),
-            **_logprobs(choice.get("logprobs")),
-        }
-
-
-def _logprobs(value: Any) -> dict[str, Any]:
-    """Return tokens with their log-probabilities from either API's form; nothing unless every token has one."""
-    if not isinstance(value, dict):
-        return {}
-    if isinstance(content := value.get("content"), list):
-        pairs = [(one.get("token"), one.get("logprob")) for one in content if isinstance(one, dict)]
-    else:
-        tokens, logprobs = value.get("tokens"), value.get("token_logprobs")
-        if not isinstance(tokens, list) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
-            return {}
-        pairs = list(zip(tokens, logprobs, strict=True))
-    known = [
-        (join_text([a]), float(b))
-        for a, b in pairs
-        if isinstance(a, str) and isinstance(b, int | float) and abs(b) < LOGPROB_MAX
-    ]
-    if not known or len(known) < len(pairs):
-        return {}
-    return {"tokens": [token for token, _ in known], "logprobs": [logprob for _, logprob in known]}
+        return {"http_status": status, **answer._asdict()}
 
 
 def _outcome(problem: Exception) -> Outcome:

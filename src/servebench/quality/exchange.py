@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from servebench.protocol.json_values import decode_text, join_text
-from servebench.util.safe_text import in_one_line
 from servebench.util.tls import Trust, tls_context
 
 if TYPE_CHECKING:
     import httpx
 
-SHOWN = 60
 BUSY = (429, 503)
 PAUSE_S = 0.5
 
@@ -67,22 +63,3 @@ async def bounded_post(
             return response.status_code, bytes(content)
         await asyncio.sleep(pause_s)
         pause_s *= 2
-
-
-def parse_completion(data: bytes, *, chat: bool = True) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """Return the first choice of a completion, its text, and the usage. Raises ValueError with what is wrong."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        beginning = in_one_line(decode_text(data[: 4 * SHOWN]), SHOWN)
-        raise ValueError(f"it is not JSON and begins with {beginning!r}") from None
-    try:
-        choice = document["choices"][0]
-        text = choice["message"]["content"] if chat else choice["text"]
-        usage = document.get("usage")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        field = "choices[0].message.content" if chat else "choices[0].text"
-        raise ValueError(f"it has no {field}") from None
-    if text is not None and not isinstance(text, str):
-        raise ValueError("its content is not text")
-    return choice, join_text([text or ""]), usage if isinstance(usage, dict) else {}

@@ -127,7 +127,6 @@ def _ask_and_grade(
         if len(unanswered) < len(items):
             kept = len(items) - len(unanswered)
             request.events(AnswersKept(scorer.name, concurrency, kept, len(items)))
-        dialect = lease.engine.dialect
         from servebench.quality.ask import ask
 
         fresh = ask(
@@ -136,7 +135,7 @@ def _ask_and_grade(
             concurrency=concurrency,
             timeout_s=quality.timeout_s,
             api=quality.api,
-            path=dialect.chat_path if quality.api == "chat" else dialect.completions_path,
+            dialect=lease.engine.dialect,
             on_answer=lambda item, answer: log.add(digests[item.item_id], answer),
             watch=lambda answered: watch(f"{answered}/{len(unanswered)} answers"),
         )

@@ -25,18 +25,19 @@ def with_late_timings(session: RunSession, trace: str, records: Sequence[Record]
     """Return the records of a phase with the times that spans or the engine's own lists add to those in the answers, which count
     where both exist. Waits a bounded time for late ones. `trace` names the phase in trace ids."""
     ok = [record for record in records if record.outcome == "ok"]
-    if session.spans is not None:
-        session.events(Doing(Activity.SPANS))
+    wanted = {record.response_id for record in ok if record.response_id is not None}
+    if session.lease.spans is not None:
+        session.request.events(Doing(Activity.SPANS))
         by_trace = {traceparent(trace, record.request_id).split("-")[1]: record.request_id for record in ok}
-        said = {by_trace[trace_id]: one for trace_id, one in session.spans.collect(by_trace).items()}
-    elif session.settings.engine.request_timings == "after_load" and not session.launcher.simulated:
-        session.events(Doing(Activity.TIMINGS, session.engine.name))
-        kept = _kept_timings(session, {record.response_id for record in ok if record.response_id is not None})
+        said = {by_trace[trace_id]: one for trace_id, one in session.lease.spans.collect(by_trace).items()}
+    elif wanted and session.settings.engine.request_timings == "after_load":
+        session.request.events(Doing(Activity.TIMINGS, session.lease.engine.name))
+        kept = _kept_timings(session, wanted)
         said = {record.request_id: kept[record.response_id] for record in ok if record.response_id in kept}
     else:
         return list(records)
-    session.events(Doing(Activity.POINT))
-    source = "spans" if session.spans is not None else "after_load"
+    session.request.events(Doing(Activity.POINT))
+    source = "spans" if session.lease.spans is not None else "after_load"
     return [with_timings(one, said.get(one.request_id), source) if one.outcome == "ok" else one for one in records]
 
 
@@ -46,10 +47,10 @@ def _kept_timings(session: RunSession, wanted: set[str]) -> Mapping[str | None, 
     deadline = time.monotonic() + LATE_S
     while True:
         try:
-            new = session.engine.timings_after_load(session.context, session.running)
+            new = session.lease.engine.timings_after_load(session.lease.context, session.lease.running)
         except Exception as error:  # noqa: BLE001 - the engine may be a plugin's
             name = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
-            session.events(StepFailed(StudyStep.TIMINGS, f"{name}{error}"))
+            session.request.events(StepFailed(StudyStep.TIMINGS, f"{name}{error}"))
             return found
         before = len(found)
         found |= {name: new[name] for name in wanted & new.keys()}

@@ -8,7 +8,6 @@ Pure functions that compare the load's own counts with the records made and the 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Record
@@ -30,9 +29,9 @@ class Entry:
     failed: Mapping[str, int]
     fillers: int = 0
 
-    def as_dict(self, stored: int) -> dict[str, Any]:
+    def as_dict(self, stored: int) -> dict[str, object]:
         """Return the entry for the manifest; `stored` is the number of rows on disk."""
-        counts = asdict(self)
+        counts: dict[str, object] = asdict(self)
         del counts["recorded"]
         return {**counts, "not_sent": self.planned - self.sent, "stored": stored}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from servebench.analysis.warnings.catalog import is_usable
 from servebench.contracts.events import PointFinished, RunStarted
@@ -34,8 +33,8 @@ class RunResult:
 
     outcome: RunOutcome
     lease: EngineLease | None
-    telemetry: Mapping[str, Any] | None
-    ledger: Sequence[Mapping[str, Any]] = ()
+    telemetry: Mapping[str, object] | None
+    ledger: Sequence[Mapping[str, object]] = ()
 
 
 @dataclass
@@ -126,10 +125,10 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
-            *(evidence.report.stopped, session.running.died()),
+            *(evidence.report.stopped, session.lease.running.died()),
             timeout_s=session.settings.load.timeout_s,
             said=evidence.report.error,
-            attached=not session.launcher.local,
+            attached=not session.lease.launcher.local,
         )
         if error is not None:
             raise error

@@ -37,6 +37,7 @@ class LiveLoad:
     folder: RunFolder
     events: Events
     timeout_s: float
+    api: str = "chat"
     nodes: Sequence[str] = ()
     _spools: Sequence[Path] = field(default=(), init=False)
 
@@ -49,7 +50,7 @@ class LiveLoad:
         # its client is imported for that only
         from servebench.engine.supervisor.endpoint import failing
 
-        return failing(self.running, self.engine, min(self.timeout_s, ASK_TIMEOUT_S))
+        return failing(self.running, self.engine, self.api, min(self.timeout_s, ASK_TIMEOUT_S))
 
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1

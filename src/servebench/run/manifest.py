@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from servebench.contracts.engine import StartPhase, StopReport
 from servebench.contracts.results import RunOutcome
@@ -12,12 +11,12 @@ from servebench.store.state import RunState
 from servebench.util.units import NS_PER_S
 
 
-def starting_facts(state: RunState) -> dict[str, Any]:
+def starting_facts(state: RunState) -> dict[str, object]:
     """Return the facts of a run that starts now."""
     return {"run_id": state.run_id, "title": state.title, "status": "running", "started_s": state.started_s}
 
 
-def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[str, Any]:
+def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[str, object]:
     """Return the facts of a run that has ended. Times are in seconds since the epoch."""
     return {
         **starting_facts(state),
@@ -29,7 +28,7 @@ def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[s
     }
 
 
-def engine_facts(lease: EngineLease) -> dict[str, Any]:
+def engine_facts(lease: EngineLease) -> dict[str, object]:
     """Return the facts of the engine: version, weights, endpoint, command, cold start by phase, path of its log in the study."""
     running = lease.running
     command = running.command
@@ -49,7 +48,7 @@ def engine_facts(lease: EngineLease) -> dict[str, Any]:
     }
 
 
-def cold_start(lease: EngineLease) -> dict[str, Any] | None:
+def cold_start(lease: EngineLease) -> dict[str, object] | None:
     """Return the phases of the cold start, in seconds from the start of the command; null for an engine already running.
 
     `shared`: an earlier run of the study started the engine, so its cold start must not be counted twice. `prepared` lists
@@ -62,12 +61,12 @@ def cold_start(lease: EngineLease) -> dict[str, Any] | None:
     return {**found, "prepared": [asdict(one) for one in lease.engine.preparations(lease.context)]}
 
 
-def warm_restart(lease: EngineLease) -> dict[str, Any] | None:
+def warm_restart(lease: EngineLease) -> dict[str, object] | None:
     """Return the same for the second start with `engine.measure_restart`, when files and compiled code are cached; else null."""
     return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
 
 
-def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> dict[str, Any] | None:
+def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> dict[str, object] | None:
     if not ended:
         return None
     phases = [
@@ -77,7 +76,7 @@ def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> 
     return {"started_ns": started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.uses > 0}
 
 
-def stop_facts(stopped: StopReport) -> dict[str, Any]:
+def stop_facts(stopped: StopReport) -> dict[str, object]:
     """Return how the engine stopped and what it left behind."""
     facts = asdict(stopped)
     del facts["stopped"]

@@ -22,6 +22,7 @@ from servebench.load.plan.schedule import (
     with_edges,
 )
 from servebench.measure.derive import count_missing
+from servebench.protocol.kinds.table import kind_of
 from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.ledger import entry
 from servebench.run.live import awaited_death
@@ -76,7 +77,7 @@ def measure_level(session: RunSession, level: Level) -> tuple[Point, PointEviden
         report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
     readings = [*sampler.readings(), *session.load.readings()]
     session.telemetry.add_failures(sampler)
-    session.writer.append_telemetry(readings, run_id=session.run_id, point=level.point)
+    session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
     evidence = replace(
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
     )
@@ -94,12 +95,12 @@ def _evidence(session: RunSession, level: Level, report: PhaseReport, facts: Pha
     return PointEvidence(
         settings=session.settings,
         level=level,
-        engine=session.engine,
-        emulated=session.launcher.emulated,
+        engine=session.lease.engine,
+        emulated=session.lease.launcher.emulated,
         facts=facts,
         report=report,
         tokenizer=session.tokenizer,
-        floor=session.floor,
+        floor=session.request.floor,
     )
 
 
@@ -118,8 +119,8 @@ def _warnings(session: RunSession, level: Level, report: PhaseReport, records: S
         warnings.append(catalog.SUPPLY_EXHAUSTED.issue(message))
     warnings += missing_timings(session.settings.engine, records)
     # the GPU of a server on another machine, and of an emulated one, is known only from the config
-    if session.launcher.local and not session.launcher.emulated:
-        gpu = wrong_gpu(session.settings, session.gpus)
+    if session.lease.launcher.local and not session.lease.launcher.emulated:
+        gpu = wrong_gpu(session.settings, session.request.gpus)
         warnings += [gpu] if gpu is not None else []
     return warnings
 
@@ -139,7 +140,7 @@ def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = Tru
         try:
             return list(count_missing(records, session.tokenizer.count))
         except EngineError:
-            if wait and awaited_death(session.running) is None:
+            if wait and awaited_death(session.lease.running) is None:
                 raise
     return list(records)
 
@@ -166,13 +167,15 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
     state = session.settings.workload.cache
     if state != "cold":
         return state, []
-    if session.engine.reset_path is None:
+    if session.lease.engine.reset_path is None:
         return "salted", []
-    session.events(Doing(Activity.EMPTYING_CACHE, session.engine.name))
+    session.request.events(Doing(Activity.EMPTYING_CACHE, session.lease.engine.name))
     reason = session.load.reset_cache()
     if reason is None:
         return "reset", []
-    message = f"{session.engine.name} did not empty its prefix cache ({reason}); only the salt keeps prompts out of it"
+    message = (
+        f"{session.lease.engine.name} did not empty its prefix cache ({reason}); only the salt keeps prompts out of it"
+    )
     return "salted", [catalog.CACHE_NOT_RESET.issue(message)]
 
 
@@ -186,9 +189,9 @@ def _prepare_fillers(session: RunSession, level: Level, prompts: SizedPrompts) -
 
 
 def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: bool = False) -> SizedPrompts:
-    session.events(Doing(Activity.MAKING_PROMPTS, count=count))
-    if session.uses:
-        stream = f"{stream}-use{session.uses}"
+    session.request.events(Doing(Activity.MAKING_PROMPTS, count=count))
+    if session.lease.uses:
+        stream = f"{stream}-use{session.lease.uses}"
     return session.prompts.prompts(count, stream, whole=whole)
 
 
@@ -203,15 +206,18 @@ def _facts(
 ) -> PhaseFacts:
     """Return the facts of a phase that sends these prompts and, to keep its level, these fillers."""
     sent = (*prompts.requests, *fillers)
+    api = session.settings.workload.api
     return PhaseFacts(
-        run_id=session.run_id,
+        run_id=session.request.run_id,
         point=level.point,
         warmup=warmup,
         concurrency=level.concurrency,
         rate=level.rate,
         repeat=level.repeat,
         planned={one.request_id: (one.prompt_tokens, one.output_tokens, one.exact_output) for one in sent},
-        engine_version=session.running.version,
+        api=api,
+        apis={one.request_id: name for one in sent if (name := kind_of(one).name) != api},
+        engine_version=session.lease.running.version,
         cache_state=cache_state,
         tokenizer_name=prompts.tokenizer,
         tokenizer_exact=prompts.exact,
@@ -220,7 +226,7 @@ def _facts(
         references=references_of(prompts.requests),
         trace_headers=session.settings.sends_trace_headers,
         keep_ids=session.settings.engine.request_timings == "after_load",
-        timings_of=session.engine.name if session.settings.engine.request_timings else None,
+        timings_of=session.lease.engine.name if session.settings.engine.request_timings else None,
     )
 
 
@@ -243,11 +249,17 @@ def _run_phase(
     duration_s = None if warmup else level.duration_s
     driver = session.load
     watch = Watcher(
-        session.events, session.running, label, plan.measured, duration_s, patience_s=patience_s, ask=driver.ask
+        session.request.events,
+        session.lease.running,
+        label,
+        plan.measured,
+        duration_s,
+        patience_s=patience_s,
+        ask=driver.ask,
     )
     workers = _workers(session, level, plan, warmup=warmup)
-    if session.spans is not None:
-        session.spans.discard()
+    if session.lease.spans is not None:
+        session.lease.spans.discard()
     try:
         report, records = driver.drive(plan, facts, watch, looks, workers=workers)
         if not warmup and report.stopped is None:
@@ -272,12 +284,14 @@ def _plan(
 ) -> PointPlan:
     """Return what the load of a phase sends, and how."""
     load, seed = session.settings.load, session.settings.workload.seed
-    planned = planned_requests(session.engine, session.running, session.settings, requests, facts.trace)
+    planned = planned_requests(session.lease.engine, session.lease.running, session.settings, requests, facts.trace)
     if not facts.warmup:
         planned = schedule_requests(level, load, planned, seed)
     fillers = len(facts.fillers)
     plan = point_plan(level, load, planned, warmup=facts.warmup, answer_s=answer_s, seed=seed, fillers=fillers)
-    reader = ANSWER_READER if any(request.holes for request in planned) else plan.reader
+    # those whose answers other prompts need are of one kind
+    kind = next((kind_of(request) for request in requests if request.answers), None)
+    reader = plan.reader if kind is None else f"{ANSWER_READER} {kind.name}"
     return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
 
 

@@ -128,6 +128,7 @@ def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
             asked_output_tokens=output_tokens,
             timings=timings,
             keep_id=facts.keep_ids,
+            api=facts.apis.get(exchange.request_id, facts.api),
         )
         if facts.trace_headers and exchange.sent_ns is not None:
             found = replace(found, traceparent=traceparent(facts.trace, exchange.request_id))

@@ -14,7 +14,7 @@ from servebench.analysis.warnings.load import REQUESTS_MIN
 from servebench.analysis.warnings.point import point_warnings
 from servebench.contracts.engine import Engine
 from servebench.contracts.exchange import PhaseReport
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.precision import WINDOW_S_MIN
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Point, Record
@@ -24,6 +24,7 @@ from servebench.measure.compliance import json_columns
 from servebench.measure.needles import needle_columns
 from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import summarize, with_intervals
+from servebench.protocol.kinds.table import kind_named
 from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
 from servebench.util.stretches import merged
@@ -42,7 +43,8 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     row = _with_telemetry(row, evidence.records, evidence.readings)
     row = replace(row, **disturbance_columns(row, evidence.disturbances, evidence.records, evidence.readings))
     row = replace(row, **content_columns(evidence.requests, evidence.records, evidence.tokenizer, row))
-    nothing: dict[str, Any] = dict.fromkeys(unknown)
+    lacks = kind_named(evidence.settings.workload.api).lacks
+    nothing: dict[str, Any] = dict.fromkeys([*unknown, *(name for name in POINT_COLUMNS if name.startswith(lacks))])
     row = replace(row, **nothing)
     warnings = point_warnings(replace(evidence, row=row, drifts=drifts))
     return Point(row=row, doubts=(*warnings, *content_doubts(evidence.requests, evidence.engine), *extra))

@@ -11,6 +11,7 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.exchange import PlannedRequest, Target
 from servebench.contracts.request import Request
 from servebench.contracts.settings import RunSettings
+from servebench.protocol.kinds.table import compose
 from servebench.util.errors import ConfigError
 from servebench.workload.build.requests import add_extras
 
@@ -42,7 +43,7 @@ def planned_requests(
     base_path = unquote(urlsplit(running.base_url).path).rstrip("/")
     planned = []
     for request in requests:
-        path, body = engine.body(add_extras(request, settings.workload), running.model, settings.workload)
+        path, body = compose(engine, add_extras(request, settings.workload), running.model)
         plain, holes = split_at_answers(orjson.dumps(body), request)
         planned.append(
             PlannedRequest(

@@ -6,6 +6,7 @@ from pathlib import Path
 from servebench.config.problems import missing_option
 from servebench.contracts.quality import Scorer
 from servebench.contracts.settings import QualitySettings, RunSettings
+from servebench.protocol.kinds.table import kind_named
 from servebench.quality.data import question_file
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
@@ -52,7 +53,7 @@ def select_scorers(settings: RunSettings, registry: Registry, cache_dir: Path) -
     faults: list[str] = []
     unfit: list[str] = []
     for scorer in configured_scorers(quality, registry):
-        mismatch = _workload_faults(scorer, settings.workload.name, registry)
+        mismatch = _workload_faults(scorer, settings.workload.name, registry) + _kind_faults(scorer)
         if mismatch and quality.name == ALL:
             unfit += [f"{scorer.name}: {fault}" for fault in mismatch]
             continue
@@ -90,6 +91,15 @@ def _workload_faults(scorer: Scorer, workload: str, registry: Registry) -> list[
         f"it grades the answers to the load by their {scorer.load_reference}, which workload={workload} does not have; use "
         + " or ".join(f"workload={name}" for name in fit)
     ]
+
+
+def _kind_faults(scorer: Scorer) -> list[str]:
+    """Return why a scorer cannot grade answers to its kind of request."""
+    kind = kind_named(scorer.settings.api)
+    if scorer.grades_load or kind.answers_text or scorer.name == kind.correctness:
+        return []
+    instead = f"; use quality={kind.correctness}" if kind.correctness else ""
+    return [f"it grades texts, and answers to quality.api={kind.name} have none{instead}"]
 
 
 def _question_path(scorer: Scorer, cache_dir: Path) -> Path:

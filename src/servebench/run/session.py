@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servebench.config import Job
-from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine
 from servebench.contracts.events import Activity, Doing, Events
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.point_id import PointId
@@ -14,7 +13,6 @@ from servebench.contracts.results import Point
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Subject
 from servebench.engine.pool import EngineLease, EnginePool
-from servebench.engine.spans.receiver import SpanReceiver
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.ray.nodes import ray_nodes
 from servebench.registry.registry import Registry
@@ -77,32 +75,27 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSession:
-    """A running engine and everything that the points of one run share."""
+    """A running engine and everything that the points of one run share. Of earlier runs on the same engine (`lease.uses`)
+    the prompts may be in its cache."""
 
-    settings: RunSettings
-    run_id: str
-    folder: RunFolder
-    events: Events
-    engine: Engine
-    launcher: Launcher
-    running: RunningEngine
-    context: LaunchContext
-    spans: SpanReceiver | None
+    request: RunRequest
+    lease: EngineLease
     load: LiveLoad | SimulatedLoad
     prompts: PromptSource
     tokenizer: Tokenizer
     writer: RecordWriter
     ledger: list[Entry]
     telemetry: Telemetry
-    uses: int
-    """Number of earlier runs on the same engine: their prompts may be in its cache."""
-    gpus: tuple[str, ...]
-    floor: ClientFloor | None
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings of the run."""
+        return self.request.job.settings
 
     @property
     def start_id(self) -> str:
         """The start of the engine: when servebench started it, or `attached` for a server that it did not start."""
-        return utc_time(self.running.started_ns) if self.launcher.local else "attached"
+        return utc_time(self.lease.running.started_ns) if self.lease.launcher.local else "attached"
 
 
 def open_telemetry(request: RunRequest, lease: EngineLease) -> Telemetry:
@@ -126,6 +119,7 @@ def open_load(request: RunRequest, lease: EngineLease) -> LiveLoad | SimulatedLo
         folder=request.folder,
         events=request.events,
         timeout_s=settings.load.timeout_s,
+        api=settings.workload.api,
         nodes=ray_nodes() if settings.load.workers == "ray" else (),
     )
 
@@ -139,22 +133,12 @@ def open_session(
     workload = request.registry.find("workload", settings.workload.name)(settings.workload)
     tokenizer = engine_tokenizer(lease.engine, lease.running, settings.model)
     return RunSession(
-        settings=settings,
-        run_id=request.run_id,
-        folder=request.folder,
-        events=request.events,
-        engine=lease.engine,
-        launcher=lease.launcher,
-        running=lease.running,
-        context=lease.context,
-        spans=lease.spans,
+        request=request,
+        lease=lease,
         load=open_load(request, lease),
         prompts=PromptSource(workload, tokenizer, settings, request.prompts),
         tokenizer=tokenizer,
         writer=writer,
         ledger=ledger,
         telemetry=telemetry,
-        uses=lease.uses,
-        gpus=request.gpus,
-        floor=request.floor,
     )

@@ -125,7 +125,7 @@ def capture_packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def capture_git(folder: Path) -> dict[str, Any] | None:
+def capture_git(folder: Path) -> dict[str, object] | None:
     """Return the commit of the folder in which the command was given, and whether it had changes (null: unknown); None
     outside a checkout.
 
@@ -154,12 +154,12 @@ def capture_git(folder: Path) -> dict[str, Any] | None:
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the SHA-256 of plain data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def file_facts(path: str | None) -> dict[str, Any] | None:
+def file_facts(path: str | None) -> dict[str, object] | None:
     """Return size and time of change of a model file or folder; None when none is named or it is not here."""
     if path is None:
         return None

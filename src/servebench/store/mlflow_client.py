@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from servebench.store.reach import sqlite_path
 from servebench.util.redaction import redact_text
@@ -231,7 +230,7 @@ class Mlflow:
                 if run.info.lifecycle_stage == "active":
                     return known
         query = f"tags.`{KEY_TAG}` = '{key}'"
-        found: list[Any] = self._client.search_runs([self._experiment_id], filter_string=query, max_results=1)
+        found = self._client.search_runs([self._experiment_id], filter_string=query, max_results=1)
         return str(found[0].info.run_id) if found else None
 
     def _create(self, name: str, tags: dict[str, str], started_ms: int) -> str:

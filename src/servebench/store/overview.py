@@ -70,7 +70,7 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     import pandas as pd
 
     tables: dict[tuple[str, ...], list[list[str]]] = {}
-    runs: list[dict[str, Any]] = []
+    runs: list[dict[str, str | float | None]] = []
     for study in study_paths(outputs):
         for path in _plain_runs(study):
             state = read_document(path / "run.json", [], "run")
@@ -130,7 +130,7 @@ def _is_known(version: str) -> bool:
         return False
 
 
-def _shown(value: Any) -> str | None:
+def _shown(value: object) -> str | None:
     return None if value is None else clean_line(str(value))
 
 

@@ -92,7 +92,7 @@ def _signed(body: bytes, path: Path) -> bytes:
     return body if seal is None else body[:-1] + SEAL_BEGINS + orjson.dumps(seal) + b"}"
 
 
-def _parted(stored: bytes) -> tuple[bytes, Any]:
+def _parted(stored: bytes) -> tuple[bytes, object]:
     """Return stored prompts without their signature, and the signature; null if there is none."""
     body, found, seal = stored.rpartition(SEAL_BEGINS)
     try:

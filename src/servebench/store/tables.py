@@ -257,7 +257,7 @@ def _arrow_type(one: Column) -> pa.DataType:
     return types.get(one.kind) or pa.list_(pa.string() if one.kind == "list[str]" else integer)
 
 
-def csv_cell(value: Any) -> Any:
+def csv_cell(value: object) -> object:
     """Return a value as it stands in points.csv."""
     if value is None:
         return ""

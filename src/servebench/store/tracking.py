@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeGuard
 
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.estimate import LevelEstimate
@@ -24,7 +24,7 @@ from servebench.store.plan import planned_labels
 from servebench.store.reach import sqlite_path, unreachable
 from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
-from servebench.store.tables import read_points
+from servebench.store.tables import read_rows
 from servebench.util.bounded_file import read_json
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.file_redaction import is_clean, redact_copy
@@ -86,23 +86,23 @@ RATE_SCALE = 100
 """MLflow's steps are whole numbers: other rates are stored in hundredths."""
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, str]:
+def _flat(value: object, prefix: str = "") -> dict[str, str]:
     if isinstance(value, dict) and value:
         return {name: text for key, item in value.items() for name, text in _flat(item, f"{prefix}{key}.").items()}
     return {prefix.rstrip("."): "" if value is None else str(value)}
 
 
-def _load(row: Mapping[str, Any]) -> float:
-    levels: tuple[Any, ...] = (row.get("concurrency"), row.get("rate"))
+def _load(row: Mapping[str, object]) -> float:
+    levels = (row.get("concurrency"), row.get("rate"))
     return next((float(level) for level in levels if _number(level)), 0.0)
 
 
-def _scale(rows: Sequence[Mapping[str, Any]]) -> int:
+def _scale(rows: Sequence[Mapping[str, object]]) -> int:
     """Return by what loads are multiplied, so that levels which differ have steps that differ."""
     return 1 if all(_load(row).is_integer() for row in rows) else RATE_SCALE
 
 
-def _step(row: Mapping[str, Any], scale: int = 1) -> int:
+def _step(row: Mapping[str, object], scale: int = 1) -> int:
     """Return the load level as MLflow's step, so that its charts draw metrics against load."""
     step = round(_load(row) * scale)
     if abs(step) > STEP_MAX:
@@ -110,14 +110,14 @@ def _step(row: Mapping[str, Any], scale: int = 1) -> int:
     return step
 
 
-def _step_words(rows: Sequence[Mapping[str, Any]]) -> str:
+def _step_words(rows: Sequence[Mapping[str, object]]) -> str:
     """Return what a step is, for who reads the charts."""
     if any(_number(row.get("rate")) for row in rows):
         return "requests a second" + (f" x {RATE_SCALE}" if _scale(rows) != 1 else "")
     return "concurrency"
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> TypeGuard[float]:
     """Whether MLflow can keep it: it draws an infinity as 1.8e308."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -129,7 +129,7 @@ def _stamp(milliseconds: float) -> int:
     return int(milliseconds)
 
 
-def _end_ms(row: dict[str, Any], otherwise_ms: int) -> int:
+def _end_ms(row: Mapping[str, object], otherwise_ms: int) -> int:
     end_ns = row.get("window_end_ns")
     return _stamp(end_ns // NS_PER_MS) if _number(end_ns) and end_ns else otherwise_ms
 
@@ -190,22 +190,21 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
     """
     state = read_run(folder)
     manifest = read_manifest(folder.manifest) if folder.manifest.exists() else {}
-    frame = read_points(folder)
-    rows: list[dict[str, Any]] = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    points = read_rows(folder)
+    rows = [point.as_dict() for point in points]
     config = manifest.get("config", {})
     status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
     started_ms = _stamp(state.started_s * MS_PER_S)
     last_ms = max([started_ms, *(_end_ms(row, started_ms) for row in rows)])
     ended_ms = None if status == "RUNNING" else _stamp(state.ended_s * MS_PER_S) if state.ended_s else last_ms
-    points = [PointRow.from_dict(row) for row in rows]
     metrics = _metrics(points, ended_ms or last_ms, estimators)
     metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(points, manifest, estimators).items()]
     graded = manifest.get("quality") or []
     metrics += _quality(graded, ended_ms or last_ms)
-    verdicts = [row["verdict"] for row in rows if "verdict" in row]
+    verdicts = [point.verdict for point in points]
     worst = next((verdict for verdict in ("void", "doubtful", "valid") if verdict in verdicts), "none")
     doubts = sorted(
-        {code for codes in frame.get("doubts", []) for code in codes}
+        {code for point in points for code in point.doubts}
         | {doubt["code"] for one in graded for doubt in one["doubts"]}
     )
     tags = {

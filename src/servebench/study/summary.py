@@ -32,7 +32,6 @@ def write_summary(path: Path) -> Path:
     Raises ConfigError, StoreError, OSError.
     """
     from servebench.analysis.recommendation.rules import load_rules
-    from servebench.analysis.run_comparison import RunComparison
     from servebench.report.charts import draw
     from servebench.report.charts.specs import comparing
     from servebench.report.export.export import to_csv
@@ -51,7 +50,7 @@ def write_summary(path: Path) -> Path:
     (folder / WHOLE).unlink(missing_ok=True)
     write_file(folder / "report.html", page(data))
     if data.comparisons:
-        blocks = chain.from_iterable(comparison_blocks(RunComparison(one)) for one in data.comparisons)
+        blocks = chain.from_iterable(map(comparison_blocks, data.comparisons))
         write_file(folder / "comparison.md", to_markdown(blocks))
     if any(one.rows for one in data.runs):
         write_file(folder / "points.csv", to_csv(study.runs))

@@ -26,6 +26,7 @@ from servebench.config.arguments import parse_arguments
 from servebench.config.tuning import load_recipes, load_space, parse_question, split_words
 from servebench.contracts.events import Listen, unheard
 from servebench.contracts.tuning import MAX_LOAD, Candidate, RefusedCandidate, TuneQuestion, TuneSpace
+from servebench.protocol.kinds.table import kind_named
 from servebench.registry.registry import Registry
 from servebench.run.preflight import check_jobs
 from servebench.store.layout import slug
@@ -34,8 +35,8 @@ from servebench.store.tune import StoredCandidate, TuneState
 from servebench.study.study import check_study
 from servebench.util.errors import ConfigError, PreflightError
 
-GUARD, GUARD_ITEMS = "parity", 32
-"""How answers are compared with those of stock unless `quality=` names another test, and with how many prompts."""
+GUARD_ITEMS = 32
+"""With how many prompts the answers are compared with those of stock, unless `quality=` names another test."""
 SLO_KEYS = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
@@ -221,10 +222,13 @@ def _quality_config(job: Job, words: Sequence[str], registry: Registry) -> dict[
         return {}
     if job.settings.quality.name != "none":
         return dict(job.resolved["quality"])
+    guard = kind_named(job.settings.workload.api).correctness
+    if guard is None:
+        return {}
     # one engine is enough, for the engine does not matter here
     plain = [word for word in words if word not in ("-m", "--multirun") and not word.startswith("engine=")]
     (guarded,) = compose_jobs(
-        [*plain, f"engine={job.chosen('engine')}", f"quality={GUARD}", f"quality.items={GUARD_ITEMS}"], registry
+        [*plain, f"engine={job.chosen('engine')}", f"quality={guard}", f"quality.items={GUARD_ITEMS}"], registry
     )
     return dict(guarded.resolved["quality"])
 

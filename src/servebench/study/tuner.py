@@ -29,6 +29,8 @@ from servebench.contracts.notices import (
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import TuneSpace
 from servebench.engine.pool import EnginePool
+from servebench.report.wording.limits import action_text
+from servebench.report.wording.quality import parity_text
 from servebench.report.wording.tuning import left_text
 from servebench.run.manifest import stop_facts
 from servebench.run.prior import without_void
@@ -134,7 +136,7 @@ class Tuner(StoredTune):
         # without telemetry, with a damaged table, or if the engine did not start, there is just no proposal
         with suppress(StoreError):
             return [
-                (one.override, one.action)
+                (one.override, action_text(one))
                 for finding in findings(load_run(self.folder.run(stock.run).path))
                 for one in finding.proposals
                 if one.override is not None
@@ -240,7 +242,7 @@ class Tuner(StoredTune):
         found = parities(stock, own)
         if found:
             bad = [one for one in found if one.finding in ("more than itself", "too small to tell")]
-            note = (bad or found)[0].sentence
+            note = parity_text((bad or found)[0])
             return NotedResult(same_answers=not bad, cost=cost, note=note)
         floor = {one.benchmark: one.accuracy for one in summaries(stock)}
         margin = self.state.question.quality_share

@@ -124,7 +124,7 @@ def _share(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def _phase_columns(by_name: dict[str, _Series]) -> dict[str, Any]:
+def _phase_columns(by_name: dict[str, _Series]) -> dict[str, float | None]:
     mean_wait_s = _share(_growth(by_name, "queue_time_s_sum"), _growth(by_name, "queue_time_s_count"))
     return {
         "server_prefix_cache_hit_rate": _share(
@@ -137,7 +137,7 @@ def _phase_columns(by_name: dict[str, _Series]) -> dict[str, Any]:
     }
 
 
-def _window_columns(by_name: dict[str, _Series], pieces: Spans) -> dict[str, Any]:
+def _window_columns(by_name: dict[str, _Series], pieces: Spans) -> dict[str, float | str | None]:
     def each(name: str) -> list[NDArray[np.float64]]:
         return by_name[name].inside(pieces) if name in by_name else []
 

@@ -1,7 +1,6 @@
 """Read the engine's own metrics: Prometheus text, or TensorRT-LLM's JSON list of iterations."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import httpx
 import orjson
@@ -113,7 +112,7 @@ def _prometheus_series(text: str) -> Iterator[tuple[str, str, float]]:
                 yield sample.name, labels, float(sample.value)
 
 
-def _json_series(document: Any) -> Iterator[tuple[str, str, float]]:
+def _json_series(document: object) -> Iterator[tuple[str, str, float]]:
     """Yield the numbers of the document by their path; of a list of iterations only the last one is current."""
     if isinstance(document, list):
         document = document[-1] if document else {}
@@ -122,7 +121,7 @@ def _json_series(document: Any) -> Iterator[tuple[str, str, float]]:
     yield from _flat("", document)
 
 
-def _flat(prefix: str, document: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+def _flat(prefix: str, document: Mapping[str, object]) -> Iterator[tuple[str, str, float]]:
     for key, value in document.items():
         if isinstance(value, dict):
             yield from _flat(f"{prefix}{key}.", value)

@@ -49,7 +49,7 @@ class DriverSource(TelemetrySource):
         """Set `library`, `errors`, `shut_down` and `handles`; return why there are none, in one line."""
 
     @abstractmethod
-    def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
+    def queries(self, handle: Any) -> Mapping[str, Callable[[], float]]:
         """Return the query of one GPU for each common name."""
 
     def sample(self) -> list[Mapping[str, float]]:
@@ -136,7 +136,7 @@ class GpuSource(DriverSource):
         self.handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         return None if self.handles else "the NVIDIA driver lists no GPU"
 
-    def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
+    def queries(self, handle: Any) -> Mapping[str, Callable[[], float]]:
         """Return NVML's queries."""
         nvml = self.library
         return {

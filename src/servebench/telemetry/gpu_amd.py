@@ -40,7 +40,7 @@ class AmdGpuSource(DriverSource):
         self.errors = (amdsmi.AmdSmiException, KeyError, TypeError, ValueError)
         return None if self.handles else "the AMD driver lists no GPU"
 
-    def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
+    def queries(self, handle: Any) -> Mapping[str, Callable[[], float]]:
         """Return AMD SMI's queries."""
         smi = self.library
         return {
@@ -56,7 +56,7 @@ class AmdGpuSource(DriverSource):
         }
 
 
-def _power(info: Mapping[str, Any]) -> float:
+def _power(info: Mapping[str, object]) -> float:
     """Return the power of the socket in watts. Raises ValueError when there is none."""
     for key in POWER_KEYS:
         value = info.get(key)
@@ -65,14 +65,14 @@ def _power(info: Mapping[str, Any]) -> float:
     raise ValueError("no power value")
 
 
-def _throttled(status: Any) -> bool:
+def _throttled(status: str | int) -> bool:
     """Return whether a temperature slows the GPU. Raises ValueError when that is unknown ("N/A", or all bits)."""
     if int(status) == UNKNOWN:
         raise ValueError("no throttle status")
     return bool(int(status) & THROTTLED)
 
 
-def _energy(counter: Mapping[str, Any]) -> float:
+def _energy(counter: Mapping[str, float]) -> float:
     """Return the energy counted so far, in joules. Raises KeyError when there is no counter."""
     count = counter["energy_accumulator"] if "energy_accumulator" in counter else counter["power"]
     return float(count) * float(counter["counter_resolution"]) * MICRO

@@ -10,9 +10,10 @@ for _suite in ("command", "engine.suite", "engine.adapter", "engine.life", "scor
     pytest.register_assert_rewrite(f"servebench.testing.{_suite}")
 
 from servebench.engine.tokenize import engine_tokenizer  # noqa: E402
+from servebench.protocol.kinds.table import compose  # noqa: E402
 from servebench.registry.registry import registry  # noqa: E402
 from servebench.testing.engine import EngineConformance  # noqa: E402
-from servebench.testing.engine.suite import CHAT, SCHEMA, TEXT, WORKLOAD, launch_process  # noqa: E402
+from servebench.testing.engine.suite import CHAT, SCHEMA, TEXT, launch_process  # noqa: E402
 from servebench.testing.scorers import ScorerConformance  # noqa: E402
 from servebench.testing.server import FakeServer, ServerBehavior, write_stand_in  # noqa: E402
 from servebench.testing.workloads import WorkloadConformance  # noqa: E402
@@ -25,4 +26,4 @@ __all__ = [
     "WorkloadConformance",
     "write_stand_in",
 ]
-__all__ += ["CHAT", "SCHEMA", "TEXT", "WORKLOAD", "engine_tokenizer", "launch_process", "registry"]
+__all__ += ["CHAT", "SCHEMA", "TEXT", "compose", "engine_tokenizer", "launch_process", "registry"]

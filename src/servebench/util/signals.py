@@ -1,6 +1,5 @@
 """Ctrl-C, a closed terminal and SIGTERM end a study in the same way, and only once."""
 
-import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -46,10 +45,7 @@ def interrupts(*, also: Sequence[signal.Signals] = ()) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextlib.contextmanager
+@contextmanager
 def defer_stop_signals() -> Iterator[None]:
     """Defer stop signals that have a Python handler until the block ends; each is then delivered once.
 
@@ -65,7 +61,7 @@ def defer_stop_signals() -> Iterator[None]:
         if number not in received:
             received.append(number)
 
-    previous = {number: handler for number in STOP_SIGNALS if callable(handler := signal.getsignal(number))}
+    previous = {number: handler for number in STOPPING if callable(handler := signal.getsignal(number))}
     try:
         for number in previous:
             signal.signal(number, remember)

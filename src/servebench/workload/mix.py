@@ -10,6 +10,7 @@ from annotated_types import Ge, Le
 from servebench.config.validate import check_section
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
+from servebench.protocol.kinds.table import api_problems
 from servebench.registry.registry import registry
 from servebench.util.errors import ConfigError
 from servebench.workload.build.seeding import generator
@@ -109,8 +110,8 @@ class MixWorkload(Workload):
                 raise ConfigError(f"{path}.{key}: a part cannot set it; use workload.{key} for the whole mix")
         plain = {key: getattr(self.settings, key) for key in INHERITED} | {**keys, "name": kind}
         settings, problems = check_section(path, plain, {path: _part_type(cast("Hashable", workload.settings_type))})
-        if problems:
-            raise ConfigError([problem.text for problem in problems])
+        if faults := [problem.text for problem in problems] or api_problems(f"{path}.api", settings.api):
+            raise ConfigError(faults)
         return workload(settings)
 
 

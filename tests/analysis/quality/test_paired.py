@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from servebench.analysis.quality.paired import compare_answers, mcnemar, questions_needed
+from servebench.report.wording.quality import paired_text
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_eight_questions_cannot_tell_half_from_seven_eighths(first, second):
     assert found.finding == "too small to tell"
     assert found.n_needed is not None
     assert found.n_needed > 8
-    assert str(found.n_needed) in found.sentence
+    assert str(found.n_needed) in paired_text(found)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_eight_questions_cannot_tell_half_from_seven_eighths(first, second):
 def test_findings(first, second, finding):
     found = compare_answers(_answers(first), _answers(second))
     assert found.finding == finding
-    assert found.sentence.startswith(finding)
+    assert paired_text(found).startswith(finding)
 
 
 def test_only_shared_questions_count():

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from servebench.analysis.quality.parity import AnswerPair, AnswerText, compare_parity, parities, text_difference
+from servebench.report.wording.quality import parity_text
 
 
 def said(text, tokens=None, logprobs=None):
@@ -64,7 +65,7 @@ def run(count, own, other, seed=0):
 def test_the_same_answers_are_the_same():
     found = compare_parity(run(40, 0, 0), run(40, 0, 0))
     assert (found.finding, found.across.equal, found.p_value) == ("the same", 40, 1.0)
-    assert "100.0% of 40" in found.sentence
+    assert "100.0% of 40" in parity_text(found)
 
 
 def test_engines_that_differ_by_more_than_themselves_are_found():
@@ -85,7 +86,7 @@ def test_a_few_prompts_do_not_tell():
     assert 0 < found.across.equal < 12
     assert found.finding == "too small to tell"
     assert found.n_needed > 12
-    assert f"about {found.n_needed} prompts" in found.sentence
+    assert f"about {found.n_needed} prompts" in parity_text(found)
 
 
 def test_prompts_that_one_did_not_answer_do_not_count():

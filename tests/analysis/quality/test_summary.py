@@ -8,6 +8,7 @@ import pytest
 from servebench.analysis.quality.agreement import agreements
 from servebench.analysis.quality.summary import busy_s, summaries
 from servebench.analysis.warnings.catalog import CATALOG
+from servebench.report.wording.quality import agreement_text
 from servebench.util.proportions import wilson
 from support.records import quality_records
 
@@ -96,7 +97,7 @@ def test_two_runs_no_better_than_guessing_are_marked():
 
     (both,) = agreements(run(100), run(95))
     assert both.chance == both.swapped().chance == 0.25
-    assert "25%" in both.sentence.rpartition(";")[2]
+    assert "25%" in agreement_text(both).rpartition(";")[2]
     (one,) = agreements(run(100), run(200))
     assert one.chance is None
 
@@ -164,8 +165,8 @@ def pair(first, second, **changes):
 def test_runs_are_compared_question_by_question():
     one = pair([True] * 40, [True] * 10 + [False] * 30)
     assert (one.finding, one.second_is_worse, one.lost) == ("different", True, 0.75)
-    assert "100.0% vs 25.0% on 40 questions" in one.sentence
-    assert "25.0% vs 100.0%" in one.swapped().sentence
+    assert "100.0% vs 25.0% on 40 questions" in agreement_text(one)
+    assert "25.0% vs 100.0%" in agreement_text(one.swapped())
     assert not one.swapped().second_is_worse
     few = pair([True] * 4 + [False] * 4, [True] * 7 + [False])
     assert (few.finding, few.lost) == ("too small to tell", 0.0)
@@ -175,8 +176,8 @@ def test_runs_are_compared_question_by_question():
 
 
 def test_what_cannot_be_compared_says_why():
-    assert "m and by other" in pair([True], [True], method="other").why
-    assert "quality.seed" in pair([True], [True], item_digest="e").why
+    assert "m and by other" in agreement_text(pair([True], [True], method="other"))
+    assert "quality.seed" in agreement_text(pair([True], [True], item_digest="e"))
     assert pair([True] * 3, [True] * 3, concurrency=4).at == "concurrency 8 vs concurrency 4"
     assert agreements(pd.DataFrame(), pd.DataFrame(quality_records("mmlu", [True]))) == []
 

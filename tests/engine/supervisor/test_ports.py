@@ -8,7 +8,7 @@ from servebench.engine.supervisor.ports import (
     describe_owner,
     free_port,
     is_held_by,
-    listening_sockets,
+    listeners,
     port_problem,
 )
 from servebench.util.errors import EngineError
@@ -45,7 +45,7 @@ def test_a_port_of_ended_connections_is_free():
         accepted, _ = server.accept()
         accepted.close()  # the side that closes first keeps the TIME_WAIT
         client.close()
-    assert listening_sockets(port) == set()
+    assert listeners(port) == []
     assert port_problem("127.0.0.1", port) is None
 
 

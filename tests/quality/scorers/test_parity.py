@@ -7,7 +7,7 @@ import pytest
 
 from servebench.contracts.quality import Endpoint, ItemAnswer
 from servebench.contracts.settings import QualitySettings
-from servebench.quality.ask import _logprobs
+from servebench.protocol.kinds.table import KINDS
 from servebench.quality.scorers.parity import ParityScorer, parity_grade
 from support.servers import ScriptedServer
 
@@ -168,4 +168,4 @@ def test_equal_answers_of_other_length_share_their_beginning():
     ],
 )
 def test_log_probabilities_that_are_none_are_left_out(told):
-    assert _logprobs(told) == {}
+    assert KINDS["chat"].logprobs_of({"choices": [{"logprobs": told}]}) is None

@@ -139,8 +139,8 @@ def test_a_study_that_ended_when_it_had_decided_has_its_own_verdicts(make_study)
     runs = [SimulatedEngine(name=name, slow=slow, **steady) for name, slow in (("a", 1.0), ("b", 1.1))]
     path = make_study((runs[0], load), (runs[1], replace(load, seed=1)))
     (found,) = compared(str(path.parent), ("study/00_a_unique", "study/01_b_unique"), 0, False)
-    assert found.comparison.result == "slower"
-    rows = {row.metric.title: row for row in found.comparison.rows}
+    assert found.result == "slower"
+    rows = {row.metric.title: row for row in found.rows}
     assert rows["output throughput"].result == "slower"
     assert rows["TPOT p50"].may_be_chance
     data, _ = study_page(str(path.parent), "study", 0)

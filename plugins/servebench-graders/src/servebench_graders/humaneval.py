@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from servebench.plugin import ConfigError, Grade, Item, ItemAnswer, PackagedFile, Scorer, read_rows, sample
+from servebench.plugin import ConfigError, Grade, Item, ItemAnswer, PackagedFile, Scorer, kind_named, read_rows, sample
 from servebench_graders.sandbox import run_tests, sandbox_errors
 from servebench_graders.sandbox_program import SandboxLimits
 
@@ -113,7 +113,7 @@ class HumanEvalScorer(Scorer):
                 raise ConfigError(
                     f"row {place} of {path}: entry_point={row['entry_point']!r} must be the name of a function"
                 )
-            chat = self.settings.api == "chat"
+            chat = kind_named(self.settings.api).takes_messages
             items.append(
                 Item(
                     item_id=row["task_id"],
@@ -131,7 +131,11 @@ class HumanEvalScorer(Scorer):
             return Grade(correct=None, extracted=None)
         problem = json.loads(item.expected)
         # a completion continues the prompt, so it is the function's body
-        code = code_of(answer.text, problem["entry_point"]) if self.settings.api == "chat" else answer.text
+        code = (
+            code_of(answer.text, problem["entry_point"])
+            if kind_named(self.settings.api).takes_messages
+            else answer.text
+        )
         if not code or not code.strip():
             return Grade(correct=False, extracted=None, note="no code in the answer")
         result = run_tests(program_of(problem, code), problem["entry_point"], checks_of(problem), self.limits)

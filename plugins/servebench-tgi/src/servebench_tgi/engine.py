@@ -22,7 +22,6 @@ from servebench.plugin import (
     PositiveInt,
     Request,
     ServerTimings,
-    WorkloadSettings,
     log_hints,
     milliseconds,
     missing_executable,
@@ -135,14 +134,13 @@ class TgiEngine(Engine):
         """Return `tgi` for every model."""
         return NO_ADAPTER
 
-    def body(self, request: Request, model: str, workload: WorkloadSettings) -> tuple[str, dict[str, Any]]:
-        """Return path and body, with the schema in TGI's own shape. Completions support no schema."""
-        path, body = super().body(request, model, workload)
+    def adapt_body(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Return the body with the schema in TGI's own shape. Completions support no schema."""
         if "response_format" in body and "response_format" not in request.extra:
             response_format = body.pop("response_format")
             if request.messages is not None:
                 body["response_format"] = {"type": "json_schema", "value": response_format["json_schema"]}
-        return path, body
+        return body
 
     def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
         """Return the times in the headers, which only answers have that are not streamed (`router/src/server.rs`).

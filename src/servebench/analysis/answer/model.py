@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.model import FASTER, Comparison, ComparisonRow
@@ -12,6 +13,9 @@ from servebench.analysis.verdict.reasons import MethodKind
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
+
+if TYPE_CHECKING:
+    from servebench.analysis.limits import LimitSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +309,6 @@ class Answer:
     inequalities: tuple[Inequality, ...] = ()
     remarks: tuple[Remark, ...] = ()
     caveats: tuple[Caveat, ...] = ()
-    limits: tuple[str, ...] = ()
+    limits: LimitSummary | None = None
     next_steps: tuple[NextStep, ...] = ()
     comparisons: tuple[Comparison, ...] = field(default=(), repr=False)

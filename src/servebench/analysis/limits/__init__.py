@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from servebench.analysis.limits.decide import find_limit
 from servebench.analysis.limits.facts import level_facts
-from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, Proposal
+from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, LimitReason, LimitSummary, Proposal
 from servebench.analysis.limits.proposals import engine_knobs_of, starts_engine, with_proposals
 from servebench.contracts.labels import run_labels
 from servebench.contracts.limits import Limit
@@ -17,12 +17,14 @@ __all__ = [
     "Fact",
     "LevelFacts",
     "LimitFinding",
+    "LimitReason",
+    "LimitSummary",
     "Proposal",
     "find_limit",
     "findings",
     "findings_of",
     "level_facts",
-    "limit_lines",
+    "summary_of",
 ]
 
 RUNS_MAX = 6
@@ -46,26 +48,19 @@ def findings_of(runs: Sequence[RunData]) -> list[tuple[str, LimitFinding]]:
     return found
 
 
-def limit_lines(runs: Sequence[RunData], known: Sequence[tuple[str, LimitFinding]] | None = None) -> list[str]:
-    """Return what limits some runs, in their order: first a line for each run, of its heaviest load that has a limit, then who
-    has none and who was not looked at, then the other limits of runs, each at its heaviest load. `known` are their findings."""
+def summary_of(runs: Sequence[RunData], known: Sequence[tuple[str, LimitFinding]]) -> LimitSummary:
+    """Return what limits some runs, in their order, from their findings."""
     labels = run_labels(runs)
-    measured = [run for run in runs if run.point_rows]
-    found: dict[str, dict[Limit, tuple[float, str]]] = {labels[run.run_id].text: {} for run in measured[:RUNS_MAX]}
-    for label, one in findings_of(runs) if known is None else known:
-        where = one.level.words if len(runs) == 1 else f"{label} at {one.level.words}"
-        override = next((proposal.override for proposal in one.proposals if proposal.override), None)
-        line = f"Limit: {where}: {one.statement}" + (f"; try {override}" if override else "")
-        if one.code is not Limit.NONE:
-            found[label][one.code] = max(found[label].get(one.code, (0.0, "")), (one.level.load, line))
-    own = [[line for _, line in sorted(lines.values(), reverse=True)] for lines in found.values()]
-    without = [label for label, lines in found.items() if not lines]
-    rest = [labels[run.run_id].text for run in measured[RUNS_MAX:]]
-    if not any(own) and not rest:
-        return []
-    return [
-        *(lines[0] for lines in own if lines),
-        *([f"Limit: none found for {', '.join(without)}"] if without else []),
-        *([f"Limit: 'servebench show RUN' has those of {', '.join(rest)}"] if rest else []),
-        *(line for lines in own for line in lines[1:]),
-    ]
+    measured = [labels[run.run_id].text for run in runs if run.point_rows]
+    heaviest: dict[str, dict[Limit, LimitFinding]] = {label: {} for label in measured[:RUNS_MAX]}
+    for label, one in sorted(known, key=lambda pair: pair[1].level):
+        if one.found:
+            heaviest[label][one.code] = one
+    own = {label: sorted(found.values(), key=lambda one: one.level) for label, found in heaviest.items()}
+    return LimitSummary(
+        first=tuple((label, found[-1]) for label, found in own.items() if found),
+        more=tuple((label, one) for label, found in own.items() for one in reversed(found[:-1])),
+        without=tuple(label for label, found in own.items() if not found),
+        unread=tuple(measured[RUNS_MAX:]),
+        alone=len(runs) == 1,
+    )

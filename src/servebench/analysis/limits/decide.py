@@ -7,11 +7,8 @@ and what is before the engine), a load that leaves the engine idle, and how near
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding
+from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, LimitReason, share_of
 from servebench.contracts.limits import Limit
-from servebench.util.figures import number, short_percent
 
 CLIENT_SHARE = 0.1
 """The part of TTFT that the client may be late by: the same share makes a point doubtful (`client_bound`)."""
@@ -49,8 +46,6 @@ DECODE_SHARE = 0.5
 """The part of E2E that decoding must be for its bandwidth to matter most."""
 PROMPT_STEPS = 2.0
 """Steps for a prompt: with one there is nothing to gain."""
-REQUESTS_MIN = 30
-"""Of the level, for a mean to rest on: with fewer a point is doubtful (`too_few_requests`)."""
 PREFILL_SHARE = 0.5
 """The part of TTFT that prefill must be for the number of its steps to matter most."""
 
@@ -59,32 +54,19 @@ def find_limit(facts: LevelFacts) -> LimitFinding:
     """Return what limits the engine at a level, with its evidence; `none` where no rule has enough."""
     rules = (_client, _preempted, _waits, _small_budget, _idle, _compute, _memory)
     found = next((one for rule in rules if (one := rule(facts)) is not None), None)
-    if found is None:
-        return _none(facts)
-    if facts.requests < REQUESTS_MIN:
-        few = f"{facts.requests} request{'' if facts.requests == 1 else 's'}"
-        found = replace(found, statement=f"{found.statement} (from only {few})")
-    return found
-
-
-def _share(part: float | None, whole: float) -> float:
-    return part / whole if part is not None and whole > 0 else 0.0
-
-
-def _of_ttft(part_ms: float, facts: LevelFacts) -> str:
-    return f"{_share(part_ms, facts.ttft_ms):.0%} of TTFT ({number(part_ms)} of {number(facts.ttft_ms)} ms)"
+    return LimitFinding(facts=facts, code=Limit.NONE, reason=LimitReason.NONE) if found is None else found
 
 
 def _client(facts: LevelFacts) -> LimitFinding | None:
     late, cpu = facts.client_ms or 0.0, facts.client_cpu or 0.0
-    share = _share(late, facts.ttft_ms)
+    share = share_of(late, facts.ttft_ms)
     if share >= CLIENT_SHARE and late >= CLIENT_MS:
         part = Fact(name="client part of TTFT", value=share, at_least=CLIENT_SHARE)
         ms = Fact(name="sent late by", value=late, unit="ms", at_least=CLIENT_MS)
-        return _found(facts, Limit.CLIENT, f"{_of_ttft(late, facts)} is the load client, which sends late", part, ms)
+        return _found(facts, Limit.CLIENT, LimitReason.SENT_LATE, part, ms, part_ms=late)
     if cpu >= CLIENT_CPU:
         busy = Fact(name="client CPU", value=cpu, unit="cores", at_least=CLIENT_CPU)
-        return _found(facts, Limit.CLIENT, f"each process of the load client uses {number(cpu, 2)} cores", busy)
+        return _found(facts, Limit.CLIENT, LimitReason.CLIENT_BUSY, busy)
     return None
 
 
@@ -94,22 +76,19 @@ def _kv_full(facts: LevelFacts) -> float | None:
     if usage is None:
         return None
     context = (running or 0.0) * ((prompt or 0.0) + (facts.output_tokens or 0.0) / 2)
-    return usage * (1.0 + _share(prompt, context))
+    return usage * (1.0 + share_of(prompt, context))
 
 
 def _preempted(facts: LevelFacts) -> LimitFinding | None:
     again, full = facts.preempted or 0.0, _kv_full(facts)
     if again < PREEMPTED or full is None or full < KV_FULL:
         return None
-    text = f"the KV cache is full: {number(again, 2)} preemptions for each request, whose tokens are computed again"
-    return _kv_cache(
-        facts, text, Fact(name="preemptions for each request", value=again, at_least=PREEMPTED, share=False)
-    )
+    often = Fact(name="preemptions for each request", value=again, at_least=PREEMPTED, share=False)
+    return _found(facts, Limit.KV_CACHE, LimitReason.PREEMPTED, _no_room(full), often)
 
 
-def _kv_cache(facts: LevelFacts, text: str, *more: Fact) -> LimitFinding:
-    full = Fact(name="KV cache in use with the next prompt", value=_kv_full(facts) or 0.0, at_least=KV_FULL)
-    return _found(facts, Limit.KV_CACHE, text, full, *more)
+def _no_room(full: float) -> Fact:
+    return Fact(name="KV cache in use with the next prompt", value=full, at_least=KV_FULL)
 
 
 def _waits(facts: LevelFacts) -> LimitFinding | None:
@@ -134,81 +113,70 @@ def _held(facts: LevelFacts) -> float:
         return 0.0
     if most is None or held is None:
         # of gauges only the means are known
-        return min(1.0, _share(facts.running, limit)) if facts.running is not None else 0.0
+        return min(1.0, share_of(facts.running, limit)) if facts.running is not None else 0.0
     return held if most >= KV_FULL * limit else 0.0
 
 
 def _before_engine(facts: LevelFacts, before_ms: float) -> LimitFinding:
     """Name what is before the engine: its front end, the network, or only both where nothing tells them apart."""
-    wait = Fact(name="network and front end of TTFT", value=_share(before_ms, facts.ttft_ms), at_least=WAIT_SHARE)
+    wait = Fact(name="network and front end of TTFT", value=share_of(before_ms, facts.ttft_ms), at_least=WAIT_SHARE)
     ms = Fact(name="network and front end", value=before_ms, unit="ms", at_least=WAIT_MS)
     code, why, evidence = _which_side(facts, before_ms)
-    return _found(facts, code, f"{_of_ttft(before_ms, facts)} is {why}", wait, ms, *evidence)
+    return _found(facts, code, why, wait, ms, *evidence, part_ms=before_ms)
 
 
-def _which_side(facts: LevelFacts, before_ms: float) -> tuple[Limit, str, tuple[Fact, ...]]:
+def _which_side(facts: LevelFacts, before_ms: float) -> tuple[Limit, LimitReason, tuple[Fact, ...]]:
     """Return which side of the server's socket a wait is on, by what is known best: its own E2E, connecting, CPU time."""
     if facts.front_end_ms is not None:
         share, name = facts.front_end_ms / before_ms, "front end by the engine's E2E"
         if share >= OWN_WORK:
             own = Fact(name=name, value=share, at_least=OWN_WORK)
-            return Limit.FRONT_END, f"{facts.engine}'s front end (by its own end-to-end time)", (own,)
+            return Limit.FRONT_END, LimitReason.INSIDE_BY_OWN_TIME, (own,)
         outside = Fact(name=name, value=share, below=OWN_WORK)
-        return Limit.NETWORK, f"outside of {facts.engine} (by its own end-to-end time): the network", (outside,)
+        return Limit.NETWORK, LimitReason.OUTSIDE_BY_OWN_TIME, (outside,)
     return _by_cpu(facts, before_ms)
 
 
-def _by_cpu(facts: LevelFacts, before_ms: float) -> tuple[Limit, str, tuple[Fact, ...]]:
+def _by_cpu(facts: LevelFacts, before_ms: float) -> tuple[Limit, LimitReason, tuple[Fact, ...]]:
     if facts.connect_ms is not None and facts.connect_ms >= OWN_WORK * before_ms:
         connect = Fact(name="connecting", value=facts.connect_ms, unit="ms", at_least=OWN_WORK * before_ms)
-        return Limit.NETWORK, f"the network: to connect takes {number(facts.connect_ms)} ms", (connect,)
+        return Limit.NETWORK, LimitReason.CONNECTING, (connect,)
     cores = facts.front_end_cores
     if cores is None or (facts.other_cores or 0.0) < ENGINE_CORES:
-        return Limit.BEFORE_ENGINE, "the network or the server's front end; its CPU time is not known", ()
-    each_ms = cores * 1e3 / facts.request_rate if facts.request_rate else 0.0
+        return Limit.BEFORE_ENGINE, LimitReason.SIDE_UNKNOWN, ()
+    each_ms = facts.front_end_cpu_ms
     if cores >= BUSY_CORES:
         busy = Fact(name="CPU of the front end", value=cores, unit="cores", at_least=BUSY_CORES)
-        return Limit.FRONT_END, f"the front end, whose process uses {number(cores, 2)} cores", (busy,)
+        return Limit.FRONT_END, LimitReason.FRONT_END_BUSY, (busy,)
     if each_ms >= OWN_WORK * before_ms:
         work = Fact(name="CPU of the front end for a request", value=each_ms, unit="ms", at_least=OWN_WORK * before_ms)
-        return Limit.FRONT_END, f"the front end: {number(each_ms)} ms of CPU for each request", (work,)
+        return Limit.FRONT_END, LimitReason.FRONT_END_WORK, (work,)
     free = Fact(name="CPU of the front end", value=cores, unit="cores", below=BUSY_CORES)
     if facts.same_machine:
         # there is no network between them
-        idle = f"its front end, which uses only {number(cores, 2)} cores, or until a step ends"
-        return Limit.BEFORE_ENGINE, f"before {facts.engine}'s scheduler: in {idle}", (free,)
-    return Limit.NETWORK, f"the network: the front end uses only {number(cores, 2)} cores", (free,)
+        return Limit.BEFORE_ENGINE, LimitReason.BEFORE_SCHEDULER, (free,)
+    return Limit.NETWORK, LimitReason.FRONT_END_IDLE, (free,)
 
 
 def _queue(facts: LevelFacts, queue_ms: float) -> LimitFinding:
     """Name why requests wait in the engine's queue: full memory, as many running as may, or the tokens of a step."""
-    wait = Fact(name="queue of TTFT", value=_share(queue_ms, facts.ttft_ms), at_least=WAIT_SHARE)
-    head = f"{_of_ttft(queue_ms, facts)} is waiting in {facts.engine}'s queue"
+    wait = Fact(name="queue of TTFT", value=share_of(queue_ms, facts.ttft_ms), at_least=WAIT_SHARE)
     full, held = _kv_full(facts), _held(facts)
     if full is not None and full >= KV_FULL:
-        return _kv_cache(facts, f"{head} for room in the KV cache", wait)
+        return _found(facts, Limit.KV_CACHE, LimitReason.CACHE_FULL, _no_room(full), wait, part_ms=queue_ms)
     if (computed := _compute(facts)) is not None:
         return computed
     ran = Fact(name="requests running", value=facts.running or 0.0, share=False)
     limit = facts.running_limit
     if held >= AT_LIMIT and limit is not None:
         at = Fact(name="waiting while as many ran as may", value=held, at_least=AT_LIMIT)
-        text = f"{head} while {_requests_run(facts.at_most or limit)}, which is its limit"
-        return _found(facts, Limit.RUNNING, text, wait, at, ran)
+        return _found(facts, Limit.RUNNING, LimitReason.AT_RUNNING_LIMIT, wait, at, ran, part_ms=queue_ms)
     if full is not None and limit is not None and facts.running is not None:
         room = Fact(name="KV cache in use with the next prompt", value=full, below=KV_FULL)
         fewer = Fact(name="waiting while as many ran as may", value=held, below=AT_LIMIT)
-        text = (
-            f"{head} although only {_requests_run(facts.running)} (at most {limit:.0f} may) and the KV cache has "
-            "room: each step takes too few tokens of prompts"
-        )
-        return _found(facts, Limit.TOKEN_BUDGET, text, wait, ran, fewer, room)
-    text = f"{head}; {facts.engine} does not say what for"
-    return _found(facts, Limit.QUEUE, text, wait, ran)
-
-
-def _requests_run(count: float) -> str:
-    return "1 request runs" if round(count) == 1 else f"{count:,.0f} requests run"
+        evidence = (wait, ran, fewer, room)
+        return _found(facts, Limit.TOKEN_BUDGET, LimitReason.FEW_TOKENS_A_STEP, *evidence, part_ms=queue_ms)
+    return _found(facts, Limit.QUEUE, LimitReason.WAITING, wait, ran, part_ms=queue_ms)
 
 
 def _small_budget(facts: LevelFacts) -> LimitFinding | None:
@@ -216,24 +184,22 @@ def _small_budget(facts: LevelFacts) -> LimitFinding | None:
     budget, prompt, prefill = facts.token_budget, facts.input_tokens, facts.parts.get("prefill")
     if not budget or prompt is None or prefill is None or prompt < PROMPT_STEPS * budget:
         return None
-    share, computed = _share(prefill, facts.ttft_ms), facts.compute_share
+    share, computed = share_of(prefill, facts.ttft_ms), facts.compute_share
     if share < PREFILL_SHARE or (computed is not None and computed >= COMPUTE_SHARE):
         return None
     steps = Fact(name="steps for a prompt", value=prompt / budget, at_least=PROMPT_STEPS, share=False)
-    text = f"{_of_ttft(prefill, facts)} is prefill: a prompt takes {number(prompt / budget, 2)} steps of {budget:.0f} tokens"
     part = Fact(name="prefill of TTFT", value=share, at_least=PREFILL_SHARE)
-    return _found(facts, Limit.TOKEN_BUDGET, text, part, steps)
+    return _found(facts, Limit.TOKEN_BUDGET, LimitReason.PREFILL_IN_STEPS, part, steps, part_ms=prefill)
 
 
 def _idle(facts: LevelFacts) -> LimitFinding | None:
     idle, kept_up = facts.idle or 0.0, facts.kept_up or 0.0
     if idle >= IDLE_SHARE:
-        text = f"the load: no request was in flight in {short_percent(idle, 2)} of the time"
-        return _found(facts, Limit.LOAD, text, Fact(name="time without a request", value=idle, at_least=IDLE_SHARE))
+        without = Fact(name="time without a request", value=idle, at_least=IDLE_SHARE)
+        return _found(facts, Limit.LOAD, LimitReason.IDLE, without)
     if facts.open_loop and kept_up >= KEPT_UP:
-        text = f"the load: {facts.engine} keeps up with {facts.level.number} requests a second and has no queue"
         stayed = Fact(name="arrivals that did not stay", value=kept_up, at_least=KEPT_UP)
-        return _found(facts, Limit.LOAD, text, stayed)
+        return _found(facts, Limit.LOAD, LimitReason.KEEPS_UP, stayed)
     return None
 
 
@@ -241,36 +207,18 @@ def _compute(facts: LevelFacts) -> LimitFinding | None:
     share = facts.compute_share
     if share is None or share < COMPUTE_SHARE:
         return None
-    text = f"the GPU's arithmetic: {share:.0%} of its peak is used, not counting attention"
-    return _found(facts, Limit.COMPUTE, text, Fact(name="use of peak operations", value=share, at_least=COMPUTE_SHARE))
+    use = Fact(name="use of peak operations", value=share, at_least=COMPUTE_SHARE)
+    return _found(facts, Limit.COMPUTE, LimitReason.ARITHMETIC, use)
 
 
 def _memory(facts: LevelFacts) -> LimitFinding | None:
-    share, decode = facts.memory_share, 1.0 - _share(facts.ttft_ms, facts.e2e_ms)
+    share, decode = facts.memory_share, facts.decode
     if share is None or share < MEMORY_SHARE or decode < DECODE_SHARE:
         return None
-    text = f"the GPU's memory: decode steps of {number(facts.itl_ms)} ms read at {share:.0%} of its bandwidth"
     use = Fact(name="use of peak bandwidth", value=share, at_least=MEMORY_SHARE)
-    return _found(
-        facts, Limit.MEMORY_BANDWIDTH, text, use, Fact(name="decode of E2E", value=decode, at_least=DECODE_SHARE)
-    )
+    part = Fact(name="decode of E2E", value=decode, at_least=DECODE_SHARE)
+    return _found(facts, Limit.MEMORY_BANDWIDTH, LimitReason.BANDWIDTH, use, part)
 
 
-def _none(facts: LevelFacts) -> LimitFinding:
-    """Say that nothing is above its threshold, what was largest, and what is unknown."""
-    decode = 1.0 - _share(facts.ttft_ms, facts.e2e_ms)
-    unknown = []
-    if not facts.parts:
-        unknown.append(f"{facts.engine} reports no times of its requests")
-    if facts.memory_share is None:
-        unknown.append("no GPU is described (gpu=), so use of its memory and arithmetic is not known")
-    largest = f"decode is {decode:.0%} of E2E"
-    if decode < DECODE_SHARE:
-        name, value = max(facts.parts.items(), key=lambda one: one[1], default=("TTFT", facts.ttft_ms))
-        largest = f"{name} is {_share(value, facts.e2e_ms):.0%} of E2E"
-    text = "; ".join([f"no single limit found: {largest}", *unknown])
-    return _found(facts, Limit.NONE, text)
-
-
-def _found(facts: LevelFacts, code: Limit, text: str, *evidence: Fact) -> LimitFinding:
-    return LimitFinding(level=facts.level, code=code, statement=text, evidence=evidence)
+def _found(facts: LevelFacts, code: Limit, reason: LimitReason, *evidence: Fact, part_ms: float = 0.0) -> LimitFinding:
+    return LimitFinding(facts=facts, code=code, reason=reason, part_ms=part_ms, evidence=evidence)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Literal
 
 from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
@@ -18,6 +19,8 @@ IMPROVES = {
     Limit.MEMORY_BANDWIDTH: "tpot_ms_mean",
 }
 """Which column of a point gets better when a limit is removed."""
+REQUESTS_MIN = 30
+"""Of the level, for a mean to rest on: with fewer a point is doubtful (`too_few_requests`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,21 @@ class LevelFacts:
     kept_up: float | None = None
     in_flight: float | None = None
 
+    @property
+    def decode(self) -> float:
+        """The share of E2E that is decoding."""
+        return 1.0 - share_of(self.ttft_ms, self.e2e_ms)
+
+    @property
+    def front_end_cpu_ms(self) -> float:
+        """The CPU time of the front end for a request; 0 where that is not known."""
+        return (self.front_end_cores or 0.0) * 1e3 / self.request_rate if self.request_rate else 0.0
+
+
+def share_of(part: float | None, whole: float) -> float:
+    """Return a part as a share of the whole; 0 where either is unknown."""
+    return part / whole if part is not None and whole > 0 else 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
@@ -80,43 +98,86 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A setting to try: `override` is the argument of the next command, null where servebench has no setting for it."""
+    """A setting to try: `way` and `to` (empty: by how much is not known) say what to do with `key` and the engine's `flag`, and
+    with the setting `also`. `override` is the argument of the next command, null where servebench has no setting for it. A
+    setting `of_server` is changed where the server is started."""
 
-    action: str
+    way: Literal["raise", "lower", "set"]
+    key: str = ""
+    flag: str = ""
+    also: str = ""
+    to: str = ""
+    of_server: bool = False
     cost: str
     override: str | None = None
 
 
+class LimitReason(StrEnum):
+    """Why a limit was named. `report.wording.limits` has the sentence of each."""
+
+    SENT_LATE = "sent_late"
+    CLIENT_BUSY = "client_busy"
+    PREEMPTED = "preempted"
+    INSIDE_BY_OWN_TIME = "inside_by_own_time"
+    OUTSIDE_BY_OWN_TIME = "outside_by_own_time"
+    CONNECTING = "connecting"
+    SIDE_UNKNOWN = "side_unknown"
+    FRONT_END_BUSY = "front_end_busy"
+    FRONT_END_WORK = "front_end_work"
+    FRONT_END_IDLE = "front_end_idle"
+    BEFORE_SCHEDULER = "before_scheduler"
+    CACHE_FULL = "cache_full"
+    AT_RUNNING_LIMIT = "at_running_limit"
+    FEW_TOKENS_A_STEP = "few_tokens_a_step"
+    WAITING = "waiting"
+    PREFILL_IN_STEPS = "prefill_in_steps"
+    IDLE = "idle"
+    KEEPS_UP = "keeps_up"
+    ARITHMETIC = "arithmetic"
+    BANDWIDTH = "bandwidth"
+    NONE = "none"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LimitFinding:
-    """What limits the engine at a level, in one sentence, with its evidence, and what to try.
+    """What limits the engine at the level of the `facts`, why, with its evidence, and what to try. `part_ms` is the part of TTFT
+    that the reason names."""
 
-    `improves` is the column of a point that a proposal should change, null for no limit; it should rise if `higher`.
-    """
-
-    level: Level
+    facts: LevelFacts
     code: Limit
-    statement: str
+    reason: LimitReason
+    part_ms: float = 0.0
     evidence: tuple[Fact, ...] = ()
     proposals: tuple[Proposal, ...] = ()
 
     @property
+    def level(self) -> Level:
+        """The load level."""
+        return self.facts.level
+
+    @property
     def improves(self) -> str | None:
-        """The column of a point that a proposal should change."""
+        """The column of a point that a proposal should change; None for no limit."""
         return IMPROVES.get(self.code)
 
     @property
-    def higher(self) -> bool:
-        """Whether that column should rise."""
-        return self.improves == THROUGHPUT
+    def few(self) -> bool:
+        """Whether it rests on few requests."""
+        return self.found and self.facts.requests < REQUESTS_MIN
 
     @property
     def found(self) -> bool:
         """Whether there is a single limit."""
         return self.code is not Limit.NONE
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        from dataclasses import asdict
 
-        return {**asdict(self), "level": str(self.level), "code": str(self.code), "improves": self.improves}
+@dataclass(frozen=True, kw_only=True)
+class LimitSummary:
+    """What limits some runs, with the label of each: `first` the limit at the heaviest load of each run that has one, `more` its
+    other limits, each at its heaviest load, `without` who has none, and `unread` who was not looked at. `alone`: of one run."""
+
+    first: tuple[tuple[str, LimitFinding], ...] = ()
+    more: tuple[tuple[str, LimitFinding], ...] = ()
+    without: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    alone: bool = False

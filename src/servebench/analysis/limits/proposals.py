@@ -117,7 +117,7 @@ def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, 
     if load.get("trace") is not None:
         scale = load.get("time_scale")
         text = f"{(scale if isinstance(scale, (int, float)) else 1.0) / 2:.4g}"
-        return (Proposal(action=f"lower load.time_scale to {text}", override=f"load.time_scale={text}", cost=cost),)
+        return (Proposal(way="lower", key="load.time_scale", to=text, override=f"load.time_scale={text}", cost=cost),)
     name = "rate" if facts.open_loop else "concurrency"
     listed = load.get(name)
     measured = (
@@ -127,35 +127,34 @@ def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, 
         return ()
     more = 2 * facts.level.load
     override = f"load.{name}=[{more:g}]" if more else None
-    return (Proposal(action=f"raise load.{name}{f' to {number(more)}' if more else ''}", override=override, cost=cost),)
+    to = number(more) if more else ""
+    return (Proposal(way="raise", key=f"load.{name}", to=to, override=override, cost=cost),)
 
 
 def _of_server(knob: Knob) -> Proposal:
     """Return what to change where the server is started, in its own words: the config does not say how it is set."""
-    value = f" to {_text(knob.value)}" if knob.way == "set" and knob.value is not None else ""
-    return Proposal(action=f"{knob.way} {knob.flag or knob.key}{value} of the server", cost=knob.cost)
+    key, to = "" if knob.flag else knob.key, _text(knob.value) if knob.way == "set" and knob.value is not None else ""
+    return Proposal(way=knob.way, key=key, flag=knob.flag, to=to, of_server=True, cost=knob.cost)
 
 
 def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Proposal | None:
     """Return what to try of a knob; None where nothing is left of it."""
-    name = f"{knob.key} ({knob.flag})" if knob.key and knob.flag else knob.key or knob.flag
+    found = Proposal(way=knob.way, key=knob.key, flag=knob.flag, cost=knob.cost)
     if knob.way == "set":
-        text = _text(knob.value) if knob.value is not None else ""
-        override = f"{_key_in(config, knob)}={text}" if knob.key and text else None
-        action = f"set {name}{f' to {text}' if text else ''}" if knob.key else f"use {name}"
-        return Proposal(action=action, override=override, cost=knob.cost)
+        text = _text(knob.value) if knob.value is not None and knob.key else ""
+        return replace(found, to=text, override=f"{_key_in(config, knob)}={text}" if text else None)
     now = number_at(config, knob) or _default(knob, facts, config)
     if now is None:
-        return Proposal(action=f"{knob.way} {name}", cost=knob.cost)
+        return found
     to = _next_value(knob, now, facts)
     if to >= now if knob.way == "lower" else to <= now:
         return None
-    text, key = f"{to:.4g}" if to < 1 else f"{to:.0f}", _key_in(config, knob)
+    text, key, also = f"{to:.4g}" if to < 1 else f"{to:.0f}", _key_in(config, knob), ""
     gpus = mapping(config.get("gpu")).get("count")
     if knob.key == TENSOR_PARALLEL and isinstance(gpus, int) and gpus < to:
         # so many GPUs are used, unless the config says otherwise
-        name, key = f"{name} and {GPU_COUNT}", GPU_COUNT
-    return Proposal(action=f"{knob.way} {name} to {text}", override=f"{key}={text}", cost=knob.cost)
+        key = also = GPU_COUNT
+    return replace(found, also=also, to=text, override=f"{key}={text}")
 
 
 def _default(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> float | None:

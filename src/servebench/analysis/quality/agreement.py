@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Two runs on one benchmark at one load. `comparison` is None where they cannot be compared, and `why` says why.
+    """Two runs on one benchmark at one load. `comparison` is None where they cannot be compared: they were graded by `methods`
+    that differ, or, without these, were asked different questions.
 
     `chance` is the share right by guessing where neither run is better than that: equal scores mean little then.
     """
@@ -24,21 +25,13 @@ class Agreement:
     benchmark: str
     at: str
     comparison: PairedComparison | None
-    why: str = ""
+    methods: tuple[str, ...] = ()
     chance: float | None = None
 
     @property
     def finding(self) -> str:
         """The finding of the comparison, or that there is none."""
         return self.comparison.finding if self.comparison is not None else "not comparable"
-
-    @property
-    def sentence(self) -> str:
-        """The result in one line."""
-        text = self.comparison.sentence if self.comparison is not None else f"not comparable: {self.why}"
-        if self.chance is not None:
-            text += f"; neither is better than guessing ({self.chance:.0%})"
-        return f"{self.benchmark} at {self.at}: {text}"
 
     @property
     def second_is_worse(self) -> bool:
@@ -95,12 +88,10 @@ def _by_benchmark_and_load(frame: pd.DataFrame) -> dict[tuple[str, str], pd.Data
 def _agreement(benchmark: str, at: str, first: pd.DataFrame, second: pd.DataFrame, *, alpha: float) -> Agreement:
     methods = [str(side["method"].iloc[0]) for side in (first, second)]
     if methods[0] != methods[1]:
-        why = f"graded by {methods[0]} and by {methods[1]}"
-        return Agreement(benchmark=benchmark, at=at, comparison=None, why=why)
+        return Agreement(benchmark=benchmark, at=at, comparison=None, methods=tuple(methods))
     keys = [set(side["item_id"] + " " + side["item_digest"]) for side in (first, second)]
     if not keys[0] & keys[1]:
-        why = "the questions differ: check quality.seed, quality.shots, quality.max_tokens and the data"
-        return Agreement(benchmark=benchmark, at=at, comparison=None, why=why)
+        return Agreement(benchmark=benchmark, at=at, comparison=None)
     if first["correct"].notna().any() and second["correct"].notna().any():
         right = [{key: value > 0 for key, value in _by_question(side, "correct").items()} for side in (first, second)]
         found = compare_answers(right[0], right[1], alpha=alpha)

@@ -37,15 +37,6 @@ class PairedComparison:
     n_needed: int | None
     scores: bool = False
 
-    @property
-    def sentence(self) -> str:
-        """The result in one line."""
-        if self.first_share is None or self.second_share is None:
-            return f"{self.finding}: both answered {self.n} question{'' if self.n == 1 else 's'}"
-        first, second = (f"{s:.3f}" if self.scores else f"{s:.1%}" for s in (self.first_share, self.second_share))
-        needed = f"; about {self.n_needed} questions are needed" if self.n_needed else ""
-        return f"{self.finding}: {first} vs {second} on {self.n} questions, p = {self.p_value:.2g}{needed}"
-
     def swapped(self) -> PairedComparison:
         """Return the same comparison with the sides swapped."""
         return replace(self, first_share=self.second_share, second_share=self.first_share)

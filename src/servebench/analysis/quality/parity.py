@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.analysis.quality.paired import ALPHA, compare_answers
 from servebench.util.bounded_file import json_object
-from servebench.util.figures import percent, percent_interval
 from servebench.util.proportions import wilson
 
 if TYPE_CHECKING:
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
 BENCHMARK = "parity"
 
 ParityFinding = Literal["the same", "no more than itself", "more than itself", "too small to tell"]
-SENTENCES: Mapping[ParityFinding, str] = {
-    "the same": "the answers are the same",
-    "no more than itself": "the runs differ no more than one of them differs from itself under load",
-    "more than itself": "the runs differ more than either differs from itself under load",
-    "too small to tell": "not enough prompts to tell whether the runs differ more than one differs from itself under load",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +81,6 @@ class Parity:
     finding: ParityFinding
     p_value: float
     n_needed: int | None
-    sentence: str
 
 
 def text_difference(pairs: Sequence[tuple[AnswerText, AnswerText]]) -> TextDifference:
@@ -146,7 +138,6 @@ def compare_parity(
         finding=finding,
         p_value=tested.p_value,
         n_needed=needed,
-        sentence=_sentence(finding, across, own, tested.p_value, needed),
     )
 
 
@@ -228,23 +219,3 @@ def _logprob_gaps(first: AnswerText, second: AnswerText) -> list[float]:
         if isfinite(p) and isfinite(q):
             found.append(abs(p - q))
     return found
-
-
-def _sentence(
-    finding: ParityFinding, across: TextDifference, own: Sequence[TextDifference], p_value: float, needed: int | None
-) -> str:
-    equal = f"{percent(across.share or 0)} of {across.n} answers are equal {percent_interval(*across.interval)}"
-    parts = [f"{SENTENCES[finding]}: {equal}"]
-    if across.first:
-        parts[0] += (
-            f", the others diverge after {across.first[0]} {across.unit} or more (median {median(across.first):g})"
-        )
-    if across.logprob_gap_mean is not None:
-        parts.append(
-            f"log-probabilities differ by {across.logprob_gap_mean:.2g} on average, by {across.logprob_gap_max:.2g} at most"
-        )
-    steady = " and ".join(percent(one.share or 0) for one in own)
-    parts.append(f"each run alone and under load: {steady} equal (p = {p_value:.2g})")
-    if needed:
-        parts.append(f"about {needed} prompts are needed")
-    return "; ".join(parts)

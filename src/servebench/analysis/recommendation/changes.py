@@ -38,7 +38,7 @@ def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str) -> Iterat
     name = "ttft_ms" if case.limits.ttft_ms is not None else "e2e_ms" if case.limits.e2e_ms is not None else "tpot_ms"
     for factor in SLO_FACTORS:
         limit = getattr(case.limits, name) * factor
-        ranking = rank(replace(case, limits=replace(case.limits, **{name: limit})), entrants).scores
+        ranking = rank(case.with_limits(replace(case.limits, **{name: limit})), entrants).scores
         if not ranking:
             yield UseReason(kind=UseReasonKind.NONE_WITH_LIMIT, metric=name, limit=limit)
         elif (other := ranking[0].entrant.name) != leader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -34,7 +33,7 @@ def recommend(
 ) -> list[Recommendation]:
     """Return a recommendation for each use case and each setup (model, GPU, workload) that was measured. Pure."""
     found: list[Recommendation] = []
-    for case in rules.use_cases:
+    for case in rules.use_cases.values():
         taking_part = [entrant for entrant in entrants if _takes_part(entrant, case)]
         why = _why_not_measured(case, taking_part)
         if why is not None:
@@ -96,7 +95,7 @@ def _recommend_one(
 ) -> Recommendation:
     own = {entrant.own_limits for entrant in entrants}
     if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
-        case = replace(case, limits=limits)
+        case = case.with_limits(limits)
     ranked = rank(case, entrants)
     ranking = ranked.scores
     facts: dict[str, Any] = {

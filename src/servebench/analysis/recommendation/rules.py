@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from servebench.analysis.slo import SloLimits
 from servebench.config.strict import Strict, parse_strict
@@ -24,20 +25,63 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class UseCase:
-    """A rule, with the fields of recommend.yaml."""
+class Slo(Strict):
+    """The limits of a good request."""
 
-    name: str
-    title: str
-    measure: str
-    metric: str = COLD_START
+    ttft_ms: Positive | None = None
+    tpot_ms: Positive | None = None
+    e2e_ms: Positive | None = None
+    attainment: Annotated[float, Field(gt=0, le=1)] = 0.99
+
+
+class Range(Strict):
+    """What the mean of a column has to be at least and at most."""
+
+    min: float = -math.inf
+    max: float = math.inf
+
+
+class UseCase(Strict):
+    """A rule, with the keys of recommend.yaml."""
+
+    title: str = ""
     workloads: tuple[str, ...] | None = None
-    limits: SloLimits = field(default_factory=SloLimits)
+    measure: Literal["best", "within_slo", "lowest_load", "cold_start"]
+    metric: str = COLD_START
+    slo: Slo = Slo()
     own_slo: bool = False
-    max_load: float | None = None
-    require: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    max_load: Positive | None = None
+    require: Mapping[str, Range] = Field(default_factory=dict)
     across: tuple[str, ...] = ()
+    _name: str = PrivateAttr(default="")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.measure != "cold_start" and self.metric == COLD_START:
+            raise ValueError("metric must name a column of points.csv")
+        if self.measure == "within_slo" and (self.slo.ttft_ms, self.slo.tpot_ms, self.slo.e2e_ms) == (None, None, None):
+            raise ValueError("measure=within_slo needs a limit in slo")
+        return self
+
+    def named(self, name: str) -> Self:
+        """Return the rule with its name, which is its title, too, if it has none."""
+        found = self.model_copy(update={"title": self.title or name})
+        found._name = name
+        return found
+
+    def with_limits(self, limits: SloLimits) -> Self:
+        """Return the rule with these limits."""
+        return self.model_copy(update={"slo": Slo.model_construct(**asdict(limits))})
+
+    @property
+    def name(self) -> str:
+        """Its key in the file."""
+        return self._name
+
+    @property
+    def limits(self) -> SloLimits:
+        """The limits of a good request."""
+        return SloLimits(**self.slo.model_dump())
 
     @property
     def lower_is_better(self) -> bool:
@@ -50,52 +94,12 @@ class UseCase:
         return "s" if self.metric == COLD_START else _UNITS.get(self.metric, "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """All rules; the margins are shares."""
+class Rules(Strict):
+    """All rules by name; the margins are shares."""
 
-    use_cases: tuple[UseCase, ...]
-    margin: float = 0.05
-    once_margin: float = 0.25
-
-
-class _Slo(Strict):
-    ttft_ms: Positive | None = None
-    tpot_ms: Positive | None = None
-    e2e_ms: Positive | None = None
-    attainment: Annotated[float, Field(gt=0, le=1)] = 0.99
-
-
-class _Range(Strict):
-    min: float | None = None
-    max: float | None = None
-
-
-class _Rule(Strict):
-    title: str | None = None
-    workloads: tuple[str, ...] | None = None
-    measure: Literal["best", "within_slo", "lowest_load", "cold_start"]
-    metric: str | None = None
-    slo: _Slo | None = None
-    own_slo: bool = False
-    max_load: Positive | None = None
-    require: dict[str, _Range] | None = None
-    across: tuple[str, ...] | None = None
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if self.measure != "cold_start" and not self.metric:
-            raise ValueError("metric must name a column of points.csv")
-        slo = self.slo or _Slo()
-        if self.measure == "within_slo" and (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms) == (None, None, None):
-            raise ValueError("measure=within_slo needs a limit in slo")
-        return self
-
-
-class _Rules(Strict):
     margin: Share = 0.05
     once_margin: Share = 0.25
-    use_cases: dict[str, _Rule]
+    use_cases: dict[str, UseCase]
 
 
 def rules_text() -> str:
@@ -119,24 +123,5 @@ def load_rules(path: Path | None = None) -> Rules:
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict) or not isinstance(data.get("use_cases"), dict):
         raise ConfigError(f"{where} has no use_cases; 'servebench recommend --show-rules' prints an example")
-    rules = parse_strict(_Rules, data, where)
-    return Rules(
-        use_cases=tuple(_use_case(name, rule) for name, rule in rules.use_cases.items()),
-        margin=rules.margin,
-        once_margin=rules.once_margin,
-    )
-
-
-def _use_case(name: str, rule: _Rule) -> UseCase:
-    return UseCase(
-        name=name,
-        title=rule.title or name,
-        measure=rule.measure,
-        metric=rule.metric or COLD_START,
-        workloads=rule.workloads or None,
-        limits=SloLimits(**(rule.slo or _Slo()).model_dump()),
-        own_slo=rule.own_slo,
-        max_load=rule.max_load,
-        require={column: limits.model_dump(exclude_none=True) for column, limits in (rule.require or {}).items()},
-        across=rule.across or (),
-    )
+    rules = parse_strict(Rules, data, where)
+    return rules.model_copy(update={"use_cases": {name: one.named(name) for name, one in rules.use_cases.items()}})

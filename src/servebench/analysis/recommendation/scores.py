@@ -12,7 +12,7 @@ from servebench.analysis.estimate import THROUGHPUT
 from servebench.analysis.recommendation.model import Entrant, NotRanked, Score
 from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
-from servebench.analysis.recommendation.rules import UseCase
+from servebench.analysis.recommendation.rules import Range, UseCase
 from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
 from servebench.analysis.warnings.catalog import is_wide
 from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
@@ -128,13 +128,11 @@ def _best_level(case: UseCase, levels: Sequence[RankedLevel]) -> RankedLevel | N
     return (min if case.lower_is_better else max)(known, key=lambda pair: pair[0])[1]
 
 
-def _meets(rows: Sequence[PointRow], require: Mapping[str, Mapping[str, float]]) -> bool:
+def _meets(rows: Sequence[PointRow], require: Mapping[str, Range]) -> bool:
     """Whether the mean over a level's points meets the requirements."""
     for column, limits in require.items():
         values = [row.get(column) for row in rows]
-        if any(value is None for value in values):
-            return False
-        if not limits.get("min", -np.inf) <= float(np.mean(values)) <= limits.get("max", np.inf):
+        if None in values or not limits.min <= float(np.mean(values)) <= limits.max:
             return False
     return True
 

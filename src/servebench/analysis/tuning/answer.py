@@ -97,9 +97,10 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
-    """The whole answer. Minutes are engine minutes; `next_steps` are command lines with why to run them. `recommended` is the
-    candidate to use: the winner, or stock where that is as good. `command` is the one that made the study, `doubts` how many
-    points each warning makes doubtful, and `imitated` says how engines were that are not real."""
+    """The whole answer. `one_more` is what a start of another candidate and its finals would cost, and minutes are engine
+    minutes. `recommended` is the candidate to use: the winner, or stock where that is as good. `command` is the one that made the
+    study, `next_steps` are commands with why to run them, `doubts` how many points each warning makes doubtful, and `imitated`
+    says how engines were that are not real."""
 
     study: str
     question: TuneQuestion
@@ -124,6 +125,7 @@ class TuneAnswer:
     space_size: int
     would_change: tuple[WouldChange, ...]
     least_budget: float = 0.0
+    one_more: float = 0.0
     void: int = 0
     points: int = 0
     doubts: Mapping[str, int] = field(default_factory=dict)
@@ -242,6 +244,7 @@ def answer_of(
         grid=grid_cost(race, per_start=question.trials is not None),
         space_size=space_size,
         least_budget=race.least_budget,
+        one_more=race.cost_of_start(1) + race.least_finals,
         void=sum(one.void for one in figures.values()),
         points=sum(one.blocks for one in tried),
         doubts=dict(sum((Counter(one.doubts) for one in figures.values()), Counter())),

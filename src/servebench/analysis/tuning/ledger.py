@@ -98,7 +98,7 @@ class Ledger:
         return estimate(blocks, everything) if blocks else None
 
     def cost_of_start(self, blocks: int, name: str | None = None) -> float:
-        """Return what a start with so many blocks is predicted to cost; 0 as long as nothing is known."""
+        """Return the predicted cost of a start with this many blocks; 0 as long as nothing is known."""
         first = self._costs(name, begins=True) or self._costs(None, begins=True)
         more = self._costs(name, begins=False) or self._costs(None, begins=False)
         steps = blocks * self.rules.levels - 1

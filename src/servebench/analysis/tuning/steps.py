@@ -71,9 +71,9 @@ class Step:
 class Result:
     """What a step gave. `value` is the objective as a logarithm, higher for better; None where nothing was measured.
 
-    `failure` says why the engine did not start or died. `good` of `tested` requests met the SLO, as if so many were independent;
-    `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of a quality step.
-    `void`: the point is void, and measuring it again did not help.
+    `failure` says why the engine did not start or died. `good` of `tested` requests met the SLO, both as effective numbers of
+    independent requests; `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of
+    a quality step. `void`: the point is void, and measuring it again did not help.
     """
 
     value: float | None = None

@@ -24,11 +24,11 @@ from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.contracts.estimate import CONFIDENCE
 
 START_SD, START_FREEDOM = 0.02, 4.0
-"""By how much starts of one setting are expected to differ, known as well as from so many degrees of freedom."""
+"""The standard deviation by which starts of one setting are expected to differ, and the degrees of freedom of this prior."""
 BLOCK_SD, BLOCK_FREEDOM = 0.01, 4.0
 """The same for blocks of one start."""
 OWN_FREEDOM = 2.0
-"""As so many degrees of freedom the pooled spread counts beside the starts of two candidates alone."""
+"""The degrees of freedom that the pooled spread has beside the starts of two candidates alone."""
 NEGLIGIBLE = 1e-12
 RANK_TOLERANCE = 1e-9
 """Directions of a design that are smaller than this, relative to its largest, are rounding errors."""

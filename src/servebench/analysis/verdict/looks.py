@@ -154,12 +154,12 @@ def starts_needed(found: Comparison, level: Level) -> int | None:
 
 
 def looks_until(most: int) -> tuple[int, ...]:
-    """Return the numbers of starts after which it is looked, if a run has at most so many."""
+    """Return the numbers of starts after which to look, if a run has at most `most`."""
     return (*(one for one in LOOKS if one < most), min(most, LOOKS[-1]))
 
 
 def looks_beyond(most: int) -> tuple[int, ...]:
-    """Return the looks of a study that was planned with at most so many starts and goes on: the planned ones, then LOOKS.
+    """Return the looks of a study that was planned with at most `most` starts and goes on: the planned ones, then LOOKS.
 
     A planned last look that is not in LOOKS is one more than these; with it equal engines are still called different in 5%
     of studies (tests/analysis/verdict/test_looks.py).
@@ -218,7 +218,7 @@ def _kept_open(row: ComparisonRow, kind: VerdictKind, void: Reason) -> Compariso
 
 
 def _tested(row: ComparisonRow, look: int) -> ComparisonRow:
-    """The row of an open question as this look sees it, if it has so many starts."""
+    """The row of an open question as this look sees it, if it has that many starts."""
     values = row.starts
     if row.result is not OPEN or values is None or not values.finite or values.fewest < look:
         return row
@@ -276,7 +276,7 @@ def _forecast(row: ComparisonRow, margin: float, looks: Sequence[int]) -> Compar
 
 
 def _next_look(count: int, looks: Sequence[int]) -> int:
-    """The first look with at least so many starts, as if the study went on; the number itself beyond the last."""
+    """The first look with at least `count` starts, as if the study went on; the number itself beyond the last."""
     return next((look for look in sorted({*looks, *LOOKS}) if look >= count), count)
 
 

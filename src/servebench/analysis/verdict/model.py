@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.contracts.estimate import CONFIDENCE, Interval
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+
+if TYPE_CHECKING:
+    from servebench.analysis.quality.agreement import Agreement
+    from servebench.analysis.quality.parity import Parity
 
 VALUES_MIN = 12
 """The fewest requests, or slices of time, of a start: its slow waves need four values each (`rates.SLOW_WAVES`)."""
@@ -199,7 +203,7 @@ class StartValues:
         return bool(np.isfinite(self.baseline).all() and np.isfinite(self.candidate).all())
 
     def first(self, count: int) -> StartValues:
-        """Return the values of the first so many starts."""
+        """Return the values of the first `count` starts."""
         baseline, candidate, errors = (one[:count] for one in (self.baseline, self.candidate, self.errors))
         return replace(self, baseline=baseline, candidate=candidate, errors=errors)
 
@@ -339,6 +343,10 @@ class Comparison:
     start_seconds: tuple[float | None, float | None] = (None, None)
     not_started: tuple[str, ...] = ()
     """The labels of those of the two runs that never started."""
+    agreements: tuple[Agreement, ...] = ()
+    """How right their answers are, by benchmark, where that was compared."""
+    parities: tuple[Parity, ...] = ()
+    """How far their answers to the same prompts agree, where that was compared."""
 
     @property
     def competing(self) -> tuple[ComparisonRow, ...]:

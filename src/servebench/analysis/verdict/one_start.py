@@ -8,7 +8,7 @@ from functools import cache
 from servebench.contracts.estimate import CONFIDENCE
 
 START_SD, START_FREEDOM = 0.0175, 2
-"""By how much starts of one engine usually differ, known as badly as from so many degrees of freedom."""
+"""The standard deviation by which starts of one engine usually differ, and the degrees of freedom with which it is known."""
 
 
 @cache

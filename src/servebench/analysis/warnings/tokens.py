@@ -5,6 +5,7 @@ from __future__ import annotations
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.contracts.results import Doubt, Record
+from servebench.protocol.kinds.table import kind_named
 from servebench.util.figures import short_percent
 
 SERVER_COUNT_SHARE_MAX = 0.02
@@ -54,7 +55,7 @@ def _server_count(point: PointEvidence) -> str | None:
 
 def _prompt_count(point: PointEvidence) -> str | None:
     """Compare the server's prompt lengths with the plan: longer may be the chat template, shorter cannot be."""
-    most = PROMPT_TOKENS_SLACK if point.settings.workload.api == "completions" else None
+    most = None if kind_named(point.settings.workload.api).takes_messages else PROMPT_TOKENS_SLACK
     off = [
         r
         for r in point.ok

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from servebench.analysis.conclude import Conclusions
     from servebench.analysis.gate import Gate
-    from servebench.analysis.run_comparison import RunComparison
+    from servebench.analysis.verdict.model import Comparison
     from servebench.report.blocks import Block
 
 EXIT_REGRESSION = 1
@@ -118,7 +118,7 @@ def command(
     return 0 if gate is None else _gate_code(gate)
 
 
-def _compared(found: Sequence[RunComparison], gate: Gate | None) -> Iterator[Block]:
+def _compared(found: Sequence[Comparison], gate: Gate | None) -> Iterator[Block]:
     """Yield the result of the gate, and each comparison."""
     from servebench.report.screens.comparison import comparison_blocks, gate_blocks
 

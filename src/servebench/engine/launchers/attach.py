@@ -17,13 +17,14 @@ from servebench.engine.supervisor.endpoint import (
     served_models,
     version_of,
 )
+from servebench.protocol.kinds.table import KINDS
 from servebench.util.bounded_http import client
 from servebench.util.errors import ConfigError, EngineError, FailureKind
 from servebench.util.tls import Trust, tls_context
 
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
-ROUTES = ("/chat/completions", "/completions", "/models")
+ROUTES = (*(kind.path for kind in KINDS.values()), "/models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ class AttachLauncher(Launcher):
                 model = engine.served_model(context.model)
                 if lists_models:
                     _check_model(http, base_url, engine, model)
-                _generate_token(http, base_url, engine, model)
+                _generate_token(http, base_url, engine, model, context.api)
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
@@ -147,10 +148,10 @@ class AttachLauncher(Launcher):
         )
 
 
-def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str) -> None:
+def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str, api: str) -> None:
     """Have the server answer a request. Raises EngineError, or httpx.HTTPError if it cannot be reached."""
     try:
-        generate_token(http, base_url, engine, model, GENERATE_TIMEOUT_S, whole=True)
+        generate_token(http, base_url, engine, model, GENERATE_TIMEOUT_S, api=api, whole=True)
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except httpx.HTTPError as error:

@@ -71,7 +71,7 @@ def start_and_wait(
         # a Ctrl-C between the start and the assignment would leave an engine that nothing can stop
         with defer_stop_signals():
             running = start_engine()
-        running.phases = ReadinessWatcher(running, context.engine.ready_timeout_s, say).wait()
+        running.phases = ReadinessWatcher(running, context.engine.ready_timeout_s, say, context.api).wait()
         with client(()) as http:
             running.version = version_of(http, running.root_url, running.engine)
         when_ready(running)

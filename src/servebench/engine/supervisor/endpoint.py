@@ -1,35 +1,29 @@
 """Probe an endpoint: list its models and generate one real token. Used by every launcher."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.contracts.request import Message, Request
-from servebench.contracts.settings import WorkloadSettings
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text, shorten
 from servebench.protocol.json_values import decode_text
+from servebench.protocol.kinds.table import compose, kind_named
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError, FailureKind
 from servebench.util.safe_text import in_one_line
 
-PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8, exact_output=True)
-PROBE_AS_TEXT = Request(request_id="probe", prompt="Say yes:", output_tokens=8, exact_output=True)
-"""With a fixed output length even a model whose first token would be its last generates something."""
-
-PROBE_WORKLOAD = WorkloadSettings(name="probe")
-
 UNAUTHORIZED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
-NO_CHAT = (
+NO_ROUTE = (
     httpx.codes.BAD_REQUEST,
     httpx.codes.NOT_FOUND,
     httpx.codes.METHOD_NOT_ALLOWED,
     httpx.codes.UNPROCESSABLE_ENTITY,
     httpx.codes.NOT_IMPLEMENTED,
 )
-"""Statuses of servers without a chat route, or with a model without a chat template."""
+"""Statuses of servers without this route, or with a model without a chat template."""
 
 TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
 """Statuses below 500 that may change when a request is sent again."""
@@ -91,30 +85,39 @@ def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
 
 
 def generate_token(
-    http: httpx.Client, base_url: str, engine: Engine, model: str, timeout_s: float, *, whole: bool = False
+    http: httpx.Client,
+    base_url: str,
+    engine: Engine,
+    model: str,
+    timeout_s: float,
+    *,
+    api: str = "chat",
+    whole: bool = False,
 ) -> bool:
-    """Send one real request in the engine's dialect, to chat or else to completions; return at the first content, or with
-    `whole` at the end of the answer. Returns whether the answer has said that it is over.
+    """Send one real request of a kind in the engine's dialect, or of another kind where the server has no route for it; return at
+    the first content, or with `whole` at the end of the answer. Returns whether the answer has said that it is over.
 
     Raises EngineError if the answer has no content or is an error (kind `not_ready` if that may change, `unauthorized`, else
     `other`), and httpx.HTTPError if there is no answer.
     """
     deadline = time.monotonic() + timeout_s
     first_problem: EngineError | None = None
-    for probe in (PROBE, PROBE_AS_TEXT):
-        request = engine.body(probe, model, PROBE_WORKLOAD)
-        problem, ended, try_completions = _attempt(http, base_url, request, deadline, whole=whole)
+    for name in (api, *kind_named(api).probe_instead):
+        kind = kind_named(name)
+        path, body = compose(engine, kind.probe, model)
+        content = FirstContent(kind.scan())
+        problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
         if problem is None:
             return ended
-        # workloads use chat, so its answer matters most
+        # the workload's own kind matters most
         first_problem = first_problem or problem
-        if not try_completions:
+        if not try_another:
             break
     assert first_problem is not None
     raise first_problem
 
 
-def failing(running: RunningEngine, engine: Engine, timeout_s: float) -> str | None:
+def failing(running: RunningEngine, engine: Engine, api: str, timeout_s: float) -> str | None:
     """Return what a server does instead of answering one more request, in one line; None if it answers one in three attempts.
 
     A server that restarts, or rejects some requests only, is asked again after a moment; one that leaves a request open is not.
@@ -127,7 +130,7 @@ def failing(running: RunningEngine, engine: Engine, timeout_s: float) -> str | N
         time.sleep(pause_s)
         with client(running.headers, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
             try:
-                if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True):
+                if generate_token(http, running.base_url, engine, running.model, timeout_s, api=api, whole=True):
                     return None
                 said = f"{running.base_url} ends an answer without a finish reason, [DONE] or usage"
             except EngineError as error:
@@ -140,12 +143,10 @@ def failing(running: RunningEngine, engine: Engine, timeout_s: float) -> str | N
 
 
 def _attempt(
-    http: httpx.Client, base_url: str, request: tuple[str, dict[str, Any]], deadline: float, *, whole: bool
+    http: httpx.Client, url: str, body: Mapping[str, Any], content: FirstContent, deadline: float, *, whole: bool
 ) -> tuple[EngineError | None, bool, bool]:
-    """Return what is wrong (None if content was generated), whether the answer has said that it is over, and whether the
-    completions route may work instead."""
-    path, body = request
-    url = base_url + path
+    """Return what is wrong (None if content was generated), whether the answer has said that it is over, and whether
+    another kind of request may work instead."""
     left_s = max(1.0, deadline - time.monotonic())
     with http.stream("POST", url, json=body, timeout=httpx.Timeout(left_s, connect=5.0)) as response:
         status = response.status_code
@@ -154,10 +155,9 @@ def _attempt(
             raise EngineError(f"{url} returned {_refusal(response)}", kind=FailureKind.UNAUTHORIZED)
         if status != httpx.codes.OK:
             response.read()
-            temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
+            temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_ROUTE)
             kind = FailureKind.NOT_READY if temporary else FailureKind.OTHER
-            return EngineError(f"{url} returned {_refusal(response)}", kind=kind), False, status in NO_CHAT
-        content = FirstContent()
+            return EngineError(f"{url} returned {_refusal(response)}", kind=kind), False, status in NO_ROUTE
         try:
             for data in response.iter_bytes():
                 content.feed(data)

@@ -82,12 +82,14 @@ class Readiness:
 class ReadinessWatcher:
     """Observe a started engine until it is ready or has failed, and stamp the phases of its start."""
 
-    def __init__(self, started: StartedEngine, timeout_s: float, say: Say) -> None:
+    def __init__(self, started: StartedEngine, timeout_s: float, say: Say, api: str = "chat") -> None:
+        """`api` is the kind of request that the engine must answer."""
         self._started = started
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s
         self._readiness = Readiness(has_health=started.engine.health_path is not None, deadline_s=self._deadline_s)
         self._say = say
+        self._api = api
         self._log = PhaseReader(started.log, started.engine.phases, since=started.log_start)
         self._phases = [StartPhase(name="spawned", ended_ns=time.time_ns())]
         self._refusal_kind = FailureKind.NOT_READY
@@ -192,5 +194,5 @@ class ReadinessWatcher:
         if models is not None and started.engine.dialect.model_checked and started.model not in models:
             raise EngineError(f"it serves {', '.join(models[:5])}, not {started.model}", kind=FailureKind.WRONG_MODEL)
         left_s = max(1.0, self._deadline_s - time.monotonic())
-        generate_token(http, started.base_url, started.engine, started.model, left_s)
+        generate_token(http, started.base_url, started.engine, started.model, left_s, api=self._api)
         return time.time_ns()

@@ -1,6 +1,6 @@
 """Reads answers whose text other requests need, in a process of its own, so that no stream waits while one is parsed.
 
-    python -m servebench.load.client.answer_reader MODULE:FUNCTION
+    python -m servebench.load.client.answer_reader MODULE:FUNCTION [WORD ...]
 
 The worker sends frames on standard input (index, complete or not, number of reads, length of each, their bytes: an HTTP
 response). For each, one frame comes back on standard output (index, whether there is a text, length, and the text as inside
@@ -59,7 +59,11 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(OSError):
         # the worker has its priority for exact stamps; a text may come a moment later
         os.setpriority(os.PRIO_PROCESS, 0, 0)
-    read: ReadText = pkgutil.resolve_name(arguments[0])
+    function: ReadText = pkgutil.resolve_name(arguments[0])
+
+    def read(reads: Sequence[bytes], *, whole: bool) -> str:
+        return function(reads, *arguments[1:], whole=whole)
+
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     with contextlib.suppress(BrokenPipeError):
         # broken when the worker is gone, and nothing needs a text any more
@@ -92,9 +96,9 @@ class AnswerReader:
     """The worker's end of the process. Neither `ask` nor `texts` blocks. `output` is the descriptor to poll for texts."""
 
     def __init__(self, name: str) -> None:
-        """Start the process for the function of this name and wait until it is loaded. Raises OSError."""
+        """Start the process for a function, named as in `PointPlan.reader`, and wait until it is loaded. Raises OSError."""
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "servebench.load.client.answer_reader", name],
+            [sys.executable, "-P", "-m", "servebench.load.client.answer_reader", *name.split()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged
+from servebench.protocol.kinds.table import kind_named
 from servebench.quality.rows import OpenPromptScorer
 from servebench.util.common_prefix import common_prefix_length
 from servebench.util.errors import ConfigError
@@ -49,8 +50,8 @@ class ParityScorer(OpenPromptScorer):
 
     def _with_logprobs(self, items: Sequence[Item], endpoint: Endpoint) -> Sequence[Item]:
         """Return the items with a request for log-probabilities, unless the engine rejects that."""
-        extra: dict[str, Any] = {"logprobs": True} if self.settings.api == "chat" else {"logprobs": 1}
-        extended = [replace(item, body={**item.body, **extra}) for item in items]
+        fields = kind_named(self.settings.api).logprob_fields
+        extended = [replace(item, body={**item.body, **fields}) for item in items]
         (first,) = self.ask([replace(item, max_tokens=1) for item in extended[:1]], endpoint, "a first one", 1)
         return items if first.outcome == "http_error" else extended
 

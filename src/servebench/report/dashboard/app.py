@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from servebench.analysis.run_comparison import RunComparison
+    from servebench.analysis.verdict.model import Comparison
     from servebench.contracts.labels import RunLabel
     from servebench.contracts.stored import RunData
     from servebench.report.charts.model import Series
@@ -360,7 +360,7 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
 
 
 @st.cache_resource(show_spinner="comparing", max_entries=32)
-def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> Sequence[RunComparison]:
+def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> Sequence[Comparison]:
     """Compare each run with the first."""
     from servebench.analysis.conclude import Options, conclude
 

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
-from servebench.analysis.run_comparison import RunComparison
-from servebench.analysis.verdict.model import ComparisonRow
+from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.report.export.plain import plain
 from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
+from servebench.report.wording.quality import agreement_text, parity_text
 from servebench.util.safe_text import clean_xml
 
 ROW_KEYS = (
@@ -32,9 +32,8 @@ ROW_KEYS = (
 )
 
 
-def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
+def comparison_as_plain(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data, with its summary in words."""
-    comparison = found.comparison
     return {
         "baseline": comparison.ids[0] or comparison.baseline,
         "candidate": comparison.ids[1] or comparison.candidate,
@@ -45,8 +44,8 @@ def comparison_as_plain(found: RunComparison) -> dict[str, Any]:
         "bound": comparison.bound,
         "rows": [row_as_plain(row) for row in comparison.rows],
         "unequal": [plain(one) for one in comparison.unequal],
-        "quality": [_agreement_dict(one) for one in found.agreements],
-        "parity": [_parity_dict(one) for one in found.parities],
+        "quality": [_agreement_dict(one) for one in comparison.agreements],
+        "parity": [_parity_dict(one) for one in comparison.parities],
     }
 
 
@@ -69,7 +68,7 @@ def _agreement_dict(one: Agreement) -> dict[str, Any]:
         "benchmark": one.benchmark,
         "at": one.at,
         "finding": one.finding,
-        "sentence": one.swapped().sentence,
+        "sentence": agreement_text(one.swapped()),
         "baseline": compared.get("first_share"),
         "candidate": compared.get("second_share"),
         **{name: compared.get(name) for name in ("n", "p_value", "n_needed")},
@@ -78,23 +77,26 @@ def _agreement_dict(one: Agreement) -> dict[str, Any]:
 
 def _parity_dict(one: Parity) -> dict[str, Any]:
     return {
-        **{name: getattr(one, name) for name in ("at", "finding", "sentence", "p_value", "n_needed")},
+        "at": one.at,
+        "finding": one.finding,
+        "sentence": parity_text(one),
+        "p_value": one.p_value,
+        "n_needed": one.n_needed,
         **{name: plain(getattr(one, name)) for name in ("across", "own_first", "own_second")},
     }
 
 
-def to_junit(found: Sequence[RunComparison], gate: Gate | None = None) -> str:
+def to_junit(found: Sequence[Comparison], gate: Gate | None = None) -> str:
     """Return JUnit XML with a test case per row and benchmark.
 
     A regression that the gate reports is a failure; what could not be judged is skipped.
     """
     root = ElementTree.Element("testsuites", name="servebench compare")
-    for one in found:
-        comparison = one.comparison
+    for comparison in found:
         suite = ElementTree.SubElement(root, "testsuite", name=f"{comparison.candidate} vs {comparison.baseline}")
         for row in comparison.rows:
             _row_case(suite, comparison.candidate, row, gate)
-        for agreement in one.agreements:
+        for agreement in comparison.agreements:
             _quality_case(suite, comparison.candidate, agreement, gate)
         counts = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error"}
         for name, path in {**counts, "skipped": "testcase/skipped"}.items():
@@ -118,7 +120,7 @@ def _row_case(suite: ElementTree.Element, candidate: str, row: ComparisonRow, ga
 def _quality_case(suite: ElementTree.Element, candidate: str, agreement: Agreement, gate: Gate | None) -> None:
     name = f"quality {agreement.benchmark} at {agreement.at}"
     case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=name)
-    text = agreement.swapped().sentence
+    text = agreement_text(agreement.swapped())
     if gate is not None and agreement.lost > gate.limit:
         message = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.limit:g}%"
         ElementTree.SubElement(case, "failure", message=message).text = text

@@ -12,6 +12,7 @@ from typing import Any
 from servebench.analysis.answer.model import Answer, LevelLead, WorkloadAnswer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
+from servebench.analysis.limits import LimitFinding
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.verdict.looks import starts_needed
 from servebench.analysis.verdict.model import Comparison
@@ -19,6 +20,7 @@ from servebench.report.export.comparison import comparison_as_plain, row_as_plai
 from servebench.report.export.plain import plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
 from servebench.report.wording.decisions import word_of
+from servebench.report.wording.limits import action_text, limit_lines, statement_of
 from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text
 from servebench.util.plain_data import to_json as plain_json
 
@@ -48,16 +50,17 @@ def as_plain(found: Conclusions | None) -> dict[str, Any]:
         "comparisons": [comparison_as_plain(one) for one in found.comparisons],
         "decisions": [_decision(one) for one in found.decisions],
         "recommendations": None if recommended is None else [_recommendation(one) for one in recommended],
-        "limits": None if limits is None else [{"label": label, **one.as_dict()} for label, one in limits],
+        "limits": None if limits is None else [{"label": label, **finding_as_plain(one)} for label, one in limits],
     }
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
     """An answer: values, and beside them the text that screens show."""
-    rest = plain(replace(answer, comparisons=(), workloads=()))
+    rest = plain(replace(answer, comparisons=(), workloads=(), limits=None))
     del rest["comparisons"]
     return {
         **rest,
+        "limits": limit_lines(answer.limits),
         "workloads": [_workload(one) for one in answer.workloads],
         "failures": [plain(one) | {"text": failure_text(one)} for one in answer.failures],
         "caveats": [plain(one) | {"text": caveat_text(one)} for one in answer.caveats],
@@ -87,6 +90,21 @@ def _lead(lead: LevelLead) -> dict[str, Any]:
         "unequal_rival": bool(lead.rival.unequal),
     }
     return {name: plain(renamed[name] if name in renamed else getattr(lead, name)) for name in LEAD_KEYS}
+
+
+def finding_as_plain(one: LimitFinding) -> dict[str, Any]:
+    """Return what limits an engine at a level as plain data."""
+    return {
+        "level": plain(one.level),
+        "code": one.code,
+        "reason": one.reason,
+        "statement": statement_of(one),
+        "evidence": plain(one.evidence),
+        "proposals": [
+            {"action": action_text(each), "cost": each.cost, "override": each.override} for each in one.proposals
+        ],
+        "improves": one.improves,
+    }
 
 
 def _decision(found: StudyDecision) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Column, Command, Heading, Line, Span, Table, row
 from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
+from servebench.report.wording.limits import limit_lines
 from servebench.util.figures import MISSING, number
 
 CELL_WIDTH = 15
@@ -53,7 +54,7 @@ def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose
     for remark in answer.remarks:
         if remark.first or complete:
             yield _remark(remark, marks.get(remark.code), verbose=complete)
-    yield from (Line.of(line) for line in answer.limits[: None if complete else LIMITS_MAX])
+    yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else LIMITS_MAX])
     if hidden := _hidden(answer, complete=complete, verbose=verbose):
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
     yield from map(step_block, answer.next_steps)
@@ -91,7 +92,7 @@ def _hidden(answer: Answer, *, complete: bool, verbose: bool) -> list[str]:
         [] if complete else [remark for remark in answer.remarks if not remark.first and not type_of(remark.code).wide]
     )
     purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
-    more = 0 if complete else len(answer.limits) - LIMITS_MAX
+    more = 0 if complete else len(limit_lines(answer.limits)) - LIMITS_MAX
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
     hidden += [f"{purposely} intended or harmless difference{'s' * (purposely > 1)}"] if purposely else []
     return hidden + ([f"{more} limit{'s' * (more > 1)}"] if more > 0 else [])

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.gate import Gate
-from servebench.analysis.run_comparison import RunComparison
 from servebench.analysis.verdict.model import Comparison
 from servebench.report.blocks import Block, Column, Fold, Heading, Label, Line, Span, Table, row
 from servebench.report.screens.answer import answer_blocks
@@ -19,6 +18,7 @@ from servebench.report.wording.comparison import (
     starts_note,
     summary_of,
 )
+from servebench.report.wording.quality import agreement_text, parity_text
 
 TONES = {"faster": "good", "slower": "bad", "no difference": "same", "unequal_settings": "warn"}
 AGREEMENT_TONES = {"different": "bad", "not different": "same", "too small to tell": "warn"}
@@ -28,19 +28,20 @@ NAMED_MAX = 3
 """More pairs without a verdict are only counted."""
 
 
-def comparison_blocks(found: RunComparison, *, opened: bool = True) -> Iterator[Block]:
+def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterator[Block]:
     """Yield the rows, the unequal settings, the verdict, and the comparison of the answers. A page folds the rows unless they are
     `opened`."""
-    comparison = found.comparison
     yield Heading(f"{comparison.candidate}  vs  {comparison.baseline}")
     yield Fold("each metric and load", list(_rows(comparison)), opened=opened)
     tone = TONES.get(comparison.result, "")
     yield Line.of(Label("verdict", f"strong {tone}"), f": {summary_of(comparison)}", tone=f"strong {tone}")
-    for agreement in found.agreements:
-        yield Line.of(f"quality: {agreement.swapped().sentence}", tone=AGREEMENT_TONES.get(agreement.finding, "dim"))
-    for parity in found.parities:
+    for agreement in comparison.agreements:
+        yield Line.of(
+            f"quality: {agreement_text(agreement.swapped())}", tone=AGREEMENT_TONES.get(agreement.finding, "dim")
+        )
+    for parity in comparison.parities:
         tone = PARITY_TONES.get(parity.finding, "warn")
-        yield Line.of(f"parity at {parity.at}: {parity.sentence}", tone=tone)
+        yield Line.of(f"parity at {parity.at}: {parity_text(parity)}", tone=tone)
 
 
 def _rows(comparison: Comparison) -> Iterator[Block]:

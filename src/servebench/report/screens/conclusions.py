@@ -10,7 +10,7 @@ from servebench.contracts.stored import mapping
 from servebench.report.blocks import Block, Command, Fold, Heading, Label, Line, Span, Verbatim, items, table
 from servebench.report.screens.comparison import comparison_blocks
 from servebench.report.screens.page import Page, RunPage
-from servebench.report.wording.limits import fact_text
+from servebench.report.wording.limits import action_text, fact_text, statement_of
 from servebench.util.figures import change, local_time, number, seconds
 
 LIMITS_HEAD = ("run", "load", "limit", "evidence", "what to try")
@@ -26,7 +26,7 @@ def comparison(data: Page) -> Iterator[Block]:
     found = data.conclusions.comparisons
     for one in found:
         yield from comparison_blocks(one, opened=len(found) == 1)
-    if any(not row.competes for one in found for row in one.comparison.rows):
+    if any(not row.competes for one in found for row in one.rows):
         yield Line.of(BRACKETS_NOTE, tone="dim")
 
 
@@ -68,8 +68,8 @@ def limits(data: Page) -> Iterator[Block]:
     levels: dict[tuple[str, ...], list[Level]] = {}
     for run, one in data.findings:
         evidence = "; ".join(fact_text(fact) for fact in one.evidence)
-        proposals = "; ".join(f"{proposal.action} (may cost: {proposal.cost})" for proposal in one.proposals)
-        key = (run, f"{one.statement} [{one.code}]", evidence, proposals)
+        proposals = "; ".join(f"{action_text(proposal)} (may cost: {proposal.cost})" for proposal in one.proposals)
+        key = (run, f"{statement_of(one)} [{one.code}]", evidence, proposals)
         levels.setdefault(key, []).append(one.level)
     rows = [[run, _levels_in_words(at), *rest] for (run, *rest), at in levels.items()]
     left = sum(bool(run.rows) for run in data.runs) - RUNS_MAX

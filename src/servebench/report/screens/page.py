@@ -79,7 +79,7 @@ class Page:
     @property
     def comparisons(self) -> Sequence[Comparison]:
         """The pairs that are compared."""
-        return [one.comparison for one in self.conclusions.comparisons]
+        return list(self.conclusions.comparisons)
 
     @property
     def findings(self) -> Sequence[tuple[str, LimitFinding]]:

@@ -14,6 +14,7 @@ from servebench.contracts.results import Doubt, Point
 from servebench.report.blocks import Block, Column, Heading, Items, Label, Line, Table, items, row
 from servebench.report.content import shares_prefixes
 from servebench.report.trust import point_trust
+from servebench.report.wording.repeats import note_text, value_text
 from servebench.util.figures import MISSING, number, percent, rough, with_interval
 
 Screen = Literal["run", "show", "report"]
@@ -129,7 +130,7 @@ def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") 
     for run, one in known:
         for at, metrics in one.levels.items():
             count = str(max(metric.count for metric in metrics.values()))
-            cells = (metrics[name].text if name in metrics else MISSING for name in titles)
+            cells = (value_text(metrics[name]) if name in metrics else MISSING for name in titles)
             rows.append(row(*([run] if several else []), str(at), count, *cells))
     if title:
         yield Heading(title)
@@ -137,7 +138,7 @@ def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") 
     yield Line.of(REPEATS_NOTE, tone="dim")
     for run, one in known:
         name = f"{run}: " if several else "repeats: "
-        yield from (Line.of(f"{name}{note}", tone="warn") for note in one.notes)
+        yield from (Line.of(f"{name}{note_text(note)}", tone="warn") for note in one.notes)
 
 
 def warning_items(points: Iterable[Point]) -> Items:

@@ -15,6 +15,7 @@ from servebench.report.screens.comparison import AGREEMENT_TONES
 from servebench.report.screens.page import Page
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.trust import point_trust
+from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import number
 
 DOUBT_NOTE = (
@@ -147,7 +148,7 @@ def quality(data: Page) -> Iterator[Block]:
     yield table(QUALITY_HEAD, map(_quality_cells, data.quality), left=(0, 1, 2, 4, 11), caption="Quality")
     for baseline, candidate, one in data.agreements:
         label = Label(one.finding, AGREEMENT_TONES.get(one.finding, ""))
-        yield Line.of(label, f" {candidate} vs {baseline}: {one.swapped().sentence}")
+        yield Line.of(label, f" {candidate} vs {baseline}: {agreement_text(one.swapped())}")
 
 
 def _quality_cells(row: QualityRow) -> list[str]:

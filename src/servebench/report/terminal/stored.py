@@ -11,7 +11,7 @@ from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, StudyData, mapping
-from servebench.report.export.conclusions import as_plain
+from servebench.report.export.conclusions import as_plain, finding_as_plain
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.terminal.blocks import print_blocks
@@ -36,7 +36,7 @@ def show_run(
     rows = run.point_rows
     if as_json:
         plain = [row.as_dict() for row in rows]
-        found = {"times": times, "limits": [one.as_dict() for one in limits]}
+        found = {"times": times, "limits": [finding_as_plain(one) for one in limits]}
         print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain, **found})
         return
     out = console()

@@ -10,6 +10,7 @@ from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
 from servebench.analysis.verdict.within_run import WITHIN_RUN
+from servebench.report.wording.quality import agreement_text
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent
 
@@ -66,7 +67,7 @@ def mattering_keys(found: Iterable[SettingDifference]) -> str:
 def how_to_resolve(found: Iterable[SettingDifference]) -> str:
     """Return what to do about the settings that matter, with the option that declares them on purpose."""
     keys = [one.key for one in found if one.matters]
-    groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
+    groups = dict.fromkeys(f"{key.split('.')[0]}.*" if "." in key else key for key in keys)
     named = ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
     return f"make them equal, or declare that they are what is compared: --varying '{named}'"
 
@@ -230,7 +231,7 @@ def gate_failures(gate: Gate) -> list[str]:
     """Return what is worse by more than the limit, a line each."""
     return [
         *(f"{name}: {description_of(row)}" for name, row in gate.regressions),
-        *(f"{name}: {agreement.swapped().sentence}" for name, agreement in gate.quality_losses),
+        *(f"{name}: {agreement_text(agreement.swapped())}" for name, agreement in gate.quality_losses),
     ]
 
 

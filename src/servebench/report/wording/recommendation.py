@@ -9,6 +9,7 @@ from servebench.analysis.recommendation.model import LessAccurate, Recommendatio
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.report.wording.comparison import how_to_resolve, mattering_keys
+from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import change, change_interval, number, percent
 
 UNNAMED = ("no clear difference", "different settings")
@@ -156,7 +157,7 @@ def reservations_text(found: Recommendation) -> str:
 
 def quality_text(one: LessAccurate) -> str:
     """Return which run is significantly less accurate than which."""
-    return f"{one.name} is less accurate than {one.other}: {one.agreement.sentence}"
+    return f"{one.name} is less accurate than {one.other}: {agreement_text(one.agreement)}"
 
 
 def best_word(found: Recommendation) -> str:

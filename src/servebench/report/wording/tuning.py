@@ -115,8 +115,14 @@ def was_tried(one: Tried) -> bool:
 def untried_line(answer: TuneAnswer) -> str:
     """Return how many candidates the race did not come to; empty if none."""
     count = sum(not was_tried(one) for one in answer.tried)
+    if not count:
+        return ""
+    left = answer.budget - answer.spent
+    one_more, rest = (number(answer.cost(max(one, 0.0))) for one in (answer.one_more, left))
     why = ": too little budget left" if answer.finished else " yet"
-    return f"{count} of {len(answer.tried)} candidates were not tried{why}" if count else ""
+    if answer.finished and answer.one_more > left:
+        why += f" (another one and its finals take {one_more} {answer.unit}, {rest} are left)"
+    return f"{count} of {len(answer.tried)} candidates were not tried{why}"
 
 
 def refused_lines(answer: TuneAnswer) -> list[str]:

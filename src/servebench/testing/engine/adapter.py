@@ -16,8 +16,9 @@ from servebench.engine.adapters.flags import SHARED_SETTINGS
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.launchers.docker_command import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.supervisor.endpoint import generate_token
+from servebench.protocol.kinds.table import compose, kind_of
 from servebench.registry.registry import registry
-from servebench.testing.engine.suite import CHAT, KINDS, SAMPLES, SCHEMA, TEXT, WORKLOAD, EngineSuite, ignore
+from servebench.testing.engine.suite import CHAT, KINDS, SAMPLES, SCHEMA, TEXT, EngineSuite, ignore
 from servebench.testing.server import FakeServer
 from servebench.util.bounded_http import client
 from servebench.util.errors import ConfigError
@@ -185,9 +186,9 @@ class DialectTests(EngineSuite):
         one, usage in the stream."""
         dialect = self.engine.dialect
         request = replace(request_, exact_output=exact, seed=7)
-        path, body = self.engine().body(request, "model", WORKLOAD)
+        path, body = compose(self.engine(), request, "model")
         assert json.loads(json.dumps(body)) == body, "a body must survive JSON"
-        assert path == (dialect.chat_path if request.messages else dialect.completions_path)
+        assert path == kind_of(request).path_of(dialect)
         assert ("messages" in body) != ("prompt" in body)
         assert body["stream"] is True
         assert (body.get("seed") == 7) == dialect.takes_seed
@@ -203,7 +204,7 @@ class DialectTests(EngineSuite):
 
     def test_schema_is_sent_if_it_is_enforced(self) -> None:
         """And not otherwise."""
-        _, body = self.engine().body(replace(CHAT, schema=SCHEMA), "model", WORKLOAD)
+        _, body = compose(self.engine(), replace(CHAT, schema=SCHEMA), "model")
         assert (json.dumps(SCHEMA) in json.dumps(body)) == self.engine.dialect.json_schema
         with FakeServer(self.server_behavior()) as server, client(()) as http:
             assert http.post(f"{server.base_url}/chat/completions", json=body).status_code == 200

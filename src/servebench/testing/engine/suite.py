@@ -14,13 +14,14 @@ from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan, StopReason
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
-from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
+from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import free_port
 from servebench.load.client.progress import Counts
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.measure.derive import record
+from servebench.protocol.kinds.table import compose
 from servebench.run.requests import target_of
 from servebench.testing.server import ServerBehavior, write_stand_in
 from servebench.util.errors import FailureKind
@@ -53,7 +54,6 @@ SCHEMA = {
 
 CHAT = Request(request_id="chat", messages=(Message("user", "Say something."),), output_tokens=12)
 TEXT = Request(request_id="text", prompt="Once upon a time", output_tokens=12)
-WORKLOAD = WorkloadSettings(name="conformance")
 
 
 def ignore(_: str) -> None:
@@ -223,7 +223,7 @@ class EngineSuite:
         """Send all requests at once in this engine's dialect, as a run does; return the report and the records."""
         planned = []
         for request in requests:
-            path, body = self.engine().body(request, running.model, WORKLOAD)
+            path, body = compose(self.engine(), request, running.model)
             path = httpx.URL(running.base_url).path.rstrip("/") + path
             planned.append(PlannedRequest(request_id=request.request_id, path=path, body=json.dumps(body).encode()))
         plan = PointPlan(requests=planned, concurrency=len(planned), timeout_s=120.0, connect_timeout_s=10.0)

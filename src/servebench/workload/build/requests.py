@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from servebench.contracts.request import Message, Request
+from servebench.contracts.request import Request
 from servebench.contracts.settings import WorkloadSettings
+from servebench.protocol.kinds.table import kind_named
 from servebench.workload.build.seeding import generator, zipf
 
 
 def as_request(text: str, api: str, request_id: str, **more: object) -> Request:
-    """Return a prompt as a chat of one turn or as a completion, depending on the workload's `api`."""
-    if api == "chat":
-        return Request(request_id=request_id, messages=(Message("user", text),), **more)  # type: ignore[arg-type]
-    return Request(request_id=request_id, prompt=text, **more)  # type: ignore[arg-type]
+    """Return a prompt as a request of the kind that the workload's `api` names. Raises ConfigError if there is none."""
+    return kind_named(api).request(text, request_id, **more)
 
 
 def as_requests(

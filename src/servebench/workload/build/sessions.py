@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from servebench.contracts.request import Message, PriorAnswer, Request, Tokenizer, answer_mark
 from servebench.contracts.settings import LengthSettings, PositiveInt, WorkloadSettings
+from servebench.protocol.kinds.table import kind_named
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.seeding import generator
@@ -155,7 +156,7 @@ class SessionWorkload(FillingWorkload):
         # -1 is the last step of a session
         ids |= {(name, -1): request_id for (name, _), request_id in ids.items()}
         made = [self._request(session, number, stream, ids, texts) for session, number in order]
-        if settings.api == "chat":
+        if kind_named(settings.api).takes_messages:
             return made
         counts = tokenizer.count([request.prompt or "" for request in made])
         return [
@@ -173,12 +174,13 @@ class SessionWorkload(FillingWorkload):
             *(p for past in session.steps[:number] for p in (*past.news, past.answer)),
             *step.news,
         ]
-        chat = settings.api == "chat"
+        chat = kind_named(settings.api).takes_messages
         # the model's continuation of a completion begins with its own space
         answers = _answers(pieces, ids, texts, "" if chat else " ") if settings.history == "real" else {}
         messages = tuple(Message(piece.role, _content(piece, texts, answers)) for piece in pieces)
         return Request(
             request_id=ids[session.name, number],
+            api=settings.api,
             messages=messages if chat else None,
             prompt=None if chat else _transcript(pieces, messages, answers),
             output_tokens=step.output_tokens,

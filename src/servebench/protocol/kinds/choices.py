@@ -1,0 +1,157 @@
+"""The answers of OpenAI's chat and completions: both have `choices` and `usage`.
+
+This is the only definition of generated content of these kinds. It covers every dialect seen in the field: streamed or not, with
+token ids or usage in each event, llama.cpp's timings, reasoning under two names, content in parts, errors inside HTTP 200. The
+table is in `servebench.measure.derive`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servebench.protocol.answer import AnswerScan, TextPlace
+from servebench.protocol.errors import error_message
+from servebench.protocol.json_values import count_of, join_text
+
+REASON_CHARS_MAX = 64
+"""How much of a finish reason is kept; the known ones have at most a dozen characters."""
+
+TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
+"""The fields of a delta that hold generated text."""
+
+
+class ChoicesScan(AnswerScan):
+    """Reads chunks with `choices`, of chats and completions alike."""
+
+    __slots__ = ()
+
+    def add_chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
+        """See AnswerScan.add_chunk."""
+        choices = chunk.get("choices")
+        self.details.update(chunk)
+        self.details.pop("choices", None)
+        has_content, ids = False, 0
+        if choices.__class__ is list:
+            for choice in choices:
+                if choice.__class__ is dict:
+                    content, count = self._choice(choice, stamp_ns)
+                    has_content = has_content or content
+                    ids += count
+        usage = chunk.get("usage")
+        generated = self._usage(usage) if usage.__class__ is dict else None
+        if has_content:
+            timings = chunk.get("timings")
+            predicted = count_of(timings.get("predicted_n")) if timings.__class__ is dict else None
+            self.add_event(stamp_ns, read_index, ids, generated, predicted)
+        elif generated or (generated is not None and not choices):
+            # a usage together with content may be one that grows with every chunk: it does not prove the end
+            self.ended_by_usage = True
+        if chunk.get("error") or chunk.get("object") == "error":
+            self.fail(error_message(chunk) or "an error without a message")
+
+    def text_place(self, chunk: dict[str, Any]) -> TextPlace | None:
+        """See AnswerScan.text_place."""
+        choices = chunk.get("choices")
+        has_more = any(chunk.get(name) for name in ("usage", "timings", "error")) or chunk.get("object") == "error"
+        if has_more or choices.__class__ is not list or len(choices) != 1 or choices[0].__class__ is not dict:
+            return None
+        choice: dict[str, Any] = choices[0]
+        if choice.get("finish_reason") or choice.get("token_ids").__class__ is list or choice.get("message"):
+            return None
+        delta = choice.get("delta")
+        if delta is None:
+            text = choice.get("text")
+            return TextPlace(choice, "text", self.text_parts) if text and text.__class__ is str else None
+        if delta.__class__ is not dict or choice.get("text") or delta.get("tool_calls"):
+            return None
+        names = [name for name in TEXT_FIELDS if delta.get(name)]
+        if len(names) != 1 or delta[names[0]].__class__ is not str:
+            return None
+        return TextPlace(delta, names[0], self.text_parts if names[0] == "content" else self.reasoning_parts)
+
+    def _choice(self, choice: dict[str, Any], stamp_ns: int) -> tuple[bool, int]:
+        """Take a choice; return whether it carries generated content, and how many token ids."""
+        delta = choice.get("delta")
+        if delta is None:
+            delta = choice.get("message")
+        finish_reason = choice.get("finish_reason")
+        if finish_reason.__class__ is str and finish_reason:
+            self.finish_reason = join_text([finish_reason[:REASON_CHARS_MAX]])
+        output = reasoning = False
+        if delta.__class__ is dict:
+            content = delta.get("content")
+            if content and content.__class__ is str:
+                self.text_parts.append(content)
+                output = True
+            elif content and content.__class__ is list:
+                output, reasoning = self._content_parts(content)
+            # some servers send the same text under both names
+            thought = delta.get("reasoning") or delta.get("reasoning_content")
+            if thought and thought.__class__ is str:
+                self.reasoning_parts.append(thought)
+                reasoning = True
+            calls = delta.get("tool_calls")
+            if calls and calls.__class__ is list and self._tool_calls(calls):
+                output = True
+        text = choice.get("text")
+        if text and text.__class__ is str:
+            self.text_parts.append(text)
+            output = True
+        ids = choice.get("token_ids")
+        count = len(ids) if ids.__class__ is list else 0
+        if output and self.first_output_ns is None:
+            self.first_output_ns = stamp_ns
+        return output or reasoning or count > 0, count
+
+    def _content_parts(self, parts: list[Any]) -> tuple[bool, bool]:
+        """Take content in parts, as Mistral's servers send it; return whether it has text, and whether it has reasoning."""
+        output = reasoning = False
+        for part in parts:
+            if not isinstance(part, dict):
+                continue
+            text, thought = part.get("text"), part.get("thinking")
+            if isinstance(text, str) and text:
+                self.text_parts.append(text)
+                output = True
+            for step in thought if isinstance(thought, list) else [{"text": thought}]:
+                text = step.get("text") if isinstance(step, dict) else None
+                if isinstance(text, str) and text:
+                    self.reasoning_parts.append(text)
+                    reasoning = True
+        return output, reasoning
+
+    def _tool_calls(self, calls: list[Any]) -> bool:
+        """Take tool calls; return whether any has a name or arguments. Arguments are kept as text: they are the answer."""
+        generated = False
+        for call in calls:
+            function = call.get("function") if isinstance(call, dict) else None
+            if not isinstance(function, dict):
+                continue
+            arguments = function.get("arguments")
+            if isinstance(arguments, str) and arguments:
+                self.text_parts.append(arguments)
+                generated = True
+            generated = generated or bool(function.get("name"))
+        return generated
+
+    def _usage(self, usage: dict[str, Any]) -> int | None:
+        """Keep a usage and return its output tokens. One of zeros only is a placeholder (Ollama sends it with every chunk)."""
+        prompt, output = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
+        if not prompt and not output and not count_of(usage.get("total_tokens")):
+            return None
+        if prompt is not None:
+            self.prompt_tokens = prompt
+        if output is not None:
+            self.usage_tokens = output
+        cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
+        if cached is not None:
+            self.cached_tokens = cached
+        thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+        if thought is not None:
+            self.reasoning_tokens = thought
+        return output
+
+
+def _detail(usage: dict[str, Any], group: str, name: str) -> int | None:
+    details = usage.get(group)
+    return count_of(details.get(name)) if isinstance(details, dict) else None

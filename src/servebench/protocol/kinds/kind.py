@@ -1,0 +1,96 @@
+"""A kind of request: everything that differs between the routes of an API that servebench can measure."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from servebench.contracts.engine import Dialect
+from servebench.contracts.request import Message, Request
+from servebench.protocol.answer import AnswerScan
+from servebench.protocol.json_values import decode_text
+from servebench.util.safe_text import in_one_line
+
+SHOWN = 60
+
+
+class WholeAnswer(NamedTuple):
+    """What an answer says that is not streamed. `tokens` and `logprobs` are null unless every token has a log-probability."""
+
+    text: str
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    tokens: Sequence[str] | None = None
+    logprobs: Sequence[float] | None = None
+
+
+class RequestKind(ABC):
+    """How a kind of request is sent, what its answers hold, which columns it has, and how its answers are checked.
+
+    The kinds are in `protocol.kinds.table`. An instance has no state.
+    """
+
+    name: ClassVar[str]
+    """The value of `workload.api` and `quality.api`."""
+    path: ClassVar[str]
+    """Below the base URL, unless the engine's dialect has another."""
+    title: ClassVar[str]
+    """What an answer is called in errors."""
+    scan: ClassVar[type[AnswerScan]]
+    """Reads the events of an answer: which carry generated content, reasoning, tool calls, the finish reason and the usage."""
+    probe: ClassVar[Request]
+    """The request that a server answers once it is ready. It must generate at least one content event."""
+    probe_instead: ClassVar[tuple[str, ...]] = ()
+    """Kinds that show that a server is ready where it has no route for this one."""
+    takes_messages: ClassVar[bool] = False
+    """Whether a conversation is sent as messages, to which the server adds its template; otherwise as one text."""
+    lacks: ClassVar[tuple[str, ...]] = ()
+    """Columns of a point that have no meaning for this kind, or what their names begin with (`itl_ms`)."""
+    answers_text: ClassVar[bool] = True
+    """Whether scorers can grade its answers."""
+    correctness: ClassVar[str | None] = None
+    """The scorer that shows whether two engines answer alike; null if there is none."""
+    logprob_fields: ClassVar[Mapping[str, Any]] = {}
+    """Body fields that ask for the log-probabilities of an answer; empty if it has none."""
+
+    def request(self, text: str, request_id: str, **more: Any) -> Request:
+        """Return a request with this prompt. `more` are further fields of the request."""
+        if self.takes_messages:
+            return Request(request_id=request_id, api=self.name, messages=(Message("user", text),), **more)
+        return Request(request_id=request_id, api=self.name, prompt=text, **more)
+
+    @abstractmethod
+    def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
+        """Return the JSON body of a request."""
+
+    def path_of(self, dialect: Dialect) -> str:
+        """Return the path of its requests below the base URL."""
+        return dialect.paths.get(self.name, self.path)
+
+    def read_whole(self, data: bytes) -> WholeAnswer:
+        """Return what an answer says that is not streamed. Raises ValueError with what is wrong."""
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            beginning = in_one_line(decode_text(data[: 4 * SHOWN]), SHOWN)
+            raise ValueError(f"it is not JSON and begins with {beginning!r}") from None
+        if not isinstance(document, dict):
+            raise ValueError("it is not a JSON object")
+        if problem := self.whole_problem(document):
+            raise ValueError(problem)
+        scan = self.scan()
+        scan.add_chunk(document, 0, 0)
+        answer = WholeAnswer(scan.text, scan.finish_reason, scan.prompt_tokens, scan.usage_tokens)
+        found = self.logprobs_of(document)
+        return answer if found is None else answer._replace(tokens=found[0], logprobs=found[1])
+
+    def whole_problem(self, document: Mapping[str, Any]) -> str | None:
+        """Return what is wrong if this is no whole answer of this kind."""
+        return None
+
+    def logprobs_of(self, document: Mapping[str, Any]) -> tuple[list[str], list[float]] | None:
+        """Return the tokens of a whole answer and their log-probabilities; None unless every token has one."""
+        return None
