@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from servebench.analysis.limits import RUNS_MAX, LimitFinding
+from servebench.analysis.limits import RUNS_MAX, LevelFacts, LimitFinding, LimitReason
 from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
 from servebench.report.screens.conclusions import limits
