@@ -47,6 +47,13 @@ def test_all_faults_are_reported_once_and_only_those_of_this_machine(flags, here
     assert faults_of(fake_job(), registry_of(**flags), here=here) == faults
 
 
+def test_a_host_of_another_machine_is_a_fault_on_this_one():
+    job = fake_job(engine=EngineSettings(name="fake", host="no-such-host.invalid"))
+    (fault,) = faults_of(job, registry_of())
+    assert fault.startswith("engine.host=no-such-host.invalid: ")
+    assert faults_of(job, registry_of(), here=False) == ["settings", "workload"]
+
+
 @pytest.mark.parametrize(("flags", "seen"), [({}, True), ({"emulated": True}, False), ({"local": False}, False)])
 def test_a_secret_flag_is_a_fault_where_the_engine_is_started(flags, seen):
     job = fake_job(engine=EngineSettings(name="fake", extra_args={"--api-key": "k", "--empty-token": "", "--size": 3}))

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -23,15 +24,20 @@ def no_variables(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def url(serve):
+def started(serve, *names, **options):
+    """Start a server with a certificate for these names, and return its address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    AUTHORITY.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    AUTHORITY.issue_cert(*names, **options).configure_cert(context)
     server = serve(
         lambda connection, _: connection.sendall(reply(200, b"{}")),
         wrap=lambda connection: context.wrap_socket(connection, server_side=True),
     )
     return f"https://127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def url(serve):
+    return started(serve, "127.0.0.1", "localhost")
 
 
 @pytest.fixture
@@ -93,3 +99,24 @@ def test_the_error_of_a_run_names_the_ca_file_and_not_verify_tls(tmp_path, url):
     done = run_servebench(tmp_path, *words, "launch.ca_file=missing.pem")
     assert done.returncode == 3
     assert "launch.ca_file=missing.pem cannot be read" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "options", "said"),
+    [
+        (("other.example",), {}, "mismatch"),
+        (("127.0.0.1",), {"not_after": datetime(2020, 1, 2, tzinfo=UTC)}, "expired"),
+    ],
+)
+def test_a_certificate_that_no_authority_mends(tmp_path, serve, ca_file, names, options, said):
+    """Of a known authority, but for another name or out of date: to name the authority would not help."""
+    if options:
+        options["not_before"] = datetime(2020, 1, 1, tzinfo=UTC)
+    url = started(serve, *names, **options)
+    words = ("launch=attach", f"launch.base_url={url}/v1", "model.name=m", "gpu=none", "tracking=none")
+    done = run_servebench(tmp_path, *words, f"launch.ca_file={ca_file}")
+    assert done.returncode == 4
+    assert said in done.stderr
+    assert "launch.ca_file" not in done.stderr
+    assert "verify_tls" not in done.stderr

@@ -11,7 +11,7 @@ from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.adapters.flags import flag_name
 from servebench.engine.pool import Found, launch_context, same_server
-from servebench.engine.supervisor.ports import describe_owner, port_problem
+from servebench.engine.supervisor.ports import describe_owner, free_port, port_problem
 from servebench.engine.tokenize import EmulatedTokenizer, offline_tokenizer, tokenizer_guesses
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
@@ -40,7 +40,12 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
     for job in jobs:
         settings = job.settings
         engine = registry.engine(settings.engine.name)
-        context = launch_context(settings, cache_folder())
+        port_of = free_port if here else lambda _, port=engine.default_port: port
+        try:
+            context = launch_context(settings, cache_folder(), port_of)
+        except EngineError as error:
+            faults.append(str(error))
+            continue
         launcher = registry.launcher(settings.launch.name)
         if launcher.needs_executable and here:
             faults += engine.check(context)

@@ -327,9 +327,11 @@ time.sleep(9999)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("stubborn", [(), ("--ignores-term",)])
-def test_an_engine_does_not_outlive_servebench(log, tmp_path, stubborn, context_of):
-    """After kill -9 of servebench, with a forked child of it still alive, the engine, its child and its port are gone."""
+def test_an_engine_does_not_outlive_servebench(log, tmp_path, stubborn, stopped, context_of):
+    """After kill -9 of servebench, with a forked child of it still alive, the engine, its child and its port are gone, even if
+    the guard was stopped before."""
     context = context_of()
     options = ["--child-session", "--pids", str(tmp_path / "child"), *stubborn]
     here = str(Path(__file__).parents[1])
@@ -338,9 +340,15 @@ def test_an_engine_does_not_outlive_servebench(log, tmp_path, stubborn, context_
         try:
             engine = int(bench.stdout.readline())
             child = child_pid(tmp_path / "child")
+            guard = psutil.Process(engine).parent()
+            if stopped:
+                guard.suspend()
             bench.kill()
             wait_ended(engine)
             wait_ended(child)
             assert not accepts_connections("127.0.0.1", context.port)
         finally:
             os.killpg(bench.pid, signal.SIGKILL)
+            if stopped:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    guard.resume()

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from servebench.analysis.pairing import compare_speed
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.run_comparison import compare_speed
 from servebench.report.blocks import Charts, Label, Sides, Table, Verbatim
 from servebench.report.charts import runs
 from servebench.report.charts.timeline import panels_of, timeline_of

@@ -179,8 +179,10 @@ def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
         what = f"a first request to launch.base_url={base_url} failed"
     if not isinstance(error, httpx.ConnectError) or base_url.startswith("https:"):
         advice += ", https for a server with TLS and http for one without"
-    if "certificate" in reason:
+    if "issuer" in reason or "self-signed" in reason:
         advice = "if a CA of your own issued its certificate, name it with launch.ca_file=FILE.pem (or SSL_CERT_FILE)"
+    elif "certificate" in reason:
+        advice = "the server needs a valid certificate for this name"
     return EngineError(f"{what}: {reason}; {advice}", kind=FailureKind.UNREACHABLE)
 
 

@@ -205,6 +205,8 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     process_control(PR_SET_CHILD_SUBREAPER, 1)
+    # a guard that somebody has stopped goes on when servebench is gone
+    process_control(PR_SET_PDEATHSIG, signal.SIGCONT)
     stop, wakeup = stop_descriptors(control), child_wakeup_descriptor()
     separator = arguments.index("--")
     finish, command = arguments[4:separator], arguments[separator + 1 :]
