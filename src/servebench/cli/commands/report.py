@@ -22,7 +22,7 @@ from servebench.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from servebench.report.html.model import Page
+    from servebench.report.screens.page import Page
 
 PAGE_WIDTH = 120
 """Tables of more columns than fit have a row for each point."""

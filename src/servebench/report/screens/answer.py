@@ -17,7 +17,7 @@ from servebench.analysis.answer.model import (
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Column, Command, Heading, Line, Span, Table, row
-from servebench.report.points import VERDICTS
+from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
 from servebench.report.wording.limits import limit_lines
 from servebench.util.figures import MISSING, number
