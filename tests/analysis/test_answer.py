@@ -8,8 +8,7 @@ from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.conclude import Options, conclude
-from servebench.analysis.pairing import pair_runs
-from servebench.analysis.run_comparison import compare_speed, seconds_per_start
+from servebench.analysis.pairing import compare_speed, pair_runs, seconds_per_start
 from servebench.analysis.verdict.one_start import starts_may_differ
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.contracts.level import Level

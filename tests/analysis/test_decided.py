@@ -11,9 +11,10 @@ from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.answer.next_steps import decide_step
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import StudyDecision, decide_study
-from servebench.analysis.pairing import pairs_within
+from servebench.analysis.pairing import compare_speed, pairs_within
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.run_comparison import compare_speed
+from servebench.analysis.stored_runs import entrant_of
+from servebench.analysis.verdict.levels import lead_difference
 from servebench.analysis.verdict.looks import DECIDING as METRICS
 from servebench.analysis.verdict.model import (
     EQUAL,
@@ -67,6 +68,15 @@ def test_two_starts_that_decide_are_a_verdict_on_every_screen(make_study):
     assert (compared.result, compared.margin) == ("slower", 0.03)
     assert (batch.outcome, batch.best.entrant.run_id) == ("best", "study/00_a_unique")
     assert batch.lead == pytest.approx(workload.leads[0].size)
+
+
+def test_a_use_rests_on_the_decision_where_a_test_of_two_fixed_starts_says_nothing(make_study):
+    path = make_study((engine("a", run_sd=0.015), load(2, seed=1)), (engine("b", 1.14, run_sd=0.015), load(2, seed=51)))
+    first, second = (entrant_of(run).levels[0] for run in read.load_study(path).runs)
+    assert not lead_difference("output_throughput_tok_s", first, second, 0.95).leaves_out_zero
+    decision, _, _, batch = conclusions(path)
+    assert decision.pairs[0].levels == {Level(4): SLOWER}
+    assert batch.outcome == "best"
 
 
 @pytest.mark.slow

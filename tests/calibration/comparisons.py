@@ -10,8 +10,8 @@ from calibration.simulate import Plant, run_data, simulate_run
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.conclude import conclude
 from servebench.analysis.gate import evaluate_gate
+from servebench.analysis.pairing import compare_speed
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.verdict.model import Comparison
 
 SPREADS = (0.0, 0.01, 0.02, 0.03)

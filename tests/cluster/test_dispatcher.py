@@ -13,6 +13,7 @@ from servebench.contracts.notices import JobChanged, JobLost
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import registry
 from servebench.run.task import RunTask
+from servebench.run.turns import FixedOrder, follow, turns_in_order
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_run, write_study
@@ -50,13 +51,16 @@ class Bench:
             events=self.events,
             registry=registry(),
             cluster=self.cluster,
-            on_end=lambda name, outcome: self.ended.append((name, outcome)),
             now=self.clock.now,
             sleep=self.clock.sleep,
         )
 
     def run(self):
-        self.dispatcher.run(self.tasks)
+        policy = FixedOrder(self.tasks, turns_in_order(self.tasks), lambda name, one: self.ended.append((name, one)))
+        try:
+            assert follow(policy, self.dispatcher) is self.dispatcher.interrupted
+        finally:
+            self.dispatcher.close()
         assert self.cluster.closed
         assert not (self.folder.path / FILE).exists()
 
@@ -164,7 +168,7 @@ def test_a_cluster_that_rejects_an_order_ends_the_dispatch(bench):
 
     b.reply(reject)
     with pytest.raises(PreflightError, match="no such partition"):
-        b.dispatcher.run(b.tasks)
+        b.run()
     assert b.cluster.closed
     assert b.ended == []
 

@@ -222,7 +222,6 @@ def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_p
             ("-m", "engine=vllm,sglang", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1"),
             "study.until=decided needs an engine that servebench starts",
         ),
-        (("-m", "engine=vllm,sglang", "launch=simulated", "hydra/launcher=ray"), "does not work on a cluster"),
     ],
 )
 def test_what_cannot_be_decided_is_refused_in_one_line(run_main, words, said):

@@ -8,11 +8,12 @@ from servebench.contracts.exchange import StopReason
 from servebench.contracts.hooks import LIFE_CYCLE
 from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import EngineSettings
+from servebench.contracts.turns import Turn
 from servebench.engine.pool import EnginePool
 from servebench.run import late_timings, live, measure, session
 from servebench.run.lifecycle import execute_run
 from servebench.run.prior import prior_progress
-from servebench.run.session import RunRequest, Turn
+from servebench.run.session import RunRequest
 from servebench.store.layout import RunFolder
 from servebench.store.state import RunState, write_run
 from servebench.store.tables import read_points, read_requests

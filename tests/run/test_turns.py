@@ -4,11 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.contracts.settings import LoadSettings, SearchSettings
-from servebench.run.session import Turn
-from servebench.run.turns import schedule
+from servebench.config import Job
+from servebench.contracts.settings import LoadSettings, SearchSettings, StudySettings
+from servebench.contracts.turns import Turn
+from servebench.run.task import RunTask
+from servebench.run.turns import turns_in_order
+from support.settings import run_settings
 
 IN_TURNS = LoadSettings(name="l", concurrency=(1,), repeats=2, order="interleaved")
+
+
+def schedule(loads, seed, starts=None):
+    """(index of a run, its turn), as `turns_in_order` has them for runs with these loads and numbers of starts."""
+    tasks = []
+    for index, (load, count) in enumerate(zip(loads, starts or [1] * len(loads), strict=True)):
+        settings = run_settings(load=load, study=StudySettings(starts=count))
+        settings = replace(settings, workload=replace(settings.workload, seed=seed))
+        tasks.append(RunTask(str(index), Job((), settings, {})))
+    return [(int(turn.run), replace(turn, engines=(), label="")) for turn in turns_in_order(tasks)]
 
 
 def test_runs_without_repeats_are_done_one_after_another():

@@ -361,3 +361,31 @@ def test_only_the_columns_and_the_request_that_are_needed_are_read(tmp_path, mak
     old = pq.read_table(folder.requests).drop_columns(["cached_tokens"])
     pq.write_table(old, folder.requests)
     assert read_requests(folder, ["request_id", "cached_tokens"])["cached_tokens"].isna().all()
+
+
+WITHOUT_PANDAS = """
+import sys
+from pathlib import Path
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import Point, Record
+from servebench.store.layout import RunFolder
+from servebench.store.tables import RecordWriter, read_records, read_requests, stored_counts, write_points
+folder = RunFolder(Path(sys.argv[1]))
+writer = RecordWriter(folder)
+facts = {"run_id": "s/r", "point": "c1", "request_id": "a", "outcome": "ok", "stamp_source": "kernel"}
+writer.append([Record(**facts, event_ns=[1, 2], scheduled_ns=0, ended_ns=3)])
+writer.close()
+write_points(folder, [Point(row=PointRow(point="c1"))])
+assert stored_counts(folder) == {("c1", False): 1}
+assert read_records(folder)[0].event_ns == [1, 2]
+assert "pandas" not in sys.modules
+print(len(read_requests(folder)))
+"""
+
+
+def test_tables_are_written_and_counted_without_pandas(tmp_path):
+    """Its import costs more CPU than the tables of a short run; a frame can be had afterwards."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "1\n", done.stderr

@@ -15,16 +15,18 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import LoadSettings, StudySettings
+from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import plan_levels
+from servebench.run.here import LocalExecutor
 from servebench.run.prior import PriorProgress, levels_given_up, without_void
-from servebench.run.session import Turn
 from servebench.run.task import RunTask
+from servebench.run.turns import follow
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState, write_study
 from servebench.study import decided
-from servebench.study.resume import Remaining, StoredRun
+from servebench.study.resume import StoredRun
 from servebench.util.errors import ConfigError
-from support.orchestration import Recorder
+from support.orchestration import Recorder, no_context
 from support.settings import run_settings
 
 VOID = Doubt(code="errors", message="m", remedy="r", void=True)
@@ -66,12 +68,11 @@ class Runs:
             start_seconds=dict.fromkeys(ids, 10.0), spreads={}, labels=dict.fromkeys(ids, "x"),
         )  # fmt: skip
 
-    def _execute(self, task, following, label):
-        assert following is None or not task.turn.last
+    def _execute(self, context, task, turn, following):
         own = dict(task.earlier.points)
-        if not task.turn.last:
+        if not turn.last:
             listed = plan_levels(task.job.settings.load, 0, 24)
-            due = [one.id for one in listed if task.turn.includes(one.id) and one.id not in own]
+            due = [one.id for one in listed if turn.includes(one.id) and one.id not in own]
             for one in due:
                 name = one.with_attempt(task.earlier.attempts.get(one, 0)).format()
                 own[one] = point(name, f"{task.name[-1]} {name}" in self.void)
@@ -85,10 +86,8 @@ class Runs:
         known = earlier or {}
         tasks = [RunTask(name, Job((), settings, {}), known.get(name, PriorProgress())) for name in NAMES]
         self.points |= {name: dict(one.points) for name, one in known.items()}
-        stopped = decided.execute_until_decided(
-            self.folder, tasks, self._execute, lambda name, outcome: self.ended.append(name), self.events
-        )
-        assert not stopped
+        policy = decided.UntilDecided(self.folder, tasks, lambda name, _: self.ended.append(name), self.events)
+        assert not follow(policy, LocalExecutor(no_context, self._execute))
         assert self.ended == list(NAMES)
         return self.calls
 
@@ -167,12 +166,10 @@ def found_open(starts, *names):
 
 def left(*standings, until="decided"):
     job = Job((), run_settings(study=StudySettings(until=until)), {})
-    return Remaining(
-        runs=tuple(
-            StoredRun(name=name, job=job, standing=one, progress=PriorProgress(), execute=one == "unfinished")
-            for name, one in zip(("00_a", "01_b", "02_c"), standings, strict=False)
-        )
-    )
+    return [
+        StoredRun(name=name, job=job, standing=one, progress=PriorProgress(), execute=one == "unfinished")
+        for name, one in zip(("00_a", "01_b", "02_c"), standings, strict=False)
+    ]
 
 
 @pytest.fixture
@@ -183,7 +180,7 @@ def open_with(folder, monkeypatch):
         write_study(folder, StudyState(study_id="s", words=(), runs=NAMES, status=status, budget_s=120.0))
         monkeypatch.setattr(decided, "decided_of", lambda _: found)
         runs, budget_s = decided.open_again(folder, remaining, more_s)
-        return [run.execute for run in runs.runs], budget_s
+        return [run.execute for run in runs], budget_s
 
     return call
 

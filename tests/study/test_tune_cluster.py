@@ -8,9 +8,7 @@ import signal
 import pandas as pd
 import pytest
 
-from servebench.cluster.agent import execute_order
-from servebench.contracts.cluster import JobEnd
-from support.orchestration import FakeCluster
+from support.clusters import InProcess, cluster_commands
 
 SPACE = "parameters: {engine.max_num_seqs: {values: [2, 4, 8, 16, 32]}}"
 WORDS = (
@@ -22,39 +20,10 @@ WORDS = (
 LAUNCHER = ("hydra/launcher=submitit_local", "hydra.launcher.runs_per_machine=4")
 
 
-class InProcess(FakeCluster):
-    """Executes an order when its job is polled, so all that are submitted together are open at once; `lost` jobs are lost."""
-
-    def __init__(self, lost=lambda job, order: None):
-        super().__init__(places=4)
-        self.lost = lost
-        self.batches = []
-
-    def submit(self, orders):
-        self.batches.append([order.run for order in orders])
-        return super().submit(orders)
-
-    def poll(self, job):
-        if self.cancelled:
-            return super().poll(job)
-        reason = self.lost(job, self.orders[job])
-        self.end(job, JobEnd(lost=reason) if reason else JobEnd(reply=execute_order(self.orders[job])))
-        return super().poll(job)
-
-
 @pytest.fixture
 def tune(run_main, tmp_path, monkeypatch):
-    pytest.importorskip("submitit")
-    monkeypatch.setenv("SERVEBENCH_LEASES", str(tmp_path / "leases"))
-    monkeypatch.setattr("servebench.cluster.dispatcher.POLL_S", 0.0)
     (tmp_path / "space.yaml").write_text(SPACE)
-
-    def run(*words, cluster=None):
-        cluster = cluster or InProcess()
-        monkeypatch.setattr("servebench.study.tune_cluster.open_cluster", lambda *_: cluster)
-        return run_main(*words), cluster
-
-    return run
+    return cluster_commands(run_main, tmp_path, monkeypatch)
 
 
 def answer(tmp_path):

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from servebench.contracts.cluster import JobEnd, RunOrder
 from servebench.contracts.events import Event, Events
+from servebench.registry.registry import registry
+from servebench.run.task import RunContext
+from servebench.store.layout import StudyFolder
 
 E = TypeVar("E", bound=Event)
 
@@ -49,6 +53,12 @@ class Recorder:
     @contextmanager
     def listen(self) -> Iterator[Events]:
         yield Events((self,), live=self.live)
+
+
+def no_context() -> RunContext:
+    """The context of an executor whose runs are fakes, too."""
+    pool: Any = None
+    return RunContext(StudyFolder(Path("s")), (), Events(()), pool, registry(), {})
 
 
 @dataclass

@@ -48,7 +48,7 @@ def recommend_runs(
         if decision is None:
             return row if row is not None and row.p_corrected is not None and row.competes else None
         ids = {first.entrant.run_id, second.entrant.run_id}
-        paired = any(ids == {one.baseline, one.candidate} for one in decision.pairs)
+        paired = any(ids == set(one.ids) for one in decision.pairs)
         return row if paired and row is not None and row.metric in DECIDING else None
 
     found = recommend(

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
-from servebench.analysis.pairing import pairs_within
-from servebench.analysis.run_comparison import RunPair, compare_speed
+from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
 from servebench.analysis.stored_runs import quality_agreements, quality_parities
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison

@@ -1,22 +1,31 @@
-"""Decide which stored runs are compared with which."""
+"""Decides which stored runs are compared with which, and compares them by speed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from servebench.analysis.estimate import best_level
+from servebench.analysis.fairness import unequal_settings
+from servebench.analysis.setups import spreads_of_pairs
+from servebench.analysis.stored_runs import side_of
+from servebench.analysis.verdict.compare import MARGIN, compare
+from servebench.analysis.verdict.model import Comparison
+from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData, StudyData
 from servebench.store.studies import runs_of
 from servebench.util.errors import ConfigError
 
+RunPair = tuple[RunData, RunData]
+"""Baseline and candidate."""
 PAIRED_MAX = 6
 """With more runs of a workload, not all pairs are compared: the best with the rest."""
 
 
 def pair_runs(
     found: Sequence[RunData | StudyData], baseline: RunData | StudyData | None, *, to_first: bool = False
-) -> list[tuple[RunData, RunData]]:
+) -> list[RunPair]:
     """Return (baseline, candidate) for each comparison, within one workload wherever it has several runs.
 
     Two studies of several runs are compared run by run, and every run with the baseline if one is given; otherwise all runs
@@ -39,7 +48,7 @@ def pair_runs(
     return pairs or [(first, run) for run in rest]
 
 
-def pairs_within(runs: Sequence[RunData], *, to_first: bool = False) -> list[tuple[RunData, RunData]]:
+def pairs_within(runs: Sequence[RunData], *, to_first: bool = False) -> list[RunPair]:
     """Return all pairs of runs of one workload, the earlier run as the baseline.
 
     Of a workload with more runs than PAIRED_MAX, the one with the highest throughput is compared with each other one.
@@ -47,7 +56,7 @@ def pairs_within(runs: Sequence[RunData], *, to_first: bool = False) -> list[tup
     groups: dict[str | None, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.fact("workload"), []).append(run)
-    pairs: list[tuple[RunData, RunData]] = []
+    pairs: list[RunPair] = []
     for group in groups.values():
         if to_first:
             pairs += [(group[0], run) for run in group[1:]]
@@ -64,7 +73,7 @@ def _throughput(run: RunData) -> float:
     return best.value if best else 0.0
 
 
-def _pair_by_name(baseline: StudyData, other: RunData | StudyData) -> list[tuple[RunData, RunData]]:
+def _pair_by_name(baseline: StudyData, other: RunData | StudyData) -> list[RunPair]:
     """Pair the runs of two studies by name without its number. Raises ConfigError when none match."""
     known = {run.name.partition("_")[2]: run for run in baseline.runs}
     if len(known) < len(baseline.runs):
@@ -79,3 +88,45 @@ def _pair_by_name(baseline: StudyData, other: RunData | StudyData) -> list[tuple
             f"no run of {other.study_id} matches a run of the baseline {baseline.study_id}; name two runs"
         )
     return pairs
+
+
+def compare_speed(
+    pairs: Sequence[RunPair],
+    *,
+    margin: float = MARGIN,
+    with_doubtful: bool = False,
+    varying: str | None = None,
+    earlier: Sequence[RunData] = (),
+    labels: Mapping[str, RunLabel] | None = None,
+) -> list[Comparison]:
+    """Compare the metrics of each pair of runs; `labels` are those of a larger view."""
+    labels = labels or run_labels(run for pair in pairs for run in pair)
+    spreads = spreads_of_pairs(pairs, earlier)
+    runs = {run.run_id: run for pair in pairs for run in pair}
+    sides = {
+        key: replace(side_of(run, labels[key].text), spreads=spreads[key], start_seconds=seconds_per_start(run))
+        for key, run in runs.items()
+    }
+    # a run that never started has no settings of its machine that could differ
+    absent = [[run for run in pair if run.status == "missing"] for pair in pairs]
+    found = compare(
+        [
+            (sides[a.run_id], sides[b.run_id], () if never else unequal_settings(a, b, varying))
+            for (a, b), never in zip(pairs, absent, strict=True)
+        ],
+        margin=margin,
+        with_doubtful=with_doubtful,
+    )
+    return [
+        replace(one, not_started=tuple(labels[run.run_id].text for run in never))
+        for one, never in zip(found, absent, strict=True)
+    ]
+
+
+def seconds_per_start(run: RunData) -> float | None:
+    """Return how long one start of a run's engine was measured, the start itself included; None if unknown."""
+    ended_s = run.state.get("ended_s")
+    if run.started_s is None or not isinstance(ended_s, (int, float)):
+        return None
+    starts = len({row.start_id for row in run.point_rows})
+    return (ended_s - run.started_s) / max(starts, 1)

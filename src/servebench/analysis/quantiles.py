@@ -72,18 +72,15 @@ def _log_front(a: float, b: float, x: float) -> float:
 
 def _fraction(a: float, b: float, x: float) -> float:
     """Return the continued fraction of the incomplete beta function, by the method of Lentz (DLMF 8.17.22)."""
-
-    def bounded(value: float) -> float:
-        return value if abs(value) > TINY else TINY
-
-    upper, lower = 1.0, 1 / bounded(1 - (a + b) * x / (a + 1))
+    upper, lower = 1.0, 1 / ((1 - (a + b) * x / (a + 1)) or TINY)
     found = lower
     for m in range(1, 100_000):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):
-            lower = 1 / bounded(1 + term * lower)
-            upper = bounded(1 + term / upper)
+            # one more than a number is never as near to 0 as TINY, but may be 0
+            lower = 1 / ((1 + term * lower) or TINY)
+            upper = (1 + term / upper) or TINY
             found *= upper * lower
         if abs(upper * lower - 1) < PRECISION:
             break

@@ -65,43 +65,37 @@ STRETCH_SLOWER = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A factor: its column and unit, what it is called, and what is said of the slow requests, with both medians. `sign` is -1
-    where less makes a request slow."""
+    """A factor: its column, and its title with the unit. `sign` is -1 where less makes a request slow."""
 
     column: str
     title: str
-    words: str
     sign: int = 1
     metrics: Sequence[Metric] = ("TTFT", "E2E")
 
 
 KINDS = (
-    Kind(column="server_queue_ms", title="queue, ms", words="wait {} ms in the engine's queue instead of {}"),
-    Kind(column="prompt_tokens", title="prompt, tokens", words="have prompts of {} tokens instead of {}"),
+    Kind(column="server_queue_ms", title="queue, ms"),
+    Kind(column="prompt_tokens", title="prompt, tokens"),
     Kind(
         column="cached_tokens",
         title="cached tokens",
-        words="find {} tokens in the prefix cache instead of {}",
         sign=-1,
     ),
     Kind(
         column="output_tokens",
         title="answer, tokens",
-        words="have answers of {} tokens instead of {}",
         metrics=("E2E",),
     ),
-    Kind(column="preemptions_per_s", title="preemptions/s", words="see {} preemptions/s in the engine instead of {}"),
+    Kind(column="preemptions_per_s", title="preemptions/s"),
     Kind(
         column="prefilling",
         title="others without a token",
-        words="are sent when {} other requests have no token yet instead of {}",
     ),
     Kind(
         column="prefill_tokens",
         title="their prompt tokens",
-        words="are sent when others have {} prompt tokens to compute instead of {}",
     ),
-    Kind(column="in_flight", title="others in flight", words="are sent when {} others are in flight instead of {}"),
+    Kind(column="in_flight", title="others in flight"),
 )
 
 

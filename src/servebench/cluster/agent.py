@@ -7,34 +7,31 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from servebench.analysis.tuning.results import good_share
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
 from servebench.config import Job
-from servebench.contracts.cluster import RunOrder, RunPart, RunReply
+from servebench.contracts.cluster import RunOrder, RunReply
 from servebench.contracts.events import ErrorSaid, Events
 from servebench.contracts.notices import Resource, ResourceAwaited
-from servebench.contracts.point_id import PointId
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.engine.supervisor.ports import free_port, port_problem
 from servebench.registry.registry import Registry, registry
 from servebench.report.listeners import listeners
+from servebench.run.here import LocalExecutor
 from servebench.run.jobs import planned_job
 from servebench.run.preflight import check_jobs
-from servebench.run.prior import prior_progress, without_void
+from servebench.run.prior import prior_progress, stored_points
 from servebench.run.recovery import recover_run
-from servebench.run.session import Turn
-from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
-from servebench.run.turns import execute_in_order
+from servebench.run.task import RunContext, RunTask, job_of_turn, measured_floor, shared_prompts
+from servebench.run.turns import FixedOrder, follow, turns_in_order
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun
@@ -108,7 +105,7 @@ def refusal(
     if state.ticket != order.ticket:
         return f"the command that ordered {order.run} has ended, and a later command has ordered it again"
     run = folder.run(order.run)
-    if order.part is None and run.state.exists() and read_run(run).status == "finished":
+    if (not order.turns or order.turns[-1].last) and run.state.exists() and read_run(run).status == "finished":
         return f"{order.run} is already finished"
     # a job that its scheduler restarts may start before the death of its first process can be seen
     deadline = now() + SILENT_S
@@ -152,18 +149,11 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 facts["place"] = _place(leases.names)
                 return port
 
-            keeper = EnginePool(known, events, cache_folder(), port_of)
-            prompts = shared_prompts(folder, state) if order.part is None else folder.prompts
+            pool = EnginePool(known, events, cache_folder(), port_of)
+            prompts = shared_prompts(folder, state)
             floor = measured_floor([job], known, events)
-            context = RunContext(folder, state.words, events, keeper, known, machine, floor, facts, prompts)
-            task = RunTask(order.run, job, prior_progress(folder.run(order.run)), part=order.part)
-            try:
-                outcome = (
-                    _execute_whole(context, task) if task.part is None else _execute_part(context, task, task.part)
-                )
-            finally:
-                keeper.stop()
-                keeper.clean_logs()
+            context = RunContext(folder, state.words, events, pool, known, machine, floor, facts, prompts)
+            outcome = _execute_turns(context, RunTask(order.run, job, prior_progress(folder.run(order.run))), order)
         except (KeyboardInterrupt, ServebenchError) as problem:
             outcome = _early_end(folder, order, problem, started_s)
             events(ErrorSaid(outcome.error or ""))
@@ -172,49 +162,25 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
     return outcome, place
 
 
-def _execute_whole(context: RunContext, task: RunTask) -> RunOutcome:
-    """Execute a run with all its turns, and return its outcome."""
-    ended: list[RunOutcome] = []
-    execute_in_order(
-        [task],
-        lambda turn, following, label: run_task(context, turn, following, label),
-        lambda _, one: ended.append(one),
-    )
-    return ended[0]
-
-
-def _execute_part(context: RunContext, task: RunTask, part: RunPart) -> RunOutcome:
-    """Execute a part of a run in one start of its engine, and return the outcome of what was executed last."""
-    if not part.points:
-        return run_task(context, replace(task, turn=Turn(range(0), first=False, last=True)), None)
-    progress, left = task.earlier, list(part.points)
-    while left:
-        repeat, level = left.pop(0)
-        turn = Turn(
-            range(repeat, repeat + 1),
-            first=not progress.points,
-            last=False,
-            start=part.start,
-            levels=frozenset({level}),
-        )
-        now = replace(task, earlier=without_void(progress, turn), turn=turn)
-        outcome = run_task(context, now, task.job.settings if left else None)
-        if outcome.status != "finished":
-            break
-        progress = progress.after(outcome)
-        point = progress.points.get(PointId(level, repeat))
-        if part.enough is not None and point is not None and good_share(point.row) >= part.enough:
-            left = [one for one in left if one[0] != repeat]
-    return outcome
+def _execute_turns(context: RunContext, task: RunTask, order: RunOrder) -> RunOutcome:
+    """Execute the turns of an order, and return the outcome of the last one."""
+    policy = FixedOrder([task], order.turns or turns_in_order([task]), lambda *_: None)
+    executor = LocalExecutor(lambda: context)
+    try:
+        follow(policy, executor)
+    finally:
+        executor.close()
+    if policy.latest is not None:
+        return policy.latest
+    # a job before this one measured all of it
+    points = tuple(stored_points(context.folder.run(task.name)))
+    return RunOutcome(run_id=f"{context.folder.name}/{task.name}", status="finished", points=points)
 
 
 def _job_of(order: RunOrder, known: Registry) -> Job:
     """Return the job of an order, with secrets from the environment. Raises ConfigError."""
     job = planned_job(PlannedRun(name=order.run, overrides=order.overrides, config=order.config), known)
-    if order.part is None or order.part.ready_timeout_s is None:
-        return job
-    engine = replace(job.settings.engine, ready_timeout_s=order.part.ready_timeout_s)
-    return replace(job, settings=replace(job.settings, engine=engine))
+    return job_of_turn(job, order.turns[0], known) if order.turns else job
 
 
 def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any], events: Events) -> None:

@@ -4,9 +4,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
@@ -15,16 +15,20 @@ from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySe
 from servebench.contracts.events import ErrorSaid, Events, JobsLeft, RunCollected
 from servebench.contracts.notices import JobChanged, JobEnded, JobLost, JobsStopping, JobStage
 from servebench.contracts.results import Point, RunOutcome, RunStatus
+from servebench.contracts.turns import Turn
+from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
-from servebench.run.task import RunTask
+from servebench.run.task import RunContext, RunTask, job_of_turn, needs_engine, run_task
+from servebench.run.turns import Policy
 from servebench.store.layout import JOBS, StudyFolder
 from servebench.store.manifest import adopt_manifest
 from servebench.store.prompts import adopt_prompts
 from servebench.store.state import StudyState, read_run
+from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
-from servebench.util.redaction import redact_text
+from servebench.util.redaction import redact_text, remember_config
 
 POLL_S = 0.5
 STOPPING_S = 90.0
@@ -58,9 +62,24 @@ def open_cluster(settings: ClusterSettings, folder: StudyFolder, ticket: str) ->
     return SubmititCluster(settings, Path(settings.submitit_folder or folder.path / JOBS) / ticket, execute_order)
 
 
+class _Work(NamedTuple):
+    """What a job executes."""
+
+    task: RunTask
+    turns: Sequence[Turn]
+
+
+def by_run(turns: Sequence[Turn]) -> dict[str, list[Turn]]:
+    """Return turns by the name of their run."""
+    found: dict[str, list[Turn]] = {}
+    for turn in turns:
+        found.setdefault(turn.run, []).append(turn)
+    return found
+
+
 @dataclass(kw_only=True)
 class Dispatcher:
-    """The runs of a study on a cluster: which wait, which are jobs, and what to do when a job ends."""
+    """Executes turns on a cluster: those of one run are one job, and the jobs of several runs run at once."""
 
     folder: StudyFolder
     state: StudyState
@@ -68,31 +87,35 @@ class Dispatcher:
     events: Events
     registry: Registry
     cluster: Cluster
-    on_end: Callable[[str, RunOutcome], None]
-    """Called for each run that has ended, after everything is on disk."""
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    waiting: deque[RunTask] = field(default_factory=deque, init=False)
-    jobs: dict[str, RunTask] = field(default_factory=dict, init=False)
+    waiting: deque[_Work] = field(default_factory=deque, init=False)
+    jobs: dict[str, _Work] = field(default_factory=dict, init=False)
     running: set[str] = field(default_factory=set, init=False)
     """Jobs that a machine executes."""
     losses: Counter[str] = field(default_factory=Counter, init=False)
     """How often the job of a run was lost, by the run's name."""
     interrupted: bool = field(default=False, init=False)
+    _policy: Policy = field(init=False)
 
-    def run(self, tasks: Sequence[RunTask]) -> None:
-        """Execute all tasks. Returns when each has ended, or after Ctrl-C when all jobs have stopped.
+    def close(self) -> None:
+        """Disconnect from the cluster."""
+        self.cluster.close()
+
+    def execute(self, turns: Sequence[Turn], policy: Policy) -> bool:
+        """Execute turns. Returns when all jobs have ended, or after Ctrl-C when they have stopped, and whether it was that.
 
         Raises PreflightError when the cluster rejects an order.
         """
-        try:
-            self.execute(tasks)
-        finally:
-            self.cluster.close()
-
-    def execute(self, tasks: Sequence[RunTask]) -> None:
-        """Do the same, and stay connected to the cluster. No two tasks may be of one run."""
-        self.waiting = deque(tasks)
+        self._policy = policy
+        for name, own in by_run(turns).items():
+            task = policy.task(name)
+            task = replace(task, job=job_of_turn(task.job, own[0], self.registry))
+            remember_config(task.job.resolved)
+            if any(needs_engine(task.job, turn) for turn in own):
+                self.waiting.append(_Work(task, own))
+            else:
+                policy.add(own, self._end_here(task, own[-1]))
         self.losses.clear()
         with heartbeat(self.folder.path):
             try:
@@ -111,46 +134,56 @@ class Dispatcher:
                 # machines with other keys have signed those that they sized; a damaged one is reported where it is used
                 with suppress(StoreError):
                     adopt_prompts(self.folder.prompts)
+        return self.interrupted
+
+    def _end_here(self, task: RunTask, turn: Turn) -> RunOutcome:
+        """End a run that has nothing left to measure: that needs no engine, and no job."""
+        pool = EnginePool(self.registry, self.events, cache_folder())
+        words, machine = self.state.words, {"gpus": ()}
+        return run_task(RunContext(self.folder, words, self.events, pool, self.registry, machine), task, turn, None)
 
     def _submit(self) -> None:
-        tasks = [self.waiting.popleft() for _ in range(min(self.cluster.room(), len(self.waiting)))]
-        if not tasks:
+        due = [self.waiting.popleft() for _ in range(min(self.cluster.room(), len(self.waiting)))]
+        if not due:
             return
-        orders = [order_for(self.folder, self.state, task, self.settings, self.registry) for task in tasks]
-        for task, job in zip(tasks, self.cluster.submit(orders), strict=True):
-            self.jobs[job] = task
-            self.events(JobChanged(task.name, JobStage.SUBMITTED, job))
+        orders = [
+            order_for(self.folder, self.state, *work, settings=self.settings, registry=self.registry) for work in due
+        ]
+        for work, job in zip(due, self.cluster.submit(orders), strict=True):
+            self.jobs[job] = work
+            self.events(JobChanged(work.task.name, JobStage.SUBMITTED, job))
 
     def _poll(self) -> None:
         for job in list(self.jobs):
             if job not in self.running and (machine := self.cluster.running_on(job)) is not None:
                 self.running.add(job)
-                self.events(JobChanged(self.jobs[job].name, JobStage.RUNNING, machine))
+                self.events(JobChanged(self.jobs[job].task.name, JobStage.RUNNING, machine))
             end = self.cluster.poll(job)
             if end is not None:
                 self.running.discard(job)
                 self._handle_end(self.jobs.pop(job), end)
         self.events(JobsLeft(len(self.running), len(self.waiting) + len(self.jobs)))
 
-    def _handle_end(self, task: RunTask, end: JobEnd) -> None:
+    def _handle_end(self, work: _Work, end: JobEnd) -> None:
+        task = work.task
         fault = None if end.reply is None else reply_fault(end.reply, f"{self.folder.name}/{task.name}")
         if fault is not None:
-            self._give_up(task, fault)
+            self._give_up(work, fault)
             return
         if end.reply is not None and end.reply.outcome is not None:
             try:
-                self._collect(task, end.reply, end.reply.outcome)
+                self._collect(work, end.reply, end.reply.outcome)
             except ServebenchError as error:
-                self._give_up(task, str(error))
+                self._give_up(work, str(error))
             return
         self.losses[task.name] += end.lost is not None
         if end.lost is not None and not self.interrupted and self.losses[task.name] <= self.settings.retries:
             self.events(JobLost(task.name, end.lost))
             self._await_silence(task)
-            self.waiting.append(task)
+            self.waiting.append(work)
             return
         reason = end.lost or (end.reply.refused if end.reply is not None else None) or "the job sent no reply"
-        self._give_up(task, "the job was cancelled; only its files on disk are left" if self.interrupted else reason)
+        self._give_up(work, "the job was cancelled; only its files on disk are left" if self.interrupted else reason)
 
     def _await_silence(self, task: RunTask) -> None:
         """Wait until nothing writes into the run's folder: a machine that cannot be reached may still be measuring."""
@@ -158,26 +191,27 @@ class Dispatcher:
         while active_process(self.folder.run(task.name).path) is not None and self.now() < deadline:
             self.sleep(POLL_S)
 
-    def _collect(self, task: RunTask, reply: RunReply, outcome: RunOutcome) -> None:
+    def _collect(self, work: _Work, reply: RunReply, outcome: RunOutcome) -> None:
+        task = work.task
         if reply.files is not None:
             unpack_run(reply.files, self.folder.create_run(task.name).path)
         adopt_manifest(self.folder.run(task.name).manifest, task.job.resolved)
         keep_prompt_files(self.folder, reply.prompts)
         self.events(JobEnded(task.name, outcome.status, str(reply.place.get("host"))))
         error = None if outcome.error is None else redact_text(outcome.error)
-        self._report_end(task, outcome, error)
+        self._report_end(work, outcome, error)
 
-    def _give_up(self, task: RunTask, reason: str) -> None:
+    def _give_up(self, work: _Work, reason: str) -> None:
         """Recover what is on disk and mark the run as interrupted."""
         error = f"{reason}; 'servebench resume {self.folder.name}' continues the run"
-        self._report_end(task, lost_outcome(self.folder, task, error), error)
+        self._report_end(work, lost_outcome(self.folder, work.task, error), error)
 
-    def _report_end(self, task: RunTask, outcome: RunOutcome, error: str | None) -> None:
-        if task.part is None or outcome.status != "finished":
-            self.events(RunCollected(outcome, task.job.title))
+    def _report_end(self, work: _Work, outcome: RunOutcome, error: str | None) -> None:
+        if work.turns[-1].last or outcome.status != "finished":
+            self.events(RunCollected(outcome, work.task.job.title))
         if error is not None:
-            self.events(ErrorSaid(error, run=task.name))
-        self.on_end(task.name, outcome)
+            self.events(ErrorSaid(error, run=work.task.name))
+        self._policy.add(work.turns, outcome)
 
     def _stop(self) -> None:
         """After Ctrl-C: running jobs store what they have; waiting runs do not start."""
@@ -188,6 +222,14 @@ class Dispatcher:
         while self.jobs and self.now() < deadline:
             self._poll()
             self.sleep(POLL_S)
+
+
+def open_dispatcher(
+    folder: StudyFolder, state: StudyState, settings: ClusterSettings, events: Events, registry: Registry
+) -> Dispatcher:
+    """Return what executes the turns of a study on the cluster of these settings. Raises PreflightError."""
+    cluster = open_cluster(settings, folder, state.ticket)
+    return Dispatcher(folder=folder, state=state, settings=settings, events=events, registry=registry, cluster=cluster)
 
 
 def reply_fault(reply: object, run_id: str) -> str | None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from servebench.cluster.heartbeat import FILE
@@ -14,6 +14,7 @@ from servebench.config import Job
 from servebench.contracts.cluster import ClusterSettings, RaySettings, RunOrder
 from servebench.contracts.engine import Launcher
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.turns import Turn
 from servebench.registry.registry import Registry
 from servebench.run.task import RunTask
 from servebench.store.files import replacing, writing
@@ -29,9 +30,15 @@ RECEIVED_BYTES_MAX, RECEIVED_FILES_MAX = 16 << 30, 100_000
 
 
 def order_for(
-    folder: StudyFolder, state: StudyState, task: RunTask, settings: ClusterSettings, registry: Registry
+    folder: StudyFolder,
+    state: StudyState,
+    task: RunTask,
+    turns: Sequence[Turn],
+    *,
+    settings: ClusterSettings,
+    registry: Registry,
 ) -> RunOrder:
-    """Return the order for a run, with the variables and files that its machine may lack. Raises OSError."""
+    """Return the order for turns of a run, with the variables and files that its machine may lack. Raises OSError."""
     job = task.job
     return RunOrder(
         study=str(folder.path),
@@ -46,7 +53,7 @@ def order_for(
         visible_gpus=os.environ.get(GPUS_VARIABLE),
         environ=named_variables(job, os.environ),
         files=study_files(folder, task.name) if isinstance(settings, RaySettings) else {},
-        part=task.part,
+        turns=tuple(turns),
     )
 
 

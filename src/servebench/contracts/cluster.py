@@ -8,6 +8,7 @@ from annotated_types import Ge
 
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import CountOrZero, PositiveInt, StrictSettings
+from servebench.contracts.turns import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,21 +88,8 @@ LAUNCHERS: Mapping[str, type[ClusterSettings]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPart:
-    """A part of a run: some of its points in one start of the engine, as (repeat, level); without points, the questions of
-    `quality`. `ready_timeout_s` replaces that of the engine. `enough` is the share of good requests from which on the
-    other levels of a repeat are not measured (null: all are).
-    """
-
-    start: int
-    points: tuple[tuple[int, str], ...]
-    ready_timeout_s: float | None = None
-    enough: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunOrder:
-    """An order to execute one run of a stored study on some machine, or with `part` a part of one.
+    """An order to execute `turns` of one run of a stored study on some machine; without any, the whole run.
 
     `overrides` and `config` are those of its job, without secrets as in a plan: what its sender has checked, and not what
     lies in the study's folder by then. `ticket` identifies the command that gave the order: orders of earlier commands are
@@ -123,7 +111,7 @@ class RunOrder:
     visible_gpus: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
-    part: RunPart | None = None
+    turns: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -246,7 +246,6 @@ def _unknown_lines(scan: answer.AnswerScan) -> str:
 
 
 def _ending(scan: answer.AnswerScan, asked_output_tokens: int | None) -> tuple[Outcome, str | None]:
-    """Return the outcome of a complete message without an error."""
     events = len(scan.event_ns)
     if not scan.said_end:
         content = f"{events} content event{'' if events == 1 else 's'}"

@@ -210,7 +210,6 @@ def _latencies(ok: pd.DataFrame, dialect: ToolDefinition) -> dict[str, Floats]:
 
 
 def _becauses(dialect: ToolDefinition) -> dict[str, str]:
-    """Return what a tool defines otherwise, by metric."""
     connect = "starts before the connection is open" if dialect.starts == "connect" else ""
     stream = "stops at the end of the stream, not at the last content" if dialect.stops == "stream" else ""
     asked = "counts the tokens asked for, not those that came" if dialect.tokens == "asked" else ""

@@ -311,7 +311,6 @@ def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Windo
 
 
 def _inside(stamps: Ints, window: Window) -> NDArray[np.bool_]:
-    """Return which events lie inside the window and in no part that is left out."""
     return (stamps > window.start_ns) & (stamps <= window.end_ns) & outside(stamps, window.left_out)
 
 
@@ -330,7 +329,6 @@ def _event_weights(record: Record) -> Floats | None:
 
 
 def _percentiles(name: str, values: Floats) -> dict[str, float]:
-    """Return the percentiles of a latency that have a column."""
     if not values.size:
         return {}
     known = [found for found in map(re.compile(rf"{name}_p(\d+)").fullmatch, POINT_COLUMNS) if found]

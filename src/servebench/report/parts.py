@@ -17,6 +17,17 @@ PART_WORDS = {
     FIRST: "before the first token",
     REST: "after the first token",
 }
+FACTOR_WORDS = {
+    "server_queue_ms": "wait {} ms in the engine's queue instead of {}",
+    "prompt_tokens": "have prompts of {} tokens instead of {}",
+    "cached_tokens": "find {} tokens in the prefix cache instead of {}",
+    "output_tokens": "have answers of {} tokens instead of {}",
+    "preemptions_per_s": "see {} preemptions/s in the engine instead of {}",
+    "prefilling": "are sent when {} other requests have no token yet instead of {}",
+    "prefill_tokens": "are sent when others have {} prompt tokens to compute instead of {}",
+    "in_flight": "are sent when {} others are in flight instead of {}",
+}
+"""What is said of the slow requests by the column of a factor, with its medians in them and in the rest."""
 FACTORS_NOTE = (
     "More often: the share of pairs of a slow request and another one in which the slow one has more of it (of cached tokens: "
     "less). P-values allow for their number and for requests that share the engine."
@@ -98,7 +109,7 @@ def tail_lines(tails: Sequence[SlowTail]) -> list[str]:
 def tail_line(one: SlowTail) -> str:
     """Return in a sentence or two what the slowest requests of a level have in common."""
     times = f"{one.metric} {number(one.slow_ms)} ms, the others {number(one.rest_ms)} ms"
-    common = [f.kind.words.format(number(f.slow), number(f.rest)) for f in one.common]
+    common = [FACTOR_WORDS[f.kind.column].format(number(f.slow), number(f.rest)) for f in one.common]
     together = [_stretch_words(one, one.stretch)] if one.stretch is not None and one.stretch.found else []
     extra = (
         [f"{min(1.0, one.extra[1]):.0%} of the difference is {PART_WORDS.get(one.extra[0], one.extra[0])}"]

@@ -114,7 +114,6 @@ def _watch(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency:
 def _ask_and_grade(
     request: RunRequest, lease: EngineLease, scorer: Scorer, path: Path, concurrency: int
 ) -> list[Judged]:
-    """Ask a scorer's questions at one concurrency, and grade the answers, those of an earlier attempt included."""
     quality = scorer.settings
     count = sys.maxsize if quality.items == "all" else quality.items
     items = scorer.items(path, count, quality.seed)

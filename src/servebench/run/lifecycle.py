@@ -69,8 +69,9 @@ def execute_run(request: RunRequest) -> RunResult:
         _measure_levels(request, levels, progress)
         if (error := no_success_error(progress.points, settings)) is not None:
             raise error
-        if turn.last:
+        if turn.last or turn.quality is not None:
             _grade(request, progress)
+        if turn.last:
             ending = ending_of_points(progress.points)
     except (KeyboardInterrupt, ServebenchError) as error:
         attached = not request.registry.launcher(settings.launch.name).local

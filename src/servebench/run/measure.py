@@ -91,7 +91,6 @@ def mean_answer_s(records: Sequence[Record]) -> float | None:
 
 
 def _evidence(session: RunSession, level: Level, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
-    """Return what a point is built from, so far without its records."""
     return PointEvidence(
         settings=session.settings,
         level=level,
@@ -204,7 +203,6 @@ def _facts(
     warmup: bool,
     cache_state: str,
 ) -> PhaseFacts:
-    """Return the facts of a phase that sends these prompts and, to keep its level, these fillers."""
     sent = (*prompts.requests, *fillers)
     api = session.settings.workload.api
     return PhaseFacts(
@@ -282,7 +280,6 @@ def _run_phase(
 def _plan(
     session: RunSession, level: Level, requests: Sequence[Request], facts: PhaseFacts, answer_s: float | None
 ) -> PointPlan:
-    """Return what the load of a phase sends, and how."""
     load, seed = session.settings.load, session.settings.workload.seed
     planned = planned_requests(session.lease.engine, session.lease.running, session.settings, requests, facts.trace)
     if not facts.warmup:
@@ -312,7 +309,6 @@ def looks_at(session: RunSession, level: Level, sampler: Sampler) -> Looks | Non
 
 
 def _end_reason(level: Level, report: PhaseReport) -> EndReason | None:
-    """Return why a point ended that no look has ended; None if it was stopped."""
     if report.stopped is not None:
         return None
     used_up = report.sent >= report.planned and not level.open_loop

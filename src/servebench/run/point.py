@@ -58,7 +58,6 @@ def planned_count(level: Level, report: PhaseReport) -> int:
 
 
 def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift]]:
-    """Return the row of what the load client measured, with the intervals of its headline numbers, and what changed in it."""
     level, report, facts = evidence.level, evidence.report, evidence.facts
     summary = partial(
         summarize,

@@ -11,13 +11,11 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.precision import may_be_replaced
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import plan_levels
-from servebench.run.session import Turn
 from servebench.store.layout import RunFolder
 from servebench.store.state import read_run
 from servebench.store.tables import read_records, read_rows
-
-STORED_DOUBT = Doubt(code="", message="shown when the point was measured", remedy="see the output of that command")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +77,14 @@ def must_repeat(point: Point, status: str, *, better: bool = False) -> bool:
 
 
 def stored_points(folder: RunFolder) -> list[Point]:
-    """Return the stored points of a run. Only the codes of their warnings are known. Raises StoreError."""
+    """Return the stored points of a run. Of their warnings only the codes are stored; the figures of each are not. Raises
+    StoreError."""
     return [
-        Point(
-            row=row, doubts=tuple(replace(STORED_DOUBT, code=code, void=row.verdict == "void") for code in row.doubts)
-        )
+        Point(row=row, doubts=tuple(_stored_warning(code, void=row.verdict == "void") for code in row.doubts))
         for row in read_rows(folder)
     ]
+
+
+def _stored_warning(code: str, *, void: bool) -> Doubt:
+    found = type_of(code)
+    return found.issue(found.meaning, void=void)

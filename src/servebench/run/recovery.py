@@ -153,7 +153,6 @@ def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
 
 
 def _phase_facts(folder: RunFolder) -> dict[str, PhaseFacts]:
-    """Return what was stored at the start of each measured phase whose spool is left, by point."""
     found = {}
     for spool in folder.spools():
         with contextlib.suppress(StoreError):
@@ -190,7 +189,6 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
 
 
 def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
-    """Return the levels of a run: those of its load, or those that its search reached."""
     load = job.settings.load
     if load.search is None:
         listed = plan_levels(load, job.settings.workload.seed, job.settings.study.listed_starts)
@@ -262,7 +260,6 @@ def _point(
 
 
 def _end_warnings(level: Level, records: Sequence[Record]) -> list[Doubt]:
-    """Return the warning about how the point ended; none when all its requests had ended."""
     done = sum(record.outcome != "cancelled" for record in records)
     last = max(records, key=lambda record: record.ended_ns)
     if last.outcome in BROKEN:
@@ -277,7 +274,6 @@ def _end_warnings(level: Level, records: Sequence[Record]) -> list[Doubt]:
 
 
 def _mark_interrupted(folder: RunFolder) -> None:
-    """Mark a run as interrupted whose state says that it is running. Raises StoreError."""
     if folder.state.exists():
         run = read_run(folder)
         if run.status == "running":

@@ -12,6 +12,7 @@ from servebench.contracts.request import Tokenizer
 from servebench.contracts.results import Point
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Subject
+from servebench.contracts.turns import Turn
 from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.ray.nodes import ray_nodes
@@ -25,26 +26,6 @@ from servebench.store.layout import RunFolder
 from servebench.store.tables import RecordWriter
 from servebench.telemetry.sampler import Telemetry
 from servebench.util.clock import utc_time
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A part of a run: the points of some `repeats`, or all points (null), at some `levels`, or at all (null).
-
-    `first` and `last`: whether the run starts and ends with it. Turns with different `start` numbers never share a start of
-    an engine; with null they may.
-    """
-
-    repeats: range | None = None
-    first: bool = True
-    last: bool = True
-    start: int | None = None
-    levels: frozenset[str] | None = None
-
-    def includes(self, point: PointId) -> bool:
-        """Return whether a point belongs to the turn."""
-        of_levels = self.levels is None or point.level in self.levels
-        return of_levels and (self.repeats is None or (point.repeat or 0) in self.repeats)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,6 @@ class SimulatedLoad:
 
 
 def _job(plan: PointPlan) -> PhaseJob:
-    """Return the worker's job. Requests are bodies without HTTP headers."""
     requests = [
         WireRequest(*[*facts, 0, one.body]) for facts, one in zip(request_facts(plan), plan.requests, strict=True)
     ]
@@ -346,7 +345,6 @@ class _Client:
 
 
 def _outcome(end: _End, *, streamed: bool) -> dict[str, Any]:
-    """Return the columns that say how a request ended."""
     rejection = end.rejection
     if rejection is not None:
         error = f"HTTP {rejection.status}: {rejection.message}"

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from servebench import __version__
-from servebench.config import Job
-from servebench.contracts.cluster import RunPart
+from servebench.config import Job, settings_from_dict
 from servebench.contracts.engine import StopReport
 from servebench.contracts.events import Activity, Doing, Events, RunFinished, TurnStarted
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.notices import LeftBehind, ScorerLeftOut, StepFailed, StudyStep
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.turns import Turn
 from servebench.engine.pool import EnginePool
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
@@ -23,9 +23,10 @@ from servebench.run.lifecycle import RunResult, execute_run
 from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.run.prior import PriorProgress
 from servebench.run.scorers import select_scorers
-from servebench.run.session import RunRequest, Turn
+from servebench.run.session import RunRequest
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import build_manifest, read_manifest, write_manifest
+from servebench.store.sealed import TUNE_WORD
 from servebench.store.state import RunState, StudyState, write_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, LoadError, StoreError
@@ -36,6 +37,8 @@ OF_ENGINE = (
     *("cold_start", "warm_restart", "stop", "telemetry"),
 )
 """The facts in a manifest that come from the engine and its telemetry."""
+OF_MACHINE = ("machine", "packages", "git", "place", "self_check")
+"""The facts in a manifest that come from the machine on which the run was measured."""
 BETWEEN_TURNS = "the other repeats of this run follow in turns with those of other runs"
 
 
@@ -46,9 +49,6 @@ class RunTask:
     name: str
     job: Job
     earlier: PriorProgress = field(default_factory=PriorProgress)
-    turn: Turn = field(default_factory=Turn)
-    part: RunPart | None = None
-    """What another machine executes of it; null for the whole run."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ class RunContext:
     events: Events
     pool: EnginePool
     registry: Registry
-    machine: dict[str, Any]
-    floor: ClientFloor | None
-    facts: dict[str, Any]
+    machine: Mapping[str, Any]
+    floor: ClientFloor | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
     prompts: Path | None = None
     """Where the runs keep the prompts that they share; null if there is one run."""
 
 
 def shared_prompts(folder: StudyFolder, state: StudyState) -> Path | None:
-    """Return where the runs of a study keep the prompts that they share; null if there is one run."""
-    return folder.prompts if len(state.runs) > 1 else None
+    """Return where the runs of a study keep the prompts that they share; null if there is one run. A tune gets more runs."""
+    return folder.prompts if len(state.runs) > 1 or state.words[:1] == (TUNE_WORD,) else None
 
 
 def in_real_time(job: Job, registry: Registry) -> bool:
@@ -93,18 +93,34 @@ def measured_floor(jobs: Sequence[Job], registry: Registry, events: Events) -> C
         return None
 
 
-def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | None, label: str = "") -> RunOutcome:
+def job_of_turn(job: Job, turn: Turn, registry: Registry) -> Job:
+    """Return the job of a run as a turn of it wants it. Raises ConfigError."""
+    if turn.quality is not None:
+        config = {**job.resolved, "quality": dict(turn.quality)}
+        job = replace(job, settings=settings_from_dict(config, registry), resolved=config)
+    if turn.ready_timeout_s is not None:
+        engine = replace(job.settings.engine, ready_timeout_s=turn.ready_timeout_s)
+        job = replace(job, settings=replace(job.settings, engine=engine))
+    return job
+
+
+def needs_engine(job: Job, turn: Turn) -> bool:
+    """Return whether a turn may start an engine."""
+    return turn.measures or job.settings.quality.name != "none"
+
+
+def run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: RunSettings | None) -> RunOutcome:
     """Execute a run, or a turn of it, and store it.
 
     `next_settings` are those of the run that follows: if it needs the same engine, the engine keeps running.
     """
-    outcome = _run_task(context, task, next_settings, label)
+    outcome = _run_task(context, task, turn, next_settings)
     # last, because a log may be long and a user impatient
     context.pool.clean_logs()
     return outcome
 
 
-def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | None, label: str) -> RunOutcome:
+def _run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: RunSettings | None) -> RunOutcome:
     job, events = task.job, context.events
     remember_config(job.resolved)
     title = job.title
@@ -112,13 +128,15 @@ def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | N
     state = RunState(run_id=f"{context.folder.name}/{task.name}", title=title, overrides=job.overrides)
     write_run(folder, state)
     before = _stored_facts(folder)
+    # what was measured may be from another machine
+    kept = {} if needs_engine(job, turn) else {name: before[name] for name in OF_MACHINE if name in before}
     # a run that is killed has its config and machine on disk, too
-    _write_manifest(context, job, folder, {**starting_facts(state), "ledger": before.get("ledger") or []})
-    events(TurnStarted(task.name, label + title))
+    _write_manifest(context, job, folder, {**starting_facts(state), "ledger": before.get("ledger") or []}, kept)
+    events(TurnStarted(task.name, turn.label + title))
     scorers = select_scorers(job.settings, context.registry, cache_folder())
     for reason in scorers.left_out:
         events(ScorerLeftOut(reason))
-    floor = context.floor if job.settings.load.self_check != "never" else None
+    floor = context.floor if job.settings.load.self_check != "never" and not kept else None
     result = execute_run(
         RunRequest(
             job=job,
@@ -131,7 +149,7 @@ def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | N
             attempts=task.earlier.attempts,
             gpus=tuple(str(gpu["name"]) for gpu in context.machine["gpus"]),
             quality=scorers,
-            turn=task.turn,
+            turn=turn,
             floor=floor,
             prompts=context.prompts,
         )
@@ -146,14 +164,15 @@ def _run_task(context: RunContext, task: RunTask, next_settings: RunSettings | N
         **({"self_check": asdict(floor)} if floor is not None else {}),
         **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
     }
-    _write_manifest(context, job, folder, facts)
-    if outcome.status == "finished" and not task.turn.last:
+    _write_manifest(context, job, folder, facts, kept)
+    state = replace(state, ended_s=time.time())
+    if outcome.status == "finished" and not turn.last:
         # if the study ends here, a resume continues the run
         between = replace(state, status="interrupted", error=BETWEEN_TURNS, failure=FailureKind.INTERRUPTED)
         write_run(folder, between)
         return outcome
     error = redact_text(outcome.error) if outcome.error else None
-    write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
+    write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure))
     events(RunFinished(outcome=outcome, settings=job.settings, folder=folder.path))
     return outcome
 
@@ -178,7 +197,9 @@ def _stored_facts(folder: RunFolder) -> dict[str, Any]:
     return {}
 
 
-def _write_manifest(context: RunContext, job: Job, folder: RunFolder, more: dict[str, Any]) -> None:
+def _write_manifest(
+    context: RunContext, job: Job, folder: RunFolder, more: Mapping[str, Any], kept: Mapping[str, Any]
+) -> None:
     facts = {
         "study_id": context.folder.name,
         "words": list(context.words),
@@ -187,4 +208,5 @@ def _write_manifest(context: RunContext, job: Job, folder: RunFolder, more: dict
         **context.facts,
         **more,
     }
-    write_manifest(folder.manifest, build_manifest(config=job.resolved, facts=facts, machine=context.machine))
+    manifest = build_manifest(config=job.resolved, facts=facts, machine=context.machine)
+    write_manifest(folder.manifest, {**manifest, **kept})

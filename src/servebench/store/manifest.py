@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, Literal
@@ -112,7 +113,8 @@ def capture_machine() -> dict[str, Any]:
     }
 
 
-def capture_packages() -> dict[str, str]:
+@lru_cache(maxsize=1)
+def capture_packages() -> Mapping[str, str]:
     """Return the versions of servebench, of its plugins and of the packages that it stands on."""
     # asked for by name: to read the metadata of all that is installed takes half a second before the first request
     found = {}

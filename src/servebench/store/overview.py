@@ -86,7 +86,6 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _typed(points: pd.DataFrame) -> pd.DataFrame:
-    """Return points with numbers in columns of numbers, and clean texts in the others."""
     import pandas as pd
 
     def typed(name: str, cells: pd.Series) -> pd.Series:

@@ -47,7 +47,6 @@ def _heavy(
 
 
 def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
-    """Return the log of the engine, in the folder of the run that started it; None without one."""
     name = manifest.get("engine_log")
     if not name:
         return folder.engine_log if folder.engine_log.is_file() else None
@@ -182,7 +181,6 @@ def study_paths(outputs: Path) -> list[Path]:
 
 
 def _started_s(study: Path) -> float:
-    """Return when a study was started, by its state, else by its folder."""
     started_s = None if study.is_symlink() else read_document(study / "study.json", [], "study").get("started_s")
     return float(started_s) if isinstance(started_s, (int, float)) else study.lstat().st_mtime
 
@@ -267,7 +265,6 @@ def _one_of(asked: str, word: str, paths: Sequence[Path], outputs: Path) -> Path
 
 
 def _numbered(number: int, studies: Sequence[Path]) -> Path | None:
-    """Return the run with this number in `servebench ls`."""
     for study in studies:
         names = _planned_names(study)
         if 0 < number <= len(names):
@@ -292,7 +289,6 @@ def run_paths(study: Path) -> list[Path]:
 
 
 def _every_run(study: Path) -> list[Path]:
-    """Return the folders of a study's runs, also of those that never started."""
     names = dict.fromkeys([*_planned_names(study), *(path.name for path in run_paths(study))])
     return [study / name for name in names]
 

@@ -108,7 +108,6 @@ def _values(records: Sequence[Record], name: str) -> list[Any]:
 
 
 def _merged(path: Path) -> set[str]:
-    """Return the batches that a merged table contains."""
     import pyarrow.parquet as pq
 
     if not path.exists():
@@ -120,7 +119,6 @@ def _merged(path: Path) -> set[str]:
 
 
 def _batches(folder: RunFolder) -> list[str]:
-    """Return the complete batches in the order in which they were written."""
     return sorted(path.stem.removeprefix("requests-") for path in folder.parts.glob("requests-*.parquet"))
 
 

@@ -111,7 +111,6 @@ def _step(row: Mapping[str, object], scale: int = 1) -> int:
 
 
 def _step_words(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return what a step is, for who reads the charts."""
     if any(_number(row.get("rate")) for row in rows):
         return "requests a second" + (f" x {RATE_SCALE}" if _scale(rows) != 1 else "")
     return "concurrency"
@@ -174,7 +173,6 @@ def _summary(rows: Sequence[PointRow], manifest: dict[str, Any], estimators: Est
 
 
 def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> Metrics:
-    """Return what was right, with the concurrency at which it was asked as the step."""
     return [
         (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one), stamp_ms)
         for one in graded

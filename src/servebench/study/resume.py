@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -54,20 +53,9 @@ class StoredRun:
     """Whether this resume executes the run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remaining:
-    """The runs of a study's plan in order."""
-
-    runs: tuple[StoredRun, ...]
-
-    @property
-    def to_execute(self) -> tuple[StoredRun, ...]:
-        """Return the runs that this resume executes."""
-        return tuple(run for run in self.runs if run.execute)
-
-    def skipped(self, standing: Standing) -> tuple[StoredRun, ...]:
-        """Return the runs with this standing that this resume does not execute."""
-        return tuple(run for run in self.runs if not run.execute and run.standing == standing)
+def skipped(runs: Sequence[StoredRun], standing: Standing) -> list[StoredRun]:
+    """Return the runs with this standing that this resume does not execute."""
+    return [run for run in runs if not run.execute and run.standing == standing]
 
 
 def remaining_runs(
@@ -77,10 +65,10 @@ def remaining_runs(
     *,
     retry_failed: bool,
     better: bool = False,
-) -> Remaining:
-    """Recover what was cut off, and return what is left of the study, by its plan. A damaged run does not stop the others: it is
-    skipped, or with `retry_failed` renamed and executed again. With `better`, doubtful points are left as well, to be measured
-    for longer.
+) -> list[StoredRun]:
+    """Recover what was cut off, and return the runs of the study in the order of its plan. A damaged run does not stop the
+    others: it is skipped, or with `retry_failed` renamed and executed again. With `better`, doubtful points are left as well, to
+    be measured for longer.
 
     Raises ConfigError when the study is running or a secret is unavailable, StoreError when it cannot be recovered.
     """
@@ -99,7 +87,7 @@ def remaining_runs(
             job = measured_longer(job, attempts=max(left, default=1))
         execute = standing == "unfinished" or (retry_failed and standing != "finished")
         runs.append(StoredRun(name=plan.name, job=job, standing=standing, progress=progress, execute=execute))
-    return Remaining(runs=tuple(runs))
+    return runs
 
 
 def _read_standing(
@@ -159,32 +147,36 @@ def _set_aside(folder: StudyFolder, name: str) -> None:
     print_problem(folder, f"{name} is executed again; its damaged files are kept in {kept.name}")
 
 
-def print_remaining(folder: StudyFolder, remaining: Remaining) -> None:
+def print_remaining(folder: StudyFolder, runs: Sequence[StoredRun]) -> None:
     """Print what this resume does."""
-    runs, todo = remaining.runs, remaining.to_execute
-    failed, damaged = len(remaining.skipped("failed")), len(remaining.skipped("damaged"))
+    todo = [run for run in runs if run.execute]
+    failed, damaged = len(skipped(runs, "failed")), len(skipped(runs, "damaged"))
     kept = sum(len(run.progress.points) for run in todo if run.standing != "damaged")
-    parts = [f"{len(remaining.skipped('finished'))} of {len(runs)} runs are finished"]
+    parts = [f"{len(skipped(runs, 'finished'))} of {len(runs)} runs are finished"]
     parts += [f"{damaged} cannot be read (--failed executes them again)"] if damaged else []
     parts += [f"{failed} failed (--failed executes them again)"] if failed else []
     parts += [f"{len(todo)} to do; {kept} of their points are kept"]
     sys.stderr.write(f"{folder.name}: {', '.join(parts)}\n")
 
 
-def skipped_exit_code(folder: StudyFolder, remaining: Remaining) -> int:
+def skipped_exit_code(folder: StudyFolder, runs: Sequence[StoredRun]) -> int:
     """Return the exit code of the runs that this resume leaves failed or damaged; 0 if there are none. Raises StoreError."""
-    if remaining.skipped("damaged"):
+    if skipped(runs, "damaged"):
         return FailureKind.STORE.exit_code
-    states = (read_run(folder.run(run.name)) for run in remaining.skipped("failed"))
+    states = (read_run(folder.run(run.name)) for run in skipped(runs, "failed"))
     return next((exit_code_of(state.status, state.failure) for state in states), 0)
 
 
-def _stored_standing(run: RunFolder) -> Standing:
-    """Return how a run stands, from its state alone."""
+def _stored_standing(run: RunFolder) -> tuple[Standing, RunState | None]:
+    """Return how a run stands, from its state alone, and the state of one that would fail again with its settings."""
     try:
-        return standing_of(read_run(run), whole=True) if run.state.exists() else "unfinished"
+        if not run.state.exists():
+            return "unfinished", None
+        state = read_run(run)
     except StoreError:
-        return "damaged"
+        return "damaged", None
+    mend = state.status == "failed" and remedy_of(state.failure) == "mend"
+    return standing_of(state, whole=True), state if mend else None
 
 
 def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here: bool = False) -> str | None:
@@ -204,24 +196,15 @@ def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here
 def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool = False) -> None:
     """Print, as the last line, the command that continues a study that is not whole; before it, or instead of it, the command of
     runs that would fail again with their settings."""
-    standings = {name: _stored_standing(folder.run(name)) for name in names}
-    wrong = {name: run for name in names if (run := _to_mend(folder.run(name))) is not None}
-    left = [standing for name, standing in standings.items() if name not in wrong]
-    open_runs = sum(standing != "finished" for standing in standings.values())
-    counted = f"{short_id(folder.name)}: unfinished runs: {open_runs} of {len(standings)}"
+    found = [_stored_standing(folder.run(name)) for name in names]
+    wrong = [state for _, state in found if state is not None]
+    left = [standing for standing, state in found if state is None]
+    open_runs = sum(standing != "finished" for standing, _ in found)
+    counted = f"{short_id(folder.name)}: unfinished runs: {open_runs} of {len(found)}"
     if wrong:
         # a stored command has no secrets
-        words = read_study(folder).words if len(wrong) == len(standings) else next(iter(wrong.values())).overrides
+        words = read_study(folder).words if len(wrong) == len(found) else wrong[0].overrides
         again = command_again(words)
         sys.stderr.write(f"{counted}; the same settings would fail again; mend the argument in:\n{again}\n")
     if (command := continue_command(folder, left, here=here)) is not None:
         sys.stderr.write(f"{counted}; to continue:\n{command}\n")
-
-
-def _to_mend(run: RunFolder) -> RunState | None:
-    """Return the state of a run that would fail again with its settings; None for another one."""
-    with suppress(StoreError):
-        state = read_run(run) if run.state.exists() else None
-        if state is not None and state.status == "failed" and remedy_of(state.failure) == "mend":
-            return state
-    return None

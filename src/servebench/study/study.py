@@ -14,22 +14,29 @@ from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import ErrorSaid, Events, Listen
 from servebench.contracts.notices import MachineBusy, ResultsStored, StepFailed, StudyStep
 from servebench.contracts.results import RunOutcome
-from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
+from servebench.run.here import LocalExecutor
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs, find_servers
-from servebench.run.task import RunContext, RunTask, in_real_time, measured_floor, run_task, shared_prompts
-from servebench.run.turns import execute_in_order
+from servebench.run.task import RunContext, RunTask, in_real_time, measured_floor, shared_prompts
+from servebench.run.turns import Executor, FixedOrder, Policy, follow, turns_in_order
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder, slug
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_study, write_study
-from servebench.study.decided import check_decided, decided_of, execute_until_decided, open_again
+from servebench.study.decided import UntilDecided, check_decided, decided_of, open_again
 from servebench.study.outlook import plan_of, study_conclusions
 from servebench.study.recover import running_process
-from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
+from servebench.study.resume import (
+    StoredRun,
+    print_continuation,
+    print_remaining,
+    remaining_runs,
+    skipped,
+    skipped_exit_code,
+)
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
 from servebench.telemetry.machine import busy_now
@@ -69,10 +76,7 @@ class StudySession:
         outcomes = [outcome for _, outcome in self.outcomes]
         code = FailureKind.INTERRUPTED.exit_code if interrupted else study_exit_code(outcomes, self.other_code)
         cut_off = interrupted or any(outcome.status == "interrupted" for outcome in outcomes)
-        self.store_status("interrupted" if cut_off else "finished" if code == 0 else "failed")
-        self.tracker.conclude(self.state)
-        self.events(ResultsStored(self.folder.path))
-        self.tracker.say_where()
+        self.end("interrupted" if cut_off else "finished" if code == 0 else "failed")
         if self.outcomes:
             self._conclude()
         return code
@@ -88,6 +92,13 @@ class StudySession:
             self.events(StudyAnswered(replace(found, answer=replace(found.answer, next_steps=steps))))
         except (ServebenchError, OSError) as error:
             self.events(StepFailed(StudyStep.COMPARISON, str(error)))
+
+    def end(self, status: str) -> None:
+        """Store how the study ended, send it to the tracking server, and say where all of it is."""
+        self.store_status(status)
+        self.tracker.conclude(self.state)
+        self.events(ResultsStored(self.folder.path))
+        self.tracker.say_where()
 
     def store_status(self, status: str) -> None:
         """Store how the study ended."""
@@ -108,7 +119,7 @@ def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trust
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     jobs = jobs_of(words, registry)
-    check_decided(jobs, jobs[0].launcher)
+    check_decided(jobs)
     confirm_locked(jobs, words, registry, trusted=trusted)
     outputs = outputs_folder(jobs[0].settings.study.dir)
     check_writable(outputs)
@@ -144,18 +155,18 @@ def continue_study(
     """
     with exclusive(folder, "it cannot be resumed before that ends"):
         study = confirm_study(folder, registry, trusted=trusted, adopt=True)
-        remaining = remaining_runs(folder, registry, study.plan, retry_failed=retry_failed, better=better)
-        remaining, budget_s = open_again(folder, remaining, more_s)
+        stored = remaining_runs(folder, registry, study.plan, retry_failed=retry_failed, better=better)
+        remaining, budget_s = open_again(folder, stored, more_s)
         print_remaining(folder, remaining)
         skipped_code = skipped_exit_code(folder, remaining)
         before = study.state
         if better and before.launcher and not here:
             raise ConfigError(f"--better measures on this machine, and {folder.name} ran on a cluster: add --here")
         cluster = None if here else launcher_from_dict(before.launcher)
-        tasks = [RunTask(run.name, run.job, run.progress) for run in remaining.to_execute]
+        tasks = [RunTask(run.name, run.job, run.progress) for run in remaining if run.execute]
         if tasks:
             check_writable(folder.path.parent)
-            check_decided([run.job for run in remaining.runs], cluster)
+            check_decided([run.job for run in remaining])
             found = check_study([task.job for task in tasks], cluster, registry, listen)
             state = replace(resumed_state(before), budget_s=budget_s)
             write_study(folder, state)
@@ -169,7 +180,7 @@ def continue_study(
             )
         else:
             code = _settle(folder, before, remaining, skipped_code, listen)
-        print_continuation(folder, [run.name for run in remaining.runs], here=here and bool(before.launcher))
+        print_continuation(folder, [run.name for run in remaining], here=here and bool(before.launcher))
         return code
 
 
@@ -231,26 +242,21 @@ def _execute(
             folder=folder, state=state, events=events, tracker=tracker, other_code=skipped_code, found=found
         )
         try:
-            if cluster is None:
-                interrupted = execute_here(session, tasks, registry)
-            else:
-                interrupted = execute_on_cluster(session, tasks, registry, cluster)
-        except KeyboardInterrupt:
-            interrupted = True
+            policy = policy_of(session, tasks, cluster)
+            interrupted = execute(session, policy, [task.job for task in tasks], registry, cluster)
         except PreflightError as error:
-            # the cluster cannot be reached or rejects the study
             session.store_status("interrupted")
             events(ErrorSaid(str(error)))
             return FailureKind.PREFLIGHT.exit_code
         return session.finish([task.name for task in tasks], interrupted=interrupted)
 
 
-def _settle(folder: StudyFolder, state: StudyState, remaining: Remaining, code: int, listen: Listen) -> int:
+def _settle(folder: StudyFolder, state: StudyState, remaining: Sequence[StoredRun], code: int, listen: Listen) -> int:
     """Store how a study ended that was killed after its last run, and return its exit code."""
-    if state.status in ("finished", "failed") or remaining.skipped("damaged"):
+    if state.status in ("finished", "failed") or skipped(remaining, "damaged"):
         return code
     with listen() as events:
-        tracker = StudyTracker(folder, remaining.runs[0].job.settings.tracking, events)
+        tracker = StudyTracker(folder, remaining[0].job.settings.tracking, events)
         session = StudySession(folder=folder, state=state, events=events, tracker=tracker, other_code=code)
         return session.finish([], interrupted=False)
 
@@ -297,21 +303,36 @@ def resumed_state(before: StudyState) -> StudyState:
     )
 
 
-def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Registry) -> bool:
-    """Execute the runs in this process. Returns whether the study was interrupted. Raises KeyboardInterrupt."""
-    pool = EnginePool(registry, session.events, cache_folder(), found=session.found)
+def policy_of(session: StudySession, tasks: Sequence[RunTask], cluster: ClusterSettings | None) -> Policy:
+    """Return what decides which turns of these runs are next."""
+    if tasks[0].job.settings.study.until is not None:
+        return UntilDecided(session.folder, tasks, session.add_outcome, session.events)
+    # on a cluster each run is one job, with an order of its own
+    together = [tasks] if cluster is None else [[task] for task in tasks]
+    return FixedOrder(tasks, [turn for own in together for turn in turns_in_order(own)], session.add_outcome)
+
+
+def execute(
+    session: StudySession, policy: Policy, jobs: Sequence[Job], registry: Registry, cluster: ClusterSettings | None
+) -> bool:
+    """Execute what a policy wants of these jobs, in this process or on a cluster. Returns whether that was interrupted.
+
+    Raises PreflightError when the cluster cannot be reached or rejects the study.
+    """
+    executor: Executor
+    if cluster is None:
+        pool = EnginePool(registry, session.events, cache_folder(), found=session.found)
+        executor = LocalExecutor(lambda: open_context(session, jobs, registry, pool))
+    else:
+        from servebench.cluster.dispatcher import open_dispatcher
+
+        executor = open_dispatcher(session.folder, session.state, cluster, session.events, registry)
     try:
-        context = open_context(session, [task.job for task in tasks], registry, pool)
-
-        def execute(task: RunTask, following: RunSettings | None, label: str) -> RunOutcome:
-            return run_task(context, task, following, label)
-
-        if tasks[0].job.settings.study.until is not None:
-            return execute_until_decided(session.folder, tasks, execute, session.add_outcome, session.events)
-        return execute_in_order(tasks, execute, session.add_outcome)
+        return follow(policy, executor)
+    except KeyboardInterrupt:
+        return True
     finally:
-        pool.stop()
-        pool.clean_logs()
+        executor.close()
 
 
 def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry, pool: EnginePool) -> RunContext:
@@ -325,22 +346,3 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry,
     return RunContext(
         session.folder, session.state.words, events, pool, registry, capture_machine(), floor, {}, prompts
     )
-
-
-def execute_on_cluster(
-    session: StudySession, tasks: Sequence[RunTask], registry: Registry, settings: ClusterSettings
-) -> bool:
-    """Execute the runs as jobs of a cluster. Returns whether the study was interrupted. Raises PreflightError."""
-    from servebench.cluster.dispatcher import Dispatcher, open_cluster
-
-    dispatcher = Dispatcher(
-        folder=session.folder,
-        state=session.state,
-        settings=settings,
-        events=session.events,
-        registry=registry,
-        cluster=open_cluster(settings, session.folder, session.state.ticket),
-        on_end=session.add_outcome,
-    )
-    dispatcher.run(tasks)
-    return dispatcher.interrupted

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from servebench.config import Job, launcher_from_dict
-from servebench.contracts.cluster import ClusterSettings
+from servebench.analysis.events import TuneAnswered
+from servebench.config import launcher_from_dict
 from servebench.contracts.events import ErrorSaid, Listen, PlanReady
-from servebench.engine.pool import EnginePool
+from servebench.contracts.notices import EngineTime, StepFailed, StudyStep, TuneUnfinished
 from servebench.registry.registry import Registry
 from servebench.run.jobs import planned_job
 from servebench.store.layout import StudyFolder, check_writable, outputs_folder
@@ -21,6 +21,7 @@ from servebench.study.study import (
     StudySession,
     check_study,
     exclusive,
+    execute,
     new_state,
     new_study,
     resumed_state,
@@ -28,10 +29,9 @@ from servebench.study.study import (
 )
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_study
-from servebench.study.tune_cluster import ClusterTuner
+from servebench.study.tune_answer import write_answer
 from servebench.study.tune_plan import plan_tune
 from servebench.study.tuner import Tuner
-from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, FailureKind, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
@@ -97,6 +97,7 @@ def _execute(
     listen: Listen,
     here: bool = False,
 ) -> int:
+    began = time.monotonic()
     planned = {run.name: planned_job(run, registry) for run in plan}
     for job in planned.values():
         remember_config(job.resolved)
@@ -105,36 +106,33 @@ def _execute(
         tracker = StudyTracker(folder, first.settings.tracking, events)
         session = StudySession(folder=folder, state=study, events=events, tracker=tracker)
         cluster = None if here else launcher_from_dict(session.state.launcher)
-        tuner = _tuner(session, planned, tune, registry=registry, cluster=cluster)
+        tuner = Tuner(folder=folder, registry=registry, planned=planned, state=tune, session=session)
         labels = {one.run: one.candidate.name for one in tuner.state.candidates}
-        timed = tuner.state.question.trials is None and cluster is None
-        events(PlanReady(labels, seconds=tuner.state.budget if timed else None))
+        timed = tuner.state.question.trials is None
+        events(PlanReady(labels, seconds=tuner.state.budget if timed and cluster is None else None))
         code = FailureKind.INTERRUPTED.exit_code
         try:
-            code = tuner.run()
-        except KeyboardInterrupt:
-            pass
+            if not execute(session, tuner, [first], registry, cluster):
+                code = tuner.code or (0 if tuner.has_winner else 1)
         except ServebenchError as error:
             events(ErrorSaid(str(error)))
             code = error.exit_code
-        finally:
-            tuner.stop()
-        return tuner.finish(code)
+        if cluster is not None and timed:
+            events(EngineTime(tuner.race.spent, time.monotonic() - began))
+        return _finish(tuner, code, here=bool(session.state.launcher) and cluster is None)
 
 
-def _tuner(
-    session: StudySession,
-    planned: dict[str, Job],
-    tune: TuneState,
-    *,
-    registry: Registry,
-    cluster: ClusterSettings | None,
-) -> Tuner:
-    """Return what measures a tune: this process, or jobs of a cluster."""
-    pool = EnginePool(registry, session.events, cache_folder())
-    folder = session.folder
-    parts: dict[str, Any] = {"folder": folder, "registry": registry, "planned": planned, "state": tune}
-    parts |= {"session": session, "pool": pool}
-    if cluster is None:
-        return Tuner(**parts)
-    return ClusterTuner(**parts, cluster=cluster)
+def _finish(tuner: Tuner, code: int, *, here: bool) -> int:
+    """Store how the study ended, write and print the answer. Returns the exit code."""
+    session, events = tuner.session, tuner.session.events
+    whole = tuner.race.next_step() is None
+    interrupted = code == FailureKind.INTERRUPTED.exit_code
+    session.end("interrupted" if interrupted else "finished" if whole and code == 0 else "failed")
+    if whole or tuner.race.measured:
+        try:
+            events(TuneAnswered(write_answer(tuner, finished=whole)))
+        except (ServebenchError, OSError) as error:
+            events(StepFailed(StudyStep.TUNE_ANSWER, str(error)))
+    if not whole:
+        events(TuneUnfinished(tuner.folder.name, here))
+    return code

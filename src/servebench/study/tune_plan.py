@@ -68,10 +68,9 @@ def plan_tune(words: Sequence[str], registry: Registry, listen: Listen = unheard
         refused += each.list.refused
     for job, candidate in _in_turns(jobs, found):
         name = run_name(len(stored), candidate)
-        made = candidate_job(job, candidate, registry)
-        fault = None if not candidate.settings else _fault(made, registry, here=cluster is None)
-        if fault is not None or isinstance(made, str):
-            refused.append(RefusedCandidate(candidate=candidate, why=fault or str(made)))
+        made = _checked_job(job, candidate, registry, here=cluster is None)
+        if isinstance(made, str):
+            refused.append(RefusedCandidate(candidate=candidate, why=made))
             continue
         stored.append(StoredCandidate(run=name, candidate=candidate))
         runs.append(PlannedRun(name=name, overrides=made.overrides, config=made.resolved))
@@ -238,31 +237,26 @@ def run_name(index: int, candidate: Candidate) -> str:
     return f"{index:02d}_{slug(candidate.engine)}_{slug(candidate.name.removeprefix(f'{candidate.engine} '))}"
 
 
-def candidate_job(stock: Job, candidate: Candidate, registry: Registry) -> Job | str:
-    """Return the job of a candidate, or why its settings are not valid."""
+def candidate_job(stock: Job, candidate: Candidate, registry: Registry) -> Job:
+    """Return the job of a candidate. Raises ConfigError when its settings are not valid."""
     if not candidate.settings:
         return stock
     config = with_settings(stock.resolved, candidate.settings)
-    try:
-        settings = settings_from_dict(config, registry)
-    except ConfigError as error:
-        return "; ".join(error.faults)
-    return replace(
-        stock, overrides=(*stock.overrides, *override_words(candidate.settings)), settings=settings, resolved=config
-    )
+    settings, words = settings_from_dict(config, registry), override_words(candidate.settings)
+    return replace(stock, overrides=(*stock.overrides, *words), settings=settings, resolved=config)
 
 
-def _fault(job: Job | str, registry: Registry, *, here: bool) -> str | None:
-    """Return why a candidate cannot start, before it does; `here`: on this machine."""
-    if isinstance(job, str):
-        return job
+def _checked_job(stock: Job, candidate: Candidate, registry: Registry, *, here: bool) -> Job | str:
+    """Return the job of a candidate, or why it cannot start; `here`: on this machine."""
     try:
-        check_jobs([job], registry, here=here)
+        job = candidate_job(stock, candidate, registry)
+        if candidate.settings:
+            check_jobs([job], registry, here=here)
     except PreflightError as error:
         return str(error).splitlines()[0]
     except ConfigError as error:
-        return error.faults[0]
-    return None
+        return "; ".join(error.faults)
+    return job
 
 
 def entrants_of(candidates: Iterable[StoredCandidate]) -> list[RaceEntrant]:
@@ -320,8 +314,8 @@ def proposed_candidates(
             answers=space.may_change_answers(settings),
             note=why,
         )
-        job = candidate_job(stock, candidate, registry)
-        if _fault(job, registry, here=here) is None and (guarded or not candidate.answers):
+        fits = isinstance(_checked_job(stock, candidate, registry, here=here), Job)
+        if fits and (guarded or not candidate.answers):
             known.append(settings)
             found.append(StoredCandidate(run=run_name(len(taken) + len(found), candidate), candidate=candidate))
     return tuple(found)

@@ -70,10 +70,13 @@ class StoredTune:
 
     def candidate(self, name: str) -> StoredCandidate:
         """Return the candidate of a run, or the one without a setting of it."""
+        return self.candidates[name]
+
+    @property
+    def candidates(self) -> dict[str, StoredCandidate]:
+        """The candidates by the names of their runs, each also without one of its settings."""
         own = {one.run: one for one in self.state.candidates}
-        if name in own:
-            return own[name]
-        return next(each for one in own.values() for each in take_backs_of(one) if each.run == name)
+        return own | {each.run: each for one in own.values() for each in take_backs_of(one)}
 
     def stored_result(self, step: Step) -> Result | None:
         """Return the result of a step that was measured; None if it must be measured, or measured again because it is void."""
@@ -116,13 +119,14 @@ class StoredTune:
         """Return the job of a candidate: the stock settings of its engine with its own. Raises ConfigError."""
         if candidate.run in self.planned:
             return self.planned[candidate.run]
+        return candidate_job(self.stock_job(candidate), candidate.candidate, self.registry)
+
+    def stock_job(self, candidate: StoredCandidate) -> Job:
+        """Return the job with the stock settings of a candidate's engine. Raises ConfigError."""
         stock = self.planned.get(self.state.stock_of(candidate.candidate).run)
         if stock is None:
             raise ConfigError(f"{self.folder.plan} has no stock settings for '{candidate.candidate.name}'")
-        job = candidate_job(stock, candidate.candidate, self.registry)
-        if isinstance(job, str):
-            raise ConfigError(job)
-        return job
+        return stock
 
 
 def load_tune(folder: StudyFolder, registry: Registry) -> StoredTune:

@@ -1,51 +1,34 @@
-"""A tune that this process measures, one step of the race after another."""
+"""The race of a tune as a policy: which starts of which candidates are next."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
-from servebench.analysis.events import TuneAnswered
+from servebench.analysis.decided import ENDED
 from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
-from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Result, Step
-from servebench.config import Job, settings_from_dict
+from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Step
 from servebench.contracts.events import RaceEnded, Said
-from servebench.contracts.notices import (
-    CandidateProposed,
-    LeftBehind,
-    PointVoid,
-    ResultsStored,
-    StepFailed,
-    StudyStep,
-    TuneStopped,
-    TuneUnfinished,
-    Void,
-)
+from servebench.contracts.notices import CandidateProposed, PointVoid, TuneStopped, Void
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import TuneSpace
-from servebench.engine.pool import EnginePool
+from servebench.contracts.turns import Turn, closing_turn
 from servebench.report.wording.limits import action_text
 from servebench.report.wording.quality import parity_text
 from servebench.report.wording.tuning import left_text
-from servebench.run.manifest import stop_facts
-from servebench.run.prior import without_void
-from servebench.run.session import Turn
-from servebench.run.task import RunContext, RunTask, run_task
+from servebench.run.task import RunTask
 from servebench.store.graded import read_quality
-from servebench.store.manifest import read_signed_manifest, write_manifest
-from servebench.store.state import read_run, write_run, write_study
+from servebench.store.state import read_run, write_study
 from servebench.store.studies import load_run
 from servebench.store.tune import NotedResult, StoredCandidate, write_tune
-from servebench.study.study import StudySession, open_context
-from servebench.study.tune_answer import stored_spaces, write_answer
+from servebench.study.study import StudySession
+from servebench.study.tune_answer import stored_spaces
 from servebench.study.tune_plan import proposed_candidates
 from servebench.study.tune_records import StoredTune, step_key
-from servebench.util.errors import FailureKind, ServebenchError, StoreError
+from servebench.util.errors import FailureKind, StoreError
 from servebench.util.redaction import remember_config
 
 NOT_THE_ENGINE = frozenset(
@@ -61,38 +44,143 @@ PATIENCE, PATIENCE_MIN_S = 3.0, 60.0
 
 @dataclass(kw_only=True)
 class Tuner(StoredTune):
-    """A tune that this process measures."""
+    """Yields what the race of a tune asks for: step by step, or with `ahead` all starts that it has decided, so that machines
+    can measure them at once."""
 
-    on_cluster: ClassVar[bool] = False
     session: StudySession
-    pool: EnginePool
-    _context: RunContext | None = field(default=None, init=False)
-    _running: tuple[str, int] | None = field(default=None, init=False)
-    """The candidate and the number of the start whose engine runs."""
+    code: int = field(default=0, init=False)
+    """The exit code of the outcome that has stopped the race; 0 while none has."""
+    _asked: list[tuple[Turn, Step]] = field(default_factory=list, init=False)
+    _over: bool = field(default=False, init=False)
 
-    def run(self) -> int:
-        """Measure step after step until the race is over. Returns the exit code. Raises KeyboardInterrupt."""
-        while (step := self.race.next_step()) is not None:
+    def next_turns(self) -> Sequence[Turn]:
+        """Return what is to be measured, or what closes the runs when the race is over."""
+        while not self.code and (step := self.race.next_step()) is not None:
             result = self.stored_result(step)
             if result is None:
-                if self._propose(step):
-                    continue
-                self._release_unless(step)
-                result, code = self._measure(step)
-                if result is None:
-                    return code
+                if not self._propose(step):
+                    return self._turns(step)
+                continue
             left = len(self.race.left)
             self.race.add(result)
             self.race.next_step()
             self._say_leaving(left)
-        self._release_unless(None)
-        tried = any(name != self.race.stock for name in self.race.measured)
-        return 0 if self.race.winner is not None and tried else 1
+        return () if self.code else self._closing()
 
-    def stop(self) -> None:
-        """Stop the engine, whatever has ended the race."""
-        self.pool.stop()
-        self.pool.clean_logs()
+    @property
+    def has_winner(self) -> bool:
+        """Whether a candidate was tried beside stock, and one has won."""
+        return self.race.winner is not None and any(name != self.race.stock for name in self.race.measured)
+
+    def task(self, run: str) -> RunTask:
+        """Return the run of a candidate, with what is stored of it."""
+        job = self.job(self.candidate(run))
+        remember_config(job.resolved)
+        return RunTask(run, job, self.known(run))
+
+    def add(self, turns: Sequence[Turn], outcome: RunOutcome) -> None:
+        """Note what turns of a candidate have given, as far as no table holds it."""
+        name = turns[0].run
+        if outcome.status == "finished":
+            self.progress[name] = self.known(name).after(outcome)
+        else:
+            self.progress.pop(name, None)
+        steps = [step for turn, step in self._asked if turn in turns]
+        if outcome.status == "interrupted":
+            self.code = self.code or outcome.exit_code
+        elif not steps:
+            # it was only closed
+            return
+        elif steps[0].quality and (outcome.status == "finished" or outcome.failure is FailureKind.QUALITY):
+            self._note(steps[0], self._answers(steps[0], self._cost(name)))
+        elif self._stops(name, outcome):
+            self.code = self.code or outcome.exit_code
+        elif (missing := self._missing(steps)) or outcome.status != "finished":
+            reason = (outcome.error or "it measured nothing").splitlines()[0]
+            self._note((*missing, *steps)[0], NotedResult(failure=reason, cost=self._cost(name)))
+
+    def _cost(self, name: str) -> float:
+        """Return for how long the last attempt at a run took on its machine, by the clock of that."""
+        if self.state.question.trials is not None:
+            return 1.0
+        state = read_run(self.folder.run(name))
+        return max(0.0, (state.ended_s or state.started_s) - state.started_s)
+
+    def _turns(self, step: Step) -> list[Turn]:
+        """Return the turns of a step without a result, and of what the race has decided beside it."""
+        if not step.quality and self.row(step) is not None:
+            self.session.events(PointVoid(self._label(step.candidate), Void.AGAIN))
+        due = self._due(step) if self.race.rules.ahead else [(step,)]
+        self._asked = [(self._turn(one, first=number == 0), one) for steps in due for number, one in enumerate(steps)]
+        self._list_runs([steps[0].candidate for steps in due])
+        return [turn for turn, _ in self._asked]
+
+    def _turn(self, step: Step, *, first: bool) -> Turn:
+        name = step.candidate
+        what = "answers" if step.quality else f"{step.phase}, start {step.start % FIRST_OF_PHASE['finals'] + 1}"
+        turn = Turn(
+            range(0),
+            (name,),
+            first=False,
+            last=False,
+            start=step.start,
+            own_engine=True,
+            ready_timeout_s=self._patience(step),
+            label=f"[{what}: {self._label(name)}] ",
+        )
+        if step.quality:
+            return replace(turn, quality=self.state.quality)
+        return replace(
+            turn,
+            repeats=range(step.repeat, step.repeat + 1),
+            levels=frozenset({self.point(step).level}),
+            first=first and not self.known(name).points,
+            replaces_void=True,
+            enough=(self.race.rules.attainment or 1.0) if self.race.rules.ladder else None,
+        )
+
+    def _due(self, step: Step) -> list[tuple[Step, ...]]:
+        """Return what is to be measured now, by start: a step that has no result, and what the race has decided beside it."""
+        stocks = {one.run for one in self.state.candidates if not one.candidate.settings}
+        # what limits stock decides who is in the first round
+        early = not self.state.proposed
+        due = []
+        for steps in self.race.upcoming:
+            if step in steps:
+                # a void point is measured once more, though it has a row
+                left = (step, *self._missing(steps[steps.index(step) + 1 :]))
+            elif early and steps[0].candidate not in stocks:
+                continue
+            else:
+                left = self._missing(steps)
+            if left:
+                due.append(left)
+        return due
+
+    def _missing(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """Return the steps of a start that must be measured."""
+        if any(step_key(one) in self.state.noted for one in steps):
+            return ()
+        found, enough = [], None
+        for one in steps:
+            if one.block == enough:
+                continue
+            row = None if one.quality else self.row(one)
+            if row is None:
+                found.append(one)
+            elif self.race.rules.ladder:
+                value = self.result_of(one, row).value
+                enough = one.block if value is not None and self.race.passes({one.level: value}) else None
+        return tuple(found)
+
+    def _closing(self) -> list[Turn]:
+        """Return what ends the runs that have all that the race wanted of them."""
+        if not self._over:
+            self.session.events(RaceEnded())
+        self._over = True
+        runs = {name: self.folder.run(name) for name in self.session.state.runs}
+        left = [name for name, one in runs.items() if one.state.exists() and read_run(one).status not in ENDED]
+        return [closing_turn(name) for name in left]
 
     def _say_leaving(self, before: int) -> None:
         for name, left in list(self.race.left.items())[before:]:
@@ -109,27 +197,24 @@ class Tuner(StoredTune):
             return False
         spaces = stored_spaces(self.state, self.registry)
         found: list[StoredCandidate] = []
+        said: list[CandidateProposed] = []
         for stock in () if self.state.question.only else stocks:
-            job = self.job(stock)
             option = stock.candidate.engine
-            space = spaces.get(option, TuneSpace(engine=option, file=""))
-            found += proposed_candidates(
-                *((*self.state.candidates, *found), self._proposals(stock), job, self.registry),
-                space=space,
+            own = proposed_candidates(
+                *((*self.state.candidates, *found), self._proposals(stock), self.job(stock), self.registry),
+                space=spaces.get(option, TuneSpace(engine=option, file="")),
                 guarded=bool(self.state.quality),
                 here=not self.session.state.launcher,
             )
+            found += own
+            said += [CandidateProposed(stock.candidate.name, one.candidate.note) for one in own]
         others = self.state.candidates[len(stocks) :]
         self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
         write_tune(self.folder, self.state, self.session.state)
-        for one in found:
-            self.session.events(CandidateProposed(self._stock_name(stocks, one), one.candidate.note))
+        for one in said:
+            self.session.events(one)
         self.race = self.new_race()
         return True
-
-    def _stock_name(self, stocks: Sequence[StoredCandidate], proposed: StoredCandidate) -> str:
-        """What the stock settings of a proposal's engine are called."""
-        return next(one.candidate.name for one in stocks if one.candidate.engine == proposed.candidate.engine)
 
     def _proposals(self, stock: StoredCandidate) -> list[tuple[str, str]]:
         """What the finding of limits proposes for measured stock settings: pairs of an override and why."""
@@ -143,46 +228,6 @@ class Tuner(StoredTune):
             ]
         return []
 
-    def _measure(self, step: Step) -> tuple[Result | None, int]:
-        """Measure a step. Returns its result, or None and the exit code if the study stops. Raises KeyboardInterrupt."""
-        candidate = self.candidate(step.candidate)
-        job = self._with_patience(self.job(candidate), step)
-        began = time.monotonic()
-        if step.quality:
-            job, turn = self._with_quality(job), Turn(range(0), first=False, last=True)
-        else:
-            level = self.point(step).level
-            fresh = not self.known(step.candidate).points
-            turn = Turn(
-                range(step.repeat, step.repeat + 1),
-                first=fresh,
-                last=False,
-                start=step.start,
-                levels=frozenset({level}),
-            )
-        task = RunTask(candidate.run, job, without_void(self.known(step.candidate), turn), turn)
-        what = "answers" if step.quality else f"{step.phase}, start {step.start % FIRST_OF_PHASE['finals'] + 1}"
-        outcome = self._run(task, f"[{what}: {candidate.candidate.name}] ")
-        self._running = (step.candidate, step.start)
-        if outcome.status == "interrupted":
-            return None, outcome.exit_code
-        self.progress[step.candidate] = self.known(step.candidate).after(outcome)
-        seconds = time.monotonic() - began
-        if step.quality and (outcome.status == "finished" or outcome.failure is FailureKind.QUALITY):
-            return self._note(step, self._answers(step, seconds)), 0
-        row = None if step.quality or outcome.status != "finished" else self.row(step)
-        if row is not None:
-            result = self.stored_result(step)
-            if result is None:
-                self.session.events(PointVoid(candidate.candidate.name, Void.AGAIN))
-                return self._measure(step)
-            return result, 0
-        if self._stops(step.candidate, outcome):
-            return None, outcome.exit_code
-        cost = 1.0 if self.state.question.trials is not None else seconds
-        reason = (outcome.error or "it measured nothing").splitlines()[0]
-        return self._note(step, NotedResult(failure=reason, cost=cost)), 0
-
     def _stops(self, name: str, outcome: RunOutcome) -> bool:
         """Return whether a failure stops the study: it says nothing of the candidate, or all others are compared with this one.
         It is not noted, so that `resume` measures the step again."""
@@ -192,12 +237,6 @@ class Tuner(StoredTune):
         self.session.events(TuneStopped(self._label(name)))
         return True
 
-    def _run(self, task: RunTask, label: str) -> RunOutcome:
-        """Execute a part of a run; its engine keeps running."""
-        self._list_runs([task.name])
-        remember_config(task.job.resolved)
-        return run_task(self._open_context(task.job), task, task.job.settings, label)
-
     def _list_runs(self, names: Sequence[str]) -> None:
         """Add runs to those of the study, before they are executed."""
         state = self.session.state
@@ -205,36 +244,21 @@ class Tuner(StoredTune):
             self.session.state = replace(state, runs=(*state.runs, *new))
             write_study(self.folder, self.session.state)
 
-    def _open_context(self, job: Job) -> RunContext:
-        if self._context is None:
-            context = open_context(self.session, [job], self.registry, self.pool)
-            self._context = replace(context, prompts=self.folder.prompts)
-        return self._context
-
-    def _note(self, step: Step, noted: NotedResult) -> Result:
+    def _note(self, step: Step, noted: NotedResult) -> None:
         self.state = self.state.with_noted(step_key(step), noted)
         write_tune(self.folder, self.state, self.session.state)
-        result = self.stored_result(step)
-        assert result is not None
-        return result
 
-    def _with_patience(self, job: Job, step: Step) -> Job:
-        """Return the job of a step with less time to become ready, by how long stock takes: settings with which an engine hangs
-        must not use up the budget."""
+    def _patience(self, step: Step) -> float | None:
+        """Return how long the engine of a step may take to become ready, by how long stock takes: settings with which an engine
+        hangs must not use up the budget. None for as long as its settings say."""
         known = [result.cost for one, result in self.race.results(self.race.stock) if result.value is not None]
         if step.candidate == self.race.stock or not known or self.state.question.trials is not None:
-            return job
-        patience = min(job.settings.engine.ready_timeout_s, max(PATIENCE_MIN_S, PATIENCE * known[0]))
-        engine = replace(job.settings.engine, ready_timeout_s=patience)
-        return replace(job, settings=replace(job.settings, engine=engine))
+            return None
+        limit = self.job(self.candidate(step.candidate)).settings.engine.ready_timeout_s
+        return min(limit, max(PATIENCE_MIN_S, PATIENCE * known[0]))
 
-    def _with_quality(self, job: Job) -> Job:
-        config = {**job.resolved, "quality": dict(self.state.quality)}
-        return replace(job, settings=settings_from_dict(config, self.registry), resolved=config)
-
-    def _answers(self, step: Step, seconds: float) -> NotedResult:
+    def _answers(self, step: Step, cost: float) -> NotedResult:
         """Compare the answers of a candidate with those of stock."""
-        cost = 1.0 if self.state.question.trials is not None else seconds
         reference = self.race.entrants[step.candidate].reference or self.race.stock
         if step.candidate == reference:
             return NotedResult(same_answers=True, cost=cost)
@@ -255,61 +279,3 @@ class Tuner(StoredTune):
         known = [one for one, of_stock in scores if of_stock is not None]
         note = "; ".join(worse) if worse else "" if known else "the answers could not be compared"
         return NotedResult(same_answers=bool(known) and not worse, cost=cost, note=note)
-
-    def _release_unless(self, step: Step | None) -> None:
-        """Stop the running engine, unless the next step is in the same start of it."""
-        if self._running is None or (step is not None and self._running == (step.candidate, step.start)):
-            return
-        name, self._running = self._running[0], None
-        stopped = self.pool.release(None)
-        self.pool.clean_logs()
-        if stopped is None:
-            return
-        if stopped.leftover:
-            self.session.events(LeftBehind(stopped.leftover))
-        path = self.folder.run(name).manifest
-        manifest, origin = read_signed_manifest(path)
-        write_manifest(path, {**manifest, **stop_facts(stopped)}, own=origin.own)
-
-    def finish(self, code: int) -> int:
-        """Store how the study ended, close its runs, write and print the answer. Returns the exit code."""
-        whole = self.race.next_step() is None
-        if whole:
-            self._close()
-        status = (
-            "finished"
-            if whole and code == 0
-            else "interrupted"
-            if code == FailureKind.INTERRUPTED.exit_code
-            else "failed"
-        )
-        self.session.store_status(status)
-        self.session.tracker.conclude(self.session.state)
-        events = self.session.events
-        events(ResultsStored(self.folder.path))
-        self.session.tracker.say_where()
-        if whole or self.race.measured:
-            try:
-                answer = write_answer(self.folder, self.race, self.state, self.planned, self.registry, finished=whole)
-                events(TuneAnswered(answer))
-            except (ServebenchError, OSError) as error:
-                events(StepFailed(StudyStep.TUNE_ANSWER, str(error)))
-        if not whole:
-            here = bool(self.session.state.launcher) and not self.on_cluster
-            events(TuneUnfinished(self.folder.name, here))
-        return code
-
-    def _close(self) -> None:
-        """Mark the runs as finished that have all that the race wanted of them."""
-        self.session.events(RaceEnded())
-        for name in self.session.state.runs:
-            run = self.folder.run(name)
-            if not run.state.exists() or (state := read_run(run)).status in ("finished", "failed"):
-                continue
-            if self.session.state.launcher:
-                # the facts in its manifest are those of another machine
-                write_run(run, replace(state, status="finished", error=None, failure=None, ended_s=time.time()))
-                continue
-            job = self.job(self.candidate(name))
-            task = RunTask(name, job, self.known(name), Turn(range(0), first=False, last=True))
-            run_task(self._open_context(job), task, None)

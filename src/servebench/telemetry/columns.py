@@ -174,7 +174,6 @@ def _window_columns(by_name: dict[str, _Series], pieces: Spans) -> dict[str, flo
 
 
 def _energy(by_name: dict[str, _Series], pieces: Spans) -> tuple[float | None, str | None]:
-    """Return the joules of the window and their source: the GPUs if there are any, else the CPU packages."""
     if "gpu_energy_j" in by_name:
         counted = by_name["gpu_energy_j"].growth_inside(pieces)
         if counted is not None:

@@ -57,7 +57,6 @@ class AmdGpuSource(DriverSource):
 
 
 def _power(info: Mapping[str, object]) -> float:
-    """Return the power of the socket in watts. Raises ValueError when there is none."""
     for key in POWER_KEYS:
         value = info.get(key)
         if isinstance(value, int | float) and value > 0:

@@ -177,7 +177,6 @@ class CpuUse:
 
 
 def _line_of(pid: int, tasks: Mapping[int, Task]) -> Iterator[int]:
-    """Yield a process and its parents."""
     seen: set[int] = set()
     while pid in tasks and pid not in seen:
         seen.add(pid)
@@ -286,7 +285,6 @@ class MachineSource(TelemetrySource):
         return found
 
     def _counters(self) -> dict[str, float]:
-        """Return what is counted so far: seconds of pressure, and slow-downs by temperature."""
         found: dict[str, float] = {}
         for kind in ("cpu", "memory", "io"):
             with contextlib.suppress(OSError, ValueError, IndexError):

@@ -6,9 +6,8 @@ import pytest
 
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer.leads import row_between
-from servebench.analysis.pairing import pairs_within
+from servebench.analysis.pairing import compare_speed, pairs_within
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.run_comparison import compare_speed
 from servebench.contracts.labels import run_labels
 from servebench.report.screens.recommendation import recommendation_blocks
 from servebench.report.terminal.blocks import print_blocks

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from servebench.analysis.answer.model import LevelLead, NextStep, Purpose, WorkloadAnswer
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.run_comparison import seconds_per_start
+from servebench.analysis.pairing import seconds_per_start
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.stored import RunData, mapping

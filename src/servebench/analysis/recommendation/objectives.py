@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from servebench.analysis.rates import VALUES_MIN, slow_power
 from servebench.analysis.slo import SloLimits, good_requests
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.levels import RankedLevel, pooled_latencies
@@ -118,8 +119,6 @@ def _wilson(bad: Floats, *, upper: bool) -> float:
 def design_effect(flags: Floats) -> float:
     """Return by how much the variance of a share exceeds that of independent requests; at least 1."""
     variance = float(flags.var())
-    waves = 3
-    if variance == 0 or flags.size < 4 * waves:
+    if variance == 0 or flags.size < VALUES_MIN:
         return 1.0
-    power = float(np.mean(np.abs(np.fft.rfft(flags - flags.mean())[1 : waves + 1]) ** 2))
-    return max(1.0, power / (flags.size * variance))
+    return max(1.0, slow_power(flags - flags.mean()) / (flags.size * variance))

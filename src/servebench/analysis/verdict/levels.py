@@ -9,8 +9,9 @@ import numpy as np
 
 from servebench.analysis.estimate import THROUGHPUT, estimate_level
 from servebench.analysis.estimate.level import student_interval
+from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.statistics import Floats, Interval
-from servebench.analysis.verdict.model import VALUES_MIN, ComparedPoint, Difference, StartValues
+from servebench.analysis.verdict.model import ComparedPoint, Difference, StartValues
 from servebench.analysis.verdict.starts import STARTS_MIN, FixedStarts, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import SingleStarts, log_interval, shown_intervals, statistic
 from servebench.contracts.estimate import LevelEstimate

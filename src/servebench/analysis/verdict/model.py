@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.contracts.estimate import CONFIDENCE, Interval
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from servebench.analysis.quality.agreement import Agreement
     from servebench.analysis.quality.parity import Parity
 
-VALUES_MIN = 12
-"""The fewest requests, or slices of time, of a start: its slow waves need four values each (`rates.SLOW_WAVES`)."""
 P99_REQUESTS_MIN = 368
 """Requests from which on a p99 has a two-sided 95% interval at all: with fewer, the largest of them is below the true p99 too
 often (order statistics: Hahn and Meeker 1991, "Statistical Intervals", chapter 5)."""

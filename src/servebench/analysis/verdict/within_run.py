@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.rates import SLOW_WAVES, pooled_rate_error
+from servebench.analysis.rates import SLOW_WAVES, VALUES_MIN, pooled_rate_error, slow_power
 from servebench.analysis.statistics import Floats, Interval
 from servebench.analysis.verdict.model import Difference
 from servebench.analysis.verdict.reasons import Method, MethodKind
@@ -98,14 +98,13 @@ def _mean_interval(parts: Sequence[Floats]) -> Interval | None:
 def _percentile_interval(parts: Sequence[Floats], percent: float) -> Interval | None:
     values = np.concatenate(parts)
     middle, share = statistic(values, percent), percent / 100
-    known = [part for part in parts if part.size >= 4 * SLOW_WAVES]
+    known = [part for part in parts if part.size >= VALUES_MIN]
     if not known or values.size != sum(part.size for part in known):
         return None
     # the variance of the mean of each part's indicator, weighted by how many values it has
     below = [(part <= middle).astype(np.float64) for part in known]
-    squares = [float(np.mean(np.abs(np.fft.rfft(part - part.mean())[1 : SLOW_WAVES + 1]) ** 2)) for part in below]
     least = values.size * share * (1 - share)
-    error = max(sum(squares), least) ** 0.5 / values.size
+    error = max(sum(slow_power(part - part.mean()) for part in below), least) ** 0.5 / values.size
     half = error * _student(2 * SLOW_WAVES * len(known))
     if share - half < 0 or share + half > 1:
         return None

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from servebench.analysis.rates import VALUES_MIN
 from servebench.contracts.point_row import PointRow
 
 Bound = Callable[[PointRow, str], float | None]
 """Takes a point and the part of a metric, in the words of `WarningType.affects`."""
-VALUES_MIN = 12
-"""Requests from which on an interval covers what their number leaves open; with fewer there is none."""
 PROMPT_TOKENS_APART = 0.02
 """Runs whose prompts differ by more, by the servers' counts, are not compared at all (`fairness.WORK`)."""
 CPU_SHARE_MAX = 0.9

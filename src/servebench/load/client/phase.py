@@ -19,6 +19,7 @@ from servebench.load.client.job import PhaseJob
 from servebench.load.client.pool import ConnectionPool
 from servebench.load.client.progress import WorkerProgress
 from servebench.load.client.scheduler import ANSWERED, Scheduler
+from servebench.load.client.spool import meta_frame, sent_frame
 from servebench.load.client.spool_writer import SpoolWriter
 from servebench.util.errors import reason_of
 
@@ -63,7 +64,7 @@ class LoadPhase:
             except OSError as error:
                 raise WireFailure("protocol", str(error)) from error
             self.pool.watch(self.reader.output, select.EPOLLIN)
-        self.spool.write_names([(request.request_id, request.session_id) for request in job.requests])
+        self.spool.buffer += meta_frame([(request.request_id, request.session_id) for request in job.requests])
         self.spool.flush()
 
     # -- sending --------------------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class LoadPhase:
         scheduler = self.scheduler
         if scheduler.ready:
             index = scheduler.ready.popleft()
-            self.spool.write_sent(index, scheduler.scheduled_ns(index), time.time_ns(), 0, 0)
+            self.spool.buffer += sent_frame(index, scheduler.scheduled_ns(index), time.time_ns(), 0, 0)
             self._end(index, failure.outcome, f"cannot connect: {failure}")
 
     def _send(self, index: int) -> None:
@@ -105,12 +106,12 @@ class LoadPhase:
         try:
             sent_ns = connection.send(scheduler.data(index))
         except WireFailure as failure:
-            self.spool.write_sent(index, scheduled_ns, 0, 0, time.time_ns())
+            self.spool.buffer += sent_frame(index, scheduled_ns, 0, 0, time.time_ns())
             self.handle_failure(connection, failure)
             return
         connect_started_ns = connection.connect_started_ns if connection.fresh else 0
         connected_ns = connection.connected_ns if connection.fresh else 0
-        self.spool.write_sent(index, scheduled_ns, connect_started_ns, connected_ns, sent_ns)
+        self.spool.buffer += sent_frame(index, scheduled_ns, connect_started_ns, connected_ns, sent_ns)
         # a killed worker must not have sent a request that the spool lacks
         self.spool.urgent = True
         now = time.monotonic()
@@ -173,7 +174,7 @@ class LoadPhase:
     def _spool_unsendable(self) -> None:
         for index, reason in self.scheduler.unsendable:
             now_ns = time.time_ns()
-            self.spool.write_sent(index, now_ns, 0, 0, 0)
+            self.spool.buffer += sent_frame(index, now_ns, 0, 0, 0)
             self.spool.write_end(index, now_ns, "session_ended", reason)
         self.scheduler.unsendable.clear()
 

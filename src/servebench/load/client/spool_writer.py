@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import BinaryIO
 
 from servebench.contracts.exchange import WireOutcome
 from servebench.load.client.connection import ClientConnection
-from servebench.load.client.spool import end_frame, meta_frame, reads_frame, sent_frame
+from servebench.load.client.spool import end_frame, reads_frame
 
 
 class SpoolWriter:
@@ -20,16 +19,6 @@ class SpoolWriter:
         self._file = file
         self.buffer = bytearray()
         self.urgent = False
-
-    def write_names(self, requests: Sequence[tuple[str, str | None]]) -> None:
-        """Write the request id and session id of each index."""
-        self.buffer += meta_frame(requests)
-
-    def write_sent(
-        self, index: int, scheduled_ns: int, connect_started_ns: int, connected_ns: int, sent_ns: int
-    ) -> None:
-        """Write that a request was sent, or failed to be."""
-        self.buffer += sent_frame(index, scheduled_ns, connect_started_ns, connected_ns, sent_ns)
 
     def write_held(self, connection: ClientConnection) -> None:
         """Write the reads that a connection holds."""

@@ -27,8 +27,7 @@ from statistics import NormalDist, fmean, stdev
 from typing import Any, Literal
 
 from servebench.contracts.settings import SearchSettings
-from servebench.load.plan.probe import Probe
-from servebench.load.plan.slo_curve import Crossing, crossing, pooled_design_effect
+from servebench.load.plan.slo_curve import Crossing, Probe, crossing, pooled_design_effect
 from servebench.util.figures import number
 
 FLAT_DOUBLINGS = 2

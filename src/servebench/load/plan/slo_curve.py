@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.load.plan.probe import Probe
-
 BURST, BURST_WEIGHT = 8.0, 4.0
 """Until failures show how they come they are taken for bursts of so many; this counts like so many bad requests."""
 
@@ -31,6 +29,26 @@ FLOORS = np.array([0.0, 0.2, 0.4, 0.7, 1.15, 1.7, 2.5, 5.0])
 """Of the bad requests that the SLO allows. With a floor above 1 no level qualifies."""
 SLOPES = np.geomspace(0.5, 1000.0, 15)
 LEVELS = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """The part of a point that a search uses. `good` of `judged` requests met the SLO, the others in bursts of
+    `design_effect` (null: none missed it); `kept_up` is, in an open loop, the share of the arrivals that did not stay in
+    flight, and `completed_req_s` the requests that were answered, a second. Its window took `seconds`. `usable` is false if the
+    point says nothing about its level (the clock was stepped); `doubts` are its warning codes."""
+
+    point: str
+    level: float
+    good: int = 0
+    judged: int = 0
+    design_effect: float | None = None
+    throughput_tok_s: float | None = None
+    completed_req_s: float | None = None
+    kept_up: float | None = None
+    seconds: float = 0.0
+    usable: bool = True
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

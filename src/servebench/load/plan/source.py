@@ -5,8 +5,8 @@ from __future__ import annotations
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import Level, level_at, plan_levels, with_trace_times
-from servebench.load.plan.probe import Probe
 from servebench.load.plan.search import Search, SearchAnswer
+from servebench.load.plan.slo_curve import Probe
 from servebench.load.plan.traces import read_arrivals
 
 

@@ -1,0 +1,57 @@
+"""Turns of a study: which engines are alive, and what load they get meanwhile."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from servebench.contracts.point_id import PointId
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A part of a run: the points of some `repeats`, or all points (null), at some `levels`, or at all (null).
+
+    `engines` are the runs whose engines are alive during it: one. `first` and `last`: whether the run starts and ends with it.
+    Turns with different `start` numbers never share a start of an engine; with null they may. In the last turn the questions
+    of the run's quality test are asked.
+    """
+
+    repeats: range | None = None
+    engines: tuple[str, ...] = ()
+    first: bool = True
+    last: bool = True
+    start: int | None = None
+    levels: frozenset[str] | None = None
+    quality: Mapping[str, Any] | None = None
+    """The config of a quality test whose questions are asked in this turn, instead of that of the run."""
+    own_engine: bool = False
+    """No other run may use the engine. It keeps running for a turn of the same start that is not decided yet."""
+    replaces_void: bool = False
+    """Whether void points are measured again."""
+    enough: float | None = None
+    """The share of good requests from which on later turns of the same repeat are left out (null: none are)."""
+    ready_timeout_s: float | None = None
+    """Replaces that of the engine."""
+    label: str = ""
+    """Shown before the run's title."""
+
+    @property
+    def run(self) -> str:
+        """The name of the only run with an engine."""
+        (name,) = self.engines
+        return name
+
+    @property
+    def measures(self) -> bool:
+        """Whether it has points to measure."""
+        return self.repeats is None or bool(self.repeats)
+
+    def includes(self, point: PointId) -> bool:
+        """Return whether a point belongs to the turn."""
+        of_levels = self.levels is None or point.level in self.levels
+        return of_levels and (self.repeats is None or (point.repeat or 0) in self.repeats)
+
+
+def closing_turn(run: str) -> Turn:
+    """Return the turn that ends a run with what it has measured."""
+    return Turn(range(0), (run,), first=False)

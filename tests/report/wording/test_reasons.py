@@ -1,0 +1,74 @@
+"""Each value that a conclusion may have has its words, and each way to test a difference gives one of the same type."""
+
+import numpy as np
+import pytest
+
+from servebench.analysis.answer.model import CaveatKind, Purpose
+from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.tuning.answer import ChangeKind
+from servebench.analysis.verdict import Difference, MethodKind, ReasonKind
+from servebench.analysis.verdict.blocks import Blocks, MeasuredBlock, estimate
+from servebench.analysis.verdict.looks import Look
+from servebench.analysis.verdict.model import StartSpread, StartValues
+from servebench.analysis.verdict.reasons import Method
+from servebench.analysis.verdict.starts import EarlierStarts, FixedStarts
+from servebench.analysis.verdict.within_run import SingleStarts
+from servebench.contracts.level import Level
+from servebench.report.wording import answer, comparison, recommendation, tuning
+
+VALUES = StartValues(baseline=np.array([0.0, 0.01]), candidate=np.array([0.1, 0.12]), paired=False, known=(0.02, 1))
+SPREAD = StartSpread(sd=0.01, count=8)
+BLOCKS = [
+    MeasuredBlock(name, f"{name}{i}", 0, value + i / 100) for name, value in (("a", 0.0), ("b", 0.1)) for i in (0, 1)
+]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        (ReasonKind, comparison.REASONS),
+        (UseReasonKind, recommendation.REASONS),
+        (CaveatKind, answer.CAVEATS),
+        (Purpose, answer.PURPOSES),
+        (ChangeKind, tuning.CHANGES),
+    ],
+)
+def test_every_kind_has_its_words(kinds, words):
+    assert set(words) == set(kinds)
+
+
+@pytest.mark.parametrize("kind", MethodKind)
+def test_every_method_has_its_words(kind):
+    assert comparison.method_text(Method(kind, (2, 3)))
+
+
+@pytest.mark.parametrize("kind", UseReasonKind)
+def test_every_reason_of_a_use_is_one_line(kind):
+    reason = UseReason(kind=kind, levels=(Level(4),), names=("x",))
+    assert recommendation.reason_text(reason)
+    assert "\n" not in recommendation.reason_text(reason)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        FixedStarts(VALUES),
+        EarlierStarts(VALUES, SPREAD, SPREAD),
+        Look(VALUES, 2),
+        SingleStarts((0.0, (-0.1, 0.1)), (0.1, (0.0, 0.2))),
+        Blocks(estimate(BLOCKS), "b", "a"),
+    ],
+)
+def test_every_way_to_test_gives_a_difference_with_its_interval(evidence):
+    found = evidence.difference(0.95)
+    assert isinstance(found, Difference)
+    assert found.low < found.effect < found.high
+    assert found.effect == pytest.approx(0.11, abs=0.01)
+
+
+def test_what_falls_to_nothing_has_no_change_the_other_way():
+    row = comparison.ComparisonRow(
+        level=Level(4), metric=comparison.FAILED, baseline=1.0, candidate=0.0,
+        difference=Difference(effect=-1.0, low=-1.0, high=-0.9, method=Method(MethodKind.STARTS)),
+    )  # fmt: skip
+    assert row.turned().difference is None
