@@ -214,3 +214,8 @@ def test_ls_and_show_tell_it_as_text_and_as_json(outputs, capsys):
 def test_a_mistake_is_told_in_one_line(outputs, verb, words, told):
     with pytest.raises(ConfigError, match=told):
         dispatch([verb, *words])
+
+
+def test_a_name_that_is_too_long_for_a_file_is_no_study(tmp_path):
+    with pytest.raises(ConfigError, match="aaa"):
+        read.named_studies(["a" * 300], tmp_path)

@@ -1,6 +1,6 @@
 """Non-latency metrics of points as lines: cache hits, JSON compliance, needles found."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -85,6 +85,17 @@ def _json(row: PointRow) -> str | None:
 def _needles(row: PointRow) -> str | None:
     share = row.needle_recall
     return None if share is None else f"needles: {short_percent(share)} found"
+
+
+def search_lines(search: Mapping[str, Any] | None) -> list[str]:
+    """Return what a search for a level found, how, and its caveats."""
+    if search is None:
+        return []
+    return [
+        f"search: {search['said']}",
+        f"  method: {search['how']}",
+        *(f"  but: {caveat}" for caveat in search["caveats"]),
+    ]
 
 
 def quality_line(summary: QualitySummary) -> str:

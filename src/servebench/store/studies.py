@@ -222,8 +222,15 @@ def find(word: str, outputs: Path) -> RunData | StudyData:
     return _load(_find_path(word, outputs))
 
 
+def _places(word: str, outputs: Path) -> list[Path]:
+    try:
+        return [place for place in (Path(word), outputs / word) if place.exists()]
+    except OSError:  # too long for a file name
+        return []
+
+
 def _find_path(word: str, outputs: Path) -> Path:
-    for place in (Path(word), outputs / word):
+    for place in _places(word, outputs):
         if word and (_is_run(place) or (place.is_dir() and _is_study(place))):
             return place.absolute()
     studies = study_paths(outputs)
@@ -364,7 +371,7 @@ def named_studies(names: Sequence[str], outputs: Path) -> list[StudyFolder]:
 
 
 def _named_study(name: str, outputs: Path) -> Path:
-    places = [Path(name), outputs / name]
+    places = _places(name, outputs)
     if found := next((place for place in places if (place / "study.json").is_file()), None):
         return found.absolute()
     if any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places):

@@ -19,7 +19,7 @@ from servebench.contracts.stored import RunData, StudyData
 from servebench.store.tracking import SUMMARY_FACTS
 
 if TYPE_CHECKING:
-    from servebench.report.html.model import Page
+    from servebench.report.screens.page import Page
 
 FOLDER = "summary"
 WHOLE = "summary.json"

@@ -22,7 +22,7 @@ from servebench.contracts.emulation import imitated
 from servebench.contracts.tuning import Candidate, TuneSpace
 from servebench.engine.describe import describe_command
 from servebench.registry.registry import Registry
-from servebench.report.html.tuning import tune_page
+from servebench.report.html.page import tune_page
 from servebench.report.wording.tuning import gain_text
 from servebench.store.files import writing
 from servebench.store.layout import StudyFolder

@@ -1,5 +1,6 @@
 """Figures as text for people: rounded, with their interval, a hyphen where a value is missing."""
 
+import time
 from math import floor, inf, isfinite, log10
 from typing import Any, Protocol
 
@@ -92,6 +93,14 @@ def _signed(share: float | None) -> str:
 def percent_interval(low: float | None, high: float | None) -> str:
     """Return an interval of shares as `[low, high]`, in percent."""
     return f"[{', '.join(percent(end).removesuffix('%') for end in (low, high))}]"
+
+
+def local_time(stamp_s: float | None) -> str:
+    """Return a time stamp as local date and time."""
+    try:
+        return MISSING if stamp_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(stamp_s))
+    except (OverflowError, OSError, ValueError, TypeError):
+        return MISSING  # no time that there is
 
 
 def seconds(value: float) -> str:

@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from servebench.engine.adapters.openai import OpenAiEngine
-from servebench.engine.supervisor.endpoint import generate_token, served_models, version_of
+from servebench.engine.supervisor.endpoint import generate_token, http_error_reason, served_models, version_of
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 
@@ -137,3 +137,8 @@ def test_proxies_of_the_environment_are_ignored(monkeypatch):
     with client(()) as http:
         assert not http.trust_env
         assert not [transport for transport in http._mounts.values() if transport is not None]
+
+
+def test_a_reason_is_in_words():
+    error = httpx.RemoteProtocolError("illegal chunk header: bytearray(b'zz\\r\\n').")
+    assert http_error_reason(error) == "illegal chunk header: 'zz\\r\\n'"

@@ -139,9 +139,10 @@ def test_a_study_that_ended_when_it_had_decided_has_its_own_verdicts(make_study)
     runs = [SimulatedEngine(name=name, slow=slow, **steady) for name, slow in (("a", 1.0), ("b", 1.1))]
     path = make_study((runs[0], load), (runs[1], replace(load, seed=1)))
     (found,) = compared(str(path.parent), ("study/00_a_unique", "study/01_b_unique"), 0, False)
-    assert found["verdict"] == "slower"
-    verdicts = {row["metric"].partition(",")[0]: row["verdict"] for row in found["rows"]}
-    assert (verdicts["output throughput"], verdicts["TPOT p50"]) == ("slower", "may be chance")
+    assert found.result == "slower"
+    rows = {row.metric.title: row for row in found.rows}
+    assert rows["output throughput"].result == "slower"
+    assert rows["TPOT p50"].may_be_chance
     data, _ = study_page(str(path.parent), "study", 0)
     assert (data.comparisons[0].result, data.comparisons[0].margin, data.with_earlier) == ("slower", 0.02, True)
 

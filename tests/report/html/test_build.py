@@ -7,11 +7,13 @@ import pytest
 
 from servebench.analysis.pairing import compare_speed
 from servebench.analysis.recommendation.rules import load_rules
+from servebench.report.blocks import Charts, Label, Sides, Table, Verbatim
 from servebench.report.charts import runs
 from servebench.report.charts.timeline import panels_of, timeline_of
-from servebench.report.html import build, results
-from servebench.report.html.first_screen import first_screen
-from servebench.report.html.trust import trust_notes
+from servebench.report.html import build
+from servebench.report.screens import results
+from servebench.report.screens.first_screen import first_screen
+from servebench.report.screens.trust import trust_blocks
 from servebench.store import studies as read
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
@@ -21,6 +23,26 @@ from support.records import quality_records
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 S = 1_000_000_000
+
+
+def trust_of(data):
+    """The notes on trust by their word: (text, tone)."""
+    found = {}
+    for line in (line for block in trust_blocks(data) if hasattr(block, "lines") for line in block.lines):
+        if line.spans and isinstance(line.spans[0], Label):
+            found[line.spans[0].text] = (line.text, line.tone)
+    return found
+
+
+def uses_of(data):
+    """The rows of the table of uses: the cells by the names of their columns."""
+    (table,) = (block for block in first_screen(data) if isinstance(block, Table))
+    names = [column.title for column in table.columns]
+    return {cells[0].text: dict(zip(names, cells, strict=True)) for cells in table.rows}
+
+
+def labels_in(line):
+    return [(span.text, span.tone) for span in line.spans if isinstance(span, Label)]
 
 
 def readings(name, values, source="a", label=""):
@@ -108,13 +130,16 @@ def test_a_study_at_work_says_how_far_it_is_and_offers_no_resume(make_study):
     (done,) = study.runs
     begun = replace(done, name="01_b", state={**done.state, "status": "running"}, rows=tuple)
     to_come = read.load_run(path / "02_c")
-    _, found = first_screen(build.page_of(replace(study, runs=(done, begun, to_come)), load_rules()))
-    assert (found["trust"][0].word, found["trust"][0].text) == ("still running", "1 of 3 runs have ended")
-    assert [one.word for one in found["trust"] if one.look == "bad"] == []
-    assert not found["next"]
-    assert "02_c" not in found["question"]
-    _, found = first_screen(build.page_of(replace(study, runs=(done, to_come)), load_rules()))
-    assert [(one.word, one.place) for one in found["trust"] if one.look == "bad"] == [("not started", "02_c")]
+    data = build.page_of(replace(study, runs=(done, begun, to_come)), load_rules())
+    assert next(iter(trust_of(data))) == "still running"
+    assert "1 of 3 runs have ended" in trust_of(data)["still running"][0]
+    assert not [word for word, (_, tone) in trust_of(data).items() if "bad" in tone]
+    blocks = list(first_screen(data))
+    (sides,) = (block for block in blocks if isinstance(block, Sides))
+    assert [title for title, _ in sides.groups] == ["How far to trust it"]
+    assert "02_c" not in blocks[0].text
+    found = trust_of(build.page_of(replace(study, runs=(done, to_come)), load_rules()))
+    assert [text for text, tone in found.values() if "bad" in tone] == ["not started 02_c"]
 
 
 def test_the_first_screen_says_which_points_not_to_trust_and_why(make_study):
@@ -127,48 +152,51 @@ def test_the_first_screen_says_which_points_not_to_trust_and_why(make_study):
             for row in doubted.point_rows]  # fmt: skip
     dead = replace(fast, name="02_trtllm", state={"status": "failed", "error": "out of memory"}, rows=tuple)
     runs = (fast, replace(doubted, rows=lambda: void), dead)
-    found = {one.word: one for one in trust_notes(build.page_of(replace(study, runs=runs), load_rules())) if one.word}
+    found = trust_of(build.page_of(replace(study, runs=runs), load_rules()))
     assert list(found) == ["failed", "void", "doubtful", "wide"]
-    assert found["failed"].text == "out of memory"
-    assert (found["void"].look, found["void"].code) == ("bad", "level_not_reached")
-    assert (found["doubtful"].look, found["doubtful"].place) == ("warn", "sglang at 1 user")
-    assert found["wide"].code == "imprecise"
+    assert found["failed"][0].endswith(": out of memory")
+    assert found["void"][0].endswith("level_not_reached")
+    assert found["void"][1] == "bad"
+    assert found["doubtful"][0].startswith("doubtful sglang at 1 user: ")
+    assert found["doubtful"][1] == "warn"
+    assert found["wide"][0].endswith("imprecise")
 
 
 def test_a_study_without_a_doubt_says_so(make_study):
     load = SimulatedLoad(levels=(8,), requests=100, starts=4)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
     data = build.page_of(read.load_study(path), load_rules())
-    assert [(one.look, one.word) for one in trust_notes(data)] == [("good", "valid")]
-    batch = next(row for row in first_screen(data)[1]["matrix"] if "Batch" in row["use"])
-    assert (batch["outcome"].text, batch["outcome"].look) == ("clear", "good")
-    assert [(one["best"], one["look"]) for one in batch["cells"]] == [("best", "good"), ("", "")]
+    assert trust_of(data) == {"valid": ("valid every point", "good")}
+    batch = next(row for use, row in uses_of(data).items() if "Batch" in use)
+    assert labels_in(batch["trust"]) == [("clear", "good")]
+    assert (labels_in(batch["fast"]), labels_in(batch["slow"])) == ([("best", "good")], [])
 
 
 def test_the_first_screen_shows_a_command_without_arguments_too(make_study):
     study = read.load_study(make_study((SimulatedEngine(), SimulatedLoad(requests=20))))
     for words, command in (([], "servebench"), (["engine=a b"], "servebench 'engine=a b'"), (None, "")):
         found = replace(study, state={**study.state, "words": words})
-        assert first_screen(build.page_of(found, load_rules()))[1]["command"] == command
+        blocks = first_screen(build.page_of(found, load_rules()))
+        assert [block.text for block in blocks if isinstance(block, Verbatim)] == [command] * bool(command)
 
 
 def test_a_run_without_a_number_for_a_use_says_why(make_study):
     load = SimulatedLoad(levels=(8,), requests=60)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="late", ttft_ms=900), load))
     data = build.page_of(read.load_study(path), load_rules())
-    row = next(row for row in first_screen(data)[1]["matrix"] if "TTFT limit" in row["use"])
-    cell = next(one for one in row["cells"] if one["name"] == "late")
-    assert (cell["text"], "TTFT ≤ 500 ms" in cell["note"]) == ("-", True)
+    row = next(row for use, row in uses_of(data).items() if "TTFT limit" in use)
+    assert row["late"].text.startswith("- ")
+    assert "TTFT ≤ 500 ms" in row["late"].text
 
 
 def test_the_best_of_one_start_is_provisional_in_word_and_colour(make_study):
     load = SimulatedLoad(levels=(8,), requests=400)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
     data = build.page_of(read.load_study(path), load_rules())
-    batch = next(row for row in first_screen(data)[1]["matrix"] if "Batch" in row["use"])
-    assert (batch["outcome"].text, batch["outcome"].look) == ("provisional", "warn")
-    assert [(one["best"], one["look"]) for one in batch["cells"]] == [("best, provisional", "warn"), ("", "")]
-    assert "one start" in batch["trust"]
+    batch = next(row for use, row in uses_of(data).items() if "Batch" in use)
+    assert labels_in(batch["trust"]) == [("provisional", "warn")]
+    assert (labels_in(batch["fast"]), labels_in(batch["slow"])) == ([("best, provisional", "warn")], [])
+    assert "one start" in batch["trust"].spans[0].note
 
 
 def test_a_printed_timeline_has_an_axis(make_study):
@@ -178,7 +206,9 @@ def test_a_printed_timeline_has_an_axis(make_study):
     start, end = row.window_ns
     samples = machine_readings((end - start) / S, step_s=(end - start) / S / 40, start_ns=start)
     add_telemetry(run, samples, run_id=row.run_id, point=row.point)
-    _, ((shown),) = results.timeline(build.page_of(read.load_study(path), load_rules()))
-    assert len(shown["still"].charts) <= results.STILL_PANELS
-    for chart_set in (shown["chart"], shown["still"]):
+    shown = [
+        one for one in results.timeline(build.page_of(read.load_study(path), load_rules())) if isinstance(one, Charts)
+    ]
+    assert len(shown[0].printed.charts) <= results.STILL_PANELS
+    for chart_set in (*shown[0].sets, shown[0].printed):
         assert chart_set.charts[-1].spec["layer"][-1]["encoding"]["x"]["axis"]["labels"]

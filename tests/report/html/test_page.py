@@ -14,8 +14,8 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.report.charts.draw import Packing
 from servebench.report.charts.model import Series
+from servebench.report.charts.specs import weak_note
 from servebench.report.html.page import BUNDLE, breakable
-from servebench.report.html.results import weak_note
 from support.studies import SimulatedEngine, SimulatedLoad
 
 EVIL = f"</script><script>alert(1)</script><img src=x onerror=alert(2)>{BUNDLE}"

@@ -22,7 +22,7 @@ from servebench.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from servebench.report.html.model import Page
+    from servebench.report.screens.page import Page
 
 PAGE_WIDTH = 120
 """Tables of more columns than fit have a row for each point."""
@@ -105,8 +105,8 @@ def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
 
     if opened:
         raise ConfigError("--open is for the HTML page: leave out --format markdown")
-    best = recommendation_blocks([one for one in data.answers if one.ranking], verbose=False)
-    text = to_markdown([*answer_blocks(data.answer, width=PAGE_WIDTH, complete=True), *best])
+    best = recommendation_blocks([one for one in data.answers if one.ranking], verbose=False, hint=False)
+    text = to_markdown([*answer_blocks(data.answer, width=PAGE_WIDTH, complete=True, hint=False), *best])
     if out is None:
         click.echo(text, nl=False)
     else:

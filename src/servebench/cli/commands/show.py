@@ -138,11 +138,12 @@ def _print_markdown(found: RunData | StudyData, *, verbose: bool) -> int:
 def _conclusions(found: RunData | StudyData) -> Conclusions:
     from servebench.analysis.conclude import Options, conclude
     from servebench.contracts.stored import StudyData
+    from servebench.store.studies import command_words
     from servebench.study.outlook import study_conclusions
 
     if isinstance(found, StudyData):
         return study_conclusions(found.path)
-    return conclude([found], [], Options(limits=True))
+    return conclude([found], [], Options(limits=True, name=command_words(found.path.parent)))
 
 
 def _show_tune(folder: StudyFolder, *, as_json: bool, verbose: bool) -> int:

@@ -1,5 +1,6 @@
 """Probe an endpoint: list its models and generate one real token. Used by every launcher."""
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +53,8 @@ def http_error_reason(error: httpx.HTTPError) -> str:
     while cause.__cause__ is not None or cause.__context__ is not None:
         cause = cause.__cause__ or cause.__context__ or cause
     text = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
-    return in_one_line(str(text), QUOTE_CHARACTERS).lower().rstrip(".")
+    text = re.sub(r"bytearray\(b?(.*)\)", r"\1", str(text), flags=re.DOTALL)
+    return in_one_line(text, QUOTE_CHARACTERS).lower().rstrip(".")
 
 
 def served_models(http: httpx.Client, base_url: str) -> list[str] | None:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis.estimate import estimate_level, mean_of
-from servebench.analysis.statistics import is_weak_percentile
+from servebench.analysis.statistics import is_weak_percentile, values_needed
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
-from servebench.report.points import point_trust, reason_of_code
+from servebench.report.trust import point_trust, reason_of_code
 from servebench.util.figures import number, rough, with_interval
 
 COLOURS = (
@@ -129,6 +129,22 @@ def colour_scales(series: Sequence[Series], *, legend: bool = False) -> dict[str
         }
         for channel, values in ranges
     }
+
+
+def legend_of(series: Sequence[Series]) -> list[dict[str, str]]:
+    """Return the name, colour and mark of each series that has points, once."""
+    first = {one.name: one.colour for one in series if one.rows}
+    return [
+        {"name": name, "colour": COLOURS[index % len(COLOURS)], "mark": GLYPHS[index % len(GLYPHS)]}
+        for name, index in first.items()
+    ]
+
+
+def weak_note(series: Sequence[Series]) -> str:
+    """Return that some of the p99 that charts show are of too few requests; empty where none are."""
+    columns = ("ttft_ms_p99", "tpot_ms_p99", "e2e_ms_p99")
+    weak = any(is_weak_percentile(row, column) for one in series for row in one.rows for column in columns)
+    return f"A p99 of fewer than {values_needed(99)} requests has no interval." if weak else ""
 
 
 def _load_axis(rows: Sequence[Mapping[str, Any]], *, rate: bool) -> Spec:

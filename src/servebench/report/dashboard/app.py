@@ -23,17 +23,20 @@ from servebench.analysis.statistics import values_needed
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow, columns_shown
+from servebench.report.blocks import Heading
 from servebench.report.charts import draw
 from servebench.report.charts import runs as run_charts
 from servebench.report.charts.model import STATS, ChartSet
 from servebench.report.charts.parts import time_charts, time_note
-from servebench.report.charts.specs import comparing
+from servebench.report.charts.specs import comparing, legend_of, weak_note
 from servebench.report.charts.timeline import timeline_of
 from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
-from servebench.report.html.page import answer_part
-from servebench.report.html.results import legend_of, weak_note
-from servebench.report.wording.limits import action_text, statement_of
+from servebench.report.html.page import part
+from servebench.report.screens.comparison import comparison_blocks
+from servebench.report.screens.first_screen import first_screen
+from servebench.report.screens.limits import limit_blocks
+from servebench.report.screens.results import CHARTS_NOTE, times_blocks
 from servebench.store import studies as read
 from servebench.util.safe_text import clean_csv, clean_line
 
@@ -42,11 +45,12 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from servebench.analysis.verdict.model import Comparison
     from servebench.contracts.labels import RunLabel
     from servebench.contracts.stored import RunData
     from servebench.report.charts.model import Series
-    from servebench.report.html.model import Page
     from servebench.report.parts import RunTimes
+    from servebench.report.screens.page import Page
 
 VIEWS = ("Runs", "Study", "Charts", "Quality", "Compare", "Timeline", "Time parts", "Fairness", "Raw table")
 FILTERS = ("study", "engine", "model", "gpu", "workload")
@@ -258,7 +262,7 @@ def study_view(outputs: str, names: Sequence[str], changed: int) -> None:
 def study_page(outputs: str, name: str, changed: int) -> tuple[Page, str]:  # noqa: ARG001  part of the cache's key
     """Return what the report of a study shows, and its first screen as HTML in which all texts are escaped."""
     data = build.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
-    return data, answer_part(data)
+    return data, part(first_screen(data))
 
 
 def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -273,9 +277,7 @@ def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     legend(series)
     for found in comparing(series, {"ttft_ms": limit} if limit else {}):
         draw_set(found, stat)
-    st.caption(
-        f"Bands and bars are 95% intervals, or lowest to highest repeat. Hollow marks are doubtful points. {weak_note(series)}"
-    )
+    st.caption(f"{CHARTS_NOTE} {weak_note(series)}")
 
 
 def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -354,41 +356,19 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         return
     with_doubtful = st.checkbox("include doubtful points", key="with-doubtful", **URL)
     for one in compared(outputs, tuple(keys), changed, with_doubtful):
-        st.code(f"{one['candidate']} vs {one['baseline']}", language=None)
-        show = {"slower": st.error, "faster": st.success, "unequal_settings": st.warning}.get(one["verdict"], st.info)
-        show(one["verdict"].replace("_", " "))
-        st.text(one["summary"])
-        grid(one["rows"])
-        if one["note"]:
-            st.caption(one["note"])
+        st.html(part(comparison_blocks(one)))
 
 
-@st.cache_data(show_spinner="comparing", max_entries=32)
-def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> list[dict[str, Any]]:
-    """Compare each run with the first, as plain tables."""
+@st.cache_resource(show_spinner="comparing", max_entries=32)
+def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> Sequence[Comparison]:
+    """Compare each run with the first."""
     from servebench.analysis.conclude import Options, conclude
-    from servebench.report.wording import comparison as texts
 
     runs = [load_run(outputs, key, changed) for key in keys]
     pairs = [(runs[0], run) for run in runs[1:]]
     own = [read.load_study(runs[0].path.parent)] if any(a.study_id == b.study_id for a, b in pairs) else []
-    options = Options(with_doubtful=with_doubtful)
-    concluded = conclude(runs, own, options, pairs=pairs, earlier=read.runs_beside(runs[0]))
-    found = list(concluded.comparisons)
-    return [
-        {
-            "baseline": one.baseline,
-            "candidate": one.candidate,
-            "verdict": texts.result_of(one),
-            "summary": texts.summary_of(one),
-            "note": texts.starts_note(one),
-            "rows": [
-                {**dict(zip(texts.HEADINGS, texts.cells_of(row), strict=True)), "why": texts.text_of(row.reasons)}
-                for row in one.rows
-            ],
-        }
-        for one in found
-    ]
+    options = Options(with_doubtful=with_doubtful, answers=True)
+    return conclude(runs, own, options, pairs=pairs, earlier=read.runs_beside(runs[0])).comparisons
 
 
 def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -406,11 +386,8 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     draw_set(drawn, STATS[0])
     for _, _, who in found.disturbed:
         st.text(clean_line(who))
-    st.text("What limits it")
-    for _, one in findings_of([run]):
-        st.text(clean_line(f"{one.level.words}: {statement_of(one)}"))
-        for proposal in one.proposals:
-            st.text(clean_line(f"  try: {action_text(proposal)}; it may cost: {proposal.cost}"))
+    found_limits = [one for _, one in findings_of([run])]
+    st.html(part([Heading("What limits it"), *limit_blocks(found_limits, verbose=True)]))
 
 
 def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -424,8 +401,7 @@ def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     st.caption(time_note(found))
     for one in sets:
         draw_set(one, STATS[0], beside=2)
-    for run in found:
-        st.code("\n".join((clean_line(run.name), *map(clean_line, run.lines))), language=None, wrap_lines=True)
+    st.html(part(times_blocks(found)))
 
 
 @st.cache_resource(show_spinner="comparing the slowest requests with the others", max_entries=16)

@@ -1,20 +1,23 @@
 """Blocks as Markdown, for pull requests and chat."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
-from servebench.report.blocks import Block, Command, Gap, Heading, Line, Table
+from servebench.report.blocks import Block, Command, Gap, Heading, Items, Line, Table, plain
 from servebench.util.safe_text import clean_markdown, markdown_code
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
     """Return blocks as Markdown that shows untrusted text as it is; charts are in the HTML report only."""
     lines: list[str] = []
-    for block in blocks:
+    for block in plain(blocks):
         match block:
             case Heading():
-                lines += [f"### {clean_markdown(block.text)}", *([clean_markdown(block.note)] if block.note else [])]
+                lines += [f"{'#' * block.level} {clean_markdown(block.text)}", clean_markdown(block.note)]
             case Line():
                 lines.append(_inline(block))
+            case Items():
+                lines.append("\n".join(f"- {_inline(one)}" for one in block.lines))
             case Table():
                 head = [clean_markdown(one.title) for one in block.columns]
                 left = [index for index, one in enumerate(block.columns) if one.left]
@@ -41,9 +44,9 @@ def table(
 def _inline(line: Line) -> str:
     """A line with what is strong in it in bold; the other tones repeat what the text says."""
     parts = []
-    for span in line.spans:
-        text = clean_markdown(span.text)
-        if text and "strong" in span.tone.split():
-            text = f"**{text}**"
-        parts.append(f"{' ' * span.text.startswith(' ')}{text}{' ' * span.text.endswith(' ')}")
+    for strong, spans in groupby(line.spans, key=lambda span: "strong" in span.tone.split()):
+        whole = "".join(span.text for span in spans)
+        text = clean_markdown(whole)
+        text = f"**{text}**" if text and strong else text
+        parts.append(f"{' ' * whole.startswith(' ')}{text}{' ' * whole.endswith(' ')}")
     return "".join(parts).strip()

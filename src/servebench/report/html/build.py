@@ -22,15 +22,13 @@ from servebench.measure.columns import gaps_ms, in_window, measured_rows, reques
 from servebench.report.charts.model import Series
 from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.timeline import timeline_of
-from servebench.report.html.model import Page, RunPage
 from servebench.report.parts import RunTimes, times_of
+from servebench.report.screens.page import Page, RunPage
 from servebench.store import studies as read
 from servebench.util.errors import StoreError
 from servebench.util.short_id import short_id
 
 TIMELINES_MAX = 6
-
-
 COMPARISONS_MAX = 12
 
 

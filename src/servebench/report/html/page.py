@@ -1,7 +1,7 @@
-"""`report.html`: one self-contained page on a run or a study. No network; readable on a phone, in print and without scripts.
+"""Blocks as self-contained pages: no network; readable on a phone, in print and without scripts.
 
-The templates escape everything that a model, a server or a config said. The page's own policy allows the two scripts that
-are ours, by their hashes, and nothing else; Vega interprets its expressions, so that no text becomes code.
+The templates escape everything that a model, a server or a config said. A page's own policy allows the two scripts that are ours,
+by their hashes, and nothing else; Vega interprets its expressions, so that no text becomes code.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ import base64
 import hashlib
 import re
 import time
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from servebench.report.blocks import Block, Label, Line, Span
 from servebench.report.charts import draw
 from servebench.report.charts.model import Chart, ChartSet, Spec
-from servebench.report.html import results, sections
-from servebench.report.html.first_screen import first_screen
-from servebench.report.html.model import Page
+from servebench.report.screens import conclusions, results
+from servebench.report.screens.first_screen import first_screen
+from servebench.report.screens.page import Page
+from servebench.report.screens.tuning import tune_page_blocks
 from servebench.util.safe_text import clean_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+    from servebench.analysis.tuning.answer import TuneAnswer
 
 SECTIONS = (
     ("answer", "", first_screen),
@@ -32,22 +37,25 @@ SECTIONS = (
     ("parts", "Where the time goes", results.where_time_goes),
     ("points", "All points", results.points),
     ("repeats", "Over repeats", results.repeats),
-    ("comparison", "Comparison", sections.comparison),
+    ("comparison", "Comparison", conclusions.comparison),
     ("timeline", "Timeline", results.timeline),
-    ("limits", "What limits it", sections.limits),
+    ("limits", "What limits it", conclusions.limits),
     ("cold", "Cold start", results.cold_start),
     ("quality", "Quality", results.quality),
-    ("fairness", "Fairness", sections.fairness),
-    ("doubts", "Warnings and remedies", sections.warnings),
-    ("published", "Published numbers", sections.published),
-    ("commands", "Commands", sections.commands),
+    ("fairness", "Fairness", conclusions.fairness),
+    ("doubts", "Warnings and remedies", conclusions.warnings),
+    ("published", "Published numbers", conclusions.published),
+    ("commands", "Commands", conclusions.commands),
 )
-"""The id and title of each section, and what returns its template macro and content; None leaves it out."""
+"""The id, the title and the builder of each section; one without blocks is left out."""
 STILL_WIDTH = 320
 """Of the picture of a panel that stands where no script runs, in pixels."""
 CHARTS_SIZE_MAX = 1_150_000
 """Of the data of all charts and their pictures. Beyond, a chart of a page without scripts is its description: the page has to
 stay small enough to be sent, under 3 MB with the script that draws."""
+NOTE_MAX = 60
+"""Longer notes of labels are folded."""
+LOOKS = ("good", "warn", "bad")
 BREAKS = re.compile(r"([=_/,])")
 BUNDLE = "@vega-bundle@"
 
@@ -64,7 +72,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    found.filters["breakable"] = breakable
+    found.filters |= {"breakable": breakable, "kind": lambda block: type(block).__name__}
+    found.filters |= {"look": look, "paragraph": paragraph}
+    found.tests["label"] = lambda span: isinstance(span, Label)
+    found.globals["note_max"] = NOTE_MAX
     return found
 
 
@@ -75,10 +86,23 @@ def breakable(text: str) -> Markup:
     return Markup(BREAKS.sub(r"\1<wbr>", str(escape(text))))  # noqa: S704  the text is escaped
 
 
+def look(one: Span | Line) -> str:
+    """Return the CSS class of a label or an item: what its tone says of trust."""
+    return next((word for word in one.tone.split() if word in LOOKS), "plain")
+
+
+def paragraph(one: Line) -> str:
+    """Return the CSS classes of a paragraph: its tone, but that labels have their own, and whether it is indented."""
+    first = one.spans[0] if one.spans else None
+    words = [] if isinstance(first, Label) else [word for word in one.tone.split() if word not in ("strong", "small")]
+    return " ".join([*words, *(["indented"] if one.indent else [])])
+
+
 class Drawing:
     """The charts of a page: their specs for the script, and a still picture of each for print and for pages without scripts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, scripts: bool) -> None:
+        self.scripts = scripts
         self.specs: list[Any] = []
         self.packing = draw.Packing()
         self._left = CHARTS_SIZE_MAX
@@ -106,36 +130,54 @@ class Drawing:
 
 
 def page(data: Page) -> str:
-    """Return the page as HTML."""
-    templates, drawing = environment(), Drawing()
-    macros: Any = templates.get_template("sections.html").make_module({"drawing": drawing})
-    shown = []
-    for name, title, build in SECTIONS:
-        content = build(data)
-        if content is not None:
-            macro, section = content
-            shown.append((name, title, getattr(macros, macro)(section)))
+    """Return the page of a run or a study as HTML."""
+    created = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s))
+    about = [*([data.folder] if data.folder != data.title else []), f"servebench {data.version}", created]
+    return _whole(data.title, about, [(name, title, build(data)) for name, title, build in SECTIONS], scripts=True)
+
+
+def tune_page(answer: TuneAnswer) -> str:
+    """Return the page of a tune's answer as HTML without scripts."""
+    return _whole(answer.study, ["servebench tune"], [("answer", "", tune_page_blocks(answer))], scripts=False)
+
+
+def part(blocks: Iterable[Block]) -> str:
+    """Return blocks with their style as a part of another page; charts are pictures."""
+    style = (files(__package__) / "templates" / "style.css").read_text(encoding="utf-8")
+    body = _macros(Drawing(scripts=False)).show(blocks)
+    return clean_html(f'<style>@scope (.servebench) {{\n{style}}}</style><div class="servebench">{body}</div>')
+
+
+def _macros(drawing: Drawing) -> Any:
+    return environment().get_template("blocks.html").make_module({"drawing": drawing})
+
+
+def _whole(
+    title: str, about: Sequence[str], sections: Iterable[tuple[str, str, Iterable[Block]]], *, scripts: bool
+) -> str:
+    drawing = Drawing(scripts=scripts)
+    show = _macros(drawing).show
+    shown = [(name, heading, show(own)) for name, heading, blocks in sections if (own := list(blocks))]
     script = (files(__package__) / "templates" / "page.js").read_text(encoding="utf-8") if drawing.specs else ""
     bundle = draw.javascript() if drawing.specs else ""
-    text = templates.get_template("page.html").render(
-        data=data,
-        sections=shown,
-        created=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s)),
-        specs=draw.script_json({"config": draw.CONFIG, "charts": drawing.specs, "strings": drawing.packing.strings}),
-        scripts=[BUNDLE, script] if drawing.specs else [],
-        policy=policy([bundle, script] if drawing.specs else []),
+    specs = {"config": draw.CONFIG, "charts": drawing.specs, "strings": drawing.packing.strings}
+    text = (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            about=about,
+            sections=shown,
+            specs=draw.script_json(specs),
+            scripts=[BUNDLE, script] if drawing.specs else [],
+            policy=policy([bundle, script] if drawing.specs else []),
+        )
     )
+    if not drawing.specs:
+        return clean_html(text)
     # the last one is ours: a name in the page may spell it too
     head, _, tail = clean_html(text).rpartition(BUNDLE)
     return f"{head}{bundle}{tail}\n"
-
-
-def answer_part(data: Page) -> str:
-    """Return the first screen alone with its style, as a part of another page."""
-    macros: Any = environment().get_template("sections.html").make_module({"drawing": Drawing()})
-    style = (files(__package__) / "templates" / "style.css").read_text(encoding="utf-8")
-    body = macros.first_screen(first_screen(data)[1])
-    return clean_html(f'<style>@scope (.servebench) {{\n{style}}}</style><div class="servebench">{body}</div>')
 
 
 def policy(scripts: list[str]) -> str:

@@ -17,7 +17,7 @@ from servebench.analysis.answer.model import (
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Column, Command, Heading, Line, Span, Table, row
-from servebench.report.points import VERDICTS
+from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
 from servebench.report.wording.limits import limit_lines
 from servebench.util.figures import MISSING, number
@@ -33,9 +33,11 @@ PLACES_WIDTH = 34
 TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 
 
-def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose: bool = False) -> Iterator[Block]:
+def answer_blocks(
+    answer: Answer, *, width: int, complete: bool = False, verbose: bool = False, hint: bool = True
+) -> Iterator[Block]:
     """Yield the answer for a screen of this width. `complete` (for files and pipes) adds marks that change no verdict and the
-    meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too."""
+    meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too. `hint` names what -v adds."""
     complete = complete or verbose
     marks = footnotes(answer)
     for one in answer.workloads:
@@ -55,7 +57,8 @@ def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose
         if remark.first or complete:
             yield _remark(remark, marks.get(remark.code), verbose=complete)
     yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else LIMITS_MAX])
-    if hidden := _hidden(answer, complete=complete, verbose=verbose):
+    hidden = _hidden(answer, complete=complete, verbose=verbose)
+    if hidden and hint:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
     yield from map(step_block, answer.next_steps)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from servebench.analysis.answer import Answer
 from servebench.analysis.gate import Gate
 from servebench.analysis.verdict.model import Comparison
-from servebench.report.blocks import Block, Column, Heading, Line, Span, Table, row
+from servebench.report.blocks import Block, Column, Fold, Heading, Label, Line, Span, Table, row
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.wording.comparison import (
     HEADINGS,
@@ -28,17 +28,34 @@ NAMED_MAX = 3
 """More pairs without a verdict are only counted."""
 
 
-def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
-    """Yield the rows, the unequal settings, the verdict, and the comparison of the answers."""
+def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterator[Block]:
+    """Yield the rows, the unequal settings, the verdict, and the comparison of the answers. A page folds the rows unless they are
+    `opened`."""
     yield Heading(f"{comparison.candidate}  vs  {comparison.baseline}")
+    yield Fold("each metric and load", list(_rows(comparison)), opened=opened)
+    tone = TONES.get(comparison.result, "")
+    yield Line.of(Label("verdict", f"strong {tone}"), f": {summary_of(comparison)}", tone=f"strong {tone}")
+    for agreement in comparison.agreements:
+        yield Line.of(
+            f"quality: {agreement_text(agreement.swapped())}", tone=AGREEMENT_TONES.get(agreement.finding, "dim")
+        )
+    for parity in comparison.parities:
+        tone = PARITY_TONES.get(parity.finding, "warn")
+        yield Line.of(f"parity at {parity.at}: {parity_text(parity)}", tone=tone)
+
+
+def _rows(comparison: Comparison) -> Iterator[Block]:
+    """The table of metrics by load, what its intervals rest on, and the settings that differ."""
     columns = [Column(name, left=name == "metric") for name in HEADINGS[:-1]]
     notes = reason_numbers(comparison)
     rows = []
     for one in comparison.rows:
         *cells, verdict = cells_of(one)
         mark = f" ({notes[reason]})" if (reason := reason_of(one)) else ""
-        rows.append(row(*cells, Line.of(Span(verdict, TONES.get(one.result, "dim")), Span(mark, "dim"))))
-    yield Table([*columns, Column(HEADINGS[-1], left=True, wrap=True)], rows, ruled=True)
+        tone = TONES.get(one.result, "dim") if one.competes else "dim"
+        rows.append(row(*cells, Line.of(Label(verdict, tone), Span(mark, "dim"))))
+    verdict_column = Column(HEADINGS[-1], left=True, wrap=True)
+    yield Table([*columns, verdict_column], rows, ruled=True, caption="Each metric and load")
     for reason, number in notes.items():
         yield Line.of(f"({number}) {reason}", tone="dim")
     if note := starts_note(comparison):
@@ -49,13 +66,6 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
             yield Line.of(f"different setting: {text}", tone="warn")
     if minor := [one.key for one in comparison.unequal if not one.matters]:
         yield Line.of(f"intended or harmless differences: {', '.join(minor)}", tone="dim")
-    yield Line.of(f"verdict: {summary_of(comparison)}", tone=f"strong {TONES.get(comparison.result, '')}")
-    for agreement in comparison.agreements:
-        text = agreement_text(agreement.swapped())
-        yield Line.of(f"quality: {text}", tone=AGREEMENT_TONES.get(agreement.finding, "dim"))
-    for parity in comparison.parities:
-        tone = PARITY_TONES.get(parity.finding, "warn")
-        yield Line.of(f"parity at {parity.at}: {parity_text(parity)}", tone=tone)
 
 
 def pairs_blocks(answer: Answer, *, width: int) -> Iterator[Block]:

@@ -21,5 +21,5 @@ def decision_blocks(found: StudyDecision) -> Iterator[Block]:
             rows.append(row(load, metric, Line.of(verdict, tone=TONES.get(one.result, "dim")), *rest))
         yield Table(columns, rows, ruled=True)
         yield Line.of(levels_line(pair), tone="strong")
-    yield from items(notes_of(found))
+    yield items(notes_of(found))
     yield Line.of(NOTE, tone="dim")

@@ -30,11 +30,15 @@ TONES = {
 RUNNERS_UP = 3
 
 
-def recommendation_blocks(found: Sequence[Recommendation], *, verbose: bool = True) -> Iterator[Block]:
+def recommendation_blocks(
+    found: Sequence[Recommendation], *, verbose: bool = True, hint: bool = True
+) -> Iterator[Block]:
     """Yield who is best for each use; with `verbose` each ranking, uses that were not measured, what is missing and what would
-    change the answers."""
+    change the answers. `hint` says that -v adds these."""
     if not verbose:
         yield from _brief(found)
+        if hint:
+            yield Line.of("why, what is missing and what would change the answers: -v", tone="dim")
         return
     for one in found:
         yield Heading(one.use_case.title, f"({one.group})" if one.group else "")
@@ -73,4 +77,3 @@ def _brief(found: Sequence[Recommendation]) -> Iterator[Block]:
         yield from (Line.of(f"but: {quality_text(other)}", tone="warn", indent=2) for other in one.quality)
     if unmeasured:
         yield Line.of(f"not measured: {', '.join(unmeasured)}", tone="dim")
-    yield Line.of("why, what is missing and what would change the answers: -v", tone="dim")

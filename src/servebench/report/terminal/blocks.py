@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from servebench.report.blocks import Block, Command, Gap, Heading, Line, Table
+from servebench.report.blocks import Block, Command, Gap, Heading, Items, Line, Table, plain
 from servebench.report.terminal.tables import new_table
 
 TONES = {"strong": "bold", "good": "green", "warn": "yellow", "bad": "red", "same": "cyan", "dim": "dim"}
@@ -14,14 +14,17 @@ TONES = {"strong": "bold", "good": "green", "warn": "yellow", "bad": "red", "sam
 
 def print_blocks(blocks: Iterable[Block], out: Console) -> None:
     """Print blocks."""
-    for block in blocks:
+    for block in plain(blocks):
         match block:
             case Heading():
                 out.print(Text(block.text, style="bold").append(block.note and f"  {block.note}", style="not bold dim"))
             case Line():
                 out.print(_text(block))
+            case Items():
+                for line in block.lines:
+                    out.print(_text(line))
             case Table():
-                out.print(_table(block))
+                out.print(rich_table(block))
             case Command():
                 text = Text(f"{block.kind}: ").append(block.command, style="bold" if block.reason else "")
                 out.print(text.append(f"  ({block.reason})" if block.reason else "", style="dim"))
@@ -32,11 +35,12 @@ def print_blocks(blocks: Iterable[Block], out: Console) -> None:
 def _text(line: Line) -> Text:
     text = Text(" " * line.indent)
     for span in line.spans:
-        text.append(span.text, style=" ".join(TONES[word] for word in span.tone.split()))
+        text.append(span.text, style=" ".join(TONES.get(word, "") for word in span.tone.split()))
     return text
 
 
-def _table(block: Table) -> RichTable:
+def rich_table(block: Table) -> RichTable:
+    """Return a table for a terminal."""
     table = new_table(narrow=True)
     if not block.ruled:
         table.box, table.padding = None, (0, 2, 0, 0)

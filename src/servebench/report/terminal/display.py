@@ -35,20 +35,20 @@ from servebench.contracts.events import (
     TurnStarted,
 )
 from servebench.contracts.results import Point, RunOutcome
-from servebench.report.content import content_lines, quality_line, quality_lines
+from servebench.report.blocks import items
+from servebench.report.content import content_lines, quality_line, quality_lines, search_lines
 from servebench.report.export.conclusions import to_json
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.screens.decisions import decision_blocks
-from servebench.report.terminal.blocks import print_blocks
-from servebench.report.terminal.results import (
-    failure_lines,
+from servebench.report.screens.points import (
+    failure_items,
     live_table,
     point_line,
-    points_table,
-    print_repeats,
-    search_lines,
-    warning_lines,
+    points_blocks,
+    repeats_blocks,
+    warning_items,
 )
+from servebench.report.terminal.blocks import print_blocks, rich_table
 from servebench.report.terminal.tables import console
 from servebench.report.terminal.words import ONCE, WORDS, is_detail, is_problem, line_of
 from servebench.store.studies import load_run
@@ -230,18 +230,17 @@ class Display:
             return
         self._pause()
         if outcome.points and self.complete:
-            self.out.print(points_table(outcome.points, title))
-            for line in content_lines(outcome.points, verbose=self._options.verbose):
-                self.out.print(line)
-            for line in warning_lines(outcome.points):
-                self.out.print(line)
-            for line in failure_lines(outcome.points):
-                self.out.print(line)
-            print_repeats(repeats, self.out)
-        for line in search_lines(outcome.search):
-            self.out.print(line)
-        for line in quality_lines(outcome.quality):
-            self.out.print(line)
+            points = outcome.points
+            blocks = [
+                *points_blocks([("", point.row) for point in points], "run", title),
+                items(content_lines(points, verbose=self._options.verbose)),
+                warning_items(points),
+                failure_items(points),
+                *(repeats_blocks([("", repeats)], "over repeats") if repeats is not None else ()),
+            ]
+            print_blocks(blocks, self.out)
+        print_blocks([items(search_lines(outcome.search))], self.out)
+        print_blocks([items(quality_lines(outcome.quality))], self.out)
         self._resume()
 
     def _conclude(self, event: StudyDecided | StudyAnswered | TuneAnswered) -> None:
@@ -280,7 +279,7 @@ class Display:
     def _render(self) -> Group:
         parts: list[Table | Text] = []
         if self._points:
-            parts.append(live_table(self._points[-LIVE_POINTS:]))
+            parts.append(rich_table(live_table(self._points[-LIVE_POINTS:])))
         spent = seconds(time.monotonic() - self._began)
         parts.append(Text(f"{self._title}{self._left()}", style="cyan", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(f"{spent}  {self._status}", style="cyan"))

@@ -14,10 +14,10 @@ from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData
-from servebench.report.points import count_verdicts, valid_count
-from servebench.report.terminal.tables import STATUS_STYLES, console, local_time, new_table
+from servebench.report.terminal.tables import STATUS_STYLES, console, new_table
+from servebench.report.trust import count_verdicts, valid_count
 from servebench.store.studies import command_words
-from servebench.util.figures import MISSING, number, plus_minus
+from servebench.util.figures import MISSING, local_time, number, plus_minus
 from servebench.util.plain_data import to_json as plain_json
 from servebench.util.short_id import short_id
 

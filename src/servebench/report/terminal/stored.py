@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.conclude import Conclusions
@@ -11,15 +10,14 @@ from servebench.analysis.limits import LimitFinding
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.level import Level
-from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.export.conclusions import as_plain, finding_as_plain
 from servebench.report.screens.answer import answer_blocks
+from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
-from servebench.report.terminal.results import cell_text, points_note, print_repeats
-from servebench.report.terminal.tables import console, local_time, new_table, verdict_text
-from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
+from servebench.report.terminal.tables import console
+from servebench.util.figures import local_time, number, percent, percent_interval, seconds
 from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
 
@@ -45,8 +43,8 @@ def show_run(
     out.print(Text(f"{short_id(run.study_id)} {label}", style="bold"))
     _print_facts(_header(run))
     if rows:
-        out.print(_points_table(rows))
-        print_repeats(repeats, out)
+        print_blocks(points_blocks([("", row) for row in rows], "show"), out)
+        print_blocks(repeats_blocks([("", repeats)], "over repeats") if repeats is not None else (), out)
         for code in dict.fromkeys(code for row in rows for code in row.doubts):
             where = ", ".join(dict.fromkeys(str(row.level) for row in rows if code in row.doubts))
             out.print(f"{code} (at {where}): {explain(code)}")
@@ -95,18 +93,6 @@ def _quality_lines(stored: Any) -> list[str]:
         lines.append(f"quality: {one.get('benchmark')} at {at}: {result}{failed}")
     codes = dict.fromkeys(str(doubt.get("code")) for one in found for doubt in one.get("doubts") or ())
     return lines + [f"{code}: {explain(code)}" for code in codes]
-
-
-def _points_table(rows: Sequence[PointRow]) -> Table:
-    table, shown = new_table(), columns_shown("show")
-    for name in ("at", *(one.heading for one in shown)):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict")
-    for row in rows:
-        cells = (cell_text(row, one.name) for one in shown)
-        table.add_row(str(row.level), *cells, verdict_text(row.verdict or MISSING))
-    table.caption = points_note(rows, [one.name for one in shown])
-    return table
 
 
 def show_study(

@@ -1,7 +1,6 @@
 """Consoles and tables of the terminal output."""
 
 import sys
-import time
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -9,15 +8,11 @@ from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
-from servebench.analysis.warnings.catalog import trust_word
-from servebench.util.figures import MISSING
 from servebench.util.safe_text import clean_terminal
 from servebench.util.stdio import rendered
 
 PIPED_WIDTH = 160
-VERDICT_STYLES = {"valid": "green", "doubtful": "yellow", "void": "red"}
 STATUS_STYLES = {
     "finished": "green",
     "failed": "red",
@@ -25,7 +20,6 @@ STATUS_STYLES = {
     "running": "cyan",
     "not started": "yellow",
 }
-POINTS_NOTE = "times in ms; ± is half of the 95% interval, of this start of the engine only"
 
 
 class CleanConsole(Console):
@@ -64,16 +58,3 @@ def new_table(title: str | None = None, *, narrow: bool = False) -> Table:
         pad_edge=False,
         caption_justify="left",
     )
-
-
-def verdict_text(verdict: str, codes: Iterable[str] = ()) -> Text:
-    """Return a verdict in its colour, and whether the point's interval is wide."""
-    return Text(trust_word(verdict, codes), style=VERDICT_STYLES.get(verdict, ""))
-
-
-def local_time(stamp_s: float | None) -> str:
-    """Return a time stamp as local date and time."""
-    try:
-        return MISSING if stamp_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(stamp_s))
-    except (OverflowError, OSError, ValueError, TypeError):
-        return MISSING  # no time that there is

@@ -1,4 +1,4 @@
-"""What a report shows."""
+"""What the report of a run or study shows."""
 
 import time
 from collections.abc import Mapping, Sequence

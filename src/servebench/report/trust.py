@@ -1,4 +1,4 @@
-"""Selects and counts the points that reports show."""
+"""How far to trust points, in words and counts."""
 
 from collections.abc import Sequence
 

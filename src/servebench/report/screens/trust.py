@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from servebench.analysis.answer.model import CaveatKind, Remark
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.stored import RunData
-from servebench.report.html.model import Page
+from servebench.report.blocks import Block, Fold, Items, Label, Line, Span, Verbatim
+from servebench.report.screens.page import Page
 from servebench.report.wording.answer import caveat_text
 from servebench.util.bounded_file import open_regular
 from servebench.util.file_redaction import is_clean
@@ -26,19 +26,6 @@ OPEN = ("running", "missing")
 STATUS_WORDS = {"running": "still running", "interrupted": "interrupted", "missing": "not started"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrustNote:
-    """A reason to trust something less: `word` says how (in the colours of `look`), `place` what it concerns. `code` is that
-    of a warning, `log` the end of an engine's log."""
-
-    look: str
-    text: str
-    word: str = ""
-    place: str = ""
-    code: str = ""
-    log: str = ""
-
-
 def progress(data: Page) -> str:
     """Return how far a study is that is still running; nothing of any other."""
     ended = sum(one.run.status not in OPEN for one in data.runs)
@@ -46,33 +33,38 @@ def progress(data: Page) -> str:
     return f"{ended} of {len(data.runs)} runs have ended" if running else ""
 
 
-def trust_notes(data: Page) -> list[TrustNote]:
+def trust_blocks(data: Page) -> list[Block]:
     """Return what to trust less and why, what is missing first; that all points are valid where there is nothing."""
-    found = [TrustNote(look="warn", word="still running", text=text) for text in filter(None, (progress(data),))]
-    found += _unfinished(data)
-    found += [TrustNote(look="warn", text=fault) for fault in data.faults]
-    found += [
-        TrustNote(look="warn", place=one.name, text=fault)
-        for one in data.runs
-        if one.run.status != "missing"
-        for fault in one.run.faults
-    ]
-    found += [
-        # wide points have a note of their own
-        TrustNote(look="warn", text=caveat_text(one))
-        for one in data.answer.caveats
-        if one.kind is not CaveatKind.WIDE
-    ]
-    found += [
-        TrustNote(look="warn", word="not equal", text=one.text) for one in data.answer.inequalities if one.matters
-    ]
-    found += _remarks(data.answer.remarks)
+    found = list(_notes(data))
     if not found and any(one.rows for one in data.runs):
-        found = [TrustNote(look="good", word="valid", text="every point")]
+        found = [_note("good", "valid", text="every point")]
     return found
 
 
-def _unfinished(data: Page) -> Iterator[TrustNote]:
+def _notes(data: Page) -> Iterator[Block]:
+    if at_work := progress(data):
+        yield _note("warn", "still running", text=at_work)
+    yield from _unfinished(data)
+    yield from (_note("warn", text=fault) for fault in data.faults)
+    for one in data.runs:
+        if one.run.status != "missing":
+            yield from (_note("warn", place=one.name, text=fault) for fault in one.run.faults)
+    # wide points have a note of their own
+    caveats = [one for one in data.answer.caveats if one.kind is not CaveatKind.WIDE]
+    yield from (_note("warn", text=caveat_text(one)) for one in caveats)
+    yield from (_note("warn", "not equal", text=one.text) for one in data.answer.inequalities if one.matters)
+    yield from _remarks(data.answer.remarks)
+
+
+def _note(tone: str, word: str = "", *, place: str = "", text: str = "", code: str = "") -> Items:
+    """A reason to trust something less: how in a word, what it concerns, and the code of a warning."""
+    colon = ": " if place and text else ""
+    label = [Label(word, tone), Span(" ", tone)] if word else []
+    tail = Span(f" {code}" if code else "", "small")
+    return Items([Line.of(*label, Span(place, f"strong {tone}"), Span(colon + text, tone), tail)])
+
+
+def _unfinished(data: Page) -> Iterator[Block]:
     """Runs that did not finish: the first with the end of their logs, the others by name, those that never started together."""
     at_work = bool(progress(data))
     bad = [one for one in data.runs if one.run.status != "finished" or one.run.error]
@@ -80,44 +72,34 @@ def _unfinished(data: Page) -> Iterator[TrustNote]:
     begun = [one for one in bad if one.run.status != "missing"]
     for one in begun[:RUNS_MAX]:
         word = STATUS_WORDS.get(one.run.status, one.run.status)
-        yield TrustNote(look="bad", word=word, place=one.name, text=one.run.error or "", log=log_tail(one.run))
+        yield _note("bad", word, place=one.name, text=one.run.error or "")
+        if log := log_tail(one.run):
+            yield Fold("last lines of engine.log", [Verbatim(log)], screen=True)
     if more := ", ".join(one.name for one in begun[RUNS_MAX:]):
-        yield TrustNote(look="bad", word="not finished", place=more, text="")
+        yield _note("bad", "not finished", place=more)
     if missing := ", ".join(one.name for one in bad if one.run.status == "missing"):
-        yield TrustNote(look="bad", word="not started", place=missing, text="")
+        yield _note("bad", "not started", place=missing)
 
 
-def _remarks(remarks: Sequence[Remark]) -> list[TrustNote]:
+def _word(one: Remark) -> str:
+    kind = type_of(one.code)
+    return "wide" if kind.wide else "void" if kind.void else "note" if one.mark else "doubtful"
+
+
+def _remarks(remarks: Sequence[Remark]) -> Iterator[Block]:
     """Which points are void, doubtful or wide, and why."""
     shown = [one for one in remarks if one.first or type_of(one.code).wide]
     shown.sort(key=lambda one: (type_of(one.code).wide is not None, not type_of(one.code).void))
     places: dict[tuple[str, str], list[Remark]] = {}
     for one in shown:
-        word = (
-            "wide"
-            if type_of(one.code).wide
-            else "void"
-            if type_of(one.code).void
-            else "note"
-            if one.mark
-            else "doubtful"
-        )
         place = one.where if len(one.where) <= PLACES_MAX else f"{one.points} of {one.of} points"
-        places.setdefault((word, place), []).append(one)
-    found = [
-        TrustNote(
-            look="bad" if word == "void" else "warn",
-            word=word,
-            place=place,
-            text="; ".join(one.brief for one in own),
-            code=", ".join(one.code for one in own),
-        )
-        for (word, place), own in list(places.items())[:REMARKS_MAX]
-    ]
+        places.setdefault((_word(one), place), []).append(one)
+    for (word, place), own in list(places.items())[:REMARKS_MAX]:
+        text, code = "; ".join(one.brief for one in own), ", ".join(one.code for one in own)
+        yield _note("bad" if word == "void" else "warn", word, place=place, text=text, code=code)
     left = [one for own in list(places.values())[REMARKS_MAX:] for one in own]
     if more := ", ".join(one.code for one in left):
-        found.append(TrustNote(look="warn", word="more", text=more))
-    return found
+        yield _note("warn", "more", text=more)
 
 
 def log_tail(run: RunData) -> str:

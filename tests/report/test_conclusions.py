@@ -7,7 +7,7 @@ import pytest
 from servebench.analysis.limits import RUNS_MAX, LevelFacts, LimitFinding, LimitReason
 from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
-from servebench.report.html.sections import limits
+from servebench.report.screens.conclusions import limits
 
 
 @pytest.mark.parametrize(("with_points", "rows"), [(0, 0), (1, 1), (RUNS_MAX, 1), (RUNS_MAX + 2, 2)])
@@ -18,6 +18,6 @@ def test_runs_without_a_finding_because_there_are_too_many_are_counted(with_poin
         code=Limit.NONE,
         reason=LimitReason.NONE,
     )
-    section = limits(SimpleNamespace(findings=[("a", finding)] if with_points else [], runs=runs))
-    assert len(section[1].rows if section else ()) == rows
-    assert rows < 2 or section[1].rows[-1][0] == "2 more"
+    blocks = list(limits(SimpleNamespace(findings=[("a", finding)] if with_points else [], runs=runs)))
+    assert len(blocks[0].rows if blocks else ()) == rows
+    assert rows < 2 or blocks[0].rows[-1][0].text == "2 more"

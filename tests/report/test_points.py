@@ -2,10 +2,14 @@
 
 import pytest
 
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
 from servebench.report.charts.specs import tips_of
-from servebench.report.terminal.results import cell_text, failure_lines, points_note, warning_lines
+from servebench.report.screens.points import cell_text, failure_items, points_blocks, warning_items
+
+
+def texts(items):
+    return [line.text for line in items.lines]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,9 @@ from servebench.report.terminal.results import cell_text, failure_lines, points_
 def test_a_percentile_of_too_few_requests_is_marked(column, values, text):
     row = PointRow(concurrency=1, **{column: 123.0}, **values)
     assert cell_text(row, column) == text
-    assert ("~" in points_note([row], [column])) == text.startswith("~")
+    *_, note = points_blocks([("run", row)], "report")
+    if any(one.name == column for one in columns_shown("report")) and not column.endswith("_all"):
+        assert ("~" in note.text) == text.startswith("~")
     if not column.endswith("_all") and column in tips_of("run", [row]):
         assert tips_of("run", [row])[column].startswith("~") == text.startswith("~")
 
@@ -46,23 +52,22 @@ def warned(concurrency, message, repeat=0):
 
 def test_a_warning_whose_figures_differ_names_the_level_of_those_it_shows():
     same = [warned(1, "5 requests"), warned(2, "5 requests")]
-    assert warning_lines(same) == ["too_few (at 1, 2): 5 requests; send more"]
+    assert texts(warning_items(same)) == ["too_few (at 1, 2): 5 requests; send more"]
     different = [warned(1, "5 requests"), warned(2, "4 requests")]
-    assert warning_lines(different) == ["too_few (at 1, 2): at 1, 5 requests; send more"]
+    assert texts(warning_items(different)) == ["too_few (at 1, 2): at 1, 5 requests; send more"]
 
 
 def test_a_warning_names_the_repeat_of_its_figures():
-    assert warning_lines([warned(1, "5 requests", 0), warned(1, "5 requests", 1)]) == [
-        "too_few (at 1): 5 requests; send more"
-    ]
+    twice = [warned(1, "5 requests", 0), warned(1, "5 requests", 1)]
+    assert texts(warning_items(twice)) == ["too_few (at 1): 5 requests; send more"]
     for second in ("4 requests", ""):
-        lines = warning_lines([warned(1, "5 requests", 0), warned(1, second, 1)])
+        lines = texts(warning_items([warned(1, "5 requests", 0), warned(1, second, 1)]))
         assert lines == ["too_few (at 1): at 1, repeat 0, 5 requests; send more"]
 
 
 def test_latencies_with_failed_requests_name_their_repeat():
     points = [Point(row=PointRow(concurrency=4, repeat=at, requests_failed=1, ttft_ms_p50_all=2.0)) for at in (0, 1)]
-    first, second = failure_lines(points)
+    first, second = texts(failure_items(points))
     assert "(at 4, repeat 0)" in first
     assert "(at 4, repeat 1)" in second
-    assert "repeat" not in failure_lines(points[:1])[0]
+    assert "repeat" not in texts(failure_items(points[:1]))[0]

@@ -1,0 +1,148 @@
+"""The sections of a report on conclusions: comparison, warnings, limits, and how the runs were made."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from servebench.analysis.limits import RUNS_MAX
+from servebench.analysis.warnings.catalog import explain
+from servebench.contracts.level import Level
+from servebench.contracts.stored import mapping
+from servebench.report.blocks import Block, Command, Fold, Heading, Label, Line, Span, Verbatim, items, table
+from servebench.report.screens.comparison import comparison_blocks
+from servebench.report.screens.page import Page, RunPage
+from servebench.report.wording.limits import action_text, fact_text, statement_of
+from servebench.util.figures import change, local_time, number, seconds
+
+LIMITS_HEAD = ("run", "load", "limit", "evidence", "what to try")
+BRACKETS_NOTE = "A verdict in brackets does not count: its points are not valid."
+LONG_COMMAND = 600
+"""Longer commands of engines are folded."""
+
+
+def comparison(data: Page) -> Iterator[Block]:
+    """Yield the rows and the verdict of each comparison."""
+    if data.unjudged:
+        yield Line.of(data.unjudged, tone="dim")
+    found = data.conclusions.comparisons
+    for one in found:
+        yield from comparison_blocks(one, opened=len(found) == 1)
+    if any(not row.competes for one in found for row in one.rows):
+        yield Line.of(BRACKETS_NOTE, tone="dim")
+
+
+def fairness(data: Page) -> Iterator[Block]:
+    """Yield the settings that compared runs do not share."""
+    rows: list[list[str | Span]] = [
+        [
+            one.name,
+            "; ".join(f"{value}: {', '.join(names)}" for value, names in one.values.items()),
+            Label("matters", "bad") if one.matters else Label("no"),
+            one.reason,
+        ]
+        for one in data.answer.inequalities
+    ]
+    if rows and data.comparisons:
+        head = ("setting", "values", "matters", "why")
+        yield table(head, rows, left=(2,), wrap=(0, 1, 3), caption="Settings that differ")
+    elif data.comparisons:
+        yield Line.of("All settings are the same.")
+
+
+def warnings(data: Page) -> Iterator[Block]:
+    """Yield each warning with what it means, what to do, and where it occurs."""
+    rows = [[one.code, explain(one.code), one.where] for one in data.answer.remarks]
+    graded: dict[str, list[str]] = {}
+    for one in data.quality:
+        for doubt in one.result.doubts:
+            graded.setdefault(doubt.code, []).append(f"{one.run}, {one.result.benchmark} at {one.result.at}")
+    rows += [[code, explain(code), ", ".join(dict.fromkeys(places))] for code, places in graded.items()]
+    if rows:
+        head = ("warning", "what it means and what to do", "where")
+        yield table(head, rows, wrap=(1, 2), caption="Warnings and remedies")
+    elif any(one.rows for one in data.runs):
+        yield Line.of("None: every point is valid.")
+
+
+def limits(data: Page) -> Iterator[Block]:
+    """Yield what limits each run at each load, on what evidence, and what to try."""
+    levels: dict[tuple[str, ...], list[Level]] = {}
+    for run, one in data.findings:
+        evidence = "; ".join(fact_text(fact) for fact in one.evidence)
+        proposals = "; ".join(f"{action_text(proposal)} (may cost: {proposal.cost})" for proposal in one.proposals)
+        key = (run, f"{statement_of(one)} [{one.code}]", evidence, proposals)
+        levels.setdefault(key, []).append(one.level)
+    rows = [[run, _levels_in_words(at), *rest] for (run, *rest), at in levels.items()]
+    left = sum(bool(run.rows) for run in data.runs) - RUNS_MAX
+    if rows and left > 0:
+        rows.append([f"{left} more", "", "'servebench show RUN' has those of each run", "", ""])
+    if rows:
+        kept = [index for index, _ in enumerate(LIMITS_HEAD) if any(row[index] for row in rows)]
+        head = [LIMITS_HEAD[index] for index in kept]
+        yield table(
+            head, [[row[index] for index in kept] for row in rows], left=(0, 1), wrap=(2, 3, 4), caption="Limits"
+        )
+
+
+def _levels_in_words(levels: Sequence[Level]) -> str:
+    """Return load levels with one unit: `1, 4 and 16 users`."""
+    *first, last = levels
+    more = f"{', '.join(level.number for level in first)} and " if first else ""
+    return more + last.words
+
+
+def published(data: Page) -> Iterator[Block]:
+    """Yield the published numbers for the same setup."""
+    rows = [
+        [
+            *(
+                one.run,
+                str(one.level),
+                one.metric,
+                f"{number(one.own)} {one.unit}",
+                f"{number(one.published)} {one.unit}",
+            ),
+            change(one.difference),
+            f"{one.source}; {one.note}" if one.note else one.source,
+        ]
+        for one in data.published
+    ]
+    if rows:
+        head = ("run", "load", "metric", "measured", "published", "difference", "source")
+        yield table(head, rows, left=(0, 2), wrap=(6,), caption="Published numbers")
+
+
+def commands(data: Page) -> Iterator[Block]:
+    """Yield the commands and the machine behind each run."""
+    if data.command:
+        yield Verbatim(data.command)
+    for one in data.runs:
+        yield from _made_by(one)
+
+
+def _made_by(one: RunPage) -> Iterator[Block]:
+    run, manifest = one.run, one.run.manifest
+    machine = mapping(manifest.get("machine"))
+    gpus = [mapping(gpu) for gpu in machine.get("gpus") or ()]
+    started, ended = manifest.get("started_s"), manifest.get("ended_s")
+    facts = {
+        "folder": f"{run.path.parent.name}/{run.path.name}",
+        "started": local_time(run.started_s),
+        "took": seconds(ended - started) if started and ended else None,
+        "machine": " · ".join(str(v) for v in (machine.get("platform"), machine.get("cpu_model")) if v),
+        "GPU": ", ".join(f"{gpu.get('name')} (driver {gpu.get('driver_version')})" for gpu in gpus),
+        "CUDA": machine.get("cuda"),
+        "commit": mapping(manifest.get("git")).get("commit"),
+        "measured by": run.foreign,
+    }
+    yield Heading(f"{one.name}: {run.title}")
+    yield items(f"{name}: {value}" for name, value in facts.items() if value)
+    command = mapping(manifest.get("command"))
+    argv = [str(word) for word in command.get("argv") or ()]
+    variables = [f"{name}={shlex.quote(str(value))}" for name, value in mapping(command.get("env")).items()]
+    if argv:
+        text = " ".join([*variables, shlex.join(argv)])
+        shown = Command("engine", text, "the engine's command")
+        yield Fold("the engine's command", [Verbatim(text)], screen=True) if len(text) > LONG_COMMAND else shown
+    if run.config and not run.foreign:
+        lock = shlex.quote(str(run.path / "manifest.json"))
+        yield Command("again", f"servebench run --lock {lock}", "to repeat this run")

@@ -1,0 +1,121 @@
+"""The first screen of a report: the question, the answer, how far to trust it, and the table of uses by engines."""
+
+from collections.abc import Iterator, Sequence
+
+from servebench.analysis.answer.model import Purpose
+from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.analysis.recommendation.scores import codes_of_mean
+from servebench.report.blocks import Block, Column, Command, Fold, Label, Line, Sides, Span, Table, Verbatim, items
+from servebench.report.charts.specs import legend_of
+from servebench.report.screens.page import Page
+from servebench.report.screens.recommendation import TONES, recommendation_blocks
+from servebench.report.screens.trust import progress, trust_blocks
+from servebench.report.trust import point_trust, reason_of_code
+from servebench.report.wording.answer import sentence_of, step_reason, title_of
+from servebench.report.wording.recommendation import best_word, lead_text, outcome_text, reason_text, reservations_text
+from servebench.util.figures import MISSING, number
+
+NAMED_MAX = 4
+"""More setups are only counted in the question."""
+COLUMNS_MAX = 5
+"""So many setups have a column in the table of uses: those with the best ranks."""
+SENTENCES_MAX = 1000
+"""Longer answers in words are folded: of many setups the table of uses says more."""
+
+
+def first_screen(data: Page) -> Iterator[Block]:
+    """Yield the question, the answer in sentences, what not to trust and why, what to run next, and the table of uses."""
+    measured = [one for one in data.answers if one.outcome != "not measured"]
+    ranked = [one for one in measured if one.ranking]
+    yield Line.of(_question(data), tone="dim large")
+    if data.command:
+        yield Verbatim(data.command)
+    said = [(title_of(one), text) for one in data.answer.workloads if (text := sentence_of(one))]
+    words = [line for title, text in said for line in (Line.of(title, tone="small"), Line.of(text, tone="large"))]
+    folded = bool(ranked) and sum(len(text) for _, text in said) > SENTENCES_MAX
+    yield from [Fold("the answer at each load, in words", words)] if folded else words
+    # this page is one of the steps
+    steps = [] if progress(data) else [one for one in data.answer.next_steps if Purpose.CHARTS not in one.purposes]
+    after = [Command("next", one.command, step_reason(one)) for one in steps]
+    sides: list[tuple[str, Sequence[Block]]] = [("How far to trust it", trust_blocks(data)), ("Run next", after)]
+    yield Sides([(title, blocks) for title, blocks in sides if blocks])
+    if ranked:
+        yield _uses(data, ranked)
+    if measured:
+        every = list(recommendation_blocks(measured))
+        yield Fold("each use: ranking, and what would change it", every, screen=True)
+    if missing := {one.use_case.title: reason_text(one.why) for one in data.answers if one not in measured}:
+        reasons = items(f"{use}: {why}" for use, why in missing.items())
+        yield Fold(f"Not measured: {', '.join(missing)}.", [reasons], screen=True)
+
+
+def _question(data: Page) -> str:
+    names = list(dict.fromkeys(one.series.name for one in data.runs if one.rows or one.run.manifest))
+    if len(names) > 1:
+        some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= NAMED_MAX else f"these {len(names)} setups"
+        subject = f"Which of {some} is best, and for what?"
+    else:
+        subject = f"How fast is {names[0]}?" if names else ""
+    facts = [dict.fromkeys(one.run.fact(name) for one in data.runs) for name in ("model", "gpu")]
+    return " · ".join([subject, *filter(None, (", ".join(v for v in own if v and v != "none") for own in facts))])
+
+
+def _uses(data: Page, found: Sequence[Recommendation]) -> Table:
+    """A row for each use and a column for each series: its score, with the lead of the best."""
+    series = {one.run.run_id: one.series.name for one in data.runs}
+    names = _columns(data, found, series)
+    facts = [{one.run.fact(name) for one in data.runs if one.rows} for name in ("model", "gpu")]
+    common = {value for values in facts if len(values) == 1 for value in values}
+    rows = []
+    for one in found:
+        scores = {series.get(score.entrant.run_id): score for score in reversed(one.ranking)}
+        place = " · ".join(part for part in one.group.split(" · ") if part not in common)
+        use = Line.of(one.use_case.title, Span(f" {place}" if place else "", "small"))
+        rows.append([use, *(_use_cell(name, scores.get(name), one) for name in names), Line.of(use_label(one))])
+    marks = {one["name"]: (one["mark"], one["colour"]) for one in legend_of(data.series)}
+    columns = [Column(name, left=True, wrap=True, mark=marks.get(name)) for name in names]
+    heads = [Column("use", left=True, wrap=True), *columns, Column("trust", left=True, wrap=True)]
+    return Table(heads, rows, ruled=True, caption="Uses and engines: the best of each use", look="matrix")
+
+
+def _columns(data: Page, found: Sequence[Recommendation], series: dict[str, str]) -> list[str]:
+    """The series that have a column, in their order: all, or those with the best ranks."""
+    names = list(dict.fromkeys(one.series.name for one in data.runs if one.rows))
+    ranks = [{series.get(score.entrant.run_id): rank for rank, score in enumerate(one.ranking)} for one in found]
+    best = sorted(names, key=lambda name: sorted(own.get(name, len(names)) for own in ranks))[:COLUMNS_MAX]
+    return [name for name in names if name in best]
+
+
+def use_label(found: Recommendation) -> Label:
+    """Return how far to trust the answer for a use, and why; of one run alone, the trust in its point."""
+    if found.outcome == "only one":
+        level, why = found.ranking[0].level, tuple[str, ...]()
+        word, tone = "one start", ""
+        if level is not None:
+            word, why = point_trust(level.verdict, codes_of_mean(level, found.ranking[0].entrant))
+            tone = "good" if level.verdict == "valid" else "bad" if level.verdict == "void" else "warn"
+        return Label(word, tone, "; ".join(map(reason_of_code, why)))
+    known = found.outcome == "best"
+    return Label(found.trust if known else outcome_text(found), TONES[found.trust], reservations_text(found))
+
+
+def _use_cell(name: str, score: Score | None, found: Recommendation) -> Line:
+    """The score of a series; with its lead if it is the best, or why there is none."""
+    if score is None:
+        why = next((reason_text(one.why) for one in found.missing if one.name == name), "")
+        return Line.of(MISSING, Span(f" {why}" if why else "", "small"))
+    first = score is found.ranking[0] and len(found.ranking) > 1
+    lead = lead_text(found) if first and found.outcome != "one start each" else ""
+    note = ", ".join(filter(None, (lead, f"at {score.at.words}" if score.at else "", _doubt(score))))
+    best = best_word(found) if first else ""
+    label: list[str | Span] = [" ", Label(best, "good" if found.trust == "clear" else "warn")] if best else []
+    value = Span(f"{number(score.value)} {found.use_case.unit}", "strong" if best else "")
+    return Line.of(value, *label, Span(f" {note}" if note else "", "small"))
+
+
+def _doubt(score: Score) -> str:
+    """How far to trust the point of a score, and why; empty for a valid one."""
+    if score.level is None:
+        return ""
+    word, why = point_trust(score.level.verdict, codes_of_mean(score.level, score.entrant))
+    return "" if word == "valid" else f"{word} ({', '.join(why)})" if why else word

@@ -1,0 +1,177 @@
+"""Points as tables: those of a run, those of all runs of a page, and what repeats of a level show together."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Literal
+
+from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.statistics import is_weak_percentile, missing_interval, values_needed
+from servebench.contracts.columns import SHARE
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
+from servebench.contracts.results import Doubt, Point
+from servebench.report.blocks import Block, Column, Heading, Items, Label, Line, Table, items, row
+from servebench.report.content import shares_prefixes
+from servebench.report.trust import point_trust
+from servebench.report.wording.repeats import note_text, value_text
+from servebench.util.figures import MISSING, number, percent, rough, with_interval
+
+Screen = Literal["run", "show", "report"]
+TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
+POINTS_NOTE = "times in ms; ± is half of the 95% interval, of one start of the engine only"
+WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
+FAILED_NOTE = "with failed: failed requests count as infinitely slow (∞)"
+REPEATS_NOTE = "mean over starts and their repeats, with its 95% interval: over the starts, or of the only one"
+LIVE = ("output_throughput_tok_s", "ttft_ms_p50", "requests_failed")
+"""The columns of the live table, which fits a narrow terminal."""
+
+
+def trust_label(row: PointRow) -> Label:
+    """Return how far to trust a point, with the codes that say why."""
+    word, why = point_trust(row.verdict, row.doubts)
+    return Label(word, TONES.get(row.verdict or "", ""), ", ".join(why))
+
+
+def point_line(point: Point) -> str:
+    """Return a point in one line."""
+    row = point.row
+    return (
+        f"{'rate' if row.rate is not None else 'concurrency'} {row.level}: "
+        f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
+        f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
+    )
+
+
+def cell_text(row: PointRow, column: str) -> str:
+    """Return a column of a point as every table shows it: throughput with its interval, and `~` before a percentile that the
+    point has too few requests for."""
+    if column == "output_throughput_tok_s":
+        return with_interval(row, column)
+    if is_weak_percentile(row, column):
+        return f"~{rough(row.get(column))}"
+    value = row.get(column)
+    if POINT_COLUMNS[column].unit == SHARE:
+        return percent(value)
+    return f"{value:,}" if isinstance(value, int) else number(value)
+
+
+def points_blocks(found: Sequence[tuple[str, PointRow]], screen: Screen, title: str = "") -> Iterator[Block]:
+    """Yield the points of runs by their labels, with the columns of this screen that have values, and what the signs mean."""
+    rows = [row for _, row in found]
+    failed = any(row.requests_failed for row in rows)
+    cached = any(map(shares_prefixes, rows))
+    names = [
+        one.name
+        for one in columns_shown(screen)
+        if any(row.get(one.name) is not None for row in rows)
+        and (failed or not one.name.endswith("_all"))
+        and (cached or not one.name.startswith("prefix_cache"))
+    ]
+    if title:
+        yield Heading(title)
+    yield points_table(found, names, narrow=True)
+    yield Line.of("; ".join(_notes(rows, names, screen)), tone="dim")
+
+
+def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *, narrow: bool = False) -> Table:
+    """Return a row for each point, with its run where there are several; `narrow` headings have a line for each word."""
+    runs, repeats = len({run for run, _ in found}) > 1, any(row.repeat for _, row in found)
+    texts = [POINT_COLUMNS[name].heading if narrow else POINT_COLUMNS[name].labelled for name in names]
+    columns = [
+        *([Column("run", left=True, wrap=True)] if runs else []),
+        Column("load", left=not narrow),
+        *([Column("re-\npeat" if narrow else "repeat")] if repeats else []),
+        *(Column(text.replace(" ", "\n") if narrow else text) for text in texts),
+        Column("trust", left=True),
+    ]
+    rows = [
+        row(
+            *([run] if runs else []),
+            str(one.level) if narrow else one.level.words,
+            *([str(one.repeat)] if repeats else []),
+            *(cell_text(one, name) for name in names),
+            trust_label(one),
+        )
+        for run, one in found
+    ]
+    return Table(columns, rows, ruled=True, caption="Points")
+
+
+def live_table(points: Sequence[tuple[str, Point]]) -> Table:
+    """Return finished points with the labels of their runs."""
+    return points_table([(run, point.row) for run, point in points], LIVE)
+
+
+def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> Iterator[str]:
+    """What the signs of a table mean, and why throughputs of one run have no interval, with the levels."""
+    yield POINTS_NOTE
+    if any(is_weak_percentile(row, name) for row, name in product(rows, names)):
+        yield WEAK_NOTE
+    if any(name.endswith("_all") for name in names):
+        yield FAILED_NOTE
+    levels: dict[str, list[str]] = {}
+    for one in rows if screen != "report" else ():
+        if (why := missing_interval(one, "output_throughput_tok_s")) is not None:
+            levels.setdefault(why, []).append(str(one.level))
+    yield from (f"no ± at {', '.join(dict.fromkeys(labels))}: {why}" for why, labels in levels.items())
+
+
+def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") -> Iterator[Block]:
+    """Yield what the repeats of each level of runs show together; nothing without any."""
+    titles = {name: heading for _, one in found for name, heading in one.titles.items()}
+    known = [(run, one) for run, one in found if one.rows]
+    if not known:
+        return
+    several = len(found) > 1
+    columns = [Column("run", left=True, wrap=True)] if several else []
+    columns += [Column(name) for name in ("load", "repeats", *titles.values())]
+    rows = []
+    for run, one in known:
+        for at, metrics in one.levels.items():
+            count = str(max(metric.count for metric in metrics.values()))
+            cells = (value_text(metrics[name]) if name in metrics else MISSING for name in titles)
+            rows.append(row(*([run] if several else []), str(at), count, *cells))
+    if title:
+        yield Heading(title)
+    yield Table(columns, rows, ruled=True, caption="Over repeats")
+    yield Line.of(REPEATS_NOTE, tone="dim")
+    for run, one in known:
+        name = f"{run}: " if several else "repeats: "
+        yield from (Line.of(f"{name}{note_text(note)}", tone="warn") for note in one.notes)
+
+
+def warning_items(points: Iterable[Point]) -> Items:
+    """Return each warning once, with its levels, cause and remedy."""
+    every = list(points)
+    counts = Counter(point.row.level for point in every)
+    found: dict[str, list[tuple[PointRow, Doubt]]] = {}
+    for point in every:
+        for doubt in point.doubts:
+            found.setdefault(doubt.code, []).append((point.row, doubt))
+    return items(_warning_line(code, doubts, counts) for code, doubts in found.items())
+
+
+def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: Mapping[Level, int]) -> str:
+    """A warning with its levels, which have `counts` points; it names the point of its figures where they differ."""
+    levels = list(dict.fromkeys(row.level for row, _ in doubts))
+    first_row, first = doubts[0]
+    differ = len({doubt.message for _, doubt in doubts}) > 1
+    one_of_several = counts[first_row.level] > 1 and (differ or len(doubts) == 1)
+    repeat = f", repeat {first_row.repeat}" if one_of_several else ""
+    begin = f"at {first_row.level}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
+    return f"{code} (at {', '.join(map(str, levels))}): {begin}{first.message}; {first.remedy}"
+
+
+def failure_items(points: Iterable[Point]) -> Items:
+    """Return the latencies including failed requests, for the points that have any."""
+    every = [point.row for point in points]
+    counts = Counter(row.level for row in every)
+    return items(
+        f"latency including failed requests as infinite (at {row.level}"
+        f"{f', repeat {row.repeat}' if counts[row.level] > 1 else ''}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
+        f"p99 {cell_text(row, 'ttft_ms_p99_all')} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, "
+        f"p99 {cell_text(row, 'e2e_ms_p99_all')} ms"
+        for row in every
+        if row.requests_failed and row.ttft_ms_p50_all is not None
+    )

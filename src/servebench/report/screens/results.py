@@ -1,0 +1,160 @@
+"""The sections of a report on results: charts, points, repeats, timelines, cold start and quality."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from servebench.contracts.stored import mapping
+from servebench.report.blocks import Block, Charts, Fold, Heading, Label, Line, items, table
+from servebench.report.charts import runs
+from servebench.report.charts.model import STATS
+from servebench.report.charts.parts import time_charts, time_note
+from servebench.report.charts.runs import QualityRow
+from servebench.report.charts.specs import comparing, distributions, legend_of, weak_note
+from servebench.report.parts import FACTORS_NOTE, RunTimes
+from servebench.report.screens.comparison import AGREEMENT_TONES
+from servebench.report.screens.page import Page
+from servebench.report.screens.points import points_blocks, repeats_blocks
+from servebench.report.trust import point_trust
+from servebench.report.wording.quality import agreement_text
+from servebench.util.figures import number
+
+DOUBT_NOTE = (
+    "Why a point is doubtful, wide or void stands beside its trust; Warnings and remedies, below, explains the codes."
+)
+DISTURBERS_MAX = 3
+"""So many are named above a timeline."""
+STILL_PANELS = 3
+"""So many panels of a timeline are in its still picture: its requests, and the first ones below them."""
+FIRST = ("output_throughput", "ttft", "tpot", "goodput", "user_speed_against_throughput")
+"""The charts that are shown at once; the others are a click away."""
+CHARTS_NOTE = "Bands and bars are 95% intervals. Hollow marks are doubtful points."
+QUALITY_HEAD = (
+    *("run", "benchmark", "at", "answers", "measure", "%", "95% interval"),
+    *("failed", "latency p50 ms", "p99 ms", "right/s", "warnings"),
+)
+
+
+def load(data: Page) -> Iterator[Block]:
+    """Yield the charts of throughput and latency against the load: those that decide first, then the others."""
+    sets = comparing(data.series, data.limits)
+    if not sets:
+        yield Line.of("No point was measured.")
+        return
+    void = sum(row.verdict == "void" for one in data.runs for row in one.rows)
+    hidden = f"{void} void point{'s are' if void > 1 else ' is'} not drawn." if void else ""
+    yield Line.of(" ".join(filter(None, (CHARTS_NOTE, hidden, weak_note(data.series)))), tone="dim")
+    yield Charts([one for one in sets if one.name in FIRST], legend_of(data.series), STATS)
+    if more := [one for one in sets if one.name not in FIRST]:
+        yield Fold(f"more charts: {', '.join(one.title for one in more)}", [Charts(more)])
+
+
+def distribution(data: Page) -> Iterator[Block]:
+    """Yield the charts of latency distributions at the highest common load."""
+    found = distributions(data.series, data.distribution_at) if data.distribution_at else None
+    if found is not None:
+        yield Charts([found], legend_of(data.series))
+
+
+def where_time_goes(data: Page) -> Iterator[Block]:
+    """Yield the bars of TTFT and E2E of each run, and what its slowest requests have in common."""
+    sets = time_charts(data.times)
+    if not sets:
+        return
+    yield Line.of(time_note(data.times), tone="dim")
+    yield Charts(sets)
+    yield from times_blocks(data.times)
+
+
+def times_blocks(found: Sequence[RunTimes]) -> Iterator[Block]:
+    """Yield what TTFT and E2E of runs are and what their slowest requests have in common, and what these were compared by."""
+    for run in found:
+        if run.lines:
+            if len(found) > 1:
+                yield Heading(run.name)
+            yield items(run.lines)
+    rows = [
+        [
+            *(run.name, tail.level.words, tail.metric, one.kind.title),
+            *(number(one.slow), number(one.rest), f"{one.more_often:.0%}", f"{one.p:.2g}"),
+            Label("in common", "warn") if one.found else "",
+        ]
+        for run in found
+        for tail in run.tails
+        for one in tail.factors
+    ]
+    if rows:
+        head = ("run", "load", "of", "median of", "slowest", "others", "more often", "p", "finding")
+        caption = "What the slowest requests have in common"
+        compared = table(head, rows, left=(0, 1, 2, 3, 8), caption=caption)
+        title = "what the slowest requests were compared by"
+        yield Fold(title, [Line.of(FACTORS_NOTE, tone="dim"), compared])
+
+
+def points(data: Page) -> Iterator[Block]:
+    """Yield the table of all points, with the columns that have values."""
+    rows = [(one.name, row) for one in data.runs for row in one.rows]
+    if rows:
+        yield from points_blocks(rows, "report")
+        if any(point_trust(row.verdict, row.doubts)[1] for _, row in rows):
+            yield Line.of(DOUBT_NOTE, tone="dim")
+
+
+def repeats(data: Page) -> Iterator[Block]:
+    """Yield what the repeats of each level show together."""
+    return repeats_blocks(data.repeats)
+
+
+def timeline(data: Page) -> Iterator[Block]:
+    """Yield the requests of a point of each run over time, with who disturbed it."""
+    for one in data.timelines:
+        if (chart := runs.timeline(one)) is not None:
+            printed = runs.timeline(replace(one, panels=one.panels[: STILL_PANELS - 1]))
+            yield Charts([chart], printed=printed)
+            yield from (Line.of(who, tone="dim") for _, _, who in one.disturbed[:DISTURBERS_MAX])
+
+
+def cold_start(data: Page) -> Iterator[Block]:
+    """Yield the phases of each cold start and warm restart."""
+    starts, shared = [], []
+    for one in data.runs:
+        for kind, suffix in (("cold_start", ""), ("warm_restart", " (warm restart)")):
+            start = mapping(one.run.manifest.get(kind))
+            phases = [
+                (str(mapping(phase).get("name")), float(mapping(phase)["seconds"]))
+                for phase in start.get("phases") or ()
+                if isinstance(mapping(phase).get("seconds"), (int, float))
+            ]
+            if phases and not start.get("shared"):
+                starts.append((one.name + suffix, phases))
+            elif phases and not suffix:
+                shared.append(one.name)
+    if (chart := runs.cold_start(starts)) is not None:
+        rows = [[name, phase, f"{at:.2f}"] for name, phases in starts for phase, at in phases]
+        yield Charts([chart])
+        every = table(("run", "phase", "ended after, s"), rows, left=(0, 1), caption="Phases of each start")
+        yield Fold("every phase", [every])
+    if shared:
+        yield Line.of(f"Started by an earlier run: {', '.join(shared)}.", tone="dim")
+
+
+def quality(data: Page) -> Iterator[Block]:
+    """Yield the result of each benchmark, and how the runs compare."""
+    if not data.quality:
+        yield Line.of("Not measured: set quality= to measure it.", tone="dim")
+        return
+    if any(row.result.emulated for row in data.quality):
+        yield Line.of("The answers of an emulated engine have no meaning.", tone="warn")
+    yield Charts(runs.quality(data.quality, [replace(one.series, name=one.name) for one in data.runs]))
+    yield table(QUALITY_HEAD, map(_quality_cells, data.quality), left=(0, 1, 2, 4, 11), caption="Quality")
+    for baseline, candidate, one in data.agreements:
+        label = Label(one.finding, AGREEMENT_TONES.get(one.finding, ""))
+        yield Line.of(label, f" {candidate} vs {baseline}: {agreement_text(one.swapped())}")
+
+
+def _quality_cells(row: QualityRow) -> list[str]:
+    result = row.result
+    return [
+        *(row.run, result.benchmark, result.at, str(result.n), result.measure, f"{100 * row.share:.1f}"),
+        *(f"{100 * row.low:.1f} to {100 * row.high:.1f}", str(result.unanswered), number(result.latency_ms_p50)),
+        *(number(result.latency_ms_p99), number(result.right_per_s), ", ".join(doubt.code for doubt in result.doubts)),
+    ]
