@@ -10,12 +10,26 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from servebench.report.blocks import Block, Label, Line, Span
+from servebench.report.blocks import (
+    Block,
+    Charts,
+    Fold,
+    Gap,
+    Heading,
+    Items,
+    Label,
+    Line,
+    NextCommand,
+    Sides,
+    Span,
+    Table,
+    Verbatim,
+)
 from servebench.report.charts import draw
 from servebench.report.charts.model import Chart, ChartSet, Spec
 from servebench.report.screens import conclusions, results
@@ -58,6 +72,19 @@ NOTE_MAX = 60
 LOOKS = ("good", "warn", "bad")
 BREAKS = re.compile(r"([=_/,])")
 BUNDLE = "@vega-bundle@"
+KINDS: Mapping[type, str] = {
+    Heading: "heading",
+    Line: "line",
+    Items: "items",
+    Table: "table",
+    NextCommand: "command",
+    Verbatim: "verbatim",
+    Fold: "fold",
+    Sides: "sides",
+    Charts: "charts",
+    Gap: "gap",
+}
+"""What the template calls each block; a gap is nothing there."""
 
 
 @lru_cache(maxsize=1)
@@ -72,7 +99,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    found.filters |= {"breakable": breakable, "kind": lambda block: type(block).__name__}
+    found.filters |= {"breakable": breakable, "kind": lambda block: KINDS[type(block)]}
     found.filters |= {"look": look, "paragraph": paragraph}
     found.tests["label"] = lambda span: isinstance(span, Label)
     found.globals["note_max"] = NOTE_MAX
