@@ -14,7 +14,7 @@ from servebench.store.files import read_stored
 from servebench.store.layout import RunFolder
 
 LOG_BYTES_MAX = 64 << 20
-"""About two hours of an engine with a hundred series; later readings of a longer point are only stored at its end."""
+"""About 90 minutes of an engine with a hundred series; later readings of a longer point are only stored at its end."""
 
 _FIELDS = tuple(one.name for one in fields(Reading))
 _values = attrgetter(*_FIELDS)
