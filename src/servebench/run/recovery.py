@@ -17,7 +17,7 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.telemetry import Reading
 from servebench.load.client.spool_reader import read_spool
-from servebench.load.plan.levels import Level, level_of, plan_levels
+from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels
 from servebench.registry.registry import registry
 from servebench.run.late_timings import missing_timings
 from servebench.run.outcome import BROKEN
@@ -214,7 +214,7 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
     return len(points)
 
 
-def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
+def _levels_of(job: Job, records: Sequence[Record]) -> list[PlannedPoint]:
     load = job.settings.load
     if load.search is None:
         listed = plan_levels(load, job.settings.workload.seed, job.settings.study.listed_starts)
@@ -223,14 +223,14 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
     return [level for point in measured if (level := level_of(load, point)) is not None]
 
 
-def _as_replayed(level: Level, records: Sequence[Record]) -> Level:
+def _as_replayed(level: PlannedPoint, records: Sequence[Record]) -> PlannedPoint:
     """Return a trace's level with the mean rate of its records; the number of its requests is not known."""
     times = [record.scheduled_ns for record in records if record.point == level.point]
     span_s = (max(times) - min(times)) / NS_PER_S if times else 0.0
     return replace(level, rate=(len(times) - 1) / span_s if span_s else None, requests=None)
 
 
-def _report(level: Level, records: Sequence[Record], facts: PhaseFacts | None) -> PhaseReport:
+def _report(level: PlannedPoint, records: Sequence[Record], facts: PhaseFacts | None) -> PhaseReport:
     """Return what the client would have reported of the phase, as far as the records show it."""
     started_ns = min(record.scheduled_ns for record in records)
     ended_ns = max(record.ended_ns for record in records)
@@ -252,7 +252,7 @@ def _report(level: Level, records: Sequence[Record], facts: PhaseFacts | None) -
 
 def _point(
     job: Job,
-    level: Level,
+    level: PlannedPoint,
     records: Sequence[Record],
     *,
     readings: Sequence[Reading],
@@ -285,7 +285,7 @@ def _point(
     return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=extra)
 
 
-def _end_warnings(level: Level, records: Sequence[Record]) -> list[Doubt]:
+def _end_warnings(level: PlannedPoint, records: Sequence[Record]) -> list[Doubt]:
     done = sum(record.outcome != "cancelled" for record in records)
     last = max(records, key=lambda record: record.ended_ns)
     if last.outcome in BROKEN:
