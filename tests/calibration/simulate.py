@@ -20,7 +20,7 @@ from servebench.contracts.stored import RunData, mapping
 from servebench.contracts.telemetry import Reading
 from servebench.engine.launchers.simulated import SimulatedEngine, SimulatedLauncher
 from servebench.engine.pool import EngineLease, EnginePool, launch_context
-from servebench.load.plan.levels import Level, level_at
+from servebench.load.plan.levels import PlannedPoint, level_at
 from servebench.load.plan.search import SearchAnswer
 from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
@@ -186,7 +186,7 @@ def run_data(run: SimulatedRun, plant: Plant, name: str) -> RunData:
     )
 
 
-def _listed(settings: RunSettings, start: int) -> Iterable[Level]:
+def _listed(settings: RunSettings, start: int) -> Iterable[PlannedPoint]:
     load = settings.load
     of = "concurrency" if load.concurrency else "rate"
     for value in load.concurrency or load.rate or ():
@@ -195,7 +195,7 @@ def _listed(settings: RunSettings, start: int) -> Iterable[Level]:
 
 
 def _measured(
-    settings: RunSettings, plant: Plant, key: str, start: int, levels: Iterable[Level]
+    settings: RunSettings, plant: Plant, key: str, start: int, levels: Iterable[PlannedPoint]
 ) -> Iterable[tuple[Point, tuple[Record, ...]]]:
     session, writer = _session(settings, plant, key, start)
     for level in levels:
@@ -204,7 +204,7 @@ def _measured(
         yield point, tuple(record for record in writer.records if record.measured)
 
 
-def _measure(session: RunSession, level: Level) -> Point:
+def _measure(session: RunSession, level: PlannedPoint) -> Point:
     """Measure a level. Raises KeyboardInterrupt where a run would store what it has and end."""
     point, evidence = measure_level(session, level)
     if evidence.report.stopped is StopReason.INTERRUPT:

@@ -73,7 +73,7 @@ def test_doubtful_points_are_measured_again_and_longer_with_better(study):
     left = remaining_runs(study, registry(), read_plan(study), retry_failed=False, better=True)
     assert todo(left) == [True, True]
     assert not doubtful & set(left[0].progress.points)
-    load, before = (one.runs[0].job.settings.load for one in (left, plain))
+    load, before = (one[0].job.settings.load for one in (left, plain))
     assert (load.requests, load.max_duration_s) == (2 * before.requests, 2 * before.max_duration_s)
     assert left[0].job.resolved["load"]["requests"] == load.requests
     rest = {"prompt_size_approximate", "emulated"}

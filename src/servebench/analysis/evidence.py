@@ -16,7 +16,7 @@ from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
-from servebench.load.plan.levels import Level
+from servebench.load.plan.levels import PlannedPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class PointEvidence:
     """
 
     settings: RunSettings
-    level: Level
+    level: PlannedPoint
     engine: Engine
     emulated: bool
     facts: PhaseFacts

@@ -62,7 +62,7 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table. One that may `wrap` takes several lines where the screen is too narrow. A page shows the `mark` of a
     series, a sign and its colour, before the title."""
 
@@ -77,7 +77,7 @@ class Column:
 class Table:
     """A table; a `ruled` one has a line below its head. The caption is for screen readers, `look` is a style of a page."""
 
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Line]]
     ruled: bool = False
     caption: str = ""
@@ -92,7 +92,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Command:
+class NextCommand:
     """A command to run: what it is for, and why."""
 
     kind: str
@@ -140,8 +140,8 @@ class Charts:
     printed: ChartSet | None = None
 
 
-Block = Heading | Line | Table | Items | Command | Verbatim | Gap | Fold | Sides | Charts
-Plain = Heading | Line | Table | Items | Command | Gap
+Block = Heading | Line | Table | Items | NextCommand | Verbatim | Gap | Fold | Sides | Charts
+Plain = Heading | Line | Table | Items | NextCommand | Gap
 
 
 def plain(blocks: Iterable[Block]) -> Iterator[Plain]:
@@ -181,5 +181,5 @@ def table(
     caption: str = "",
 ) -> Table:
     """Return a ruled table whose columns are aligned right, but those in `left`, and those that `wrap`."""
-    columns = [Column(name, left=index in (*left, *wrap), wrap=index in wrap) for index, name in enumerate(head)]
+    columns = [TableColumn(name, left=index in (*left, *wrap), wrap=index in wrap) for index, name in enumerate(head)]
     return Table(columns, [row(*cells) for cells in rows], ruled=True, caption=caption)

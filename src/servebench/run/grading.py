@@ -16,7 +16,7 @@ from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
-from servebench.load.plan.levels import Level
+from servebench.load.plan.levels import PlannedPoint
 from servebench.run.scorers import ALL
 from servebench.run.session import RunRequest
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, graded_questions, read_quality
@@ -77,7 +77,7 @@ def _empty_cache(request: RunRequest, lease: EngineLease, *, repeated: bool) -> 
 
 
 def grade_load(
-    request: RunRequest, lease: EngineLease, level: Level, requests: Sequence[Request], records: Sequence[Record]
+    request: RunRequest, lease: EngineLease, level: PlannedPoint, requests: Sequence[Request], records: Sequence[Record]
 ) -> None:
     """Grade the answers to a point's own requests, with those scorers that ask no questions. Raises StoreError."""
     settings = request.job.settings

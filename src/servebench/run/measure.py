@@ -13,7 +13,7 @@ from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.load.coordinator.share import usable_cores, worker_count
-from servebench.load.plan.levels import Level, with_trace_times
+from servebench.load.plan.levels import PlannedPoint, with_trace_times
 from servebench.load.plan.schedule import (
     fillers_to_prepare,
     point_plan,
@@ -35,6 +35,7 @@ from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
+from servebench.store.telemetry_log import TelemetryLog
 from servebench.telemetry.sampler import Sampler
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
 from servebench.util.units import NS_PER_S
@@ -43,7 +44,7 @@ ANSWER_READER = "servebench.measure.derive:spoken"
 """The function with which the load reads the text of an answer that the next prompt contains."""
 
 
-def measure_level(session: RunSession, level: Level) -> tuple[Point, PointEvidence]:
+def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, PointEvidence]:
     """Warm up, measure one level, store its records, and return its point, and what it is built from.
 
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
@@ -71,13 +72,14 @@ def measure_level(session: RunSession, level: Level) -> tuple[Point, PointEviden
     cache_state, cache_warnings = _prepare_cache(session)
     fillers = _prepare_fillers(session, level, prompts)
     facts = _facts(session, level, prompts, fillers, warmup=False, cache_state=cache_state)
-    with session.telemetry.sampler() as sampler:
-        looks = looks_at(session, level, sampler)
-        sent = (*prompts.requests, *fillers)
-        report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
-    readings = [*sampler.readings(), *session.load.readings()]
-    session.telemetry.add_failures(sampler)
-    session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
+    with TelemetryLog(session.request.folder, level.point) as log:
+        with session.telemetry.sampler(log.add) as sampler:
+            looks = looks_at(session, level, sampler)
+            sent = (*prompts.requests, *fillers)
+            report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
+        readings = [*sampler.readings(), *session.load.readings()]
+        session.telemetry.add_failures(sampler)
+        session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
     evidence = replace(
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
     )
@@ -90,7 +92,7 @@ def mean_answer_s(records: Sequence[Record]) -> float | None:
     return sum(times) / len(times) if times else None
 
 
-def _evidence(session: RunSession, level: Level, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
+def _evidence(session: RunSession, level: PlannedPoint, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
     return PointEvidence(
         settings=session.settings,
         level=level,
@@ -103,7 +105,9 @@ def _evidence(session: RunSession, level: Level, report: PhaseReport, facts: Pha
     )
 
 
-def _warnings(session: RunSession, level: Level, report: PhaseReport, records: Sequence[Record] = ()) -> list[Doubt]:
+def _warnings(
+    session: RunSession, level: PlannedPoint, report: PhaseReport, records: Sequence[Record] = ()
+) -> list[Doubt]:
     """Return warnings of a point that need more than its evidence to detect."""
     warnings = []
     timed = level.duration_s is not None and not level.targets and not level.open_loop
@@ -124,7 +128,7 @@ def _warnings(session: RunSession, level: Level, report: PhaseReport, records: S
     return warnings
 
 
-def level_title(level: Level, *, repeats: int) -> str:
+def level_title(level: PlannedPoint, *, repeats: int) -> str:
     """Return the name of a level for the progress of its phases."""
     load = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
     return ("trace" if level.trace else load) + (f" repeat {level.repeat}" if repeats > 1 else "")
@@ -144,7 +148,9 @@ def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = Tru
     return list(records)
 
 
-def _schedule_trace(session: RunSession, level: Level, prompts: SizedPrompts) -> tuple[Level, SizedPrompts]:
+def _schedule_trace(
+    session: RunSession, level: PlannedPoint, prompts: SizedPrompts
+) -> tuple[PlannedPoint, SizedPrompts]:
     """Return a trace's level with the workload's arrival times, and as many prompts as it needs. Raises ConfigError."""
     load = session.settings.load
     while True:
@@ -178,7 +184,7 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
     return "salted", [catalog.CACHE_NOT_RESET.issue(message)]
 
 
-def _prepare_fillers(session: RunSession, level: Level, prompts: SizedPrompts) -> Sequence[Request]:
+def _prepare_fillers(session: RunSession, level: PlannedPoint, prompts: SizedPrompts) -> Sequence[Request]:
     """Return requests that keep the level of a closed loop while its last measured requests end."""
     lengths = [request.output_tokens for request in prompts.requests]
     spread = max(lengths, default=1) * len(lengths) / max(sum(lengths), 1)
@@ -196,7 +202,7 @@ def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: boo
 
 def _facts(
     session: RunSession,
-    level: Level,
+    level: PlannedPoint,
     prompts: SizedPrompts,
     fillers: Sequence[Request] = (),
     *,
@@ -230,7 +236,7 @@ def _facts(
 
 def _run_phase(
     session: RunSession,
-    level: Level,
+    level: PlannedPoint,
     requests: Sequence[Request],
     facts: PhaseFacts,
     *,
@@ -278,7 +284,7 @@ def _run_phase(
 
 
 def _plan(
-    session: RunSession, level: Level, requests: Sequence[Request], facts: PhaseFacts, answer_s: float | None
+    session: RunSession, level: PlannedPoint, requests: Sequence[Request], facts: PhaseFacts, answer_s: float | None
 ) -> PointPlan:
     load, seed = session.settings.load, session.settings.workload.seed
     planned = planned_requests(session.lease.engine, session.lease.running, session.settings, requests, facts.trace)
@@ -292,7 +298,7 @@ def _plan(
     return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
 
 
-def looks_at(session: RunSession, level: Level, sampler: Sampler) -> Looks | None:
+def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler) -> Looks | None:
     """Return the looks that may end a point early; None for one of a fixed length."""
     if not level.targets or level.duration_s is None:
         return None
@@ -308,14 +314,14 @@ def looks_at(session: RunSession, level: Level, sampler: Sampler) -> Looks | Non
     )
 
 
-def _end_reason(level: Level, report: PhaseReport) -> EndReason | None:
+def _end_reason(level: PlannedPoint, report: PhaseReport) -> EndReason | None:
     if report.stopped is not None:
         return None
     used_up = report.sent >= report.planned and not level.open_loop
     return EndReason.REQUESTS if used_up else EndReason.TIME
 
 
-def _workers(session: RunSession, level: Level, plan: PointPlan, *, warmup: bool) -> int:
+def _workers(session: RunSession, level: PlannedPoint, plan: PointPlan, *, warmup: bool) -> int:
     """Return the number of workers that generate the load of a phase: one on each Ray node, if there are nodes."""
     in_flight = min(plan.concurrency, max(1, len(plan.requests)))
     return len(session.load.nodes[:in_flight]) or worker_count(

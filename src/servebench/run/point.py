@@ -19,7 +19,7 @@ from servebench.contracts.precision import WINDOW_S_MIN
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.telemetry import Reading
-from servebench.load.plan.levels import Level
+from servebench.load.plan.levels import PlannedPoint
 from servebench.measure.compliance import json_columns
 from servebench.measure.needles import needle_columns
 from servebench.measure.occupancy import excess_and_freed
@@ -50,7 +50,7 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     return Point(row=row, doubts=(*warnings, *content_doubts(evidence.requests, evidence.engine), *extra))
 
 
-def planned_count(level: Level, report: PhaseReport) -> int:
+def planned_count(level: PlannedPoint, report: PhaseReport) -> int:
     """Return how many requests the point was meant to send: as many as it came to, for one that is ended by
     time or when it is precise (an open loop ended by time knows its arrivals beforehand)."""
     fixed = level.requests is not None or (level.open_loop and not level.targets)

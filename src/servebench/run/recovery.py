@@ -17,7 +17,7 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.telemetry import Reading
 from servebench.load.client.spool_reader import read_spool
-from servebench.load.plan.levels import Level, level_of, plan_levels
+from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels
 from servebench.registry.registry import registry
 from servebench.run.late_timings import missing_timings
 from servebench.run.outcome import BROKEN
@@ -28,7 +28,17 @@ from servebench.store.graded import discard_graded_answers
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import manifest_plan, read_plan
 from servebench.store.state import read_run, write_run
-from servebench.store.tables import RecordWriter, add_points, merged_count, read_readings, read_records, read_rows
+from servebench.store.tables import (
+    RecordWriter,
+    add_points,
+    add_telemetry,
+    merged_count,
+    read_readings,
+    read_records,
+    read_requests,
+    read_rows,
+)
+from servebench.store.telemetry_log import discard_log, read_log
 from servebench.util.errors import FailureKind, ServebenchError, StoreError, reason_of
 from servebench.util.file_redaction import clean_file, remember_traced, unclean_files
 from servebench.util.units import NS_PER_S
@@ -69,10 +79,11 @@ def _job(study: StudyFolder, name: str) -> Job:
 def _recover_tables(study: StudyFolder, name: str) -> int:
     """Recover records and points of a run, and return how many. Raises StoreError."""
     folder = study.run(name)
-    if not folder.spools() and not folder.parts.is_dir():
+    if not (folder.spools() or folder.parts.is_dir() or folder.telemetry_logs()):
         return 0
     facts = _phase_facts(folder)
     found = recover_records(folder)
+    recover_readings(folder)
     points = 0
     try:
         job = _job(study, name)
@@ -115,6 +126,21 @@ def recover_records(folder: RunFolder) -> int:
         discard_spools(spools)
     writer.close()
     return merged_count(folder) - before
+
+
+def recover_readings(folder: RunFolder) -> None:
+    """Store the telemetry of points that were cut off, as far as it was logged. Raises StoreError."""
+    logs = folder.telemetry_logs()
+    if not logs:
+        return
+    stored, requests = read_readings(folder), read_requests(folder, ("run_id", "point"))
+    run_ids = dict(zip(requests["point"], requests["run_id"], strict=True))
+    for path in logs:
+        point = path.stem
+        # a point may have been stored, but its log not yet removed, before the kill
+        if point in run_ids and point not in stored:
+            add_telemetry(folder, read_log(path), run_id=run_ids[point], point=point)
+        discard_log(path)
 
 
 def _records(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
@@ -188,7 +214,7 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
     return len(points)
 
 
-def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
+def _levels_of(job: Job, records: Sequence[Record]) -> list[PlannedPoint]:
     load = job.settings.load
     if load.search is None:
         listed = plan_levels(load, job.settings.workload.seed, job.settings.study.listed_starts)
@@ -197,14 +223,14 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
     return [level for point in measured if (level := level_of(load, point)) is not None]
 
 
-def _as_replayed(level: Level, records: Sequence[Record]) -> Level:
+def _as_replayed(level: PlannedPoint, records: Sequence[Record]) -> PlannedPoint:
     """Return a trace's level with the mean rate of its records; the number of its requests is not known."""
     times = [record.scheduled_ns for record in records if record.point == level.point]
     span_s = (max(times) - min(times)) / NS_PER_S if times else 0.0
     return replace(level, rate=(len(times) - 1) / span_s if span_s else None, requests=None)
 
 
-def _report(level: Level, records: Sequence[Record], facts: PhaseFacts | None) -> PhaseReport:
+def _report(level: PlannedPoint, records: Sequence[Record], facts: PhaseFacts | None) -> PhaseReport:
     """Return what the client would have reported of the phase, as far as the records show it."""
     started_ns = min(record.scheduled_ns for record in records)
     ended_ns = max(record.ended_ns for record in records)
@@ -226,7 +252,7 @@ def _report(level: Level, records: Sequence[Record], facts: PhaseFacts | None) -
 
 def _point(
     job: Job,
-    level: Level,
+    level: PlannedPoint,
     records: Sequence[Record],
     *,
     readings: Sequence[Reading],
@@ -259,7 +285,7 @@ def _point(
     return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=extra)
 
 
-def _end_warnings(level: Level, records: Sequence[Record]) -> list[Doubt]:
+def _end_warnings(level: PlannedPoint, records: Sequence[Record]) -> list[Doubt]:
     done = sum(record.outcome != "cancelled" for record in records)
     last = max(records, key=lambda record: record.ended_ns)
     if last.outcome in BROKEN:

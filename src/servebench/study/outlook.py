@@ -12,7 +12,7 @@ from servebench.config import Job
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.events import PlanReady, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
-from servebench.load.plan.levels import Level, plan_levels
+from servebench.load.plan.levels import PlannedPoint, plan_levels
 from servebench.registry.registry import Registry
 from servebench.report.wording.comparison import mattering_keys
 from servebench.run.task import RunTask
@@ -65,7 +65,7 @@ def _planned_manifest(job: Job, registry: Registry) -> dict[str, Any]:
     return {"study_id": "", "overrides": job.overrides, "config": job.resolved, "command": {"argv": argv}}
 
 
-def _levels(job: Job) -> tuple[Level, ...]:
+def _levels(job: Job) -> tuple[PlannedPoint, ...]:
     settings = job.settings
     return plan_levels(settings.load, settings.workload.seed, settings.study.starts)
 

@@ -38,14 +38,14 @@ def test_a_type_says_what_it_is_and_what_follows_from_it(kind: WarningType) -> N
 
 
 def test_every_warning_that_is_issued_is_in_the_catalog() -> None:
-    """All are made by `issue` of a type: nothing else makes a `Doubt` but that, and the stand-in of a stored one."""
+    """All are made by `issue` of a type: nothing else makes a `Doubt`."""
     made = {
         path.relative_to(SOURCE).as_posix()
         for path, tree in TREES.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Doubt"
     }
-    assert made == {"analysis/warnings/catalog.py", "run/prior.py"}
+    assert made == {"analysis/warnings/catalog.py"}
     issued = {
         name.attr if isinstance(name, ast.Attribute) else name.id
         for tree in TREES.values()
@@ -68,7 +68,8 @@ def test_nothing_else_names_a_code() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in CATALOG and node.value not in WORDS
     }
-    assert {pair for pair in named if pair[0] != "analysis/warnings/catalog.py"} == {
+    of_pydantic = {("config/validate.py", "too_short")}
+    assert {pair for pair in named if pair[0] != "analysis/warnings/catalog.py"} - of_pydantic == {
         ("contracts/exchange.py", code) for code in STOPS
     }
 

@@ -1,6 +1,6 @@
 """The decision whether a started engine is ready, without an engine."""
 
-from servebench.engine.supervisor.readiness import REFUSAL_S, Readiness, Verdict
+from servebench.engine.supervisor.readiness import REFUSAL_S, Readiness, ReadinessState
 
 
 def readiness(*, has_health=True):
@@ -12,10 +12,10 @@ def test_an_engine_is_ready_after_all_steps():
     state = readiness()
     for step in ("listening", "healthy", "first_token"):
         assert state.step == step
-        assert state.verdict(1.0, alive=True) is Verdict.STARTING
+        assert state.verdict(1.0, alive=True) is ReadinessState.STARTING
         state.step_passed()
     assert state.step is None
-    assert state.verdict(1.0, alive=True) is Verdict.READY
+    assert state.verdict(1.0, alive=True) is ReadinessState.READY
 
 
 def test_an_engine_without_a_health_endpoint_skips_that_step():
@@ -26,18 +26,18 @@ def test_an_engine_without_a_health_endpoint_skips_that_step():
 
 def test_a_death_counts_most():
     state = readiness()
-    assert state.verdict(1.0, alive=False) is Verdict.DIED
-    assert state.verdict(1000.0, alive=False) is Verdict.DIED
+    assert state.verdict(1.0, alive=False) is ReadinessState.DIED
+    assert state.verdict(1000.0, alive=False) is ReadinessState.DIED
     for _ in range(3):
         state.step_passed()
-    assert state.verdict(1.0, alive=False) is Verdict.DIED
+    assert state.verdict(1.0, alive=False) is ReadinessState.DIED
 
 
 def test_the_deadline_ends_the_start_with_the_last_problem():
     state = readiness()
     state.step_failed("/health returned 503", 99.0, "not_yet")
-    assert state.verdict(100.0, alive=True) is Verdict.STARTING
-    assert state.verdict(100.1, alive=True) is Verdict.TIMED_OUT
+    assert state.verdict(100.0, alive=True) is ReadinessState.STARTING
+    assert state.verdict(100.1, alive=True) is ReadinessState.TIMED_OUT
     assert state.problem == "/health returned 503"
 
 
@@ -47,9 +47,9 @@ def test_a_server_that_keeps_refusing_is_given_up():
     state.step_failed("404", 1.0, "refused")
     state.step_failed("timeout", 5.0, "none")
     state.step_failed("404", 10.0, "refused")
-    assert state.verdict(1.0 + REFUSAL_S, alive=True) is Verdict.STARTING
-    assert state.verdict(1.1 + REFUSAL_S, alive=True) is Verdict.REFUSING
+    assert state.verdict(1.0 + REFUSAL_S, alive=True) is ReadinessState.STARTING
+    assert state.verdict(1.1 + REFUSAL_S, alive=True) is ReadinessState.REFUSING
     state.step_failed("503", 22.0, "not_yet")
-    assert state.verdict(30.0, alive=True) is Verdict.STARTING
+    assert state.verdict(30.0, alive=True) is ReadinessState.STARTING
     state.step_failed("404", 30.0, "refused")
-    assert state.verdict(30.1 + REFUSAL_S, alive=True) is Verdict.REFUSING
+    assert state.verdict(30.1 + REFUSAL_S, alive=True) is ReadinessState.REFUSING

@@ -5,7 +5,7 @@ import pytest
 from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import LoadSettings, RampSettings
-from servebench.load.plan.levels import Level, level_of, plan_levels
+from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels
 from servebench.load.plan.schedule import fillers_to_prepare, point_plan, requests_to_prepare, schedule_requests
 
 
@@ -43,13 +43,13 @@ def test_shuffled_is_fixed_by_the_seed():
 
 
 def timed(concurrency):
-    return Level(id=PointId("p", 0), concurrency=concurrency, requests=None, duration_s=10.0, warmup_requests=0)
+    return PlannedPoint(id=PointId("p", 0), concurrency=concurrency, requests=None, duration_s=10.0, warmup_requests=0)
 
 
 @pytest.mark.parametrize(
     ("level", "rate_req_s", "expected"),
     [
-        (Level(id=PointId("p", 0), concurrency=4, requests=77, duration_s=None, warmup_requests=0), 3.0, 77),
+        (PlannedPoint(id=PointId("p", 0), concurrency=4, requests=77, duration_s=None, warmup_requests=0), 3.0, 77),
         (timed(4), 100.0, 2004),
         (timed(4), 0.1, 80),
         (timed(64), None, 1280),

@@ -25,7 +25,7 @@ QUEUE, PREFILL, KV_TRANSFER = "prefill_waiting", "prefill_forward", "prefill_tra
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class EngineSpan:
     """A finished span: ids are hexadecimal, times are the exporter's nanoseconds, `attributes` those of ATTRIBUTES that it
     has."""
 
@@ -62,7 +62,7 @@ def check_message(body: bytes, encoding: Encoding) -> None:
         raise ValueError("not a JSON object")
 
 
-def spans_of(body: bytes, encoding: Encoding, wanted: Collection[str]) -> Iterator[Span]:
+def spans_of(body: bytes, encoding: Encoding, wanted: Collection[str]) -> Iterator[EngineSpan]:
     """Yield the spans of these traces (hexadecimal ids) in a checked body. What has the wrong type is left out."""
     if encoding == "protobuf":
         yield from _protobuf_spans(body, wanted)
@@ -81,7 +81,7 @@ def _message(body: bytes) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _protobuf_spans(body: bytes, wanted: Collection[str]) -> Iterator[Span]:
+def _protobuf_spans(body: bytes, wanted: Collection[str]) -> Iterator[EngineSpan]:
     for resource in _message(body).resource_spans:
         for scope in resource.scope_spans:
             for span in scope.spans:
@@ -93,10 +93,10 @@ def _protobuf_spans(body: bytes, wanted: Collection[str]) -> Iterator[Span]:
                         if one.key.startswith(LATENCY)
                     }
                     times = span.start_time_unix_nano, span.end_time_unix_nano
-                    yield Span(trace_id, span.span_id.hex(), span.name, *times, _known(found))
+                    yield EngineSpan(trace_id, span.span_id.hex(), span.name, *times, _known(found))
 
 
-def _json_spans(document: Any, wanted: Collection[str]) -> Iterator[Span]:
+def _json_spans(document: Any, wanted: Collection[str]) -> Iterator[EngineSpan]:
     for resource in _objects(document, "resourceSpans"):
         for scope in _objects(resource, "scopeSpans"):
             for span in _objects(scope, "spans"):
@@ -108,7 +108,7 @@ def _json_spans(document: Any, wanted: Collection[str]) -> Iterator[Span]:
                         key, value = one.get("key"), one.get("value")
                         if isinstance(key, str) and key.startswith(LATENCY) and isinstance(value, dict):
                             found[key.removeprefix(LATENCY)] = next(iter(value.values()), None)
-                    yield Span(trace_id, str(span.get("spanId")), name, start_ns, end_ns, _known(found))
+                    yield EngineSpan(trace_id, str(span.get("spanId")), name, start_ns, end_ns, _known(found))
 
 
 def _objects(parent: Mapping[str, Any], key: str) -> Iterable[dict[str, Any]]:
@@ -126,7 +126,7 @@ def _known(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in ATTRIBUTES if name in found}
 
 
-def timings_of_spans(spans: Sequence[Span]) -> ServerTimings:
+def timings_of_spans(spans: Sequence[EngineSpan]) -> ServerTimings:
     """Return what the spans of one request say, by the conventions of vLLM or SGLang.
 
     vLLM has one span, `llm_request`, whose attributes are all durations. SGLang's root span has the same attributes without a

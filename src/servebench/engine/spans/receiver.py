@@ -13,7 +13,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from servebench.contracts.engine import ServerTimings
-from servebench.engine.spans.decode import Encoding, Span, check_message, spans_of, timings_of_spans
+from servebench.engine.spans.decode import Encoding, EngineSpan, check_message, spans_of, timings_of_spans
 from servebench.util.bounded_file import gunzip
 from servebench.util.errors import EngineError, reason_of
 
@@ -57,7 +57,7 @@ class SpanReceiver:
     def collect(self, wanted: Collection[str]) -> dict[str, ServerTimings]:
         """Return what the spans of these traces (hexadecimal ids) say, by trace. Waits until queue, prefill and decode of all are
         known, or nothing has arrived for QUIET_S seconds; after a point without any span it no longer waits."""
-        found: dict[str, dict[str, Span]] = {}
+        found: dict[str, dict[str, EngineSpan]] = {}
         timings: dict[str, ServerTimings] = {}
         started = heard = time.monotonic()
         while True:

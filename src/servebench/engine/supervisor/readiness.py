@@ -26,7 +26,7 @@ yet (503, say) is waited for until the deadline."""
 Step = Literal["listening", "healthy", "first_token"]
 
 
-class Verdict(Enum):
+class ReadinessState(Enum):
     """What the observations so far mean."""
 
     READY = "ready"
@@ -68,15 +68,15 @@ class Readiness:
         elif answer == "refused" and self._refusing_since_s is None:
             self._refusing_since_s = now_s
 
-    def verdict(self, now_s: float, *, alive: bool) -> Verdict:
+    def verdict(self, now_s: float, *, alive: bool) -> ReadinessState:
         """Decide. The engine's death counts most, since it explains the rest."""
         if not alive:
-            return Verdict.DIED
+            return ReadinessState.DIED
         if self.step is None:
-            return Verdict.READY
+            return ReadinessState.READY
         if self._refusing_since_s is not None and now_s - self._refusing_since_s > REFUSAL_S:
-            return Verdict.REFUSING
-        return Verdict.TIMED_OUT if now_s > self._deadline_s else Verdict.STARTING
+            return ReadinessState.REFUSING
+        return ReadinessState.TIMED_OUT if now_s > self._deadline_s else ReadinessState.STARTING
 
 
 class ReadinessWatcher:
@@ -141,13 +141,13 @@ class ReadinessWatcher:
         if ended is not None:
             message, hint = started.explain_death(ended)
             raise EngineError(message, kind=hint.kind if hint else FailureKind.DIED)
-        if verdict is Verdict.TIMED_OUT:
+        if verdict is ReadinessState.TIMED_OUT:
             late = (
                 f"{started.engine.name} was not ready within {self._timeout_s:g} s (engine.ready_timeout_s): {problem}"
             )
             message, _ = explain_failure(late, started.log, since=started.log_start)
             raise EngineError(message, kind=FailureKind.NOT_READY)
-        if verdict is Verdict.REFUSING:
+        if verdict is ReadinessState.REFUSING:
             raise EngineError(
                 f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log}",
                 kind=self._refusal_kind,

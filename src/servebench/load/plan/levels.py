@@ -28,7 +28,7 @@ TRACE_REQUESTS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class PlannedPoint:
     """One point to be measured. `requests` is None when `duration_s` ends the point. With `targets` (half the width of the
     interval of each metric, as a share) it ends as soon as it is precise, and at the latest after `duration_s` or, where
     requests are too few by then, `limit_s`.
@@ -81,7 +81,7 @@ class Level:
         return self.concurrency or min(RATE_WARMUP_CONCURRENCY, self.in_flight_max or RATE_WARMUP_CONCURRENCY)
 
 
-def plan_levels(load: LoadSettings, seed: int, starts: int = 1) -> tuple[Level, ...]:
+def plan_levels(load: LoadSettings, seed: int, starts: int = 1) -> tuple[PlannedPoint, ...]:
     """Return the points of a run in the order in which they are measured.
 
     `ascending`: level by level as listed, the repeats of a level together. `interleaved`: all levels, then all again.
@@ -110,14 +110,14 @@ def _ordered_levels(load: LoadSettings, repeats: range, seed: int) -> list[tuple
     return pairs
 
 
-def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests_least: int = 0) -> Level:
+def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests_least: int = 0) -> PlannedPoint:
     """Return the level at a concurrency or rate (`of`); with `requests: auto` it has at least `requests_least`."""
     if of == "concurrency":
         return _closed_loop(load, int(value), repeat, requests_least)
     return _open_loop(load, value, repeat, requests_least)
 
 
-def level_of(load: LoadSettings, point: PointId) -> Level | None:
+def level_of(load: LoadSettings, point: PointId) -> PlannedPoint | None:
     """Return the level of a point that a killed search had measured; None if its id has neither concurrency nor rate."""
     if point.repeat is None:
         return None
@@ -126,7 +126,7 @@ def level_of(load: LoadSettings, point: PointId) -> Level | None:
     return None if point.rate is None else level_at(load, point.rate, point.repeat, of="rate")
 
 
-def with_trace_times(level: Level, load: LoadSettings, arrivals_s: Sequence[float]) -> Level:
+def with_trace_times(level: PlannedPoint, load: LoadSettings, arrivals_s: Sequence[float]) -> PlannedPoint:
     """Return a trace's level with its arrival times: relative to the first, scaled by `load.time_scale`, and cut to the
     configured number or duration. The rate is their mean rate."""
     first_s = arrivals_s[0]
@@ -153,8 +153,8 @@ def _warmup_count(load: LoadSettings, streams: int) -> int:
     return min(WARMUP_MAX, WARMUP_PER_STREAM * streams) if load.warmup_requests == "auto" else load.warmup_requests
 
 
-def _closed_loop(load: LoadSettings, concurrency: int, repeat: int, least: int) -> Level:
-    return Level(
+def _closed_loop(load: LoadSettings, concurrency: int, repeat: int, least: int) -> PlannedPoint:
+    return PlannedPoint(
         id=PointId.at_concurrency(concurrency, repeat),
         concurrency=concurrency,
         requests=_request_count(load, max(least, REQUESTS_PER_STREAM * concurrency)),
@@ -164,8 +164,8 @@ def _closed_loop(load: LoadSettings, concurrency: int, repeat: int, least: int) 
     )
 
 
-def _open_loop(load: LoadSettings, rate: float, repeat: int, least: int) -> Level:
-    return Level(
+def _open_loop(load: LoadSettings, rate: float, repeat: int, least: int) -> PlannedPoint:
+    return PlannedPoint(
         id=PointId.at_rate(rate, repeat),
         concurrency=None,
         requests=_request_count(load, max(least, math.ceil(RATE_AUTO_S * rate))),
@@ -177,8 +177,8 @@ def _open_loop(load: LoadSettings, rate: float, repeat: int, least: int) -> Leve
     )
 
 
-def _trace_level(load: LoadSettings, repeat: int) -> Level:
-    return Level(
+def _trace_level(load: LoadSettings, repeat: int) -> PlannedPoint:
+    return PlannedPoint(
         id=PointId(TRACE, repeat),
         concurrency=None,
         requests=_request_count(load, TRACE_REQUESTS),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.contracts.settings import LoadSettings, RampSettings
-from servebench.load.plan.levels import TRACE_REQUESTS, Level
+from servebench.load.plan.levels import TRACE_REQUESTS, PlannedPoint
 from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, staggered_starts, stream_starts
 
 SUPPLY_MARGIN = 2.0
@@ -39,7 +39,7 @@ STAGGERED_REQUESTS_MIN = 3
 """Streams are staggered when each has at least so many requests."""
 
 
-def with_edges(level: Level, load: LoadSettings, answer_s: float | None) -> Level:
+def with_edges(level: PlannedPoint, load: LoadSettings, answer_s: float | None) -> PlannedPoint:
     """Return the level of a rate with as many requests more as arrive in the time of EDGE_ANSWERS answers of the warm-up: the
     window leaves out the first and the last. Others, and those without `load.requests=auto` and a known answer time, stay
     as they are."""
@@ -48,7 +48,7 @@ def with_edges(level: Level, load: LoadSettings, answer_s: float | None) -> Leve
     return replace(level, requests=level.requests + math.ceil(EDGE_ANSWERS * answer_s * level.rate))
 
 
-def requests_to_prepare(level: Level, rate_req_s: float | None, least: int = 0) -> int:
+def requests_to_prepare(level: PlannedPoint, rate_req_s: float | None, least: int = 0) -> int:
     """Return how many requests to prepare for a point that ends with `least` of them or later.
 
     A timed point at a rate needs as many as will arrive, plus five standard deviations of a Poisson count. In a timed closed
@@ -70,7 +70,7 @@ def requests_to_prepare(level: Level, rate_req_s: float | None, least: int = 0) 
     return max(least, min(expected, SUPPLY_UNTIL_MAX) if level.targets else expected)
 
 
-def fillers_to_prepare(level: Level, load: LoadSettings, spread: float, *, sessions: bool) -> int:
+def fillers_to_prepare(level: PlannedPoint, load: LoadSettings, spread: float, *, sessions: bool) -> int:
     """Return how many requests keep the level of a closed loop while its last measured requests end; 0 where none are needed.
 
     `spread` is how many times as long as the mean answer the longest may be: so many each stream may send in that time.
@@ -83,7 +83,7 @@ def fillers_to_prepare(level: Level, load: LoadSettings, spread: float, *, sessi
 
 
 def point_plan(
-    level: Level,
+    level: PlannedPoint,
     load: LoadSettings,
     requests: Sequence[PlannedRequest],
     *,
@@ -115,7 +115,7 @@ def point_plan(
 
 
 def schedule_requests(
-    level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int
+    level: PlannedPoint, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int
 ) -> list[PlannedRequest]:
     """Return the requests of a point with the times at which they are sent and cancelled.
 
@@ -136,7 +136,7 @@ def with_cancellations(requests: Sequence[PlannedRequest], load: LoadSettings, s
 
 
 def _with_send_times(
-    level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int
+    level: PlannedPoint, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int
 ) -> list[PlannedRequest]:
     if not level.open_loop:
         return list(requests)
@@ -154,7 +154,9 @@ def _with_send_times(
     ]
 
 
-def _stream_starts(level: Level, load: LoadSettings, answer_s: float | None, seed: int) -> tuple[float, ...] | None:
+def _stream_starts(
+    level: PlannedPoint, load: LoadSettings, answer_s: float | None, seed: int
+) -> tuple[float, ...] | None:
     if level.concurrency is None:
         return None
     if load.ramp is not None:

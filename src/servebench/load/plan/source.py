@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
-from servebench.load.plan.levels import Level, level_at, plan_levels, with_trace_times
+from servebench.load.plan.levels import PlannedPoint, level_at, plan_levels, with_trace_times
 from servebench.load.plan.search import Search, SearchAnswer
 from servebench.load.plan.slo_curve import Probe
 from servebench.load.plan.traces import read_arrivals
@@ -20,11 +20,11 @@ class _ListedLevels:
             listed = tuple(with_trace_times(level, load, times) for level in listed)
         self._levels = iter(listed)
 
-    def next_level(self) -> Level | None:
+    def next_level(self) -> PlannedPoint | None:
         """Return the next level; None when there is none."""
         return next(self._levels, None)
 
-    def add_point(self, level: Level, point: Point, *, usable: bool) -> None:
+    def add_point(self, level: PlannedPoint, point: Point, *, usable: bool) -> None:
         """Ignore the point: no level depends on it."""
 
     def answer(self, *, interrupted: bool) -> None:
@@ -40,7 +40,7 @@ class _SearchedLevels:
         self._settings = load.search
         self._search = Search(load.search, slo.attainment)
 
-    def next_level(self) -> Level | None:
+    def next_level(self) -> PlannedPoint | None:
         """Return the next level; None when there is none."""
         chosen = self._search.next_probe()
         if chosen is None:
@@ -52,7 +52,7 @@ class _SearchedLevels:
         least = chosen.requests + _edges(level)
         return level_at(self._load, chosen.level, chosen.repeat, of=self._settings.of, requests_least=least)
 
-    def add_point(self, level: Level, point: Point, *, usable: bool) -> None:
+    def add_point(self, level: PlannedPoint, point: Point, *, usable: bool) -> None:
         """Add the point that was measured at a level; one that is not `usable` says nothing about it. A level with errors, or one
         not reached, counts as missed."""
         self._search.add(probe_of(point, usable=usable))
@@ -71,7 +71,7 @@ def level_source(load: LoadSettings, slo: SloSettings, seed: int, starts: int = 
     return _ListedLevels(load, seed, starts) if load.search is None else _SearchedLevels(load, slo)
 
 
-def _edges(level: Level) -> int:
+def _edges(level: PlannedPoint) -> int:
     return 2 * level.concurrency if level.concurrency is not None else 2
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from servebench.report.blocks import Block, Command, Gap, Heading, Items, Line, Table, plain
+from servebench.report.blocks import Block, Gap, Heading, Items, Line, NextCommand, Table, plain
 from servebench.util.safe_text import clean_markdown, markdown_code
 
 
@@ -23,7 +23,7 @@ def to_markdown(blocks: Iterable[Block]) -> str:
                 left = [index for index, one in enumerate(block.columns) if one.left]
                 cells = [[_inline(cell) for cell in cells] for cells in block.rows]
                 lines.append("\n".join(table(head, cells, left=left, escaped=True)))
-            case Command():
+            case NextCommand():
                 reason = f" ({clean_markdown(block.reason)})" if block.reason else ""
                 lines.append(f"{clean_markdown(block.kind)}: {markdown_code(block.command)}{reason}")
             case Gap():

@@ -16,7 +16,7 @@ from servebench.analysis.answer.model import (
 )
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
-from servebench.report.blocks import Block, Column, Command, Heading, Line, Span, Table, row
+from servebench.report.blocks import Block, Heading, Line, NextCommand, Span, Table, TableColumn, row
 from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
 from servebench.report.wording.limits import limit_lines
@@ -71,9 +71,9 @@ def footnotes(answer: Answer) -> dict[str, str]:
     )
 
 
-def step_block(step: NextStep) -> Command:
+def step_block(step: NextStep) -> NextCommand:
     """Return a command to run next, with why and about how long it takes."""
-    return Command("next", step.command, step_reason(step))
+    return NextCommand("next", step.command, step_reason(step))
 
 
 def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Iterator[Block]:
@@ -86,7 +86,9 @@ def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Itera
             yield Line.of(f"Not equal: {one.text}{reason}", tone="warn" if one.matters else "dim")
     elif found:
         rows = [row(one.name, *(one.value_of(name) or MISSING for name in names), tone="warn") for one in found]
-        yield Table([Column("Not equal", left=True, wrap=True), *(Column(name, wrap=True) for name in names)], rows)
+        yield Table(
+            [TableColumn("Not equal", left=True, wrap=True), *(TableColumn(name, wrap=True) for name in names)], rows
+        )
 
 
 def _hidden(answer: Answer, *, complete: bool, verbose: bool) -> list[str]:
@@ -123,27 +125,32 @@ def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
 
 def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
     """A column for each run, a row for each level."""
-    columns = [Column(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
+    columns = [TableColumn(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
     rows = [row(level.words, *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels]
     rows.append(row("trust", *(_trust(column, marks) for column in one.columns)))
-    return Table([Column("tok/s", left=True), *columns], rows)
+    return Table([TableColumn("tok/s", left=True), *columns], rows)
 
 
 def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
     """A column for each level, a row for each run, whose label has so much room."""
-    columns = [Column("tok/s", left=True, wrap=True, width_max=room)]
-    columns += [Column(level.words) for level in one.levels]
+    columns = [TableColumn("tok/s", left=True, wrap=True, width_max=room)]
+    columns += [TableColumn(level.words) for level in one.levels]
     rows = [
         row(column.label, *(_cell(column.cells.get(level)) for level in one.levels), _trust(column, marks))
         for column in one.columns
     ]
-    return Table([*columns, Column("trust", left=True, wrap=True, width_max=16)], rows)
+    return Table([*columns, TableColumn("trust", left=True, wrap=True, width_max=16)], rows)
 
 
 def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
     """A row for each level of each run."""
-    columns = [Column("run", left=True, wrap=True)] if with_runs else []
-    columns += [Column("load", left=True), Column("tok/s"), Column("TTFT p50 ms"), Column("trust", left=True)]
+    columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
+    columns += [
+        TableColumn("load", left=True),
+        TableColumn("tok/s"),
+        TableColumn("TTFT p50 ms"),
+        TableColumn("trust", left=True),
+    ]
     rows = []
     for column in one.columns:
         for index, (level, cell) in enumerate(column.cells.items()):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from servebench.analysis.answer import Answer
 from servebench.analysis.gate import Gate
 from servebench.analysis.verdict.model import Comparison
-from servebench.report.blocks import Block, Column, Fold, Heading, Label, Line, Span, Table, row
+from servebench.report.blocks import Block, Fold, Heading, Label, Line, Span, Table, TableColumn, row
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.wording.comparison import (
     HEADINGS,
@@ -46,7 +46,7 @@ def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterato
 
 def _rows(comparison: Comparison) -> Iterator[Block]:
     """The table of metrics by load, what its intervals rest on, and the settings that differ."""
-    columns = [Column(name, left=name == "metric") for name in HEADINGS[:-1]]
+    columns = [TableColumn(name, left=name == "metric") for name in HEADINGS[:-1]]
     notes = reason_numbers(comparison)
     rows = []
     for one in comparison.rows:
@@ -54,7 +54,7 @@ def _rows(comparison: Comparison) -> Iterator[Block]:
         mark = f" ({notes[reason]})" if (reason := reason_of(one)) else ""
         tone = TONES.get(one.result, "dim") if one.competes else "dim"
         rows.append(row(*cells, Line.of(Label(verdict, tone), Span(mark, "dim"))))
-    verdict_column = Column(HEADINGS[-1], left=True, wrap=True)
+    verdict_column = TableColumn(HEADINGS[-1], left=True, wrap=True)
     yield Table([*columns, verdict_column], rows, ruled=True, caption="Each metric and load")
     for reason, number in notes.items():
         yield Line.of(f"({number}) {reason}", tone="dim")

@@ -7,7 +7,7 @@ from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.level import Level
 from servebench.contracts.stored import mapping
-from servebench.report.blocks import Block, Command, Fold, Heading, Label, Line, Span, Verbatim, items, table
+from servebench.report.blocks import Block, Fold, Heading, Label, Line, NextCommand, Span, Verbatim, items, table
 from servebench.report.screens.comparison import comparison_blocks
 from servebench.report.screens.page import Page, RunPage
 from servebench.report.wording.limits import action_text, fact_text, statement_of
@@ -141,8 +141,8 @@ def _made_by(one: RunPage) -> Iterator[Block]:
     variables = [f"{name}={shlex.quote(str(value))}" for name, value in mapping(command.get("env")).items()]
     if argv:
         text = " ".join([*variables, shlex.join(argv)])
-        shown = Command("engine", text, "the engine's command")
+        shown = NextCommand("engine", text, "the engine's command")
         yield Fold("the engine's command", [Verbatim(text)], screen=True) if len(text) > LONG_COMMAND else shown
     if run.config and not run.foreign:
         lock = shlex.quote(str(run.path / "manifest.json"))
-        yield Command("again", f"servebench run --lock {lock}", "to repeat this run")
+        yield NextCommand("again", f"servebench run --lock {lock}", "to repeat this run")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.verdict.model import EQUAL, FASTER, MIXED, SLOWER
-from servebench.report.blocks import Block, Column, Heading, Line, Table, items, row
+from servebench.report.blocks import Block, Heading, Line, Table, TableColumn, items, row
 from servebench.report.wording.decisions import HEADINGS, NOTE, cells_of, levels_line, notes_of, title_of
 
 TONES = {FASTER: "good", SLOWER: "bad", EQUAL: "same", MIXED: "warn"}
@@ -12,7 +12,7 @@ TONES = {FASTER: "good", SLOWER: "bad", EQUAL: "same", MIXED: "warn"}
 
 def decision_blocks(found: StudyDecision) -> Iterator[Block]:
     """Yield a table for each pair of runs, what is still open, and how much starts differ."""
-    columns = [Column(name, left=name in ("metric", "verdict")) for name in HEADINGS]
+    columns = [TableColumn(name, left=name in ("metric", "verdict")) for name in HEADINGS]
     for pair in found.pairs:
         yield Heading(title_of(pair))
         rows = []

@@ -5,7 +5,19 @@ from collections.abc import Iterator, Sequence
 from servebench.analysis.answer.model import Purpose
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.recommendation.scores import codes_of_mean
-from servebench.report.blocks import Block, Column, Command, Fold, Label, Line, Sides, Span, Table, Verbatim, items
+from servebench.report.blocks import (
+    Block,
+    Fold,
+    Label,
+    Line,
+    NextCommand,
+    Sides,
+    Span,
+    Table,
+    TableColumn,
+    Verbatim,
+    items,
+)
 from servebench.report.charts.specs import legend_of
 from servebench.report.screens.page import Page
 from servebench.report.screens.recommendation import TONES, recommendation_blocks
@@ -36,7 +48,7 @@ def first_screen(data: Page) -> Iterator[Block]:
     yield from [Fold("the answer at each load, in words", words)] if folded else words
     # this page is one of the steps
     steps = [] if progress(data) else [one for one in data.answer.next_steps if Purpose.CHARTS not in one.purposes]
-    after = [Command("next", one.command, step_reason(one)) for one in steps]
+    after = [NextCommand("next", one.command, step_reason(one)) for one in steps]
     sides: list[tuple[str, Sequence[Block]]] = [("How far to trust it", trust_blocks(data)), ("Run next", after)]
     yield Sides([(title, blocks) for title, blocks in sides if blocks])
     if ranked:
@@ -73,8 +85,8 @@ def _uses(data: Page, found: Sequence[Recommendation]) -> Table:
         use = Line.of(one.use_case.title, Span(f" {place}" if place else "", "small"))
         rows.append([use, *(_use_cell(name, scores.get(name), one) for name in names), Line.of(use_label(one))])
     marks = {one["name"]: (one["mark"], one["colour"]) for one in legend_of(data.series)}
-    columns = [Column(name, left=True, wrap=True, mark=marks.get(name)) for name in names]
-    heads = [Column("use", left=True, wrap=True), *columns, Column("trust", left=True, wrap=True)]
+    columns = [TableColumn(name, left=True, wrap=True, mark=marks.get(name)) for name in names]
+    heads = [TableColumn("use", left=True, wrap=True), *columns, TableColumn("trust", left=True, wrap=True)]
     return Table(heads, rows, ruled=True, caption="Uses and engines: the best of each use", look="matrix")
 
 

@@ -11,7 +11,7 @@ from servebench.contracts.columns import SHARE
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
-from servebench.report.blocks import Block, Column, Heading, Items, Label, Line, Table, items, row
+from servebench.report.blocks import Block, Heading, Items, Label, Line, Table, TableColumn, items, row
 from servebench.report.content import shares_prefixes
 from servebench.report.trust import point_trust
 from servebench.report.wording.repeats import note_text, value_text
@@ -79,11 +79,11 @@ def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *,
     runs, repeats = len({run for run, _ in found}) > 1, any(row.repeat for _, row in found)
     texts = [POINT_COLUMNS[name].heading if narrow else POINT_COLUMNS[name].labelled for name in names]
     columns = [
-        *([Column("run", left=True, wrap=True)] if runs else []),
-        Column("load", left=not narrow),
-        *([Column("re-\npeat" if narrow else "repeat")] if repeats else []),
-        *(Column(text.replace(" ", "\n") if narrow else text) for text in texts),
-        Column("trust", left=True),
+        *([TableColumn("run", left=True, wrap=True)] if runs else []),
+        TableColumn("load", left=not narrow),
+        *([TableColumn("re-\npeat" if narrow else "repeat")] if repeats else []),
+        *(TableColumn(text.replace(" ", "\n") if narrow else text) for text in texts),
+        TableColumn("trust", left=True),
     ]
     rows = [
         row(
@@ -124,8 +124,8 @@ def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") 
     if not known:
         return
     several = len(found) > 1
-    columns = [Column("run", left=True, wrap=True)] if several else []
-    columns += [Column(name) for name in ("load", "repeats", *titles.values())]
+    columns = [TableColumn("run", left=True, wrap=True)] if several else []
+    columns += [TableColumn(name) for name in ("load", "repeats", *titles.values())]
     rows = []
     for run, one in known:
         for at, metrics in one.levels.items():

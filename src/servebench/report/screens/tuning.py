@@ -8,15 +8,15 @@ from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.report.blocks import (
     Block,
     Charts,
-    Column,
-    Command,
     Fold,
     Heading,
     Items,
     Label,
     Line,
+    NextCommand,
     Sides,
     Table,
+    TableColumn,
     Verbatim,
     items,
     row,
@@ -73,8 +73,8 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
     yield Line.of(f"what would change the answer: {'; '.join(change_lines(answer))}")
     for kind, command in (("command", answer.command), ("engine", answer.engine_command)):
         if command:
-            yield Command(kind, command)
-    yield from (Command("next", command, why) for command, why in answer.next_steps)
+            yield NextCommand(kind, command)
+    yield from (NextCommand("next", command, why) for command, why in answer.next_steps)
 
 
 def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
@@ -88,7 +88,7 @@ def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
     notes += [(tone, word, why), ("warn", "points in doubt", doubt_line(answer))]
     notes += [("warn", "not real", imitation_line(answer))]
     trust = Items([Line.of(Label(word, tone), f" {text}") for tone, word, text in notes if text])
-    use: list[Block] = [Command("next", command, why) for command, why in answer.next_steps]
+    use: list[Block] = [NextCommand("next", command, why) for command, why in answer.next_steps]
     if answer.engine_command:
         use.append(Fold("the engine's command", [Verbatim(answer.engine_command)]))
     yield Sides([(title, group) for title, group in (("How far to trust it", [trust]), ("Use it", use)) if group])
@@ -119,7 +119,7 @@ def _candidates(answer: TuneAnswer, width: int, *, complete: bool) -> Iterator[B
     """The table of candidates. On a narrow screen settings and reasons stand below it, for they would be cut."""
     wide = width >= WIDE
     columns = [
-        Column(name, left=index not in range(2, 6), wrap=index == SETTINGS or (wide and name == HEADINGS[-1]))
+        TableColumn(name, left=index not in range(2, 6), wrap=index == SETTINGS or (wide and name == HEADINGS[-1]))
         for index, name in enumerate(HEADINGS)
         if wide or index != SETTINGS
     ]

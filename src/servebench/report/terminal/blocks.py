@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from servebench.report.blocks import Block, Command, Gap, Heading, Items, Line, Table, plain
+from servebench.report.blocks import Block, Gap, Heading, Items, Line, NextCommand, Table, plain
 from servebench.report.terminal.tables import new_table
 
 TONES = {"strong": "bold", "good": "green", "warn": "yellow", "bad": "red", "same": "cyan", "dim": "dim"}
@@ -25,7 +25,7 @@ def print_blocks(blocks: Iterable[Block], out: Console) -> None:
                     out.print(_text(line))
             case Table():
                 out.print(rich_table(block))
-            case Command():
+            case NextCommand():
                 text = Text(f"{block.kind}: ").append(block.command, style="bold" if block.reason else "")
                 out.print(text.append(f"  ({block.reason})" if block.reason else "", style="dim"))
             case Gap():
