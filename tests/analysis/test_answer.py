@@ -300,6 +300,22 @@ def test_times_of_the_next_steps_rest_on_what_the_study_took(make_study):
     assert purpose_text(steps["resume"]) == "the 4 points in doubt, twice as long"
 
 
+@pytest.mark.parametrize(
+    ("requests", "levels", "wanted"),
+    [(20, [2, 64], 640), (640, [2, 64], None), (20, [16], None), ("auto", [64], None), (20, None, None)],
+)
+def test_what_is_measured_again_with_many_more_requests_is_not_said_to_take_twice_as_long(
+    make_study, requests, levels, wanted
+):
+    runs = read.load_study(make_study((FAST, load(levels=(64,))), doubts=[NOT_STATIONARY.issue("x")])).runs
+    settings = {"load": {"requests": requests, "concurrency": levels}}
+    runs = [replace(run, manifest={**run.manifest, "config": {**run.config, **settings}}) for run in runs]
+    (step,) = (one for one in concluded(runs).next_steps if "--better" in one.command)
+    assert step.requests == wanted
+    assert ("twice as long" in purpose_text(step)) is (wanted is None)
+    assert ("640 requests" in purpose_text(step)) is (wanted is not None)
+
+
 def test_a_comparison_of_one_start_each_says_what_a_verdict_takes(make_study):
     found = answer(make_study((FAST, load()), (SLOW, load())))
     assert re.search(r"gives a verdict \(about \d+ (s|min) for these two\)", summary_of(found.comparisons[0]))

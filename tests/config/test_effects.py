@@ -70,6 +70,15 @@ def test_in_a_sweep_one_run_that_uses_a_setting_is_enough():
         compose_jobs([*words[:-2], "load=quick,baseline", "load.arrival=gamma"], registry())
 
 
+def test_in_a_sweep_a_run_that_has_the_default_uses_no_setting():
+    """Both runs have 20 requests: they would be the same run twice."""
+    with pytest.raises(ConfigError, match=r"load\.until='10%' has no effect"):
+        compose_jobs(["-m", *CLOSED, "load.requests=20", "load.until=null,10%"], registry())
+    words = ["-m", *CLOSED, "load.requests=20,auto", "load.until=null,10%"]
+    assert len(compose_jobs(words, registry())) == 4
+    assert len(compose_jobs(["-m", *CLOSED, "load.until=null,10%", "tracking.experiment=servebench"], registry())) == 2
+
+
 def test_a_setting_of_a_file_of_the_user_is_refused_too(tmp_path):
     (tmp_path / "load").mkdir()
     (tmp_path / "load" / "mine.yaml").write_text(

@@ -60,6 +60,27 @@ def test_a_killed_study_is_resumed(servebench, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_telemetry_of_a_point_that_was_killed_is_recovered(servebench, tmp_path):
+    run = tmp_path / "outputs/s/00_vllm_unique"
+    log = run / "raw/c2-r0.telemetry"
+    words = [word for word in WORDS if not word.startswith(("-m", "engine="))]
+    slow = ("engine=vllm", "launch.time_scale=1", "load.concurrency=[2]", "load.requests=200")
+    # what is logged before the load, and what at the first interval in it
+    killed_when(tmp_path, lambda: log.exists() and log.read_bytes().count(b"\n\n") >= 2, *words, *slow)
+    assert not (run / "telemetry.parquet").exists()
+    done = servebench("recover", "s")
+    assert done.returncode == 0, done.stderr
+    readings = pd.read_parquet(run / "telemetry.parquet")
+    requests = pd.read_parquet(run / "requests.parquet")
+    first_ns = requests[~requests.warmup].sent_ns.min()
+    assert set(readings.point) == {"c2-r0"}
+    assert set(readings.run_id) == set(requests.run_id)
+    assert {"engine", "machine"} <= set(readings[readings.t_ns > first_ns].source)
+    assert pd.read_parquet(run / "points.parquet").engine_memory_gb_max.notna().all()
+    assert not list((run / "raw").iterdir())
+
+
+@pytest.mark.slow
 def test_a_point_between_others_is_measured_again_and_they_stay(servebench, tmp_path):
     """A worker died in the first point and the run went on: the later one stands, and is in the table at every moment."""
     words = [word for word in WORDS if not word.startswith(("-m", "engine="))]

@@ -41,8 +41,21 @@ def counts(**facts):
         ([counts(failed=n) for n in range(6)], True),
         ([counts(in_flight=0, failed=n) for n in range(6)], True),
         ([counts(completed=n) for n in range(6)], False),
+        # a stopped worker reads nothing, whatever the engine sends
+        ([counts(stalled=1)] * 8, False),
+        ([counts(stalled=1)] * 8 + [counts()] * 5, True),
     ],
-    ids=["silent", "reads", "a late read", "nothing asked", "only timeouts", "only refusals", "answers"],
+    ids=[
+        "silent",
+        "reads",
+        "a late read",
+        "nothing asked",
+        "only timeouts",
+        "only refusals",
+        "answers",
+        "a stopped worker",
+        "a worker that goes on",
+    ],
 )
 def test_silence_ends_a_phase(watch, seen, ended):
     assert ("no_progress" in watch(*seen)) is ended

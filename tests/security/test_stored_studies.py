@@ -136,7 +136,8 @@ def hard(path, target):
 
 
 OF_RUN = ("engine.log", "manifest.json", "run.json", "points.parquet", "points.csv", "requests.parquet", "answers.parquet",
-          "quality.parquet", "telemetry.parquet", "report.html", "raw/c1-r0.spool", "parts/0.parquet")  # fmt: skip
+          "quality.parquet", "telemetry.parquet", "report.html", "raw/c1-r0.spool",
+          "raw/c1-r0.telemetry", "parts/0.parquet")  # fmt: skip
 FILES = ("study.json", "plan.json", "tracking.json", "report.html", "summary/x.html", "prompts/x.json.gz",
          *(f"{RUN}/{name}" for name in OF_RUN))  # fmt: skip
 

@@ -26,7 +26,8 @@ from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.plan import write_plan
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.store.studies import named_studies
-from servebench.store.tables import RecordWriter, add_telemetry, read_requests, read_rows
+from servebench.store.tables import RecordWriter, add_telemetry, read_readings, read_requests, read_rows
+from servebench.store.telemetry_log import TelemetryLog
 from servebench.study.recover import recover_studies
 from servebench.study.study import planned_runs
 from servebench.study.sync import sync_studies
@@ -39,6 +40,7 @@ DEAD_PID = 999_999_999
 WORDS = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", "model.name=m",
          "load.concurrency=[1,2]", "load.requests=3", "load.warmup_requests=1")  # fmt: skip
 RUN = "00_openai_sharegpt"
+READING = Reading(t_ns=BASE_NS, source="engine", name=None, raw_name="n", labels="", value=1.0)
 
 
 def recover(names=()):
@@ -221,6 +223,37 @@ def test_the_study_and_its_run_are_marked(outputs):
     run = read_run(folder)
     assert (run.status, run.error, run.failure) == ("interrupted", "servebench was killed", "killed")
     assert read_study(study).status == "interrupted"
+
+
+def test_the_telemetry_of_a_killed_point_is_recovered(folder):
+    write_spool(folder, "c1-r0", 3, 3)
+    readings = [replace(READING, t_ns=BASE_NS + step, value=float(step)) for step in range(3)]
+    TelemetryLog(folder, "c1-r0").add(readings)
+    assert recover() == 0
+    assert read_readings(folder) == {"c1-r0": readings}
+    assert {row["run_id"] for row in pq.read_table(folder.telemetry).to_pylist()} == {"s/00"}
+    assert not list(folder.raw.iterdir())
+
+
+def test_telemetry_that_was_stored_already_is_not_there_twice(folder):
+    """Killed after the readings were stored and before their log was removed."""
+    spool = write_spool(folder, "c1-r0", 3, 3)
+    RecordWriter(folder).append(records_of([spool], load_facts(spool)))
+    discard_spools([spool])
+    TelemetryLog(folder, "c1-r0").add([READING])
+    add_telemetry(folder, [READING, READING], run_id="s/00", point="c1-r0")
+    assert recover() == 0
+    assert read_readings(folder) == {"c1-r0": [READING, READING]}
+    assert not list(folder.raw.iterdir())
+
+
+def test_telemetry_of_a_point_without_requests_is_removed(folder, capsys):
+    """Killed before the load began."""
+    TelemetryLog(folder, "c1-r0").add([READING])
+    assert recover() == 0
+    assert capsys.readouterr().out == "nothing to recover\n"
+    assert not folder.telemetry.exists()
+    assert not list(folder.raw.iterdir())
 
 
 def test_a_second_time_there_is_nothing(outputs, capsys):

@@ -6,6 +6,7 @@ import pytest
 
 from servebench.contracts.settings import TelemetrySettings
 from servebench.contracts.telemetry import Reading, TelemetrySource
+from servebench.telemetry import sampler as sampler_module
 from servebench.telemetry.sampler import Sampler, Telemetry
 from support.waiting import wait_until
 
@@ -88,6 +89,24 @@ def test_an_exception_of_the_load_passes_at_once():
     # the test's limit is shorter than the interval
     with pytest.raises(KeyboardInterrupt), Sampler([Counting()], 1e6):
         raise KeyboardInterrupt
+
+
+def test_readings_are_logged_before_at_intervals_and_after_each_once(monkeypatch):
+    monkeypatch.setattr(sampler_module, "LOG_INTERVAL_S", 0.02)
+    monkeypatch.setattr(sampler_module, "LOG_SHARE", 1.0)
+    batches = []
+    with Sampler([Counting(), Unreadable()], 0.01, batches.append) as sampler:
+        assert [one.value for one in batches[0]] == [1.0]
+        wait_until(lambda: len(batches) >= 3)
+    assert [one for batch in batches for one in batch] == sampler.readings()
+    assert sampler.failures["unreadable"] >= 2
+
+
+def test_a_phase_that_raises_ends_its_log_at_once():
+    batches = []
+    with pytest.raises(KeyboardInterrupt), Sampler([Counting()], 1e6, batches.append):
+        raise KeyboardInterrupt
+    assert len(batches) == 1
 
 
 def test_what_is_missing_is_named_and_all_is_closed():

@@ -85,7 +85,7 @@ def test_azure_arrivals_whatever_the_decimals(tmp_path, moments):
             "a request of 99999999999 tokens",
         ),
         ("t.jsonl", '{"timestamp": 0, "input_length": 1e999, "output_length": 1}', "line 1: not a request"),
-        ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,3,99999999999\n", "a request of 99999999999 tokens"),
+        ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,3,99999999999\n", "value '99999999999'; token counts"),
     ],
 )
 def test_a_length_that_no_model_has_is_named(tmp_path, name, text, told):
@@ -172,6 +172,13 @@ HOSTILE = {
     "huge.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,{10**30},10\n",
     "digits.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,{'1' * 5000},10\n",
     "infinite.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,inf,10\n",
+    "fraction.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,5.5,10\n",
+    "zero byte.csv": f"{AZURE_HEAD}2023-11-16 18:17:03,5\0,10\n",
+    "one of many.csv": f"{AZURE_HEAD}0,5,5\n1,-5,5\n2,5,5\n",
+    "exponent.csv": f"{AZURE_HEAD}0,5,5\n1,1e308,5\n",
+    "late.csv": f"{AZURE_HEAD}0,5,5\n2e308,5,5\n",
+    "long line.csv": f"{AZURE_HEAD}0,{'9' * 1_000_000},5\n1,5,5\n",
+    "negative.jsonl": '{"timestamp": 0, "input_length": -5, "output_length": 5}\n' + two_at("0"),
     "years.csv": f"{AZURE_HEAD}9999-12-31 23:59:59,5,5\n0001-01-01 00:00:00,5,5\n",
     "quotes.csv": AZURE_HEAD + '"' * 1_000_001,
     "columns.csv": ",".join("c" * 100_000 for _ in range(10)) + "\n1\n",
@@ -197,3 +204,4 @@ def test_a_hostile_trace_is_one_short_line(tmp_path, name):
         trace_rows(str(tmp_path / name))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 5000
+    assert "set_int_max_str_digits" not in str(caught.value)

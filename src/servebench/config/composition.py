@@ -12,7 +12,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
 
 from servebench.config.arguments import Arguments, parse_arguments
-from servebench.config.effects import ignored
+from servebench.config.effects import has_effect, ignored
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
@@ -66,7 +66,8 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
     problems = list(words.problems)
     problems.extend(folder_problems(words.config_dirs, registry))
     jobs: list[Job] = []
-    unused: list[dict[str, Problem]] = []
+    unused: dict[str, Problem] = {}
+    runs: list[tuple[set[str], RunSettings | None]] = []
     with composer(registry, words.config_dirs, words.config_name) as source:
         overrides, unreadable = parse(words.overrides)
         problems.extend(unreadable)
@@ -75,13 +76,17 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
         for texts in expanded:
             settings, launcher, more = _settings(source, registry, texts)
             problems.extend(problem for problem in more if problem.kind != "unused")
-            unused.append({problem.path: problem for problem in more if problem.kind == "unused"})
+            without_effect = {problem.path: problem for problem in more if problem.kind == "unused"}
+            unused |= without_effect
+            runs.append((set(without_effect), settings))
             if settings is not None:
                 own = tuple(text for text in texts if not text.lstrip("+~").startswith(("hydra.", "hydra/")))
                 jobs.append(Job(own, settings, to_plain(settings), launcher))
     # of several runs one that uses a setting is enough
     problems.extend(
-        problem for path, problem in (unused[0] if unused else {}).items() if all(path in one for one in unused)
+        problem
+        for path, problem in unused.items()
+        if not any(path not in paths and (one is None or has_effect(one, path)) for paths, one in runs)
     )
     problems.extend(_several_studies(jobs))
     if problems:

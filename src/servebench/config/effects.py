@@ -108,6 +108,15 @@ def ignored(settings: RunSettings, is_set: Callable[[str], bool]) -> dict[str, s
     return found
 
 
+def has_effect(settings: RunSettings, path: str) -> bool:
+    """Return whether a value of this key would have an effect in a run."""
+    return all(one.holds(settings) for one in DEPENDENCIES if any(_names(key, path) for key in one.keys))
+
+
+def _names(key: str, path: str) -> bool:
+    return path.startswith(key) if key.endswith(".") else path == key
+
+
 def _values(settings: RunSettings, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     for key in keys:
         *parents, name = key.split(".")

@@ -144,8 +144,8 @@ class Doing(Event):
 @dataclass(frozen=True, kw_only=True)
 class PhaseProgress(Event):
     """The progress of a phase of load, some ten times a second. `rate` is stream reads per second, close to tokens per second;
-    `silent_s` is how long the engine has sent nothing although requests are in flight; `ttft_ms` is the median of the requests
-    so far."""
+    `silent_s` is how long the engine has sent nothing although requests are in flight; `stalled` is how many load workers do
+    nothing at present; `ttft_ms` is the median of the requests so far."""
 
     label: str
     done: int
@@ -155,6 +155,7 @@ class PhaseProgress(Event):
     rate: float
     left_s: float | None
     silent_s: float = 0.0
+    stalled: int = 0
     ttft_ms: float | None = None
 
 

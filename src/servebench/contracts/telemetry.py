@@ -82,8 +82,8 @@ class Subject:
 class TelemetrySource:
     """Base class of telemetry sources. `open` is called once, `sample` at each interval in a thread, `close` once.
 
-    `sample` must be quick and keep no reference to what it returned; `readings` converts samples after the load is over,
-    so that nothing is parsed while it runs.
+    `sample` must be quick and keep no reference to what it returned. `readings` converts samples some seconds later, in another
+    thread, and depends on nothing that `sample` changes.
     """
 
     name: ClassVar[str]

@@ -14,7 +14,7 @@ from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
-from servebench.run.outcome import BROKEN, UNANSWERED, last_failure
+from servebench.run.outcome import BROKEN, last_failure
 from servebench.run.phase import discard_spools, drive_phase, records_of
 from servebench.run.requests import target_of
 from servebench.run.watchdog import Watcher
@@ -22,7 +22,9 @@ from servebench.store.layout import RunFolder
 
 DEATH_NOTICE_S = 5.0
 ASK_TIMEOUT_S = 120.0
-"""For how long a server that fails requests is waited for when it is asked for one more answer."""
+"""The longest time for which a server that fails requests is waited for when it is asked for one more answer."""
+ASK_LEAST_S = 10.0
+"""The shortest: a `load.timeout_s` that is too low for an answer does not mean that the server is gone."""
 POLL_S = 0.05
 
 
@@ -50,7 +52,7 @@ class LiveLoad:
         # its client is imported for that only
         from servebench.engine.supervisor.endpoint import failing
 
-        return failing(self.running, self.engine, self.api, min(self.timeout_s, ASK_TIMEOUT_S))
+        return failing(self.running, self.engine, self.api, min(max(self.timeout_s, ASK_LEAST_S), ASK_TIMEOUT_S))
 
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
@@ -84,8 +86,8 @@ class LiveLoad:
             return report
         if self.local and died_at_end(self.running, records):
             return replace(report, stopped=StopReason.ENGINE_DIED)
-        if self.local and failure in UNANSWERED:
-            # what is started here is watched: a process that lives and says nothing wrong was only too slow
+        if self.local and failure in BROKEN:
+            # what is started here is watched: a process that lives was only too busy
             return report
         self.events(Doing(Activity.ASKING_SERVER))
         said = self._failing()

@@ -35,6 +35,7 @@ from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
+from servebench.store.telemetry_log import TelemetryLog
 from servebench.telemetry.sampler import Sampler
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
 from servebench.util.units import NS_PER_S
@@ -71,13 +72,14 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
     cache_state, cache_warnings = _prepare_cache(session)
     fillers = _prepare_fillers(session, level, prompts)
     facts = _facts(session, level, prompts, fillers, warmup=False, cache_state=cache_state)
-    with session.telemetry.sampler() as sampler:
-        looks = looks_at(session, level, sampler)
-        sent = (*prompts.requests, *fillers)
-        report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
-    readings = [*sampler.readings(), *session.load.readings()]
-    session.telemetry.add_failures(sampler)
-    session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
+    with TelemetryLog(session.request.folder, level.point) as log:
+        with session.telemetry.sampler(log.add) as sampler:
+            looks = looks_at(session, level, sampler)
+            sent = (*prompts.requests, *fillers)
+            report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
+        readings = [*sampler.readings(), *session.load.readings()]
+        session.telemetry.add_failures(sampler)
+        session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
     evidence = replace(
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
     )

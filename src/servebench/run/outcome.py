@@ -16,8 +16,6 @@ SILENCE_MARGIN_S = 30.0
 
 BROKEN = ("refused", "reset", "truncated")
 """Outcomes of the last request of a point whose engine may have died."""
-UNANSWERED = (*BROKEN, "timeout")
-"""Outcomes of requests to which the server said nothing that is wrong."""
 NOT_THE_SERVER = ("cancelled", "abandoned", "session_ended")
 """Outcomes that say nothing of the server."""
 

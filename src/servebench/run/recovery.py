@@ -28,7 +28,17 @@ from servebench.store.graded import discard_graded_answers
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import manifest_plan, read_plan
 from servebench.store.state import read_run, write_run
-from servebench.store.tables import RecordWriter, add_points, merged_count, read_readings, read_records, read_rows
+from servebench.store.tables import (
+    RecordWriter,
+    add_points,
+    add_telemetry,
+    merged_count,
+    read_readings,
+    read_records,
+    read_requests,
+    read_rows,
+)
+from servebench.store.telemetry_log import discard_log, read_log
 from servebench.util.errors import FailureKind, ServebenchError, StoreError, reason_of
 from servebench.util.file_redaction import clean_file, remember_traced, unclean_files
 from servebench.util.units import NS_PER_S
@@ -69,10 +79,11 @@ def _job(study: StudyFolder, name: str) -> Job:
 def _recover_tables(study: StudyFolder, name: str) -> int:
     """Recover records and points of a run, and return how many. Raises StoreError."""
     folder = study.run(name)
-    if not folder.spools() and not folder.parts.is_dir():
+    if not (folder.spools() or folder.parts.is_dir() or folder.telemetry_logs()):
         return 0
     facts = _phase_facts(folder)
     found = recover_records(folder)
+    recover_readings(folder)
     points = 0
     try:
         job = _job(study, name)
@@ -115,6 +126,21 @@ def recover_records(folder: RunFolder) -> int:
         discard_spools(spools)
     writer.close()
     return merged_count(folder) - before
+
+
+def recover_readings(folder: RunFolder) -> None:
+    """Store the telemetry of points that were cut off, as far as it was logged. Raises StoreError."""
+    logs = folder.telemetry_logs()
+    if not logs:
+        return
+    stored, requests = read_readings(folder), read_requests(folder, ("run_id", "point"))
+    run_ids = dict(zip(requests["point"], requests["run_id"], strict=True))
+    for path in logs:
+        point = path.stem
+        # a point may have been stored, but its log not yet removed, before the kill
+        if point in run_ids and point not in stored:
+            add_telemetry(folder, read_log(path), run_id=run_ids[point], point=point)
+        discard_log(path)
 
 
 def _records(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:

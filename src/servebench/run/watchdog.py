@@ -81,6 +81,7 @@ class Watcher:
             rate=self._rate or (counts.reads / spent if spent else 0.0),
             left_s=left_s,
             silent_s=self.silent_s,
+            stalled=counts.stalled,
             ttft_ms=self.ttft_ms,
         )
         self.events(progress)
@@ -111,10 +112,11 @@ class Watcher:
         self.said = self.ask()
 
     def _silence(self, counts: Counts, now: float) -> float:
-        """Return for how long the engine has sent nothing although requests were open. Pauses of the plan do not count."""
+        """Return for how long the engine has sent nothing although requests were open. Pauses of the plan do not count, nor
+        does what a worker that stands still would have read."""
         seen, self._seen = self._seen, counts
         open_requests = counts.in_flight or counts.failed > seen.failed
-        if counts.reads > seen.reads or counts.completed > seen.completed or not open_requests:
+        if counts.reads > seen.reads or counts.completed > seen.completed or not open_requests or counts.stalled:
             self._last_data = now
         self.silent_s = now - self._last_data
         return self.silent_s

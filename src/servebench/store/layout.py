@@ -113,7 +113,7 @@ class RunFolder(_Folder):
     tracking = _Entry("tracking.json")
     """What was sent to MLflow."""
     raw = _Entry("raw")
-    """Spools of phases that are not stored yet."""
+    """Spools and telemetry of phases that are not stored yet."""
 
     def spool(self, phase: str) -> Path:
         """Return the path of a phase's spool."""
@@ -122,6 +122,14 @@ class RunFolder(_Folder):
     def spools(self) -> list[Path]:
         """Return the spools that exist: those of phases that were cut off."""
         return sorted(self.raw.glob("*.spool"))
+
+    def telemetry_log(self, point: str) -> Path:
+        """Return the path of the telemetry that a running point has so far."""
+        return self.raw / f"{point}.telemetry"
+
+    def telemetry_logs(self) -> list[Path]:
+        """Return the logs of telemetry that exist: those of points that were cut off. Their stems are the points' names."""
+        return sorted(self.raw.glob("*.telemetry"))
 
 
 class StudyFolder(_Folder):

@@ -8,10 +8,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from servebench.analysis.answer.next_steps import LONGER, command_again
+from servebench.analysis.answer.next_steps import LONGER, command_again, longer_requests
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
-from servebench.load.plan.levels import REQUESTS_PER_STREAM
 from servebench.registry.registry import Registry
 from servebench.run.jobs import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
@@ -115,15 +114,15 @@ ATTEMPTS_MAX = 4
 def measured_longer(job: Job, *, attempts: int = 1) -> Job:
     """Return a job whose points are measured LONGER times as long as in the last of these attempts, each longer than the one
     before, and with enough requests to reach each level."""
-    load, factor = job.settings.load, int(LONGER ** min(attempts, ATTEMPTS_MAX))
+    attempts = min(attempts, ATTEMPTS_MAX)
+    load, factor = job.settings.load, int(LONGER**attempts)
     longer: dict[str, Any] = {
         name: value * factor
-        for name in ("duration_s", "max_duration_s", "requests")
+        for name in ("duration_s", "max_duration_s")
         if isinstance(value := getattr(load, name), (int, float))
     }
-    most = max(load.concurrency or (), default=0)
-    if longer.get("requests", most) < most:
-        longer["requests"] = REQUESTS_PER_STREAM * most
+    if isinstance(load.requests, int):
+        longer["requests"] = longer_requests(load.requests, load.concurrency, attempts=attempts)
     settings = replace(job.settings, load=replace(load, **longer))
     return replace(job, settings=settings, resolved={**job.resolved, "load": {**job.resolved["load"], **longer}})
 

@@ -1,10 +1,9 @@
-"""Sample all sources at their intervals, in threads besides the load; little is parsed until the load is over."""
+"""Sample all sources at their intervals, in threads besides the load; samples are parsed some seconds later."""
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -15,32 +14,52 @@ from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
 JOIN_TIMEOUT_S = 10.0
 """How long the end of a phase waits for a running sample; sources limit their samples to less."""
 
+LOG_INTERVAL_S = 2.0
+"""How often readings are logged: a kill -9 costs at most these, as it does of the answers in flight."""
+
+LOG_SHARE = 0.05
+"""The share of a core that parsing and logging may take while load runs; with slow sources the log is written less often."""
+
 
 class Sampler:
     """`with Sampler(sources, interval_s) as sampler: drive(...)`, then `sampler.readings()`.
 
     One sample is taken on entry and one on exit, so that the differences of counters span the phase. A source that fails
-    loses that sample; `failures` counts the lost samples by source.
+    loses that sample; `failures` counts the lost samples by source. `log` is given the readings while the phase goes on; it
+    never raises.
     """
 
-    def __init__(self, sources: Sequence[TelemetrySource], interval_s: float) -> None:
+    def __init__(
+        self,
+        sources: Sequence[TelemetrySource],
+        interval_s: float,
+        log: Callable[[Sequence[Reading]], None] | None = None,
+    ) -> None:
         self._sources = sources
         self._interval_s = interval_s
+        self._log = log
         self._samples: list[tuple[TelemetrySource, int, Any]] = []
+        self._readings: list[Reading] = []
+        self._logged = 0
+        self._parsing = threading.Lock()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self.failures: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self._sample(self._sources)
+        self._write_log()
         paces: dict[float, list[TelemetrySource]] = {}
         for source in self._sources:
             paces.setdefault(source.interval_s or self._interval_s, []).append(source)
-        for interval_s, sources in paces.items():
-            self._threads.append(
-                threading.Thread(target=self._run, args=(sources, interval_s), name="telemetry", daemon=True)
-            )
-            self._threads[-1].start()
+        self._threads = [
+            threading.Thread(target=self._run, args=(sources, interval_s), name="telemetry", daemon=True)
+            for interval_s, sources in paces.items()
+        ]
+        if self._log is not None and self._sources:
+            self._threads.append(threading.Thread(target=self._run_log, name="telemetry-log", daemon=True))
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
@@ -52,6 +71,21 @@ class Sampler:
             thread.join(max(0.0, deadline - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads) and kind is None:
             self._sample(self._sources)
+            self._write_log()
+
+    def _run_log(self) -> None:
+        pause_s = LOG_INTERVAL_S
+        while not self._over.wait(pause_s):
+            began_s = time.monotonic()
+            self._write_log()
+            pause_s = max(LOG_INTERVAL_S, (time.monotonic() - began_s) / LOG_SHARE)
+
+    def _write_log(self) -> None:
+        if self._log is not None:
+            self._parse()
+            if new := self._readings[self._logged :]:
+                self._logged += len(new)
+                self._log(new)
 
     def _run(self, sources: Sequence[TelemetrySource], interval_s: float) -> None:
         due = time.monotonic() + interval_s
@@ -74,25 +108,25 @@ class Sampler:
             else:
                 self._samples.append((source, t_ns, sample))
 
+    def _parse(self) -> None:
+        """Convert the samples that were taken since the last call, without those that cannot be parsed."""
+        with self._parsing:
+            taken = self._samples[:]
+            del self._samples[: len(taken)]
+            for source, t_ns, sample in taken:
+                try:
+                    self._readings += source.readings(t_ns, sample)
+                except Exception:  # noqa: BLE001 - as above
+                    self.failures[source.name] += 1
+
     def so_far(self, names: Collection[str]) -> list[Reading]:
         """Return the readings of these sources while the phase goes on, in order of time."""
-        readings: list[Reading] = []
-        for source, t_ns, sample in sorted(self._samples, key=lambda one: one[1]):
-            if source.name in names:
-                # counted when the phase is over
-                with suppress(Exception):
-                    readings += source.readings(t_ns, sample)
-        return readings
+        return [one for one in self.readings() if one.source in names]
 
     def readings(self) -> list[Reading]:
-        """Return all readings in order of time, without samples that cannot be parsed. Call it when the phase is over."""
-        readings: list[Reading] = []
-        for source, t_ns, sample in sorted(self._samples, key=lambda one: one[1]):
-            try:
-                readings += source.readings(t_ns, sample)
-            except Exception:  # noqa: BLE001 - as above
-                self.failures[source.name] += 1
-        return readings
+        """Return all readings in order of time, without samples that cannot be parsed."""
+        self._parse()
+        return sorted(self._readings, key=lambda one: one.t_ns)
 
 
 @dataclass
@@ -123,9 +157,9 @@ class Telemetry:
                 source.close()
         return telemetry
 
-    def sampler(self) -> Sampler:
+    def sampler(self, log: Callable[[Sequence[Reading]], None]) -> Sampler:
         """Return a sampler for one point; pass it to `add_failures` afterwards."""
-        return Sampler(self.sources, self.settings.interval_s)
+        return Sampler(self.sources, self.settings.interval_s, log)
 
     def add_failures(self, sampler: Sampler) -> None:
         """Add the samples that a sampler lost."""

@@ -263,3 +263,21 @@ def test_no_room_for_temporary_files(serve, run, monkeypatch):
         monkeypatch.delattr("os.memfd_create")
     with pytest.raises(LoadError, match="TMPDIR"):
         run(serve(answer), 3, concurrency=1)
+
+
+def test_counts_of_a_stopped_worker_are_marked_as_old(serve, run, monkeypatch):
+    """The engine must not be blamed for what a worker that stands still would have read."""
+    monkeypatch.setattr("servebench.load.coordinator.worker_process.STALLED_S", 0.4)
+    seen = []
+
+    def watch(counts):
+        seen.append(counts.stalled)
+        if len(seen) == 3:
+            load_workers()[0].suspend()
+        if counts.stalled and len(load_workers()) == 1:
+            load_workers()[0].resume()
+
+    report, exchanges = run(serve(answer_after(0.05)), 60, concurrency=2, watch=watch)
+    assert 1 in seen
+    assert seen[-1] == 0
+    assert (report.stopped, outcomes(exchanges)) == (None, {"complete": 60})

@@ -270,6 +270,8 @@ class NextStep:
     count: int = 0
     of: int = 0
     seconds: float | None = None
+    requests: int | None = None
+    """For `better`: the most requests of a point, where it is measured more than twice as long."""
     continues: bool = False
     """Whether it measures what is missing."""
 

@@ -11,6 +11,7 @@ from servebench.analysis.decided import StudyDecision
 from servebench.analysis.pairing import seconds_per_start
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.warnings.catalog import type_of
+from servebench.contracts.level import REQUESTS_PER_STREAM
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.errors import remedy_of
 
@@ -18,7 +19,7 @@ UNFINISHED = frozenset({"interrupted", "missing", "running"})
 SPARE = 1.1
 """The budget that is proposed, as a share of the predicted engine time: a round that does not fit is not begun."""
 LONGER = 2.0
-"""How many times as long `servebench resume --better` measures."""
+"""How many times as long `servebench resume --better` measures, where a point has enough requests for its level."""
 
 
 def decide_step(decision: StudyDecision, name: str) -> NextStep | None:
@@ -66,6 +67,7 @@ def next_steps(
             count=again,
             of=len(doubtful),
             seconds=sum(map(_better_s, runs)),
+            requests=_requests_again(runs),
         )
     if decision is None and words and not todo and (step := _starts_step(runs, workloads, words)) is not None:
         yield step
@@ -111,9 +113,33 @@ def needs_again(verdict: str | None, codes: Iterable[str]) -> bool:
     return verdict != "valid" and any(one.longer for one in found) and not any(one.engine_gone for one in found)
 
 
+def longer_requests(requests: int, concurrency: Sequence[int] | None, *, attempts: int = 1) -> int:
+    """Return with how many requests a point of a fixed number is measured after so many attempts: LONGER times as many as in the
+    attempt before, and in the first enough for a level that would not be reached."""
+    most, first = max(concurrency or (), default=0), int(LONGER * requests)
+    return (first if first >= most else REQUESTS_PER_STREAM * most) * int(LONGER ** (attempts - 1))
+
+
+def _fixed_requests(run: RunData) -> tuple[int, int] | None:
+    """The fixed number of requests of each point of a run, and that with which `--better` measures it; None without one."""
+    load = mapping(run.config.get("load"))
+    requests, levels = load.get("requests"), load.get("concurrency")
+    if not isinstance(requests, int) or requests < 1:
+        return None
+    known = [one for one in levels if isinstance(one, int)] if isinstance(levels, list | tuple) else []
+    return requests, longer_requests(requests, known)
+
+
+def _requests_again(runs: Sequence[RunData]) -> int | None:
+    """The most requests that `--better` measures a point with, where that is more than LONGER times as many as before."""
+    doubtful = [run for run in runs if any(needs_again(row.verdict, row.doubts) for row in run.point_rows)]
+    found = [fixed for run in doubtful if (fixed := _fixed_requests(run)) is not None]
+    return max((after for before, after in found if after > LONGER * before), default=None)
+
+
 def _better_s(run: RunData) -> float:
     """About how long it takes to measure the doubtful points of a run again: the share of their windows in what a start of the
-    run took, LONGER times, and the start of its engine."""
+    run took, as many times as it is measured longer, and the start of its engine."""
     windows = {row.point: row.window_s or 0.0 for row in run.point_rows}
     again = sum(windows[row.point] for row in run.point_rows if needs_again(row.verdict, row.doubts))
     if not again:
@@ -123,4 +149,5 @@ def _better_s(run: RunData) -> float:
     # a simulated engine starts on a virtual clock: its start takes no longer than the run did
     began = min(float(start_s), each_s) if isinstance(start_s, (int, float)) else 0.0
     took_s = each_s * len({row.start_id for row in run.point_rows})
-    return began + LONGER * max(again, (took_s - began) * again / sum(windows.values()))
+    before, after = _fixed_requests(run) or (1, LONGER)
+    return began + after / before * max(again, (took_s - began) * again / sum(windows.values()))

@@ -13,13 +13,15 @@ from types import TracebackType
 
 @dataclass(frozen=True)
 class Counts:
-    """How far a phase is. `completed` counts answers that ended, whatever their status; `reads` is close to events."""
+    """How far a phase is. `completed` counts answers that ended, whatever their status; `reads` is close to events; `stalled` is
+    how many workers publish nothing at present, so that their counts are old."""
 
     sent: int = 0
     completed: int = 0
     failed: int = 0
     in_flight: int = 0
     reads: int = 0
+    stalled: int = 0
 
 
 def sum_counts(counts: Iterable[Counts]) -> Counts:

@@ -95,7 +95,7 @@ def _watch_workers(crew: Sequence[WorkerProcess], plan: PointPlan, watch: Watch)
                 lost = worker.read_report() or lost
             elif worker.hangs():
                 lost = LoadError(worker.died)
-        reason = watch(sum_counts(worker.progress.read() for worker in crew))
+        reason = watch(sum_counts(worker.counts() for worker in crew))
         if lost is not None:
             return _end_phase(crew, StopReason.WORKER_DIED)
         if all(worker.report is not None for worker in crew):

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from servebench.contracts.exchange import PhaseReport, StopReason
-from servebench.load.client.progress import WorkerProgress
+from servebench.load.client.progress import Counts, WorkerProgress
 from servebench.util.children import SCHEDULER_SECRETS, python_environment
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.errors import LoadError, StoreError, reason_of
@@ -26,6 +27,8 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 SILENT_S = 60.0
 """A worker publishes its counters fifty times a second; one that publishes none for this long hangs or was stopped."""
+STALLED_S = 5.0
+"""After this long without an update nobody can say what a worker's requests have received."""
 
 
 def worker_environment() -> dict[str, str]:
@@ -121,6 +124,11 @@ class WorkerProcess:
             stopped = line.pop("stopped", None)
             self.report = PhaseReport(**line, stopped=StopReason(stopped) if stopped else None)
         return None
+
+    def counts(self) -> Counts:
+        """Return how far the worker is, and whether that is old."""
+        stalled = self.report is None and self._silent_ticks * TICK_S >= STALLED_S
+        return replace(self.progress.read(), stalled=int(stalled))
 
     def hangs(self) -> bool:
         """Whether the worker has published nothing for SILENT_S. Must be called once every TICK_S.

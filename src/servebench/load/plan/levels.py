@@ -7,14 +7,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from servebench.contracts.level import REQUESTS_PER_STREAM
 from servebench.contracts.point_id import TRACE, PointId
 from servebench.contracts.precision import precision_targets
 from servebench.contracts.settings import RATE_AUTO_S, LoadSettings
 
-REQUESTS_PER_STREAM = 10
 REQUESTS_MIN = 50
-"""`requests: auto`: with ten requests per stream the level is held for nine tenths of the point; percentiles of fewer than 50
-requests mean nothing."""
+"""`requests: auto`: percentiles of fewer requests mean nothing."""
 
 WARMUP_PER_STREAM = 2
 WARMUP_MAX = 32

@@ -207,8 +207,11 @@ class Display:
 
     def _progress(self, event: PhaseProgress) -> None:
         """Show the progress of a phase."""
+        if event.stalled:
+            self._wait(f"{event.label}: a load worker does nothing: it hangs or was stopped")
+            return
         if event.silent_s > WAIT_SHOWN_S:
-            self._wait(f"{event.label}: the engine sends nothing for {event.in_flight} requests")
+            self._wait(f"{event.label}: the engine sends nothing to open requests")
             return
         self._waiting = None
         self._status = line_of(event)

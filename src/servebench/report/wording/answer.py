@@ -60,7 +60,10 @@ PURPOSES: dict[Purpose, Callable[[NextStep], str]] = {
     Purpose.TRY_AGAIN: lambda _: "try the failed runs again",
     Purpose.MEND: lambda _: "mend the argument that failed",
     Purpose.DECIDE: lambda one: f"to decide what is open, about {one.count} more start{'s' * (one.count > 1)} of each",
-    Purpose.BETTER: lambda one: f"{_points_again(one)}, twice as long",
+    Purpose.BETTER: lambda one: (
+        _points_again(one)
+        + (f", with up to {one.requests:,} requests each" if one.requests is not None else ", twice as long")
+    ),
     Purpose.MORE_STARTS: lambda one: f"for a verdict, {one.count} times this study",
     Purpose.UNTIL_DECIDED: lambda _: "for a verdict: adds starts until there is one",
     Purpose.CHARTS: lambda _: "all charts",

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from servebench.contracts.settings import TOKENS_MAX
 from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json
 from servebench.util.errors import ConfigError, reason_of
+from servebench.util.safe_text import in_one_line
 from servebench.util.units import NS_PER_S
 
 FORMATS = "a Mooncake .jsonl (timestamp in ms, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
@@ -19,6 +20,7 @@ COLUMNS_MAX = 100
 HEADER_CHARACTERS_MAX = 1 << 16
 BUILTIN_BLOCK_TOKENS = 64
 SPAN_S_MAX = 366 * 86_400
+SHOWN_MAX = 80
 
 _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Timestamp", "Request tokens", "Response tokens"),  # BurstGPT, seconds
@@ -115,14 +117,40 @@ def _table(opened: TextIO, file: Path) -> tuple[TraceRow, ...]:
             # pandas chooses the unit by the decimals of the data
             moments = pd.to_datetime(arrival, format="ISO8601", utc=True).dt.as_unit("ns")
             arrival = moments.astype("int64").where(moments.notna()) / NS_PER_S
-        counts = [pd.to_numeric(column).fillna(0).astype("int64").tolist() for column in (inputs, outputs)]
-        columns = [pd.to_numeric(arrival).tolist(), *counts]
+        times = pd.to_numeric(arrival).tolist()
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f"workload.path={file}: {str(error).splitlines()[0]}; set it to {FORMATS}") from error
+        reason = in_one_line(str(error).splitlines()[0], SHOWN_MAX)
+        raise ConfigError(f"workload.path={file}: column {names[0]}: {reason}; set it to {FORMATS}") from error
+    columns = [times, *(_counts(column.tolist(), str(column.name), file) for column in (inputs, outputs))]
     return _in_order([TraceRow(at_s, prompt, answer) for at_s, prompt, answer in zip(*columns, strict=True)], str(file))
 
 
+def _counts(values: list[Any], name: str, file: Path) -> list[int]:
+    """Return the token counts of a column; a missing one is 0."""
+    found = []
+    for value in values:
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = -1.0
+        if math.isnan(number):
+            number = 0.0
+        if not (0 <= number <= TOKENS_MAX and number.is_integer()):
+            raise ConfigError(
+                f"workload.path={file}: column {name} has the value {in_one_line(str(value), SHOWN_MAX)!r}; token counts are "
+                f"whole numbers, and the maximum is {TOKENS_MAX}"
+            )
+        found.append(int(number))
+    return found
+
+
 def _in_order(rows: list[TraceRow], path: str) -> tuple[TraceRow, ...]:
+    for row in rows:
+        if min(row.input_tokens, row.output_tokens) < 0 or math.isinf(row.arrival_s):
+            raise ConfigError(
+                f"workload.path={path} has a request of {row.input_tokens} input and {row.output_tokens} output tokens "
+                f"at {row.arrival_s:g} s: times must be finite, and token counts 0 or more"
+            )
     longest = max((max(row.input_tokens, row.output_tokens) for row in rows), default=0)
     if longest > TOKENS_MAX:
         raise ConfigError(f"workload.path={path} has a request of {longest} tokens; the maximum is {TOKENS_MAX}")

@@ -1,0 +1,34 @@
+"""What becomes of a server that fails the last requests of a phase."""
+
+import pytest
+
+from servebench.run import live
+from support.orchestration import Recorder
+from support.records import failed_record, phase_report
+
+
+class Alive:
+    def died(self):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "local", "said", "stopped"),
+    [
+        ("timeout", True, "it sends nothing", "not_answering"),
+        ("timeout", True, None, None),
+        ("timeout", False, "it sends nothing", "not_answering"),
+        ("refused", False, "it refuses", "not_answering"),
+        # its guard reports a death
+        ("refused", True, "it refuses", None),
+        ("http_error", True, "HTTP 500", "not_answering"),
+    ],
+)
+def test_a_server_that_fails_the_last_requests_is_asked_once_more(tmp_path, monkeypatch, outcome, local, said, stopped):
+    monkeypatch.setattr(live, "awaited_death", lambda *args, **kwargs: None)
+    monkeypatch.setattr(live.LiveLoad, "_failing", lambda self: said)
+    load = live.LiveLoad(engine=None, running=Alive(), local=local, folder=tmp_path, events=Recorder(), timeout_s=0.01)
+    failed = failed_record("r1", outcome, sent_ns=30, ended_ns=40)
+    found = load.judge(phase_report(), [failed])
+    assert found.stopped == stopped
+    assert found.error == (said if stopped else None)
