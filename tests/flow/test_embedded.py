@@ -31,7 +31,7 @@ def study(tmp_path_factory):
 def test_the_tables_are_on_standard_output(study):
     """Each run has its table, and the study the answer of all."""
     done, _ = study
-    assert done.stdout.count("verdict") >= 2
+    assert done.stdout.count("trust") >= 2
     assert "next: servebench report" in done.stdout
 
 

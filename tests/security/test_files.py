@@ -37,13 +37,13 @@ def test_a_study_is_private_unless_outputs_are_shared(tmp_path, setting, private
 def test_an_engine_keeps_the_umask_of_its_user(monkeypatch, tmp_path):
     from servebench.contracts.engine import Command
     from servebench.engine.supervisor.guarded_process import GuardedProcess
-    from servebench.util import private
+    from servebench.util import process_privacy
     from support.waiting import wait_until
 
-    monkeypatch.setattr(private, "_before", [private.UNCHANGED])
+    monkeypatch.setattr(process_privacy, "_before", [process_privacy.UNCHANGED])
     before = os.umask(0o022)
     try:
-        private.make_private()
+        process_privacy.make_private()
         process = GuardedProcess(Command(argv=("sh", "-c", "umask; touch shared")), tmp_path / "engine.log", 5.0)
         wait_until(lambda: (tmp_path / "engine.log").read_text().strip())
         process.stop()

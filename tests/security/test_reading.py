@@ -237,7 +237,7 @@ ALIASES = "a: &a [x, x]\n" + "\n".join(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: " + "[" * 5_000, "nested too deeply"),
+        ("a: " + "[" * 5_000, "maximum nesting depth"),
         (ALIASES, "aliases"),
         ("a: " * 3, "YAML"),
     ],

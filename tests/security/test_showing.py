@@ -140,9 +140,7 @@ def test_the_summary_and_what_mlflow_shows(outputs):
         if path.suffix not in (".json", ".png"):
             check_clean(path.read_text(encoding="utf-8"))
     note = tracked_study(StudyFolder(outputs / "study"), 0).tags["mlflow.note.content"]
-    # the screen is a block of code, which shows everything as it is and which nothing in it can end
-    assert note.count("`" * 3) == 2
-    note = note.rpartition("`" * 3)[2]
+    # commands are code, which nothing in them can end; elsewhere each sign of markup is escaped
     shown = [line for line in note.splitlines() if not line.startswith("`servebench ")]
     assert not re.search(r"(?<!\\)<(img|script)|(?<!\\)!?\[i\]\(", "\n".join(shown))
 

@@ -35,7 +35,7 @@ def test_the_summary_has_page_table_charts_and_what_mlflow_says(study):
     assert int(picture.attrib["width"]) > 200
     told = json.loads((folder / "summary.json").read_text())
     assert told["tags"]["servebench.engine"] == "alpha,beta"
-    assert told["note"].startswith("```\nunique")
+    assert told["note"].startswith("### unique")
     assert "tok/s than beta" in told["note"]
     # another study will be the last one when somebody reads this
     assert "servebench report two --outputs" in told["note"]
@@ -54,7 +54,7 @@ def test_mlflows_parent_run_shows_the_comparison(study, tmp_path):
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("e").experiment_id
     (parent,) = client.search_runs([experiment], filter_string="tags.`servebench.kind` = 'study'")
-    assert parent.data.tags["mlflow.note.content"].startswith("```\n")
+    assert parent.data.tags["mlflow.note.content"].startswith("### ")
     assert parent.data.tags["servebench.step"] == "concurrency"
     curve = sorted(
         client.get_metric_history(parent.info.run_id, "output_throughput_tok_s/beta"), key=lambda one: one.step

@@ -212,7 +212,7 @@ def _garbage(connection):
         ((302, b""), "http_error", "HTTP 302"),
         ((200, b"<html>\x1b[2J"), "protocol", "<html>\N{REPLACEMENT CHARACTER}[2J"),
         ((200, b'{"choices": []}'), "protocol", "it has no choices[0].message.content"),
-        ((200, b'{"choices": [{"message": {"content": [1]}}]}'), "protocol", "not text"),
+        ((200, b'{"choices": [{"message": {"content": [1]}}]}'), "nonsense", "no verdict in the judge"),
         ((200, b"[" * 100_000), "protocol", "not a chat completion"),
         (
             (200, b'{"choices": [{"message": {"content": null}}], "usage": "many"}'),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from servebench.plugin import Message, ModelSettings, Request, WorkloadSettings
+from servebench.plugin import Message, ModelSettings, Request, kind_named
 from servebench.testing import EngineConformance
 from servebench_transformers.engine import TransformersEngine
 
@@ -60,8 +60,8 @@ def test_what_it_has_no_flag_for_is_refused(setting):
 def test_exact_output_is_asked_for_in_its_own_way():
     """A generation config, as a JSON string, without an end token; no field that it would answer 422 to."""
     request = Request(request_id="r", messages=(Message("user", "hi"),), output_tokens=7, exact_output=True)
-    path, body = TransformersEngine().body(request, "/models/smol", WorkloadSettings(name="w"))
-    assert path == "/chat/completions"
+    engine, kind = TransformersEngine(), kind_named("chat")
+    body = engine.adapt_body(kind.body(request, "/models/smol", engine.dialect), request)
     assert json.loads(body["generation_config"])["eos_token_id"] == -1
     assert set(body) == {
         "model",

@@ -274,7 +274,12 @@ def _point(
         level=level,
         engine=registry().engine(job.settings.engine.name),
         emulated=registry().launcher(job.settings.launch.name).emulated,
-        facts=replace(known, rate=level.rate, engine_version=known.engine_version or engine_version),
+        facts=replace(
+            known,
+            concurrency=level.concurrency,
+            rate=level.rate,
+            engine_version=known.engine_version or engine_version,
+        ),
         records=records,
         report=report,
         requests=known.requests(),

@@ -67,7 +67,7 @@ def test_markdown_tells_verdict_rows_and_what_is_unequal(outputs, tmp_path, caps
     assert "Gate: **failed**" in text
     assert "| 8 | E2E p50, ms |" in text
     dispatch(["compare", *words(outputs, "base", "unfair", "--markdown", str(tmp_path / "d.md"))])
-    assert "| engine.dtype | auto | fp8 | yes: " in (tmp_path / "d.md").read_text()
+    assert "different setting: engine.dtype: fp8 vs auto" in (tmp_path / "d.md").read_text()
 
 
 @pytest.mark.slow
