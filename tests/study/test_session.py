@@ -3,6 +3,7 @@
 import pytest
 
 from servebench.analysis.events import StudyAnswered
+from servebench.contracts.events import ErrorSaid
 from servebench.contracts.notices import TrackingFailed
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import TrackingSettings
@@ -13,6 +14,7 @@ from servebench.study import tracking
 from servebench.study.study import StudySession, study_exit_code
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, StoreError
 from support.orchestration import Recorder
+from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 ENDS = {
     "ok": ("finished", None),
@@ -100,3 +102,19 @@ def test_the_end_of_a_study_is_stored(tmp_path, ends, interrupted, other, status
     assert tracker.calls == ["sync"] * len(ends) + [("conclude", status), "location"]
     assert [name for name, _ in session.outcomes] == list("ab")[: len(ends)]
     assert bool(events.of(StudyAnswered)) is bool(ends)
+
+
+@pytest.mark.parametrize("name", ["run.json", "points.parquet"])
+def test_a_run_whose_stored_results_were_damaged_has_not_finished(tmp_path, name):
+    """On a cluster a job may end well and leave something else on the disk."""
+    study = StudyFolder(tmp_path / "s")
+    write_simulated_run(study.run("a"), SimulatedEngine(), SimulatedLoad(levels=(2,), requests=30))
+    state = StudyState(study_id="s", words=(), runs=("a",))
+    write_study(study, state)
+    (study.run("a").path / name).write_bytes(b"PAR1 no more")
+    events = Recorder()
+    session = StudySession(folder=study, state=state, events=events, tracker=Tracker())
+    session.add_outcome("a", outcome("ok"))
+    assert session.finish(["a"], interrupted=False) == StoreError.exit_code
+    (said,) = events.of(ErrorSaid)
+    assert name in said.text

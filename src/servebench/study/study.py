@@ -19,13 +19,14 @@ from servebench.registry.registry import Registry
 from servebench.run.here import LocalExecutor
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs, find_servers
+from servebench.run.prior import stored_points
 from servebench.run.task import RunContext, RunTask, in_real_time, measured_floor, shared_prompts
 from servebench.run.turns import Executor, FixedOrder, Policy, follow, turns_in_order
 from servebench.store.hold import holding
-from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder, slug
+from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, outputs_folder, slug
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
-from servebench.store.state import StudyState, read_study, write_study
+from servebench.store.state import StudyState, read_run, read_study, write_study
 from servebench.study.decided import UntilDecided, check_decided, decided_of, open_again
 from servebench.study.outlook import plan_of, study_conclusions
 from servebench.study.recover import running_process
@@ -41,7 +42,7 @@ from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
 from servebench.telemetry.machine import busy_now
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError
+from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 
@@ -75,6 +76,10 @@ class StudySession:
         self.outcomes.sort(key=lambda item: order.index(item[0]))
         outcomes = [outcome for _, outcome in self.outcomes]
         code = FailureKind.INTERRUPTED.exit_code if interrupted else study_exit_code(outcomes, self.other_code)
+        for name, outcome in self.outcomes:
+            if outcome.status == "finished" and (damage := stored_damage(self.folder.run(name))) is not None:
+                self.events(ErrorSaid(damage, run=name))
+                code = code or FailureKind.STORE.exit_code
         cut_off = interrupted or any(outcome.status == "interrupted" for outcome in outcomes)
         self.end("interrupted" if cut_off else "finished" if code == 0 else "failed")
         if self.outcomes:
@@ -104,6 +109,17 @@ class StudySession:
         """Store how the study ended."""
         self.state = replace(self.state, status=status, ended_s=time.time())
         write_study(self.folder, self.state)
+
+
+def stored_damage(run: RunFolder) -> str | None:
+    """Return why the state or the points of a run that has ended cannot be read; None if they can, or were never stored."""
+    try:
+        if run.state.exists():
+            read_run(run)
+            stored_points(run)
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def study_exit_code(outcomes: Sequence[RunOutcome], other_code: int) -> int:
