@@ -10,7 +10,6 @@ import click
 from servebench.cli.command import (
     FILE,
     SHARE,
-    chosen_format,
     define,
     doubtful_option,
     format_option,
@@ -80,15 +79,14 @@ def command(
     from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
     from servebench.report.export.comparison import to_junit
-    from servebench.report.export.conclusions import to_json
+    from servebench.report.export.conclusions import as_plain
     from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
+    from servebench.report.output import Output
     from servebench.report.screens.comparison import pairs_blocks
-    from servebench.report.terminal.blocks import print_blocks
-    from servebench.report.terminal.tables import console
     from servebench.store.studies import find, load_outputs, load_study
 
-    form = chosen_format(form, as_json=as_json)
+    out = Output(form, as_json=as_json, verbose=verbose)
     named = [find(name, outputs) for name in names]
     pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
     check_varying(varying, [run for pair in pairs for run in pair])
@@ -100,21 +98,15 @@ def command(
     found = concluded.comparisons
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
     decided = _decided(concluded, {path.name: path for path in paths})
-    if markdown or form == "markdown":
-        page = to_markdown([*_compared(found, gate), *decided])
-        if markdown:
-            write_file(markdown, page)
-        if form == "markdown":
-            click.echo(page, nl=False)
+    if markdown:
+        write_file(markdown, to_markdown([*_compared(found, gate), *decided]))
     if junit:
         write_file(junit, to_junit(found, gate))
-    if form == "json":
-        click.echo(to_json(concluded), nl=False)
-    elif form == "text":
-        out = console()
-        briefly = out.is_terminal and not verbose and baseline is None and len(found) > 1
-        blocks = pairs_blocks(concluded.answer, width=out.width) if briefly else _compared(found, None)
-        print_blocks([*blocks, *decided], out)
+    if not out.complete and baseline is None and len(found) > 1:
+        blocks = pairs_blocks(concluded.answer, width=out.width)
+    else:
+        blocks = _compared(found, gate if out.form == "markdown" else None)
+    out.write([*blocks, *decided], as_plain(concluded))
     return 0 if gate is None else _gate_code(gate)
 
 

@@ -31,15 +31,20 @@ def command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outputs:
 
     Other commands take a run by its number: servebench compare 1 2.
     """
-    from servebench.report.terminal.listing import list_runs
+    from servebench.report.output import Output
+    from servebench.report.screens.listing import list_blocks, run_list
     from servebench.store.overview import listed_rows
     from servebench.store.studies import load_outputs, number_runs, select
 
     wanted = parse_conditions(conditions)
     studies = select(load_outputs(outputs, listed_rows), wanted)
-    if studies or as_json:
-        most, candidates = None if every else NEWEST, every or not {"study", "run"}.isdisjoint(wanted)
-        list_runs(studies, as_json=as_json, numbers=number_runs(outputs), most=most, candidates=candidates)
+    out, numbers = Output(as_json=as_json), number_runs(outputs)
+    if as_json:
+        out.write((), run_list(studies, numbers))
+    elif studies:
+        candidates = every or not {"study", "run"}.isdisjoint(wanted)
+        width, most = (None, None) if out.complete else (out.width, None if every else NEWEST)
+        out.write(list_blocks(studies, numbers, width=width, most=most, candidates=candidates))
     else:
         click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
     return 0

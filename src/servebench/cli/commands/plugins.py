@@ -25,9 +25,10 @@ def command(ctx: click.Context, as_json: bool) -> int:
     """List the installed plugins, what each adds, and what is wrong with a broken one; 'plugins new' writes a new one."""
     if ctx.invoked_subcommand is None:
         from servebench.registry.registry import registry
-        from servebench.report.terminal.plugins import show_plugins
+        from servebench.report.output import Output
+        from servebench.report.screens.plugins import plugins_blocks, plugins_data
 
-        show_plugins(registry(), as_json=as_json)
+        Output(as_json=as_json).write(plugins_blocks(registry()), plugins_data(registry()))
     return 0
 
 

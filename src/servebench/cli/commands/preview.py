@@ -30,7 +30,8 @@ def command(words: tuple[str, ...]) -> int:
 def print_previews(words: Sequence[str], registry: Registry) -> int:
     """Print each different workload of the jobs that the words describe. Returns 0. Raises ConfigError, PreflightError."""
     from servebench.config import compose_jobs
-    from servebench.report.terminal.preview import show_preview
+    from servebench.report.output import Output
+    from servebench.report.screens.preview import preview_blocks
     from servebench.run.preview import preview, preview_key
 
     shown = []
@@ -38,5 +39,5 @@ def print_previews(words: Sequence[str], registry: Registry) -> int:
         key = preview_key(job.settings)
         if key not in shown:
             shown.append(key)
-            show_preview(preview(job.settings, registry))
+            Output().write(preview_blocks(preview(job.settings, registry)))
     return 0

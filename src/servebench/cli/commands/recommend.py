@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from servebench.cli.command import (
-    chosen_format,
     define,
     doubtful_option,
     format_option,
@@ -54,18 +53,16 @@ def command(
     from servebench.contracts.emulation import imitated
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
-    from servebench.report.export.conclusions import to_json
-    from servebench.report.export.markdown import to_markdown
+    from servebench.report.export.conclusions import as_plain
+    from servebench.report.output import Output
     from servebench.report.screens.recommendation import recommendation_blocks
-    from servebench.report.terminal.blocks import print_blocks
-    from servebench.report.terminal.tables import console
     from servebench.store.studies import find, runs_beside, runs_of
     from servebench.util.errors import ConfigError
 
     if show_rules:
         click.echo(rules_text(), nl=False)
         return 0
-    form = chosen_format(form, as_json=as_json)
+    out = Output(form, as_json=as_json, verbose=verbose)
     rules = load_rules(rules_path)
     if not names:
         raise ConfigError(
@@ -85,12 +82,6 @@ def command(
         named = [labels[run.run_id].text for run in runs if run.emulated]
         which = "" if len(named) == len(runs) else f" ({', '.join(named)})"
         click.echo(f"servebench: {how} engines{which}: these numbers do not describe the real ones", err=True)
-    best = concluded.recommendations or ()
-    if form == "json":
-        click.echo(to_json(concluded), nl=False)
-    elif form == "markdown":
-        click.echo(to_markdown(recommendation_blocks(best, verbose=verbose)), nl=False)
-    else:
-        out = console()
-        print_blocks(recommendation_blocks(best, verbose=verbose or not out.is_terminal), out)
+    complete = verbose if out.form == "markdown" else out.complete
+    out.write(recommendation_blocks(concluded.recommendations or (), verbose=complete), as_plain(concluded))
     return 0
