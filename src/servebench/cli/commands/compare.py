@@ -83,6 +83,7 @@ def command(
     from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
     from servebench.report.output import Output
+    from servebench.report.screens.answer import slow_starts_blocks
     from servebench.report.screens.comparison import pairs_blocks
     from servebench.store.studies import find, load_outputs, load_study
 
@@ -97,6 +98,7 @@ def command(
     concluded = conclude(runs, [load_study(path) for path in paths], options, pairs=pairs, earlier=earlier)
     found = concluded.comparisons
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
+    slow = slow_starts_blocks(concluded.answer)
     decided = _decided(concluded, {path.name: path for path in paths})
     if markdown:
         write_file(markdown, to_markdown([*_compared(found, gate), *decided]))
