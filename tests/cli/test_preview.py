@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.cli.commands.preview import print_previews
+from servebench.cli.commands.run import print_previews
 from servebench.registry.registry import build
 from servebench.report.screens.preview import _lengths
 from servebench.util.errors import ConfigError, PreflightError

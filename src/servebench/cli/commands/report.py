@@ -47,7 +47,7 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
 @varying_option
 @doubtful_option
 @outputs_option
-def command(
+def report_command(
     *,
     name: str,
     out: Path | None,

@@ -1,4 +1,4 @@
-"""`servebench show`."""
+"""`servebench show` and `ls`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from servebench.cli.command import (
+    conditions_argument,
     define,
     format_option,
     json_option,
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 @format_option
 @json_option
 @outputs_option
-def command(*, name: str, request_id: str | None, verbose: bool, form: str | None, as_json: bool, outputs: Path) -> int:
+def show_command(
+    *, name: str, request_id: str | None, verbose: bool, form: str | None, as_json: bool, outputs: Path
+) -> int:
     """Show the set-up and the results of a stored run, or the answer of a stored study."""
     from servebench.contracts.stored import StudyData
     from servebench.report.blocks import Line
@@ -149,3 +152,64 @@ def one_run(found: RunData | StudyData) -> RunData:
     if len(runs) != 1:
         raise ConfigError(f"--request needs one run, and {found.path.name} has {len(runs)}; name one: STUDY/RUN")
     return runs[0]
+
+
+NEWEST = 100
+
+
+@define(
+    "ls",
+    examples=[
+        ("servebench ls", "all runs"),
+        ("servebench ls engine=vllm,sglang status=finished", "runs that meet both conditions"),
+        ("servebench ls 'model=*llama*' engine.dtype=float16 --json", "by pattern and config key, as JSON"),
+    ],
+)
+@conditions_argument
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help=f"Show all runs: the candidates of tunes, and on a terminal more than about {NEWEST} of the newest.",
+)
+@json_option
+@outputs_option
+def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outputs: Path) -> int:
+    """List stored runs, all or those that meet the conditions, newest last.
+
+    Other commands take a run by its number: servebench compare 1 2.
+    """
+    from servebench.report.output import Output
+    from servebench.report.screens.listing import list_blocks, run_list
+    from servebench.store.overview import listed_rows
+    from servebench.store.studies import load_outputs, number_runs, select
+
+    wanted = parse_conditions(conditions)
+    studies = select(load_outputs(outputs, listed_rows), wanted)
+    out, numbers = Output(as_json=as_json), number_runs(outputs)
+    if as_json:
+        out.write((), run_list(studies, numbers))
+    elif studies:
+        candidates = every or not {"study", "run"}.isdisjoint(wanted)
+        width, most = (None, None) if out.complete else (out.width, None if every else NEWEST)
+        out.write(list_blocks(studies, numbers, width=width, most=most, candidates=candidates))
+    else:
+        click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
+    return 0
+
+
+def parse_conditions(words: tuple[str, ...]) -> dict[str, str]:
+    """Return the conditions in `key=value` words. Raises ConfigError."""
+    from servebench.store.studies import CONDITION_KEYS
+    from servebench.util.errors import ConfigError
+
+    conditions = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not (key in CONDITION_KEYS or "." in key):
+            raise ConfigError(
+                f"ls: '{word}' is not a condition; use KEY=VALUE with one of {', '.join(CONDITION_KEYS)}, or a config key "
+                "such as engine.dtype"
+            )
+        conditions[key] = value
+    return conditions
