@@ -47,7 +47,8 @@ def slow_starts_text(slow: OwnSlowStarts) -> str:
     text = f"{len(slow.slower)} of {slow.count} starts of this engine {verb} {size} slower at all levels"
     if slow.own == 1:
         return f"{text}; this one is{'' if slow.own_slower else ' not'}"
-    return f"{text}; {len(slow.own_slower) or 'none'} of the {slow.own} starts of this run {'are' if len(slow.own_slower) > 1 else 'is'}"
+    among = f"{len(slow.own_slower) or 'none'} of the {slow.own} starts of this run"
+    return f"{text}; {among} {'are' if len(slow.own_slower) > 1 else 'is'}"
 
 
 def _slow_starts(one: Caveat) -> str:
