@@ -45,27 +45,22 @@ def stopped(point: PointEvidence) -> Doubt | None:
     sent = f"{report.sent} of {report.planned} requests"
     cancelled = sum(r.outcome == "cancelled" for r in point.measured)
     limit = f"load.timeout_s={point.settings.load.timeout_s:g} s"
-    messages = {
-        StopReason.ENGINE_DIED: (catalog.ENGINE_DIED, f"the engine exited after {sent} were sent"),
-        StopReason.WORKER_DIED: (
-            catalog.WORKER_DIED,
-            f"{report.error or 'a load worker died'} after {sent} were sent",
+    found = {
+        StopReason.ENGINE_DIED: catalog.ENGINE_DIED.issue(f"the engine exited after {sent} were sent"),
+        StopReason.WORKER_DIED: catalog.WORKER_DIED.issue(
+            f"{report.error or 'a load worker died'} after {sent} were sent"
         ),
-        StopReason.NO_PROGRESS: (
-            catalog.NO_PROGRESS,
-            f"the engine was up but sent no data for {limit} after {sent} were sent, so the point was stopped",
+        StopReason.NO_PROGRESS: catalog.NO_PROGRESS.issue(
+            f"the engine was up but sent no data for {limit} after {sent} were sent, so the point was stopped"
         ),
-        StopReason.NOT_ANSWERING: (
-            catalog.NOT_ANSWERING,
-            f"the server stopped answering: {report.error}; {sent} were sent",
+        StopReason.NOT_ANSWERING: catalog.NOT_ANSWERING.issue(
+            f"the server stopped answering: {report.error}; {sent} were sent"
         ),
-        StopReason.INTERRUPT: (
-            catalog.INTERRUPTED,
-            f"the user stopped the point after {sent} were sent; {cancelled} of them were unfinished",
+        StopReason.INTERRUPT: catalog.INTERRUPTED.issue(
+            f"the user stopped the point after {sent} were sent; {cancelled} of them were unfinished"
         ),
     }
-    found = messages.get(report.stopped) if report.stopped is not None else None
-    return found[0].issue(found[1]) if found is not None else None
+    return found.get(report.stopped) if report.stopped is not None else None
 
 
 def cancelled_not_freed(point: PointEvidence) -> Doubt | None:
