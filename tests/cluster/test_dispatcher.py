@@ -9,7 +9,7 @@ from servebench.cluster.dispatcher import POLL_S, STOPPING_S, Dispatcher
 from servebench.cluster.heartbeat import FILE
 from servebench.config import compose_jobs
 from servebench.contracts.cluster import JobEnd, RunReply, SubmititSettings
-from servebench.contracts.notices import JobChanged, JobLost
+from servebench.contracts.events import JobChanged, JobLost
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import registry
 from servebench.run.task import RunTask

@@ -17,8 +17,7 @@ from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
 from servebench.config import Job
 from servebench.contracts.cluster import RunOrder, RunReply
-from servebench.contracts.events import ErrorSaid, Events
-from servebench.contracts.notices import Resource, ResourceAwaited
+from servebench.contracts.events import ErrorSaid, Events, ResourceAwaited
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
@@ -187,11 +186,11 @@ def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any]
     """Wait for a place on this machine and for GPUs. Raises PreflightError."""
     if order.runs_per_machine is not None:
         slots = [f"run-{number}" for number in range(order.runs_per_machine)]
-        leases.wait_for(slots, 1, lambda: events(ResourceAwaited(Resource.PLACE)))
+        leases.wait_for(slots, 1, lambda: events(ResourceAwaited("place")))
     gpus = visible_gpus(machine, os.environ.get(GPUS_VARIABLE))
     if order.gpus and gpus and not order.cluster_gives_gpus:
         names = [f"gpu-{gpu}" for gpu in gpus]
-        awaited = ResourceAwaited(Resource.GPUS, order.gpus, len(gpus))
+        awaited = ResourceAwaited("gpus", order.gpus, len(gpus))
         leased = leases.wait_for(names, order.gpus, lambda: events(awaited))
         os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in leased)
 
@@ -205,7 +204,7 @@ def lease_ports(leases: Leases, settings: RunSettings, events: Events, *, local:
     for host, port in named:
         if not port or f"port-{port}" in leases.names:
             continue
-        leases.wait_for([f"port-{port}"], 1, partial(events, ResourceAwaited(Resource.PORT, port)))
+        leases.wait_for([f"port-{port}"], 1, partial(events, ResourceAwaited("port", port)))
         deadline = time.monotonic() + PORT_RELEASE_S
         while port_problem(host, port) is not None and time.monotonic() < deadline:
             time.sleep(0.25)

@@ -12,8 +12,16 @@ from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import keep_prompt_files, order_for, unpack_run
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
-from servebench.contracts.events import ErrorSaid, Events, JobsLeft, RunCollected
-from servebench.contracts.notices import JobChanged, JobEnded, JobLost, JobsStopping, JobStage
+from servebench.contracts.events import (
+    ErrorSaid,
+    Events,
+    JobChanged,
+    JobEnded,
+    JobLost,
+    JobsLeft,
+    JobsStopping,
+    RunCollected,
+)
 from servebench.contracts.results import Point, RunOutcome, RunStatus
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EnginePool
@@ -151,13 +159,13 @@ class Dispatcher:
         ]
         for work, job in zip(due, self.cluster.submit(orders), strict=True):
             self.jobs[job] = work
-            self.events(JobChanged(work.task.name, JobStage.SUBMITTED, job))
+            self.events(JobChanged(work.task.name, "submitted", job))
 
     def _poll(self) -> None:
         for job in list(self.jobs):
             if job not in self.running and (machine := self.cluster.running_on(job)) is not None:
                 self.running.add(job)
-                self.events(JobChanged(self.jobs[job].task.name, JobStage.RUNNING, machine))
+                self.events(JobChanged(self.jobs[job].task.name, "running", machine))
             end = self.cluster.poll(job)
             if end is not None:
                 self.running.discard(job)

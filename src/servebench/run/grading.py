@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 
 from servebench.analysis.quality.summary import summaries
-from servebench.contracts.events import Activity, Doing, Graded
-from servebench.contracts.notices import AnswersKept, NothingToGrade
+from servebench.contracts.events import AnswersKept, Doing, Graded, NothingToGrade
 from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
@@ -104,7 +103,7 @@ def _watch(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency:
     """Return a function that shows progress and raises EngineError if the engine has died."""
 
     def watch(text: str) -> None:
-        request.events(Doing(Activity.QUALITY, scorer.name, concurrency, text))
+        request.events(Doing("quality", scorer.name, concurrency, text))
         if reason := lease.running.died():
             raise EngineError(reason, kind=FailureKind.DIED)
 
@@ -142,7 +141,7 @@ def _ask_and_grade(
             **{item.item_id: log.known[digest] for item in items if (digest := digests[item.item_id]) in log.known},
             **{answer.item_id: answer for answer in fresh},
         }
-    request.events(Doing(Activity.GRADING, scorer.name, len(items)))
+    request.events(Doing("grading", scorer.name, len(items)))
     return [_grade(scorer, item, answers[item.item_id]) for item in items]
 
 
@@ -154,7 +153,7 @@ def _grade(scorer: Scorer, item: Item, answer: ItemAnswer) -> Judged:
 def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency: int) -> Sequence[Judged]:
     """Let a scorer with its own harness ask and grade."""
     items = scorer.settings.items
-    request.events(Doing(Activity.QUALITY, scorer.name, concurrency))
+    request.events(Doing("quality", scorer.name, concurrency))
     with AnswerLog(request.folder, scorer.name, concurrency) as log:
         if log.known:
             request.events(AnswersKept(scorer.name, concurrency, len(log.known)))

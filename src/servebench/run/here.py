@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from servebench.analysis.tuning.results import good_share
-from servebench.contracts.notices import LeftBehind
+from servebench.contracts.events import LeftBehind
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.contracts.events import Activity, Doing, Events
+from servebench.contracts.events import Doing, Events
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
@@ -89,7 +89,7 @@ class LiveLoad:
         if self.local and failure in BROKEN:
             # what is started here is watched: a process that lives was only too busy
             return report
-        self.events(Doing(Activity.ASKING_SERVER))
+        self.events(Doing("asking_server"))
         said = self._failing()
         return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
 

@@ -7,7 +7,7 @@ from servebench.analysis.disturbance import SOURCES, find_disturbances
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
-from servebench.contracts.events import Activity, Doing
+from servebench.contracts.events import Doing
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
@@ -174,7 +174,7 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
         return state, []
     if session.lease.engine.reset_path is None:
         return "salted", []
-    session.request.events(Doing(Activity.EMPTYING_CACHE, session.lease.engine.name))
+    session.request.events(Doing("emptying_cache", session.lease.engine.name))
     reason = session.load.reset_cache()
     if reason is None:
         return "reset", []
@@ -194,7 +194,7 @@ def _prepare_fillers(session: RunSession, level: PlannedPoint, prompts: SizedPro
 
 
 def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: bool = False) -> SizedPrompts:
-    session.request.events(Doing(Activity.MAKING_PROMPTS, count=count))
+    session.request.events(Doing("making_prompts", count=count))
     if session.lease.uses:
         stream = f"{stream}-use{session.lease.uses}"
     return session.prompts.prompts(count, stream, whole=whole)

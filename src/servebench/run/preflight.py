@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
-from servebench.contracts.events import Activity, Doing, Events, Said
+from servebench.contracts.events import Doing, Events, Said
 from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.adapters.flags import flag_name
@@ -89,7 +89,7 @@ def find_servers(jobs: Sequence[Job], registry: Registry, events: Events) -> Fou
             continue
         asked.append(settings)
         launcher = registry.launcher(settings.launch.name)
-        events(Doing(Activity.FINDING_SERVER))
+        events(Doing("finding_server"))
         engine = registry.engine(settings.engine.name)
         try:
             context = launch_context(settings, cache_folder())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servebench.config import Job
-from servebench.contracts.events import Activity, Doing, Events
+from servebench.contracts.events import Doing, Events
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.point_id import PointId
 from servebench.contracts.request import Tokenizer
@@ -110,7 +110,7 @@ def open_session(
 ) -> RunSession:
     """Return the session of a run on a leased engine, with workload and tokenizer loaded. Raises ServebenchError."""
     settings = request.job.settings
-    request.events(Doing(Activity.LOADING_PROMPTS))
+    request.events(Doing("loading_prompts"))
     workload = request.registry.find("workload", settings.workload.name)(settings.workload)
     tokenizer = engine_tokenizer(lease.engine, lease.running, settings.model)
     return RunSession(

@@ -10,9 +10,8 @@ from typing import Any, Literal
 from servebench import __version__
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.engine import StopReport
-from servebench.contracts.events import Activity, Doing, Events, RunFinished, TurnStarted
+from servebench.contracts.events import Doing, Events, LeftBehind, RunFinished, ScorerLeftOut, StepFailed, TurnStarted
 from servebench.contracts.exchange import ClientFloor
-from servebench.contracts.notices import LeftBehind, ScorerLeftOut, StepFailed, StudyStep
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
@@ -85,11 +84,11 @@ def measured_floor(jobs: Sequence[Job], registry: Registry, events: Events) -> C
     modes = {job.settings.load.self_check for job in jobs if in_real_time(job, registry)}
     mode: Literal["auto", "always", "never"] = next((m for m in ("always", "auto") if m in modes), "never")
     if mode != "never":
-        events(Doing(Activity.SELF_CHECK))
+        events(Doing("self_check"))
     try:
         return client_floor(mode, cache_folder())
     except LoadError as error:
-        events(StepFailed(StudyStep.SELF_CHECK, str(error)))
+        events(StepFailed("self_check", str(error)))
         return None
 
 

@@ -11,8 +11,7 @@ from servebench import __version__
 from servebench.analysis.events import StudyAnswered, StudyDecided
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
-from servebench.contracts.events import ErrorSaid, Events, Listen
-from servebench.contracts.notices import MachineBusy, ResultsStored, StepFailed, StudyStep
+from servebench.contracts.events import ErrorSaid, Events, Listen, MachineBusy, ResultsStored, StepFailed
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
@@ -96,7 +95,7 @@ class StudySession:
                 self.events(StudyDecided(decided))
             self.events(StudyAnswered(replace(found, answer=replace(found.answer, next_steps=steps))))
         except (ServebenchError, OSError) as error:
-            self.events(StepFailed(StudyStep.COMPARISON, str(error)))
+            self.events(StepFailed("comparison", str(error)))
 
     def end(self, status: str) -> None:
         """Store how the study ended, send it to the tracking server, and say where all of it is."""

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 
 from servebench.analysis.estimate import best_level, levels_of, mean_of
-from servebench.contracts.events import Activity, Doing, Events
-from servebench.contracts.notices import StepFailed, StudyStep, Tracked, TrackingFailed
+from servebench.contracts.events import Doing, Events, StepFailed, Tracked, TrackingFailed
 from servebench.contracts.settings import TrackingSettings
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState
@@ -30,7 +29,7 @@ class StudyTracker:
         """Send what is on disk so far."""
         if self.settings.name == "none" or self._down:
             return
-        self.events(Doing(Activity.TRACKING))
+        self.events(Doing("tracking"))
         settings = self.settings
         report = sync_study(
             self.folder,
@@ -51,11 +50,11 @@ class StudyTracker:
         if self.settings.name == "none":
             return
         if any(self.folder.run(name).points.exists() for name in state.runs):
-            self.events(Doing(Activity.SUMMARY))
+            self.events(Doing("summary"))
             try:
                 write_summary(self.folder.path)
             except (ServebenchError, OSError) as error:
-                self.events(StepFailed(StudyStep.SUMMARY, str(error)))
+                self.events(StepFailed("summary", str(error)))
         self._down = False
         self.sync()
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from servebench.analysis.events import TuneAnswered
 from servebench.config import launcher_from_dict
-from servebench.contracts.events import ErrorSaid, Listen, PlanReady
-from servebench.contracts.notices import EngineTime, StepFailed, StudyStep, TuneUnfinished
+from servebench.contracts.events import EngineTime, ErrorSaid, Listen, PlanReady, StepFailed, TuneUnfinished
 from servebench.registry.registry import Registry
 from servebench.run.jobs import planned_job
 from servebench.store.layout import StudyFolder, check_writable, outputs_folder
@@ -132,7 +131,7 @@ def _finish(tuner: Tuner, code: int, *, here: bool) -> int:
         try:
             events(TuneAnswered(write_answer(tuner, finished=whole)))
         except (ServebenchError, OSError) as error:
-            events(StepFailed(StudyStep.TUNE_ANSWER, str(error)))
+            events(StepFailed("tune_answer", str(error)))
     if not whole:
         events(TuneUnfinished(tuner.folder.name, here))
     return code

@@ -11,8 +11,7 @@ from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
 from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Step
-from servebench.contracts.events import RaceEnded, Said
-from servebench.contracts.notices import CandidateProposed, PointVoid, TuneStopped, Void
+from servebench.contracts.events import CandidateProposed, PointVoid, RaceEnded, Said, TuneStopped
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import TuneSpace
 from servebench.contracts.turns import Turn, closing_turn
@@ -109,7 +108,7 @@ class Tuner(StoredTune):
     def _turns(self, step: Step) -> list[Turn]:
         """Return the turns of a step without a result, and of what the race has decided beside it."""
         if not step.quality and self.row(step) is not None:
-            self.session.events(PointVoid(self._label(step.candidate), Void.AGAIN))
+            self.session.events(PointVoid(self._label(step.candidate), "again"))
         due = self._due(step) if self.race.rules.ahead else [(step,)]
         self._asked = [(self._turn(one, first=number == 0), one) for steps in due for number, one in enumerate(steps)]
         self._list_runs([steps[0].candidate for steps in due])
