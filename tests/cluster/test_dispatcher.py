@@ -12,7 +12,7 @@ from servebench.contracts.cluster import JobEnd, RunReply, SubmititSettings
 from servebench.contracts.events import JobChanged, JobLost
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import registry
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.run.turns import FixedOrder, follow, turns_in_order
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import PlannedRun, write_plan

@@ -19,7 +19,7 @@ from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import plan_levels
 from servebench.run.here import LocalExecutor
 from servebench.run.prior import PriorProgress, levels_given_up, without_void
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.run.turns import follow
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState, write_study

@@ -29,7 +29,8 @@ from servebench.run.jobs import planned_job
 from servebench.run.preflight import check_jobs
 from servebench.run.prior import prior_progress, stored_points
 from servebench.run.recovery import recover_run
-from servebench.run.task import RunContext, RunTask, job_of_turn, measured_floor, shared_prompts
+from servebench.run.session import RunContext, RunTask
+from servebench.run.task import job_of_turn, measured_floor, shared_prompts
 from servebench.run.turns import FixedOrder, follow, turns_in_order
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import capture_machine
@@ -172,8 +173,8 @@ def _execute_turns(context: RunContext, task: RunTask, order: RunOrder) -> RunOu
     if policy.latest is not None:
         return policy.latest
     # a job before this one measured all of it
-    points = tuple(stored_points(context.folder.run(task.name)))
-    return RunOutcome(run_id=f"{context.folder.name}/{task.name}", status="finished", points=points)
+    points = tuple(stored_points(context.study.run(task.name)))
+    return RunOutcome(run_id=f"{context.study.name}/{task.name}", status="finished", points=points)
 
 
 def _job_of(order: RunOrder, known: Registry) -> Job:

@@ -28,7 +28,8 @@ from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
-from servebench.run.task import RunContext, RunTask, job_of_turn, needs_engine, run_task
+from servebench.run.session import RunContext, RunTask
+from servebench.run.task import job_of_turn, needs_engine, run_task
 from servebench.run.turns import Policy
 from servebench.store.layout import JOBS, StudyFolder
 from servebench.store.manifest import adopt_manifest

@@ -41,7 +41,7 @@ def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:
         (scorer, path, concurrency)
         for scorer, path in request.quality.scorers
         if not scorer.grades_load
-        for concurrency in request.job.settings.quality.concurrency
+        for concurrency in request.settings.quality.concurrency
         if (scorer.name, concurrency) not in stored
     ]
 
@@ -51,7 +51,7 @@ def grade_questions(request: RunRequest, lease: EngineLease) -> None:
 
     Raises QualityError, StoreError, EngineError when the engine dies, KeyboardInterrupt.
     """
-    first = request.job.settings.quality.concurrency[0]
+    first = request.settings.quality.concurrency[0]
     for scorer, path, concurrency in unasked_questions(request):
         cache_error = _empty_cache(request, lease, repeated=concurrency != first)
         if scorer.asks_itself:
@@ -72,14 +72,14 @@ def _empty_cache(request: RunRequest, lease: EngineLease, *, repeated: bool) -> 
     if lease.engine.reset_path is None and not repeated:
         return None
     reason = reset_cache(lease.engine, lease.running)
-    return reason if repeated and request.job.settings.engine.prefix_caching is not False else None
+    return reason if repeated and request.settings.engine.prefix_caching is not False else None
 
 
 def grade_load(
     request: RunRequest, lease: EngineLease, level: PlannedPoint, requests: Sequence[Request], records: Sequence[Record]
 ) -> None:
     """Grade the answers to a point's own requests, with those scorers that ask no questions. Raises StoreError."""
-    settings = request.job.settings
+    settings = request.settings
     for scorer, _ in request.quality.scorers:
         if scorer.grades_load:
             graded = scorer.grade_load(requests, records)
@@ -162,7 +162,7 @@ def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurren
 
 
 def _endpoint(request: RunRequest, lease: EngineLease) -> Endpoint:
-    model = request.job.settings.model
+    model = request.settings.model
     return Endpoint(
         base_url=lease.running.base_url,
         model=lease.running.model,

@@ -58,7 +58,7 @@ def execute_run(request: RunRequest) -> RunResult:
 
     The engine stays with the pool, so that the next run can reuse it. Raises StoreError when the disk fails at the end.
     """
-    settings, turn = request.job.settings, request.turn
+    settings, turn = request.settings, request.turn
     progress = _Progress(RecordWriter(request.folder))
     levels: LevelSource | None = None
     ending = Ending()
@@ -109,21 +109,21 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
     """
     session: RunSession | None = None
     while (level := levels.next_level()) is not None:
-        if (stored := request.done.get(level.id)) is not None:
+        if (stored := request.task.earlier.points.get(level.id)) is not None:
             progress.points.append(stored)
             levels.add_point(level, stored, usable=is_usable(stored.codes))
             continue
         if not request.turn.includes(level.id):
             continue
         session = session or _start_session(request, progress)
-        attempt = replace(level, id=level.id.with_attempt(request.attempts.get(level.id, 0)))
+        attempt = replace(level, id=level.id.with_attempt(request.task.earlier.attempts.get(level.id, 0)))
         point, evidence = measure_level(session, attempt)
         if evidence.report.stopped is None:
             assert progress.lease is not None
             grade_load(request, progress.lease, attempt, evidence.requests, evidence.records)
         progress.points.append(point)
         levels.add_point(level, point, usable=is_usable(point.codes))
-        write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
+        write_points(request.folder, [*progress.points, *later_points(request.task.earlier.points, progress.points)])
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
             *(evidence.report.stopped, session.lease.running.died()),
@@ -137,7 +137,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
 
 def _start_session(request: RunRequest, progress: _Progress) -> RunSession:
     """Start or reuse the engine, and prepare everything that the points share. Raises ServebenchError."""
-    lease = progress.lease = request.pool.acquire(request.job.settings, log_path=request.folder.engine_log)
+    lease = progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
     telemetry = progress.telemetry = open_telemetry(request, lease)
     return open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
 
@@ -156,7 +156,7 @@ def _grade(request: RunRequest, progress: _Progress) -> None:
     if not unasked_questions(request):
         return
     if progress.lease is None:
-        progress.lease = request.pool.acquire(request.job.settings, log_path=request.folder.engine_log)
+        progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
     grade_questions(request, progress.lease)
 
 

@@ -123,7 +123,7 @@ def _warnings(
     warnings += missing_timings(session.settings.engine, records)
     # the GPU of a server on another machine, and of an emulated one, is known only from the config
     if session.lease.launcher.local and not session.lease.launcher.emulated:
-        gpu = wrong_gpu(session.settings, session.request.gpus)
+        gpu = wrong_gpu(session.settings, [str(gpu["name"]) for gpu in session.request.machine["gpus"]])
         warnings += [gpu] if gpu is not None else []
     return warnings
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +15,12 @@ from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
-from servebench.engine.pool import EnginePool
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
 from servebench.run.lifecycle import RunResult, execute_run
 from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
-from servebench.run.prior import PriorProgress
 from servebench.run.scorers import select_scorers
-from servebench.run.session import RunRequest
+from servebench.run.session import RunContext, RunRequest, RunTask
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import build_manifest, read_manifest, write_manifest
 from servebench.store.sealed import TUNE_WORD
@@ -39,31 +37,6 @@ OF_ENGINE = (
 OF_MACHINE = ("machine", "packages", "git", "place", "self_check")
 """The facts in a manifest that come from the machine on which the run was measured."""
 BETWEEN_TURNS = "the other repeats of this run follow in turns with those of other runs"
-
-
-@dataclass(frozen=True)
-class RunTask:
-    """A run to execute, and what earlier attempts left of it."""
-
-    name: str
-    job: Job
-    earlier: PriorProgress = field(default_factory=PriorProgress)
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """What all runs in one process share. `facts` are added to each manifest."""
-
-    folder: StudyFolder
-    words: Sequence[str]
-    events: Events
-    pool: EnginePool
-    registry: Registry
-    machine: Mapping[str, Any]
-    floor: ClientFloor | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    prompts: Path | None = None
-    """Where the runs keep the prompts that they share; null if there is one run."""
 
 
 def shared_prompts(folder: StudyFolder, state: StudyState) -> Path | None:
@@ -113,46 +86,23 @@ def run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: RunS
 
     `next_settings` are those of the run that follows: if it needs the same engine, the engine keeps running.
     """
-    outcome = _run_task(context, task, turn, next_settings)
-    # last, because a log may be long and a user impatient
-    context.pool.clean_logs()
-    return outcome
-
-
-def _run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: RunSettings | None) -> RunOutcome:
     job, events = task.job, context.events
     remember_config(job.resolved)
-    title = job.title
-    folder = context.folder.create_run(task.name)
-    state = RunState(run_id=f"{context.folder.name}/{task.name}", title=title, overrides=job.overrides)
+    folder = context.study.create_run(task.name)
+    state = RunState(run_id=f"{context.study.name}/{task.name}", title=job.title, overrides=job.overrides)
     write_run(folder, state)
     before = _stored_facts(folder)
     # what was measured may be from another machine
     kept = {} if needs_engine(job, turn) else {name: before[name] for name in OF_MACHINE if name in before}
     # a run that is killed has its config and machine on disk, too
-    _write_manifest(context, job, folder, {**starting_facts(state), "ledger": before.get("ledger") or []}, kept)
-    events(TurnStarted(task.name, turn.label + title))
+    _write_manifest(context, task, {**starting_facts(state), "ledger": before.get("ledger") or []}, kept)
+    events(TurnStarted(task.name, turn.label + job.title))
     scorers = select_scorers(job.settings, context.registry, cache_folder())
     for reason in scorers.left_out:
         events(ScorerLeftOut(reason))
     floor = context.floor if job.settings.load.self_check != "never" and not kept else None
-    result = execute_run(
-        RunRequest(
-            job=job,
-            run_id=state.run_id,
-            folder=folder,
-            registry=context.registry,
-            events=events,
-            pool=context.pool,
-            done=task.earlier.points,
-            attempts=task.earlier.attempts,
-            gpus=tuple(str(gpu["name"]) for gpu in context.machine["gpus"]),
-            quality=scorers,
-            turn=turn,
-            floor=floor,
-            prompts=context.prompts,
-        )
-    )
+    shared = {**vars(context), "floor": floor}
+    result = execute_run(RunRequest(**shared, task=task, turn=turn, quality=scorers))
     outcome = result.outcome
     stopped = context.pool.release(None if outcome.status == "interrupted" else next_settings)
     if stopped is not None and stopped.leftover:
@@ -163,16 +113,17 @@ def _run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: Run
         **({"self_check": asdict(floor)} if floor is not None else {}),
         **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
     }
-    _write_manifest(context, job, folder, facts, kept)
-    state = replace(state, ended_s=time.time())
-    if outcome.status == "finished" and not turn.last:
+    _write_manifest(context, task, facts, kept)
+    status, error, failure = outcome.status, redact_text(outcome.error) if outcome.error else None, outcome.failure
+    over = turn.last or status != "finished"
+    if not over:
         # if the study ends here, a resume continues the run
-        between = replace(state, status="interrupted", error=BETWEEN_TURNS, failure=FailureKind.INTERRUPTED)
-        write_run(folder, between)
-        return outcome
-    error = redact_text(outcome.error) if outcome.error else None
-    write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure))
-    events(RunFinished(outcome=outcome, settings=job.settings, folder=folder.path))
+        status, error, failure = "interrupted", BETWEEN_TURNS, FailureKind.INTERRUPTED
+    write_run(folder, replace(state, ended_s=time.time(), status=status, error=error, failure=failure))
+    if over:
+        events(RunFinished(outcome=outcome, settings=job.settings, folder=folder.path))
+    # last, because a log may be long and a user impatient
+    context.pool.clean_logs()
     return outcome
 
 
@@ -196,16 +147,14 @@ def _stored_facts(folder: RunFolder) -> dict[str, Any]:
     return {}
 
 
-def _write_manifest(
-    context: RunContext, job: Job, folder: RunFolder, more: Mapping[str, Any], kept: Mapping[str, Any]
-) -> None:
+def _write_manifest(context: RunContext, task: RunTask, more: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     facts = {
-        "study_id": context.folder.name,
+        "study_id": context.study.name,
         "words": list(context.words),
         "servebench_version": __version__,
-        "overrides": list(job.overrides),
+        "overrides": list(task.job.overrides),
         **context.facts,
         **more,
     }
-    manifest = build_manifest(config=job.resolved, facts=facts, machine=context.machine)
-    write_manifest(folder.manifest, {**manifest, **kept})
+    manifest = build_manifest(config=task.job.resolved, facts=facts, machine=context.machine)
+    write_manifest(context.study.run(task.name).manifest, {**manifest, **kept})

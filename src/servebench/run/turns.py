@@ -13,7 +13,7 @@ from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import LoadSettings
 from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import repeats_of
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 
 IN_TURNS = ("interleaved", "shuffled")
 

@@ -22,7 +22,7 @@ from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
 from servebench.report.wording.decisions import round_line
 from servebench.run.prior import has_unmeasured, levels_given_up, without_void
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.run.turns import OnEnd, Runs, turn_label
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study

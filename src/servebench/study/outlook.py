@@ -15,7 +15,7 @@ from servebench.contracts.labels import labels_of, source_of_job
 from servebench.load.plan.levels import PlannedPoint, plan_levels
 from servebench.registry.registry import Registry
 from servebench.report.wording.comparison import mattering_keys
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.store import studies as read
 from servebench.study.show_commands import engine_commands
 from servebench.util.errors import ServebenchError

@@ -19,7 +19,8 @@ from servebench.run.here import LocalExecutor
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs, find_servers
 from servebench.run.prior import stored_points
-from servebench.run.task import RunContext, RunTask, in_real_time, measured_floor, shared_prompts
+from servebench.run.session import RunContext, RunTask
+from servebench.run.task import in_real_time, measured_floor, shared_prompts
 from servebench.run.turns import Executor, FixedOrder, Policy, follow, turns_in_order
 from servebench.store.hold import holding
 from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, outputs_folder, slug

@@ -13,16 +13,16 @@ from servebench.analysis.quality.summary import summaries
 from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Step
 from servebench.contracts.events import CandidateProposed, PointVoid, RaceEnded, Said, TuneStopped
 from servebench.contracts.results import RunOutcome
-from servebench.contracts.tuning import TuneSpace
+from servebench.contracts.tuning import Result, TuneSpace
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.report.wording.limits import action_text
 from servebench.report.wording.quality import parity_text
 from servebench.report.wording.tuning import left_text
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.store.graded import read_quality
 from servebench.store.state import read_run, write_study
 from servebench.store.studies import load_run
-from servebench.store.tune import NotedResult, StoredCandidate, write_tune
+from servebench.store.tune import StoredCandidate, write_tune
 from servebench.study.study import StudySession
 from servebench.study.tune_answer import stored_spaces
 from servebench.study.tune_plan import proposed_candidates
@@ -96,7 +96,7 @@ class Tuner(StoredTune):
             self.code = self.code or outcome.exit_code
         elif (missing := self._missing(steps)) or outcome.status != "finished":
             reason = (outcome.error or "it measured nothing").splitlines()[0]
-            self._note((*missing, *steps)[0], NotedResult(failure=reason, cost=self._cost(name)))
+            self._note((*missing, *steps)[0], Result(failure=reason, cost=self._cost(name)))
 
     def _cost(self, name: str) -> float:
         """Return for how long the last attempt at a run took on its machine, by the clock of that."""
@@ -243,7 +243,7 @@ class Tuner(StoredTune):
             self.session.state = replace(state, runs=(*state.runs, *new))
             write_study(self.folder, self.session.state)
 
-    def _note(self, step: Step, noted: NotedResult) -> None:
+    def _note(self, step: Step, noted: Result) -> None:
         self.state = self.state.with_noted(step_key(step), noted)
         write_tune(self.folder, self.state, self.session.state)
 
@@ -256,17 +256,17 @@ class Tuner(StoredTune):
         limit = self.job(self.candidate(step.candidate)).settings.engine.ready_timeout_s
         return min(limit, max(PATIENCE_MIN_S, PATIENCE * known[0]))
 
-    def _answers(self, step: Step, cost: float) -> NotedResult:
+    def _answers(self, step: Step, cost: float) -> Result:
         """Compare the answers of a candidate with those of stock."""
         reference = self.race.entrants[step.candidate].reference or self.race.stock
         if step.candidate == reference:
-            return NotedResult(same_answers=True, cost=cost)
+            return Result(same_answers=True, cost=cost)
         stock, own = (read_quality(self.folder.run(name)) for name in (reference, step.candidate))
         found = parities(stock, own)
         if found:
             bad = [one for one in found if one.finding in ("more than itself", "too small to tell")]
             note = parity_text((bad or found)[0])
-            return NotedResult(same_answers=not bad, cost=cost, note=note)
+            return Result(same_answers=not bad, cost=cost, note=note)
         floor = {one.benchmark: one.accuracy for one in summaries(stock)}
         margin = self.state.question.quality_share
         scores = [(one, floor.get(one.benchmark)) for one in summaries(own)]
@@ -277,4 +277,4 @@ class Tuner(StoredTune):
         ]
         known = [one for one, of_stock in scores if of_stock is not None]
         note = "; ".join(worse) if worse else "" if known else "the answers could not be compared"
-        return NotedResult(same_answers=bool(known) and not worse, cost=cost, note=note)
+        return Result(same_answers=bool(known) and not worse, cost=cost, note=note)

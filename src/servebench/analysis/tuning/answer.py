@@ -12,8 +12,8 @@ from typing import Literal, TypeGuard
 
 from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
 from servebench.analysis.tuning.conditions import value_at
+from servebench.analysis.tuning.ledger import shown_value
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.tuning.results import shown_value
 from servebench.analysis.tuning.steps import Left, Phase
 from servebench.analysis.verdict.blocks import Blocks
 from servebench.analysis.verdict.model import Difference

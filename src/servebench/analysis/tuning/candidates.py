@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servebench.analysis.limits.roofline import weight_bytes
@@ -17,7 +17,6 @@ from servebench.contracts.stored import mapping
 from servebench.contracts.tuning import (
     STOCK,
     Candidate,
-    Origin,
     RefusedCandidate,
     TuneParameter,
     TuneSpace,
@@ -33,22 +32,35 @@ KV_BYTES = {"fp8": 1.0, "q8_0": 1.06, "q5_1": 0.75, "q4_0": 0.56, "int8": 1.0}
 KV_KEYS = ("engine.extra_args.kv-cache-dtype", "engine.extra_args.cache_type_k", "engine.extra_args.cache-type-k")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Settings that somebody proposes by name."""
-
-    name: str
-    origin: Origin
-    settings: Mapping[str, Any]
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CandidateList:
-    """The candidates of one engine, the stock settings first, and what was refused before a launch."""
+    """The candidates of one engine, the stock settings first, and what was refused before a launch. `config` is the stock
+    configuration, `size` the number of settings that a whole grid would have."""
 
-    candidates: tuple[Candidate, ...]
-    refused: tuple[RefusedCandidate, ...] = ()
+    space: TuneSpace
+    config: Mapping[str, Any]
+    size: int
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[RefusedCandidate] = field(default_factory=list)
+    _seen: set[str] = field(default_factory=set, init=False)
+
+    def add(self, candidate: Candidate) -> None:
+        """Add a candidate, unless it is there already."""
+        settings = {key: value for key, value in candidate.settings.items() if value != value_at(self.config, key)}
+        key = repr(sorted(settings.items(), key=lambda item: item[0]))
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        problem = settings_problem(self.space, with_settings(self.config, settings)) if settings else None
+        index = len(self.candidates)
+        name = STOCK if not settings else candidate.name or f"t{index:02d}"
+        if any(one.name == name for one in self.candidates):
+            name = f"{name} {index}"
+        made = replace(candidate, name=name, settings=settings)
+        if problem is None:
+            self.candidates.append(made)
+        elif candidate.origin != "sampled":
+            self.refused.append(RefusedCandidate(candidate=made, why=problem))
 
 
 def free_parameters(space: TuneSpace, fixed: Iterable[str], only: Sequence[str] = ()) -> tuple[TuneParameter, ...]:
@@ -57,38 +69,35 @@ def free_parameters(space: TuneSpace, fixed: Iterable[str], only: Sequence[str] 
     return tuple(one for one in space.parameters if one.key not in taken and (not only or one.key in only))
 
 
-def rule_recipes(space: TuneSpace, config: Mapping[str, Any]) -> list[Recipe]:
+def rule_candidates(space: TuneSpace, config: Mapping[str, Any]) -> list[Candidate]:
     """Return the space's rules of thumb that hold for this configuration."""
-    return [
-        Recipe(name=one.name, origin="rule", settings=one.settings) for one in space.rules if holds(one.when, config)
-    ]
+    return [space.candidate(one.name, "rule", one.settings) for one in space.rules if holds(one.when, config)]
 
 
 def make_candidates(
     space: TuneSpace,
     config: Mapping[str, Any],
-    recipes: Sequence[Recipe],
+    proposed: Sequence[Candidate],
     *,
     free: Sequence[TuneParameter],
     count: int,
     seed: int,
 ) -> CandidateList:
-    """Return at most `count` candidates of an engine with this stock `config`: stock, the recipes, then random draws.
+    """Return at most `count` candidates of an engine with this stock `config`: stock, those proposed, then random draws.
 
     Settings that equal the stock ones, that were there before, or that cannot work are left out; the last are `refused`.
     """
-    made = _Made(space, config)
-    made.add(Candidate(name=STOCK, engine=space.engine, origin="stock"))
-    for recipe in recipes:
+    made = CandidateList(space=space, config=config, size=space_size(free, config))
+    made.add(space.candidate(STOCK, "stock", {}))
+    for one in proposed:
         if len(made.candidates) < count:
-            made.add(_candidate(space, recipe))
+            made.add(one)
     rng = random.Random(f"{seed}/{space.engine}")
     draws = 0
     while len(made.candidates) < count and draws < DRAWS_MAX * count:
         draws += 1
-        settings = draw_settings(free, config, rng)
-        made.add(_candidate(space, Recipe(name="", origin="sampled", settings=settings)))
-    return CandidateList(candidates=tuple(made.candidates), refused=tuple(made.refused))
+        made.add(space.candidate("", "sampled", draw_settings(free, config, rng)))
+    return made
 
 
 def draw_settings(free: Sequence[TuneParameter], config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
@@ -170,45 +179,6 @@ def _quoted(value: Any) -> str:
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     return value_text(value)
-
-
-class _Made:
-    """The candidates so far."""
-
-    def __init__(self, space: TuneSpace, config: Mapping[str, Any]) -> None:
-        self._space, self._config = space, config
-        self._seen: set[str] = set()
-        self.candidates: list[Candidate] = []
-        self.refused: list[RefusedCandidate] = []
-
-    def add(self, candidate: Candidate) -> None:
-        settings = {key: value for key, value in candidate.settings.items() if value != value_at(self._config, key)}
-        config = with_settings(self._config, settings)
-        key = repr(sorted(settings.items(), key=lambda item: item[0]))
-        if key in self._seen:
-            return
-        self._seen.add(key)
-        problem = settings_problem(self._space, config) if settings else None
-        index = len(self.candidates)
-        name = STOCK if not settings else candidate.name or f"t{index:02d}"
-        if any(one.name == name for one in self.candidates):
-            name = f"{name} {index}"
-        made = replace(candidate, name=name, settings=settings)
-        if problem is None:
-            self.candidates.append(made)
-        elif candidate.origin != "sampled":
-            self.refused.append(RefusedCandidate(candidate=made, why=problem))
-
-
-def _candidate(space: TuneSpace, recipe: Recipe) -> Candidate:
-    return Candidate(
-        name=recipe.name,
-        engine=space.engine,
-        origin=recipe.origin,
-        settings=dict(recipe.settings),
-        answers=space.may_change_answers(recipe.settings),
-        note=recipe.note,
-    )
 
 
 def settings_problem(space: TuneSpace, config: Mapping[str, Any]) -> str | None:

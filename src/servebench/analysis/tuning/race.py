@@ -37,10 +37,10 @@ from servebench.analysis.tuning.steps import (
     RaceEntrant,
     RaceRules,
     Reason,
-    Result,
     Step,
 )
 from servebench.analysis.verdict.blocks import Estimates, spread_of
+from servebench.contracts.tuning import Result
 from servebench.util.proportions import wilson
 
 EXPLORE = 0.6

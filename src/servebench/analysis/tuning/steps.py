@@ -68,28 +68,6 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a step gave. `value` is the objective as a logarithm, higher for better; None where nothing was measured.
-
-    `failure` says why the engine did not start or died. `good` of `tested` requests met the SLO, both as effective numbers of
-    independent requests; `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of
-    a quality step. `void`: the point is void, and measuring it again did not help.
-    """
-
-    value: float | None = None
-    cost: float = 0.0
-    failure: str | None = None
-    good: float = 0.0
-    tested: float = 0.0
-    failed: int = 0
-    sent: int = 0
-    start_id: str = ""
-    same_answers: bool | None = None
-    void: bool = False
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Left:
     """Why and when a candidate left: after which round, and, if it was measured, how far behind the leader it was (a
     logarithm with its interval)."""
