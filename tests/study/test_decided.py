@@ -167,7 +167,7 @@ def found_open(starts, *names):
 def left(*standings, until="decided"):
     job = Job((), run_settings(study=StudySettings(until=until)), {})
     return [
-        StoredRun(name=name, job=job, standing=one, progress=PriorProgress(), execute=one == "unfinished")
+        StoredRun(name, job, standing=one, execute=one == "unfinished")
         for name, one in zip(("00_a", "01_b", "02_c"), standings, strict=False)
     ]
 
