@@ -20,9 +20,8 @@ from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.telemetry import Reading
 from servebench.load.plan.levels import PlannedPoint
-from servebench.measure.compliance import json_columns
-from servebench.measure.needles import needle_columns
-from servebench.measure.occupancy import excess_and_freed
+from servebench.measure.content import json_columns, needle_columns
+from servebench.measure.in_flight import excess_and_freed
 from servebench.measure.points import summarize, with_intervals
 from servebench.protocol.kinds.table import kind_named
 from servebench.telemetry.columns import held_requests, telemetry_columns
