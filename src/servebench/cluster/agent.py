@@ -15,14 +15,13 @@ from typing import Any
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
-from servebench.config import Job
 from servebench.contracts.cluster import RunOrder, RunReply
 from servebench.contracts.events import ErrorSaid, Events, ResourceAwaited
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.engine.supervisor.ports import free_port, port_problem
-from servebench.registry.registry import Registry, registry
+from servebench.registry.registry import registry
 from servebench.report.listeners import listeners
 from servebench.run.here import LocalExecutor
 from servebench.run.jobs import planned_job
@@ -136,7 +135,8 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
     leases = Leases(lease_folder())
     with interrupts(also=(signal.SIGUSR2,)), listeners(known)() as events:
         try:
-            job = _job_of(order, known)
+            job = planned_job(PlannedRun(name=order.run, overrides=order.overrides, config=order.config), known)
+            job = job_of_turn(job, order.turns[0], known) if order.turns else job
             machine = capture_machine()
             _lease_resources(leases, order, machine, events)
             lease_ports(leases, job.settings, events, local=known.launcher(job.settings.launch.name).local)
@@ -175,12 +175,6 @@ def _execute_turns(context: RunContext, task: RunTask, order: RunOrder) -> RunOu
     # a job before this one measured all of it
     points = tuple(stored_points(context.study.run(task.name)))
     return RunOutcome(run_id=f"{context.study.name}/{task.name}", status="finished", points=points)
-
-
-def _job_of(order: RunOrder, known: Registry) -> Job:
-    """Return the job of an order, with secrets from the environment. Raises ConfigError."""
-    job = planned_job(PlannedRun(name=order.run, overrides=order.overrides, config=order.config), known)
-    return job_of_turn(job, order.turns[0], known) if order.turns else job
 
 
 def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any], events: Events) -> None:
@@ -227,7 +221,6 @@ def _leased_port(leases: Leases, host: str) -> int:
 def _early_end(
     folder: StudyFolder, order: RunOrder, problem: KeyboardInterrupt | ServebenchError, started_s: float
 ) -> RunOutcome:
-    """Store and return the outcome of a run that ended before its first point."""
     interrupted = isinstance(problem, KeyboardInterrupt)
     outcome = RunOutcome(
         run_id=f"{folder.name}/{order.run}",

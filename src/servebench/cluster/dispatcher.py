@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from servebench.cluster import ray_tasks, submitit_jobs
 from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import keep_prompt_files, order_for, unpack_run
@@ -46,14 +47,7 @@ STOPPING_S = 90.0
 
 def cluster_faults(settings: ClusterSettings) -> list[str]:
     """Return why this cluster cannot be used from here, one line each."""
-    if isinstance(settings, RaySettings):
-        from servebench.cluster.ray_tasks import faults as ray_faults
-
-        return ray_faults()
-    from servebench.cluster.submitit_jobs import faults
-
-    assert isinstance(settings, SubmititSettings)
-    return faults(settings)
+    return submitit_jobs.faults(settings) if isinstance(settings, SubmititSettings) else ray_tasks.faults()
 
 
 def open_cluster(settings: ClusterSettings, folder: StudyFolder, ticket: str) -> Cluster:
@@ -61,29 +55,16 @@ def open_cluster(settings: ClusterSettings, folder: StudyFolder, ticket: str) ->
 
     `ticket` names the folder of the jobs' files: submitit unpickles the results in it, so it must be new.
     """
-    if isinstance(settings, RaySettings):
-        from servebench.cluster.ray_tasks import RayCluster
-
-        return RayCluster(settings, execute_order)
-    from servebench.cluster.submitit_jobs import SubmititCluster
-
-    assert isinstance(settings, SubmititSettings)
-    return SubmititCluster(settings, Path(settings.submitit_folder or folder.path / JOBS) / ticket, execute_order)
+    if isinstance(settings, SubmititSettings):
+        place = Path(settings.submitit_folder or folder.path / JOBS) / ticket
+        return submitit_jobs.SubmititCluster(settings, place, execute_order)
+    assert isinstance(settings, RaySettings)
+    return ray_tasks.RayCluster(settings, execute_order)
 
 
 class _Work(NamedTuple):
-    """What a job executes."""
-
     task: RunTask
     turns: Sequence[Turn]
-
-
-def by_run(turns: Sequence[Turn]) -> dict[str, list[Turn]]:
-    """Return turns by the name of their run."""
-    found: dict[str, list[Turn]] = {}
-    for turn in turns:
-        found.setdefault(turn.run, []).append(turn)
-    return found
 
 
 @dataclass(kw_only=True)
@@ -117,8 +98,8 @@ class Dispatcher:
         Raises PreflightError when the cluster rejects an order.
         """
         self._policy = policy
-        for name, own in by_run(turns).items():
-            task = policy.task(name)
+        for name in dict.fromkeys(turn.run for turn in turns):
+            own, task = [turn for turn in turns if turn.run == name], policy.task(name)
             task = replace(task, job=job_of_turn(task.job, own[0], self.registry))
             remember_config(task.job.resolved)
             if any(needs_engine(task.job, turn) for turn in own):
@@ -188,17 +169,14 @@ class Dispatcher:
         self.losses[task.name] += end.lost is not None
         if end.lost is not None and not self.interrupted and self.losses[task.name] <= self.settings.retries:
             self.events(JobLost(task.name, end.lost))
-            self._await_silence(task)
+            # a machine that cannot be reached may still be writing into the run's folder
+            deadline = self.now() + SILENT_S
+            while active_process(self.folder.run(task.name).path) is not None and self.now() < deadline:
+                self.sleep(POLL_S)
             self.waiting.append(work)
             return
         reason = end.lost or (end.reply.refused if end.reply is not None else None) or "the job sent no reply"
         self._give_up(work, "the job was cancelled; only its files on disk are left" if self.interrupted else reason)
-
-    def _await_silence(self, task: RunTask) -> None:
-        """Wait until nothing writes into the run's folder: a machine that cannot be reached may still be measuring."""
-        deadline = self.now() + SILENT_S
-        while active_process(self.folder.run(task.name).path) is not None and self.now() < deadline:
-            self.sleep(POLL_S)
 
     def _collect(self, work: _Work, reply: RunReply, outcome: RunOutcome) -> None:
         task = work.task

@@ -60,9 +60,6 @@ def in_flight_growth(sent: Ints, ended: Ints, start_ns: int, end_ns: int) -> flo
     return slope - GROWTH_T * error
 
 
-Ints = NDArray[np.int64]
-
-
 def lock_step(sent_ns: Ints, answer_ns: float, streams: int) -> float | None:
     """Return how far the streams of a closed loop send in step: 1.0 all at once in each round of answers, 0.0 at random moments.
 
