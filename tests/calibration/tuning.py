@@ -17,8 +17,8 @@ from statistics import fmean
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.analysis.tuning.answer import change_of, gain_of, recommended, verdict_of
+from servebench.analysis.tuning.ledger import RaceEntrant, RaceRules, Step
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Step
 from servebench.analysis.verdict import Difference
 from servebench.contracts.tuning import Result
 from servebench.report.export.markdown import table

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from servebench.analysis.tuning.answer import ChangeKind, Contribution, Figures, Tried, TuneAnswer, WouldChange
-from servebench.analysis.tuning.steps import Left
+from servebench.analysis.tuning.ledger import Left
 from servebench.analysis.verdict import Difference, Method, MethodKind
 from servebench.contracts.tuning import Candidate, TuneQuestion
 from servebench.report.charts.tuning import gains_spec

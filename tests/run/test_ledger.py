@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from servebench.run.ledger import Entry, entry, faults
+from servebench.run.outcome import Entry, entry, faults
 from support.records import phase_report, record
 
 

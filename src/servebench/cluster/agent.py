@@ -24,8 +24,7 @@ from servebench.engine.supervisor.ports import free_port, port_problem
 from servebench.registry.registry import registry
 from servebench.report.listeners import listeners
 from servebench.run.here import LocalExecutor
-from servebench.run.jobs import planned_job
-from servebench.run.preflight import check_jobs
+from servebench.run.preflight import check_jobs, planned_job
 from servebench.run.prior import prior_progress, stored_points
 from servebench.run.recovery import recover_run
 from servebench.run.session import RunContext, RunTask

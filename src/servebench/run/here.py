@@ -9,10 +9,9 @@ from servebench.contracts.events import LeftBehind
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
-from servebench.run.manifest import stop_facts
 from servebench.run.prior import has_unmeasured, without_void
 from servebench.run.session import RunContext, RunTask
-from servebench.run.task import job_of_turn, run_task
+from servebench.run.task import job_of_turn, run_task, stop_facts
 from servebench.run.turns import Policy
 from servebench.store.manifest import read_signed_manifest, write_manifest
 

@@ -10,13 +10,14 @@ from servebench.contracts.results import Point, RunOutcome
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.run.grading import grade_load, grade_questions, stored_summaries, unasked_questions
-from servebench.run.ledger import Entry, faults
 from servebench.run.live import awaited_death
 from servebench.run.measure import measure_level
 from servebench.run.outcome import (
     Ending,
+    Entry,
     ending_of_error,
     ending_of_points,
+    ledger_faults,
     no_success_error,
     stop_error,
     with_ledger_faults,
@@ -79,7 +80,7 @@ def execute_run(request: RunRequest) -> RunResult:
     finally:
         progress.close()
     stored = stored_counts(request.folder)
-    ending = with_ledger_faults(ending, faults(progress.ledger, stored))
+    ending = with_ledger_faults(ending, ledger_faults(progress.ledger, stored))
     outcome = _outcome(request, progress, levels, ending)
     return RunResult(
         outcome=outcome,

@@ -24,10 +24,9 @@ from servebench.load.plan.schedule import (
 from servebench.measure.derive import count_missing
 from servebench.protocol.kinds.table import kind_of
 from servebench.run.late_timings import missing_timings, with_late_timings
-from servebench.run.ledger import entry
 from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
-from servebench.run.outcome import SILENCE_MARGIN_S
+from servebench.run.outcome import SILENCE_MARGIN_S, entry
 from servebench.run.phase import references_of
 from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals

@@ -1,10 +1,14 @@
-"""Checks of jobs before anything starts."""
+"""The jobs of a command or of a stored plan, and their checks before anything starts."""
 
 import importlib.util
+import os
 import resource
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from servebench.config import Job
+from servebench.config import Job, compose_jobs, settings_from_dict
+from servebench.config.arguments import LOCK_WORD
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.events import Doing, Events, Said
 from servebench.contracts.request import Request
@@ -17,6 +21,8 @@ from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
 from servebench.run.scorers import NONE, select_scorers
+from servebench.store.manifest import read_signed_manifest
+from servebench.store.plan import PlannedRun, with_secrets
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, EngineError, PreflightError
 from servebench.util.secret_patterns import secret_name
@@ -240,3 +246,26 @@ def process_list_faults(settings: RunSettings) -> list[str]:
         for name, value in settings.engine.extra_args.items()
         if secret_name(name.strip("-")) and value not in (None, "", True, False)
     ]
+
+
+def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
+    """Return the jobs that the words describe, or the job in the manifest after `--lock`. Raises ConfigError, StoreError."""
+    if LOCK_WORD not in words:
+        return compose_jobs(words, registry)
+    rest = [word for word in words if word != LOCK_WORD]
+    if len(rest) != 1:
+        raise ConfigError(
+            f"run {LOCK_WORD} takes the path of one manifest.json and nothing else (got {' '.join(words)})"
+        )
+    manifest, origin = read_signed_manifest(Path(rest[0]))
+    settings = settings_from_dict(manifest["config"], registry)
+    # the stored name is that of the study that is repeated, and one run has no other to be decided from
+    settings = replace(settings, study=replace(settings.study, name=None, until=None))
+    config = {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}}
+    return [Job(tuple(manifest.get("overrides", ())), settings, config, doubt=origin.doubt, here=origin.here)]
+
+
+def planned_job(plan: PlannedRun, registry: Registry) -> Job:
+    """Return the job of a run of a stored plan, with secrets from the environment. Raises ConfigError."""
+    config = with_secrets(plan.config, os.environ)
+    return Job(plan.overrides, settings_from_dict(config, registry), config)

@@ -16,8 +16,8 @@ from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.ray.nodes import ray_nodes
 from servebench.registry.registry import Registry
-from servebench.run.ledger import Entry
 from servebench.run.live import LiveLoad
+from servebench.run.outcome import Entry
 from servebench.run.prior import PriorProgress
 from servebench.run.prompts import PromptSource
 from servebench.run.scorers import SelectedScorers

@@ -9,16 +9,17 @@ from typing import Any, Literal
 
 from servebench import __version__
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.engine import StopReport
+from servebench.contracts.engine import StartPhase, StopReport
 from servebench.contracts.events import Doing, Events, LeftBehind, RunFinished, ScorerLeftOut, StepFailed, TurnStarted
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
+from servebench.engine.pool import EngineLease
+from servebench.engine.weights import weights_facts
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
 from servebench.run.lifecycle import RunResult, execute_run
-from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.run.scorers import select_scorers
 from servebench.run.session import RunContext, RunRequest, RunTask
 from servebench.store.layout import RunFolder, StudyFolder
@@ -28,6 +29,7 @@ from servebench.store.state import RunState, StudyState, write_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, LoadError, StoreError
 from servebench.util.redaction import redact_text, remember_config
+from servebench.util.units import NS_PER_S
 
 OF_ENGINE = (
     *("weights", "engine_version", "endpoint", "served_model", "image", "command", "engine_log", "resolved_settings"),
@@ -158,3 +160,75 @@ def _write_manifest(context: RunContext, task: RunTask, more: Mapping[str, Any],
     }
     manifest = build_manifest(config=task.job.resolved, facts=facts, machine=context.machine)
     write_manifest(context.study.run(task.name).manifest, {**manifest, **kept})
+
+
+def starting_facts(state: RunState) -> dict[str, object]:
+    """Return the facts of a run that starts now."""
+    return {"run_id": state.run_id, "title": state.title, "status": "running", "started_s": state.started_s}
+
+
+def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[str, object]:
+    """Return the facts of a run that has ended. Times are in seconds since the epoch."""
+    return {
+        **starting_facts(state),
+        "status": outcome.status,
+        "error": outcome.error,
+        "ended_s": ended_s,
+        **({"search": outcome.search} if outcome.search is not None else {}),
+        **({"quality": [asdict(one) for one in outcome.quality]} if outcome.quality else {}),
+    }
+
+
+def engine_facts(lease: EngineLease) -> dict[str, object]:
+    """Return the facts of the engine: version, weights, endpoint, command, cold start by phase, path of its log in the study."""
+    running = lease.running
+    command = running.command
+    emulated = lease.launcher.emulated
+    argv = command.argv if command is not None else None
+    return {
+        **({} if emulated else {"weights": weights_facts(lease.context.model, argv)}),
+        "engine_version": running.version,
+        "endpoint": running.base_url,
+        "served_model": running.model,
+        "image": getattr(running, "image", None),
+        "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,
+        "engine_log": f"{lease.owner_log.parent.name}/{lease.owner_log.name}",
+        "resolved_settings": lease.resolved,
+        "cold_start": cold_start(lease),
+        "warm_restart": warm_restart(lease),
+    }
+
+
+def cold_start(lease: EngineLease) -> dict[str, object] | None:
+    """Return the phases of the cold start, in seconds from the start of the command; null for an engine already running.
+
+    `shared`: an earlier run of the study started the engine, so its cold start must not be counted twice. `prepared` lists
+    artifacts such as a built engine, with the time to build them, which is not part of `seconds`.
+    """
+    start = lease.first_start or lease.running
+    found = _start(start.started_ns, start.phases, lease)
+    if found is None:
+        return None
+    return {**found, "prepared": [asdict(one) for one in lease.engine.preparations(lease.context)]}
+
+
+def warm_restart(lease: EngineLease) -> dict[str, object] | None:
+    """Return the same for the second start with `engine.measure_restart`, when files and compiled code are cached; else null."""
+    return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
+
+
+def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> dict[str, object] | None:
+    if not ended:
+        return None
+    phases = [
+        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - started_ns) / NS_PER_S}
+        for phase in ended
+    ]
+    return {"started_ns": started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.uses > 0}
+
+
+def stop_facts(stopped: StopReport) -> dict[str, object]:
+    """Return how the engine stopped and what it left behind."""
+    facts = asdict(stopped)
+    del facts["stopped"]
+    return {"stop": facts}

@@ -12,7 +12,7 @@ from servebench.analysis.answer.next_steps import LONGER, command_again, longer_
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
-from servebench.run.jobs import planned_job
+from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
 from servebench.run.session import RunTask

@@ -17,8 +17,7 @@ from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
 from servebench.run.here import LocalExecutor
-from servebench.run.jobs import jobs_of
-from servebench.run.preflight import check_jobs, find_servers
+from servebench.run.preflight import check_jobs, find_servers, jobs_of
 from servebench.run.prior import stored_points
 from servebench.run.session import RunContext, RunTask
 from servebench.run.task import in_real_time, measured_floor, shared_prompts

@@ -11,7 +11,7 @@ from servebench.config import launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import EngineTime, ErrorSaid, Listen, PlanReady, StepFailed, TuneUnfinished
 from servebench.registry.registry import Registry
-from servebench.run.jobs import planned_job
+from servebench.run.preflight import planned_job
 from servebench.store.layout import StudyFolder, check_writable, outputs_folder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, write_study

@@ -16,9 +16,9 @@ from servebench.analysis.tuning.candidates import (
     rule_candidates,
     short_key,
     take_backs,
+    with_settings,
 )
-from servebench.analysis.tuning.conditions import with_settings
-from servebench.analysis.tuning.steps import BLOCKS_MAX, STARTS_MAX, RaceEntrant
+from servebench.analysis.tuning.ledger import BLOCKS_MAX, STARTS_MAX, RaceEntrant
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.config.arguments import parse_arguments
 from servebench.config.tuning import load_recipes, load_space, parse_question, split_words

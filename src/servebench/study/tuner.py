@@ -10,7 +10,7 @@ from servebench.analysis.decided import ENDED
 from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
-from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Step
+from servebench.analysis.tuning.ledger import FIRST_OF_PHASE, Step
 from servebench.contracts.events import CandidateProposed, PointVoid, RaceEnded, Said, TuneStopped
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import Result, TuneSpace

@@ -10,14 +10,16 @@ from servebench.analysis.tuning.candidates import (
     describe_settings,
     draw_settings,
     free_parameters,
+    holds,
     make_candidates,
     memory_problem,
     override_words,
     rule_candidates,
     space_size,
     take_backs,
+    value_at,
+    with_settings,
 )
-from servebench.analysis.tuning.conditions import holds, value_at, with_settings
 from servebench.contracts.tuning import (
     Candidate,
     ForbiddenSettings,

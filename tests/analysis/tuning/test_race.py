@@ -8,9 +8,8 @@ import random
 import pytest
 
 from servebench.analysis.tuning.answer import gain_of, recommended, verdict_of
-from servebench.analysis.tuning.ledger import highest_load
+from servebench.analysis.tuning.ledger import RaceEntrant, RaceRules, highest_load
 from servebench.analysis.tuning.race import Race, replay
-from servebench.analysis.tuning.steps import RaceEntrant, RaceRules
 from servebench.analysis.verdict.blocks import MeasuredBlock, Spread, estimate, spread_of
 from servebench.contracts.tuning import Result
 

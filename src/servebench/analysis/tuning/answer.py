@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import fmean
-from typing import Literal, TypeGuard
+from typing import Literal
 
-from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
-from servebench.analysis.tuning.conditions import value_at
-from servebench.analysis.tuning.ledger import shown_value
+from servebench.analysis.tuning.candidates import describe_settings, is_number, short_key, value_at, value_text
+from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.tuning.steps import Left, Phase
 from servebench.analysis.verdict.blocks import Blocks
 from servebench.analysis.verdict.model import Difference
 from servebench.contracts.estimate import CONFIDENCE
@@ -400,11 +398,7 @@ def _would_change(
 def _edge(key: str, value: object, spaces: Sequence[TuneSpace]) -> ChangeKind | None:
     """Whether a number is the smallest or the largest value of its parameter."""
     parameter = next((found for space in spaces if (found := space.parameter(key)) is not None), None)
-    numbers = [one for one in parameter.values if _is_number(one)] if parameter is not None else []
-    if not _is_number(value) or len(numbers) < 3:
+    numbers = [one for one in parameter.values if is_number(one)] if parameter is not None else []
+    if not is_number(value) or len(numbers) < 3:
         return None
     return {max(numbers): ChangeKind.LARGER_VALUES, min(numbers): ChangeKind.SMALLER_VALUES}.get(value)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -28,10 +28,11 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from servebench.analysis.tuning.ledger import FAILED_SHARE, Ledger
-from servebench.analysis.tuning.steps import (
+from servebench.analysis.tuning.ledger import (
     BLOCKS_MAX,
+    FAILED_SHARE,
     FIRST_OF_PHASE,
+    Ledger,
     Left,
     Phase,
     RaceEntrant,

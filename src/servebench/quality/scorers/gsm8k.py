@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
-from servebench.quality.data import GSM8K
-from servebench.quality.rows import examples, read_rows, sample
+from servebench.quality.rows import GSM8K, examples, read_rows, sample
 from servebench.util.errors import ConfigError
 
 _NUMBER = re.compile(r"-?\d[\d,]*+(?:\.\d++)?+")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from servebench.analysis.answer.model import Caveat, CaveatKind
 from servebench.analysis.tuning.answer import ChangeKind, Tried, TuneAnswer, WouldChange
 from servebench.analysis.tuning.candidates import describe_settings
-from servebench.analysis.tuning.steps import Left
+from servebench.analysis.tuning.ledger import Left
 from servebench.analysis.verdict.model import Difference
 from servebench.report.wording.answer import caveat_text
 from servebench.util.figures import MISSING, change, change_interval, number, percent
