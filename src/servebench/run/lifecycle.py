@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from servebench.analysis.warnings.catalog import is_usable
 from servebench.contracts.events import PointFinished, RunStarted
-from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Point, RunOutcome
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.source import LevelSource, level_source
@@ -81,7 +80,16 @@ def execute_run(request: RunRequest) -> RunResult:
         progress.close()
     stored = stored_counts(request.folder)
     ending = with_ledger_faults(ending, ledger_faults(progress.ledger, stored))
-    outcome = _outcome(request, progress, levels, ending)
+    search = levels.answer(interrupted=ending.status != "finished") if levels is not None else None
+    outcome = RunOutcome(
+        run_id=request.run_id,
+        status=ending.status,
+        error=ending.error,
+        failure=ending.failure,
+        points=tuple(progress.points),
+        search=search.as_dict() if search is not None else None,
+        quality=stored_summaries(request.folder),
+    )
     return RunResult(
         outcome=outcome,
         lease=progress.lease,
@@ -116,15 +124,20 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             continue
         if not request.turn.includes(level.id):
             continue
-        session = session or _start_session(request, progress)
+        if session is None:
+            lease = progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
+            telemetry = progress.telemetry = open_telemetry(request, lease)
+            session = open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
         attempt = replace(level, id=level.id.with_attempt(request.task.earlier.attempts.get(level.id, 0)))
         point, evidence = measure_level(session, attempt)
         if evidence.report.stopped is None:
-            assert progress.lease is not None
-            grade_load(request, progress.lease, attempt, evidence.requests, evidence.records)
+            grade_load(request, session.lease, attempt, evidence.requests, evidence.records)
         progress.points.append(point)
         levels.add_point(level, point, usable=is_usable(point.codes))
-        write_points(request.folder, [*progress.points, *later_points(request.task.earlier.points, progress.points)])
+        names = {point.row.point for point in progress.points}
+        # the table holds the stored points that the run has not reached yet, too
+        later = [point for point in request.task.earlier.points.values() if point.row.point not in names]
+        write_points(request.folder, [*progress.points, *later])
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
             *(evidence.report.stopped, session.lease.running.died()),
@@ -134,19 +147,6 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         )
         if error is not None:
             raise error
-
-
-def _start_session(request: RunRequest, progress: _Progress) -> RunSession:
-    """Start or reuse the engine, and prepare everything that the points share. Raises ServebenchError."""
-    lease = progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
-    telemetry = progress.telemetry = open_telemetry(request, lease)
-    return open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
-
-
-def later_points(done: Mapping[PointId, Point], points: Sequence[Point]) -> list[Point]:
-    """Return the stored points that the run has not reached yet: the table must hold them at every moment."""
-    names = {point.row.point for point in points}
-    return [point for point in done.values() if point.row.point not in names]
 
 
 def _grade(request: RunRequest, progress: _Progress) -> None:
@@ -159,16 +159,3 @@ def _grade(request: RunRequest, progress: _Progress) -> None:
     if progress.lease is None:
         progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
     grade_questions(request, progress.lease)
-
-
-def _outcome(request: RunRequest, progress: _Progress, levels: LevelSource | None, ending: Ending) -> RunOutcome:
-    search = levels.answer(interrupted=ending.status != "finished") if levels is not None else None
-    return RunOutcome(
-        run_id=request.run_id,
-        status=ending.status,
-        error=ending.error,
-        failure=ending.failure,
-        points=tuple(progress.points),
-        search=search.as_dict() if search is not None else None,
-        quality=stored_summaries(request.folder),
-    )

@@ -58,7 +58,8 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
             evidence = _evidence(session, level, report, facts)
             return build_point(evidence, extra=_warnings(session, level, report)), evidence
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
-        answer_s = mean_answer_s(answered)
+        answered_s = [(r.ended_ns - (r.sent_ns or 0)) / NS_PER_S for r in answered if r.outcome == "ok"]
+        answer_s = sum(answered_s) / len(answered_s) if answered_s else None
         level = with_edges(level, session.settings.load, answer_s)
     prompts = _prepare_prompts(
         session,
@@ -83,12 +84,6 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
     )
     return build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)]), evidence
-
-
-def mean_answer_s(records: Sequence[Record]) -> float | None:
-    """Return the mean time from sent to the end of the ok requests, in seconds; None without one."""
-    times = [(r.ended_ns - r.sent_ns) / NS_PER_S for r in records if r.outcome == "ok" and r.sent_ns is not None]
-    return sum(times) / len(times) if times else None
 
 
 def _evidence(session: RunSession, level: PlannedPoint, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
@@ -272,7 +267,9 @@ def _run_phase(
         driver.discard()
         raise
     if looks is not None:
-        report = replace(report, ended_by=looks.ended_by or _end_reason(level, report))
+        used_up = report.sent >= report.planned and not level.open_loop
+        otherwise = None if report.stopped is not None else EndReason.REQUESTS if used_up else EndReason.TIME
+        report = replace(report, ended_by=looks.ended_by or otherwise)
     records = _counted(session, records)
     session.writer.append(records)
     session.ledger.append(entry(level.point, report, records, warmup=warmup))
@@ -311,13 +308,6 @@ def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler) -> Look
         with_tokens=lambda records: _counted(session, records, wait=False),
         disturbances=lambda: find_disturbances(sampler.so_far(SOURCES)),
     )
-
-
-def _end_reason(level: PlannedPoint, report: PhaseReport) -> EndReason | None:
-    if report.stopped is not None:
-        return None
-    used_up = report.sent >= report.planned and not level.open_loop
-    return EndReason.REQUESTS if used_up else EndReason.TIME
 
 
 def _workers(session: RunSession, level: PlannedPoint, plan: PointPlan, *, warmup: bool) -> int:

@@ -157,11 +157,13 @@ def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *,
     """Return an error for a source of request timings that the engine lacks, or spans that cannot be received."""
     source, (host, port) = settings.engine.request_timings, settings.engine.spans_listener
     fault = None
+    # elsewhere they are on another machine, or in a container
+    writes_here = launcher.local and (launcher.needs_executable or launcher.emulated)
     # a server that was started elsewhere may send spans though its adapter has no flags for them
     if not isinstance(source, bool) and source not in engine.timings_sources and (source != "spans" or launcher.local):
         known = ", ".join((*engine.timings_sources, "true or false"))
         fault = f"{engine.name} has no such times; use {known}"
-    elif source == "after_load" and engine.timings_in_files and not _writes_here(launcher):
+    elif source == "after_load" and engine.timings_in_files and not writes_here:
         fault = (
             f"{engine.name} writes them to files, which only launch=process has on this machine; use launch=process, "
             "spans, true or false"
@@ -178,11 +180,6 @@ def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *,
             "machine; choose another one (port 0: any free one, for an engine that servebench starts)"
         )
     return [] if fault is None else [f"engine.request_timings={source}: {fault}"]
-
-
-def _writes_here(launcher: Launcher) -> bool:
-    """Return whether the engine's files are on this machine, and not on another or in a container."""
-    return launcher.local and (launcher.needs_executable or launcher.emulated)
 
 
 def tokenizer_faults(model: ModelSettings) -> list[str]:

@@ -63,7 +63,9 @@ class Tuner(StoredTune):
             left = len(self.race.left)
             self.race.add(result)
             self.race.next_step()
-            self._say_leaving(left)
+            for name, gone in list(self.race.left.items())[left:]:
+                if gone.reason in ("slower", "slo", "requests failed", "start failed", "answers"):
+                    self.session.events(Said(f"{self._label(name)}: {left_text(gone)}"))
         return () if self.code else self._closing()
 
     @property
@@ -173,18 +175,12 @@ class Tuner(StoredTune):
         return tuple(found)
 
     def _closing(self) -> list[Turn]:
-        """Return what ends the runs that have all that the race wanted of them."""
         if not self._over:
             self.session.events(RaceEnded())
         self._over = True
         runs = {name: self.folder.run(name) for name in self.session.state.runs}
         left = [name for name, one in runs.items() if one.state.exists() and read_run(one).status not in ENDED]
         return [closing_turn(name) for name in left]
-
-    def _say_leaving(self, before: int) -> None:
-        for name, left in list(self.race.left.items())[before:]:
-            if left.reason in ("slower", "slo", "requests failed", "start failed", "answers"):
-                self.session.events(Said(f"{self._label(name)}: {left_text(left)}"))
 
     def _label(self, name: str) -> str:
         return self.candidate(name).candidate.name

@@ -19,6 +19,7 @@ from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
 
 GRID_REPEATS = 3
+UNFIT = ("start failed", "requests failed", "slo", "answers")
 TuneVerdict = Literal["better", "as good", "open", "stock", "none", "too little"]
 """What is known of the winner: better than stock; not proven to be, and by less than half the margin in the finals or in all
 starts together; by more, but that is not proven; stock itself; nobody won; the budget was too small to compare anything with
@@ -255,14 +256,9 @@ def as_good(race: Race, pick: str | None, margin: float) -> list[str]:
     found = race.estimates()
     if pick is None or found is None or pick not in found.names:
         return []
-    others = [name for name in found.ranking if name != pick and name not in _unfit(race)]
+    unfit = [name for name, one in race.left.items() if one.reason in UNFIT]
+    others = [name for name in found.ranking if name != pick and name not in unfit]
     return [name for name in others if found.interval(pick, name, 1 - CONFIDENCE)[1] < math.log1p(margin)]
-
-
-def _unfit(race: Race) -> set[str]:
-    return {
-        name for name, left in race.left.items() if left.reason in ("start failed", "requests failed", "slo", "answers")
-    }
 
 
 def grid_cost(race: Race, *, per_start: bool) -> float:
