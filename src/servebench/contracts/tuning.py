@@ -11,7 +11,7 @@ from servebench.contracts.precision import seconds_of, share_of
 
 Origin = Literal["stock", "rule", "recipe", "limit", "sampled", "taken back"]
 """Where a candidate comes from: the engine's stock settings, the space's rule of thumb, a file of the user, the finding of what
-limits the engine, a random draw, or a winner with one of its settings taken back."""
+limits the engine, a random draw, or a candidate with one of its settings taken back."""
 
 STOCK = "stock"
 MAX_LOAD = "max_load"
@@ -58,8 +58,8 @@ class TuneQuestion:
     `levels` are the load levels at which the objective counts (null: the busiest of `load`). `budget` is engine time, `trials`
     instead a number of engine starts. Settings that differ by less than `margin` count as equal; `error` is the share of wrong
     exclusions that the race accepts. `only` limits the search to some parameters; `space` is a file in place of the engine's
-    own, `candidates` a file with settings to try besides; at most `count` candidates are tried. `out` is where the winner's
-    engine file goes.
+    own, `candidates` a file with settings to try besides; at most `count` candidates are tried. `out` is where the engine
+    file of the best one goes.
     """
 
     objective: str = "output_throughput"

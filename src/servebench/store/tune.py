@@ -20,8 +20,8 @@ KIND = "tune"
 
 @dataclass(frozen=True, kw_only=True)
 class StoredCandidate:
-    """A candidate of a study and the name of its run. `take_back_of` is the run of the winner from which one setting, `key`, was
-    taken back."""
+    """A candidate of a study and the name of its run. `take_back_of` is the run of the candidate of which one setting, `key`,
+    was taken back."""
 
     run: str
     candidate: Candidate

@@ -35,7 +35,7 @@ from servebench.util.errors import ConfigError, FailureKind, ServebenchError, St
 
 
 def run_tune(words: Sequence[str], registry: Registry, *, listen: Listen) -> int:
-    """Race the settings that the words describe. Returns the exit code: 0 if there is a winner, 130 on Ctrl-C.
+    """Race the settings that the words describe. Returns the exit code: 0 if one is best, 130 on Ctrl-C.
     `listen` opens what listens to its events.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
@@ -107,7 +107,7 @@ def _execute(
         code = FailureKind.INTERRUPTED.exit_code
         try:
             if not execute(session, tuner, list(planned.values())[:1], registry):
-                code = tuner.code or (0 if tuner.has_winner else 1)
+                code = tuner.code or (0 if tuner.has_best else 1)
         except ServebenchError as error:
             events(ErrorSaid(str(error)))
             code = error.exit_code

@@ -255,13 +255,11 @@ def entrants_of(candidates: Iterable[StoredCandidate]) -> list[RaceEntrant]:
     ]
 
 
-def take_backs_of(winner: StoredCandidate) -> list[StoredCandidate]:
-    """Return the candidates without one of a winner's changes each, with the names of their runs."""
+def take_backs_of(best: StoredCandidate) -> list[StoredCandidate]:
+    """Return the candidates without one of a candidate's changes each, with the names of their runs."""
     return [
-        StoredCandidate(
-            run=f"{winner.run}_without-{slug(short_key(key))}", candidate=one, take_back_of=winner.run, key=key
-        )
-        for key, one in take_backs(winner.candidate).items()
+        StoredCandidate(run=f"{best.run}_without-{slug(short_key(key))}", candidate=one, take_back_of=best.run, key=key)
+        for key, one in take_backs(best.candidate).items()
     ]
 
 

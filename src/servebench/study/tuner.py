@@ -69,9 +69,9 @@ class Tuner(StoredTune):
         return () if self.code else self._closing()
 
     @property
-    def has_winner(self) -> bool:
+    def has_best(self) -> bool:
         """Whether a candidate was tried beside stock, and one has won."""
-        return self.race.winner is not None and any(name != self.race.stock for name in self.race.measured)
+        return self.race.best is not None and any(name != self.race.stock for name in self.race.measured)
 
     def task(self, run: str) -> RunTask:
         """Return the run of a candidate, with what is stored of it."""

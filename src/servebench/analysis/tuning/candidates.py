@@ -1,7 +1,7 @@
 """Which settings to try: the stock settings first, then rules of thumb, recipes, proposals, and random draws. Pure.
 
 Draws are random because published tuners found that enough: a plain random search tied a staged one on most cards, and a
-predictor of throughput ranked the true winner 15th of 25 in the median. The race, not the proposal, decides.
+predictor of throughput ranked the truly best 15th of 25 in the median. The race, not the proposal, decides.
 """
 
 from __future__ import annotations
@@ -124,19 +124,19 @@ def space_size(free: Sequence[TuneParameter], config: Mapping[str, Any]) -> int:
     return size
 
 
-def take_backs(winner: Candidate) -> dict[str, Candidate]:
-    """Return, for each changed setting of a winner, the candidate without that change. There are none for a single change:
-    without it the winner is the stock settings."""
-    if len(winner.settings) < 2:
+def take_backs(best: Candidate) -> dict[str, Candidate]:
+    """Return, for each changed setting of a candidate, the candidate without that change. There are none for a single change:
+    without it the best candidate is the stock settings."""
+    if len(best.settings) < 2:
         return {}
     return {
         key: replace(
-            winner,
-            name=f"{winner.name} without {short_key(key)}",
+            best,
+            name=f"{best.name} without {short_key(key)}",
             origin="taken back",
-            settings={name: value for name, value in winner.settings.items() if name != key},
+            settings={name: value for name, value in best.settings.items() if name != key},
         )
-        for key in winner.settings
+        for key in best.settings
     }
 
 

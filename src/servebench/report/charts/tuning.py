@@ -11,7 +11,7 @@ from servebench.report.charts.parts import LETTER_WIDTH
 
 LABEL_PIXELS = 170.0
 KINDS = {
-    "winner": ("#009E73", "diamond"),
+    "best": ("#009E73", "diamond"),
     "front": ("#0072B2", "triangle-up"),
     "stock": ("#D55E00", "square"),
     "other": ("#999999", "circle"),
@@ -120,6 +120,6 @@ def front_spec(tried: Sequence[Tried]) -> Spec | None:
 
 
 def _kind(one: Tried) -> str:
-    if one.status == "winner":
-        return "winner"
+    if one.status == "best":
+        return "best"
     return "stock" if one.origin == "stock" else "front" if one.on_front else "other"
