@@ -122,7 +122,6 @@ def _job_name() -> str | None:
 
 
 def _place(leases: Sequence[str]) -> dict[str, Any]:
-    """Return where the run executes, for the manifest."""
     host = os.environ.get("SLURMD_NODENAME") or platform.node()
     return {"host": host, "job": _job_name(), "leases": list(leases), "gpus": os.environ.get(GPUS_VARIABLE)}
 
@@ -162,7 +161,6 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
 
 
 def _execute_turns(context: RunContext, task: RunTask, order: RunOrder) -> RunOutcome:
-    """Execute the turns of an order, and return the outcome of the last one."""
     policy = FixedOrder([task], order.turns or turns_in_order([task]), lambda *_: None)
     executor = LocalExecutor(lambda: context)
     try:

@@ -189,7 +189,6 @@ class Dispatcher:
         self._report_end(work, outcome, error)
 
     def _give_up(self, work: _Work, reason: str) -> None:
-        """Recover what is on disk and mark the run as interrupted."""
         error = f"{reason}; 'servebench resume {self.folder.name}' continues the run"
         self._report_end(work, lost_outcome(self.folder, work.task, error), error)
 

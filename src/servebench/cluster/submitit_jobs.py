@@ -52,7 +52,6 @@ def parse_squeue(text: str) -> dict[str, tuple[str, str]]:
 
 
 def _last_line(*logs: Path) -> str:
-    """Return the last line that a job printed, to append to a message."""
     for log in logs:
         with contextlib.suppress(OSError), open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - LOG_END_BYTES))

@@ -225,7 +225,6 @@ def _becauses(dialect: ToolDefinition) -> dict[str, str]:
 
 
 def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> list[Retold]:
-    """Tokens and requests a second from the first request to the last answer."""
     sent = measured["sent_ns"].dropna()
     end = float(measured["ended_ns"].max()) if dialect.name != "aiperf" else float(ok["last_event_ns"].max())
     whole_s = (float(measured["ended_ns"].max()) - float(sent.min())) / NS_PER_S

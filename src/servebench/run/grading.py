@@ -151,7 +151,6 @@ def _grade(scorer: Scorer, item: Item, answer: ItemAnswer) -> Judged:
 
 
 def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency: int) -> Sequence[Judged]:
-    """Let a scorer with its own harness ask and grade."""
     items = scorer.settings.items
     request.events(Doing("quality", scorer.name, concurrency))
     with AnswerLog(request.folder, scorer.name, concurrency) as log:

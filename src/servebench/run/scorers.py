@@ -94,7 +94,6 @@ def _workload_faults(scorer: Scorer, workload: str, registry: Registry) -> list[
 
 
 def _kind_faults(scorer: Scorer) -> list[str]:
-    """Return why a scorer cannot grade answers to its kind of request."""
     kind = kind_named(scorer.settings.api)
     if scorer.grades_load or kind.answers_text or scorer.name == kind.correctness:
         return []

@@ -118,7 +118,6 @@ def turns_in_order(tasks: Sequence[RunTask]) -> list[Turn]:
 
 
 def _parts(load: LoadSettings, starts: int) -> list[Turn]:
-    """Return the turns of a run, if it takes turns."""
     if starts > 1:
         repeats = [repeats_of(load, start) for start in range(starts)]
     elif load.search is None and load.order in IN_TURNS and load.repeats > 1:

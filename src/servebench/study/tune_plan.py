@@ -112,7 +112,6 @@ def _in_turns(jobs: Sequence[Job], found: Sequence[CandidateList]) -> Iterator[t
 
 
 def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
-    """Check that the jobs are one question. Raises ConfigError."""
     first = jobs[0].settings
     engines = [job.chosen("engine") for job in jobs]
     faults = []
@@ -169,7 +168,6 @@ def _stock_job(job: Job, levels: Sequence[float], registry: Registry) -> Job:
 def _candidates(
     job: Job, question: TuneQuestion, words: Sequence[str], registry: Registry, *, count: int
 ) -> CandidateList:
-    """Return the candidates of one engine. Raises ConfigError."""
     engine = job.settings.engine.name
     space = load_space(engine, registry, parse_arguments(words).config_dirs, question.space)
     fixed = [word.lstrip("+").partition("=")[0] for word in job.overrides]

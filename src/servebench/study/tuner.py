@@ -233,7 +233,6 @@ class Tuner(StoredTune):
         return True
 
     def _list_runs(self, names: Sequence[str]) -> None:
-        """Add runs to those of the study, before they are executed."""
         state = self.session.state
         if new := [name for name in names if name not in state.runs]:
             self.session.state = replace(state, runs=(*state.runs, *new))
@@ -253,7 +252,6 @@ class Tuner(StoredTune):
         return min(limit, max(PATIENCE_MIN_S, PATIENCE * known[0]))
 
     def _answers(self, step: Step, cost: float) -> Result:
-        """Compare the answers of a candidate with those of stock."""
         reference = self.race.entrants[step.candidate].reference or self.race.stock
         if step.candidate == reference:
             return Result(same_answers=True, cost=cost)

@@ -283,7 +283,6 @@ def _untried(race: Race, name: str) -> bool:
 
 
 def _values(race: Race, name: str) -> list[float]:
-    """The logarithms of a candidate's blocks: those of the finals where there are some."""
     phases: tuple[Phase, ...]
     for phases in (("finals", "contributions"), ("race",)):
         found = [one.value for one in race.blocks(phases) if one.candidate == name]
@@ -373,7 +372,6 @@ def _would_change(
     levels: Sequence[float],
     spaces: Sequence[TuneSpace],
 ) -> Iterator[WouldChange]:
-    """What could lead to another answer."""
     gain, pick = gain_of(race), recommended(race, question.margin_share)
     yield WouldChange(kind=ChangeKind.OTHER_LOAD, levels=tuple(levels))
     own = max(_values(race, race.best), default=0) if race.best is not None else -math.inf
@@ -392,7 +390,6 @@ def _would_change(
 
 
 def _edge(key: str, value: object, spaces: Sequence[TuneSpace]) -> ChangeKind | None:
-    """Whether a number is the smallest or the largest value of its parameter."""
     parameter = next((found for space in spaces if (found := space.parameter(key)) is not None), None)
     numbers = [one for one in parameter.values if is_number(one)] if parameter is not None else []
     if not is_number(value) or len(numbers) < 3:

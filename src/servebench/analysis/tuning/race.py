@@ -270,7 +270,6 @@ class Race(Ledger):
         return True
 
     def _worse(self, found: Estimates, name: str, leader: str, margin: float) -> bool:
-        """Whether a candidate is worse than the leader by more than the margin, at this look's level."""
         behind = found.difference(leader, name)
         return behind.value - math.log1p(margin) > behind.reach(self.rules.error / (self.round + 1))
 

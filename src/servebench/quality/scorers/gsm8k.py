@@ -56,7 +56,6 @@ class Gsm8kScorer(Scorer):
 
 
 def _parts(row: Mapping[str, Any]) -> tuple[Any, str, str | None]:
-    """Return question, worked answer, and the number in it."""
     truth = row.get("answer") or row.get("expected")
     expected = number_of(str(truth)) if truth is not None else None
     worked = str(truth) if truth is not None and "####" in str(truth) else f"#### {expected}"
