@@ -512,8 +512,6 @@ def _client(measured: Sequence[Record], window: Window | None, report: PhaseRepo
         "connections_failed": report.connections_failed,
         "receive_queue_bytes_max": report.receive_queue_bytes_max,
         "loop_lag_ms_p99": report.loop_lag_ms_p99,
-        "clock_offset_ms": report.clock_offset_ms,
-        "clock_offset_error_ms": report.clock_offset_error_ms,
         "clock_step_ms": report.clock_step_ns / NS_PER_MS,
         "stamp_source": report.stamp_source,
     }

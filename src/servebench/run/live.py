@@ -30,8 +30,7 @@ POLL_S = 0.05
 
 @dataclass(kw_only=True)
 class LiveLoad:
-    """Sends the load of a run to a server, which servebench has started itself if it is `local`. If there are `nodes` of a Ray
-    cluster, they send it."""
+    """Sends the load of a run to a server, which servebench has started itself if it is `local`."""
 
     engine: Engine
     running: RunningEngine
@@ -40,7 +39,6 @@ class LiveLoad:
     events: Events
     timeout_s: float
     api: str = "chat"
-    nodes: Sequence[str] = ()
     _spools: Sequence[Path] = field(default=(), init=False)
 
     @property
@@ -60,8 +58,7 @@ class LiveLoad:
         """Drive a phase, see `drive_phase`."""
         spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
         self._spools = worker_spools(spool, workers)
-        target, nodes = target_of(self.running), self.nodes[:workers]
-        return drive_phase(target, plan, facts, spool, watch, workers=workers, nodes=nodes, looks=looks)
+        return drive_phase(target_of(self.running), plan, facts, spool, watch, workers=workers, looks=looks)
 
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return the records of the requests that have ended in the latest phase. Raises StoreError."""

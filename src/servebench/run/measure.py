@@ -311,9 +311,9 @@ def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler) -> Look
 
 
 def _workers(session: RunSession, level: PlannedPoint, plan: PointPlan, *, warmup: bool) -> int:
-    """Return the number of workers that generate the load of a phase: one on each Ray node, if there are nodes."""
+    """Return the number of workers that generate the load of a phase."""
     in_flight = min(plan.concurrency, max(1, len(plan.requests)))
-    return len(session.load.nodes[:in_flight]) or worker_count(
+    return worker_count(
         session.settings.load.workers,
         in_flight=in_flight,
         rate_req_s=None if warmup else level.rate,

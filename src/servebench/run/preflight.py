@@ -1,6 +1,5 @@
 """The jobs of a command or of a stored plan, and their checks before anything starts."""
 
-import importlib.util
 import os
 import resource
 from collections.abc import Sequence
@@ -68,8 +67,6 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += descriptor_faults(settings)
             faults += trace_errors(settings.load)
             faults += tokenizer_faults(settings.model)
-            if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
-                faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         needed = (settings.workload, settings.load.trace, settings.model, settings.launch.name)
         if needed not in tried:
             tried.append(needed)
@@ -201,8 +198,6 @@ def simulation_faults(settings: RunSettings, registry: Registry) -> list[str]:
             f"quality={settings.quality.name}: launch=simulated has no server that could be asked; "
             "use launch=emulated, or quality=none"
         )
-    if settings.load.workers == "ray":
-        faults.append("load.workers=ray: launch=simulated has no load workers; leave it out")
     return faults
 
 
@@ -211,7 +206,7 @@ def descriptor_faults(settings: RunSettings) -> list[str]:
     load = settings.load
     most = max([*(load.concurrency or ()), load.max_concurrency or 0])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if load.workers == "ray" or not most or hard == resource.RLIM_INFINITY:
+    if not most or hard == resource.RLIM_INFINITY:
         return []
     workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=usable_cores())
     if -(-most // workers) + DESCRIPTORS_SPARE <= hard:

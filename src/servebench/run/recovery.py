@@ -44,7 +44,7 @@ from servebench.util.file_redaction import clean_file, remember_traced, unclean_
 from servebench.util.units import NS_PER_S
 
 UNKNOWN_COLUMNS = (
-    *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms", "clock_offset_ms", "clock_offset_error_ms"),
+    *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms"),
     *("connections_failed", "receive_queue_bytes_max", "client_error_ms_ttft", "client_error_ms_itl"),
     "prefix_cache_hit_rate_ideal",
 )

@@ -14,7 +14,6 @@ from servebench.contracts.telemetry import Subject
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
-from servebench.load.ray.nodes import ray_nodes
 from servebench.registry.registry import Registry
 from servebench.run.live import LiveLoad
 from servebench.run.outcome import Entry
@@ -126,7 +125,6 @@ def open_load(request: RunRequest, lease: EngineLease) -> LiveLoad | SimulatedLo
         events=request.events,
         timeout_s=settings.load.timeout_s,
         api=settings.workload.api,
-        nodes=ray_nodes() if settings.load.workers == "ray" else (),
     )
 
 

@@ -202,14 +202,10 @@ def engine_facts(lease: EngineLease) -> dict[str, object]:
 def cold_start(lease: EngineLease) -> dict[str, object] | None:
     """Return the phases of the cold start, in seconds from the start of the command; null for an engine already running.
 
-    `shared`: an earlier run of the study started the engine, so its cold start must not be counted twice. `prepared` lists
-    artifacts such as a built engine, with the time to build them, which is not part of `seconds`.
+    `shared`: an earlier run of the study started the engine, so its cold start must not be counted twice.
     """
     start = lease.first_start or lease.running
-    found = _start(start.started_ns, start.phases, lease)
-    if found is None:
-        return None
-    return {**found, "prepared": [asdict(one) for one in lease.engine.preparations(lease.context)]}
+    return _start(start.started_ns, start.phases, lease)
 
 
 def warm_restart(lease: EngineLease) -> dict[str, object] | None:

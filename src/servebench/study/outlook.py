@@ -17,7 +17,7 @@ from servebench.registry.registry import Registry
 from servebench.report.wording.comparison import mattering_keys
 from servebench.run.session import RunTask
 from servebench.store import studies as read
-from servebench.study.show_commands import engine_commands
+from servebench.study.show_commands import engine_command
 from servebench.util.errors import ServebenchError
 
 START_S = 30.0
@@ -62,7 +62,7 @@ def _planned_manifest(job: Job, registry: Registry) -> dict[str, Any]:
     argv = None
     if job.settings.launch.name not in EMULATING:
         with suppress(ServebenchError):
-            argv = list(engine_commands(job.settings, registry)[-1].argv)
+            argv = list(engine_command(job.settings, registry).argv)
     return {"study_id": "", "overrides": job.overrides, "config": job.resolved, "command": {"argv": argv}}
 
 

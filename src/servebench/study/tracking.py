@@ -96,8 +96,8 @@ def write_summary(path: Path) -> Path:
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.report.charts import draw
     from servebench.report.charts.specs import comparing
-    from servebench.report.export.export import to_csv
     from servebench.report.export.markdown import to_markdown
+    from servebench.report.export.runs import to_csv
     from servebench.report.files import write_file
     from servebench.report.html.build import page_of
     from servebench.report.html.page import page

@@ -29,7 +29,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
 from servebench.store.studies import load_run
 from servebench.store.tune import TuneState
-from servebench.study.show_commands import engine_commands
+from servebench.study.show_commands import engine_command
 from servebench.study.tune_plan import candidate_job
 from servebench.study.tune_records import StoredTune, load_tune
 from servebench.util.errors import ConfigError, ServebenchError, StoreError
@@ -138,8 +138,7 @@ def _with_commands(answer: TuneAnswer, tune: StoredTune) -> TuneAnswer:
     except ConfigError:
         return answer
     with suppress(ServebenchError):
-        lines = [describe_command(command) for command in engine_commands(job.settings, tune.registry)]
-        answer = replace(answer, engine_command=lines[-1] if lines else "")
+        answer = replace(answer, engine_command=describe_command(engine_command(job.settings, tune.registry)))
     if answer.verdict == "too little":
         minutes, count = math.ceil(answer.least_budget / 60), math.ceil(answer.least_budget)
         more = again + (f"tune.budget={minutes}m" if trials is None else f"tune.trials={count}")

@@ -143,7 +143,7 @@ def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Propo
     if knob.way == "set":
         text = _text(knob.value) if knob.value is not None and knob.key else ""
         return replace(found, to=text, override=f"{_key_in(config, knob)}={text}" if text else None)
-    now = number_at(config, knob) or _default(knob, facts, config)
+    now = number_at(config, knob) or _default(knob, facts)
     if now is None:
         return found
     to = _next_value(knob, now, facts)
@@ -157,13 +157,11 @@ def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Propo
     return replace(found, also=also, to=text, override=f"{key}={text}")
 
 
-def _default(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> float | None:
+def _default(knob: Knob, facts: LevelFacts) -> float | None:
     """Return the value that a knob has without a config's: of running requests at least as many as ran."""
     if knob.key == WORKERS.key:
-        # `auto` and `ray` set no number
-        return (
-            None if value_at(config, knob) == "ray" else max(1.0, ceil((facts.in_flight or 0.0) / STREAMS_PER_WORKER))
-        )
+        # `auto` sets no number
+        return max(1.0, ceil((facts.in_flight or 0.0) / STREAMS_PER_WORKER))
     if knob.key == MAX_NUM_SEQS:
         return max((one for one in (knob.default, facts.at_most) if one is not None), default=None)
     return knob.default

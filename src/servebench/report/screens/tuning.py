@@ -21,7 +21,7 @@ from servebench.report.blocks import (
     items,
     row,
 )
-from servebench.report.charts.tuning import tune_charts
+from servebench.report.charts.tuning import gains
 from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
@@ -78,7 +78,7 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
 
 
 def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
-    """Yield the answer on a page: the same, with charts and how far to trust it."""
+    """Yield the answer on a page: the same, with a chart and how far to trust it."""
     yield Line.of("Which settings are best?", tone="dim large")
     if answer.command:
         yield Verbatim(answer.command)
@@ -93,8 +93,8 @@ def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
         use.append(Fold("the engine's command", [Verbatim(answer.engine_command)]))
     yield Sides([(title, group) for title, group in (("How far to trust it", [trust]), ("Use it", use)) if group])
     yield from _contributions(answer)
-    if charts := list(tune_charts(answer.tried)):
-        yield Charts(charts)
+    if (chart := gains(answer.tried)) is not None:
+        yield Charts([chart])
     yield Heading("What was tried, and how it ended", level=2)
     yield from _candidates(answer, WIDE, complete=True)
     yield Line.of(spent_line(answer), tone="dim")
