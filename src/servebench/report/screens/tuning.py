@@ -44,7 +44,7 @@ from servebench.report.wording.tuning import (
 
 ROWS_MAX = 8
 WIDE, NAME_MAX, SETTINGS = 120, 14, 1
-"""From so many columns on settings have a column; names are shortened on a narrower screen. The column of the settings."""
+"""From this width on settings have a column, at this place; names are shortened on a narrower screen."""
 TONES = {"better": "strong good", "open": "strong warn", "none": "strong bad", "too little": "strong bad"}
 
 
