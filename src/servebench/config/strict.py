@@ -50,7 +50,6 @@ def _line(error: ErrorDetails, kind: Any) -> str:
 
 
 def _known_keys(kind: Any, loc: tuple[int | str, ...]) -> list[str]:
-    """The keys of the mapping at a place."""
     for part in (*loc, None):
         while get_origin(kind) in (Union, UnionType):
             kind = next(one for one in get_args(kind) if one is not type(None))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @verbose_option
 @json_option
 @config_dir_option
-def command(
+def tune_command(
     *, words: tuple[str, ...], study: str | None, outputs: str | None, trusted: bool, verbose: bool, as_json: bool
 ) -> int:
     """Find the best settings of an engine for a model, a GPU, a workload and a load, within a budget of engine time.

@@ -30,9 +30,9 @@ GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "▶", "◀")
 DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 2], [8, 3, 2, 3], [4, 4])
 LIMIT_COLOUR = "#a00000"
 LOG_FROM = 20.0
-"""A metric whose largest value is more than so many times its smallest one is drawn on a logarithmic axis."""
+"""A metric is drawn on a logarithmic axis if its largest value is more than this many times its smallest."""
 LIMIT_SHOWN = 2.5
-"""An SLO that is more than so many times the largest value is named and not drawn: it would flatten the lines."""
+"""An SLO that is more than this many times the largest value is named and not drawn: it would flatten the lines."""
 CURVE_POINTS = 800
 """Of all curves of a panel together."""
 CURVE_POINTS_MAX = 80
@@ -83,7 +83,6 @@ def by_level(rows: Iterable[PointRow]) -> dict[float, list[PointRow]]:
 
 
 def _interval(rows: Sequence[PointRow], column: str) -> tuple[float | None, float | None]:
-    """Return the interval of a level, as tables have it."""
     found = estimate_level(rows, column)
     return (
         found.interval if found is not None and found.interval and np.isfinite(found.interval).all() else (None, None)
@@ -169,7 +168,6 @@ def _values(rows: Sequence[Mapping[str, Any]], stats: Sequence[str]) -> list[flo
 
 
 def _is_wide(values: Sequence[float]) -> bool:
-    """Whether values take a logarithmic axis."""
     return bool(values) and min(values) > 0 and max(values) > LOG_FROM * min(values)
 
 

@@ -1,36 +1,17 @@
-"""Charts of a tune: the gain of each candidate over stock, and TTFT against throughput."""
+"""The chart of a tune: the gain of each candidate over stock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from servebench.analysis.tuning.answer import Tried
-from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.report.charts.model import Chart, ChartSet, Spec
 from servebench.report.charts.parts import LETTER_WIDTH
 
 LABEL_PIXELS = 170.0
-KINDS = {
-    "winner": ("#009E73", "diamond"),
-    "front": ("#0072B2", "triangle-up"),
-    "stock": ("#D55E00", "square"),
-    "other": ("#999999", "circle"),
-}
-"""The colour and mark of each kind of candidate, distinct for the colour-blind."""
 
 
-def tune_charts(tried: Sequence[Tried]) -> Iterator[ChartSet]:
-    """Yield the charts that have values."""
-    for name, title, spec in (
-        ("gains", "All candidates against stock", gains_spec(tried)),
-        ("front", "TTFT against throughput", front_spec(tried)),
-    ):
-        if spec is not None:
-            words = f"{title}: the table of candidates has the values."
-            yield ChartSet(name=name, title=title, charts=[Chart(title="", spec=spec, words=words)])
-
-
-def gains_spec(tried: Sequence[Tried]) -> Spec | None:
+def gains(tried: Sequence[Tried]) -> ChartSet | None:
     """Return the chart of all candidates' differences from stock with their intervals; None without one."""
     values = [
         {
@@ -52,7 +33,7 @@ def gains_spec(tried: Sequence[Tried]) -> Spec | None:
         "minExtent": min(LABEL_PIXELS, LETTER_WIDTH * max(len(one.name) for one in tried)),
     }
     y = {"field": "name", "type": "nominal", "sort": order, "title": None, "axis": axis}
-    return {
+    spec: Spec = {
         "data": {"values": values},
         "layer": [
             {"mark": {"type": "rule", "color": "#999999"}, "encoding": {"x": {"datum": 0, "type": "quantitative"}}},
@@ -66,60 +47,6 @@ def gains_spec(tried: Sequence[Tried]) -> Spec | None:
             },
         ],
     }
-
-
-def front_spec(tried: Sequence[Tried]) -> Spec | None:
-    """Return the chart of TTFT against throughput; None without one."""
-    values = [
-        {
-            "name": one.name,
-            "throughput": one.figures.throughput,
-            "ttft": one.figures.ttft_ms,
-            "kind": _kind(one),
-        }
-        for one in tried
-        if one.figures.throughput is not None and one.figures.ttft_ms is not None
-    ]
-    if not values:
-        return None
-    x = {
-        "field": "throughput",
-        "type": "quantitative",
-        "title": POINT_COLUMNS["output_throughput_tok_s"].labelled,
-        "scale": {"zero": False},
-    }
-    y = {
-        "field": "ttft",
-        "type": "quantitative",
-        "title": POINT_COLUMNS["ttft_ms_p50"].labelled,
-        "scale": {"zero": False},
-    }
-    colour = {
-        "field": "kind",
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": list(KINDS), "range": [colour for colour, _ in KINDS.values()]},
-    }
-    shape = {**colour, "scale": {"domain": list(KINDS), "range": [mark for _, mark in KINDS.values()]}}
-    shown = {"filter": "datum.kind != 'other'"}
-    return {
-        "height": 260,
-        "data": {"values": values},
-        "layer": [
-            {
-                "mark": {"type": "point", "filled": True, "size": 80},
-                "encoding": {"x": x, "y": y, "color": colour, "shape": shape},
-            },
-            {
-                "transform": [shown],
-                "mark": {"type": "text", "dy": -10, "fontSize": 11},
-                "encoding": {"x": x, "y": y, "text": {"field": "name", "type": "nominal"}},
-            },
-        ],
-    }
-
-
-def _kind(one: Tried) -> str:
-    if one.status == "winner":
-        return "winner"
-    return "stock" if one.origin == "stock" else "front" if one.on_front else "other"
+    title = "All candidates against stock"
+    chart = Chart(title="", spec=spec, words=f"{title}: the table of candidates has the values.")
+    return ChartSet(name="gains", title=title, charts=[chart])

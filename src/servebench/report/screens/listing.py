@@ -1,25 +1,31 @@
-"""The output of `servebench ls`."""
+"""What `servebench ls` shows."""
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
-
-from rich.console import Console, JustifyMethod
-from rich.table import Table
-from rich.text import Text
 
 from servebench.analysis.estimate import THROUGHPUT, best_level, levels_of, mean_of
 from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData
-from servebench.report.terminal.tables import STATUS_STYLES, console, new_table
+from servebench.report.blocks import Block, Line, Span, Table, TableColumn, row
 from servebench.report.trust import count_verdicts, valid_count
 from servebench.store.studies import command_words
 from servebench.util.figures import MISSING, local_time, number, plus_minus
-from servebench.util.plain_data import to_json as plain_json
 from servebench.util.short_id import short_id
+
+CONTINUED_MAX = 3
+"""Of the studies that a command continues only the newest are listed."""
+TONES = {"finished": "good", "failed": "bad", "interrupted": "warn", "running": "same", "not started": "warn"}
+BEST, TTFT = f"best {POINT_COLUMNS[THROUGHPUT].heading}", POINT_COLUMNS["ttft_ms_p50"].labelled
+RIGHT_ALIGNED = ("#", "points", BEST, TTFT)
+FOLDED = ("study", "run")
+"""Columns whose cells are broken where a terminal is narrow."""
+LEFT_OUT = ("folder", TTFT, "model")
+"""Columns that a terminal which is too narrow for them does not show, the first one first."""
+Row = Mapping[str, str | Span]
+"""The cells of a line by heading."""
 
 
 def run_facts(run: RunData) -> dict[str, Any]:
@@ -46,64 +52,56 @@ def run_facts(run: RunData) -> dict[str, Any]:
     }
 
 
-CONTINUED_MAX = 3
-"""So many studies are listed that a command continues: the newest."""
-Row = Mapping[str, str | Text]
-"""The cells of a line by heading."""
+def run_list(studies: Sequence[StudyData], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return every run of the studies as `ls --json` prints it, with its number and label."""
+    return [
+        {"number": numbers[run.run_id], "label": labels[run.run_id].text, **run_facts(run)}
+        for study in studies
+        for labels in (run_labels(study.runs),)
+        for run in study.runs
+    ]
 
 
-def list_runs(
+def list_blocks(
     studies: Sequence[StudyData],
-    *,
-    as_json: bool,
     numbers: Mapping[str, int],
+    *,
+    width: int | None = None,
     most: int | None = None,
     candidates: bool = True,
-) -> None:
-    """Print every run of the studies with its number, newest study last; on a terminal the newest studies with about `most`
-    lines. Without `candidates` the runs of a tune are one line."""
-    out = console()
-    if as_json:
-        print_json(
-            [
-                {"number": numbers[run.run_id], "label": labels[run.run_id].text, **run_facts(run)}
-                for study in studies
-                for labels in (run_labels(study.runs),)
-                for run in study.runs
-            ]
-        )
-        return
+) -> Iterator[Block]:
+    """Yield every run of the studies with its number, newest study last; only the newest studies with about `most` lines. Without
+    `candidates` the runs of a tune are one line; without a `width` nothing is left out or broken."""
     shown = [(study, _rows(study, numbers, candidates=candidates)) for study in studies]
     before = len(shown)
-    if most is not None and out.is_terminal:
+    if most is not None:
         shown = _newest(shown, most)
     models = {run.fact("model") or MISSING for study, _ in shown for run in study.runs}
-    out.print(_fitting([row for _, rows in shown for row in rows], out, without=("model",) if len(models) == 1 else ()))
+    yield _fitting([one for _, rows in shown for one in rows], width, without=("model",) if len(models) == 1 else ())
     listed = (best_level(run.point_rows) for study, _ in shown for run in study.runs)
     if any(best is not None and best.points > 1 for best in listed):
-        out.print("best tok/s: at the load where it is highest, the mean over its starts and repeats", style="dim")
+        yield Line.of("best tok/s: at the load where it is highest, the mean over its starts and repeats", tone="dim")
     if len(models) == 1:
-        out.print(f"model: {models.pop()}", style="dim")
-    _print_notes([study for study, _ in shown], out, candidates=candidates)
+        yield Line.of(f"model: {models.pop()}", tone="dim")
+    yield from _notes([study for study, _ in shown], candidates=candidates)
     if older := sum(len(study.runs) for study in studies[: before - len(shown)]):
-        out.print(f"{older:,} older runs are not shown: add --all, or a condition such as engine=vllm", style="dim")
+        text = f"{older:,} older runs are not shown: add --all, or a condition such as engine=vllm"
+        yield Line.of(text, tone="dim")
 
 
-def _print_notes(studies: Sequence[StudyData], out: Console, *, candidates: bool) -> None:
-    """Print what is to be done with studies, and what of them cannot be read."""
+def _notes(studies: Sequence[StudyData], *, candidates: bool) -> Iterator[Block]:
+    """Yield what is to be done with studies, and what of them cannot be read."""
     if not candidates and (tunes := [study for study in studies if study.is_tune]):
         name = command_words(tunes[-1].path)
         text = f"the best settings of a tune: servebench show {name}; its candidates: servebench ls --all"
-        out.print(text, style="dim")
+        yield Line.of(text, tone="dim")
     for study in [one for one in studies if one.status == "interrupted"][-CONTINUED_MAX:]:
-        out.print(f"{short_id(study.study_id)} is not complete: servebench resume {command_words(study.path)}")
+        yield Line.of(f"{short_id(study.study_id)} is not complete: servebench resume {command_words(study.path)}")
     for name, faults in _faults(studies):
-        for fault in faults:
-            out.print(f"{name}: {fault}")
+        yield from (Line.of(f"{name}: {fault}") for fault in faults)
 
 
 def _rows(study: StudyData, numbers: Mapping[str, int], *, candidates: bool) -> list[Row]:
-    """Return the lines of a study."""
     if study.is_tune and study.runs and not candidates:
         return [_tune_row(study, numbers)]
     labels = run_labels(study.runs)
@@ -133,38 +131,24 @@ def _tune_row(study: StudyData, numbers: Mapping[str, int]) -> Row:
     }
 
 
-BEST, TTFT = f"best {POINT_COLUMNS[THROUGHPUT].heading}", POINT_COLUMNS["ttft_ms_p50"].labelled
-RIGHT_ALIGNED = ("#", "points", BEST, TTFT)
-FOLDED = ("study", "run")
-"""Columns whose cells are broken where a terminal is narrow."""
-LEFT_OUT = ("folder", TTFT, "model")
-"""Columns that a terminal which is too narrow for them does not show, the first one first."""
-
-
-NATURAL = 100_000
-"""More than any line takes."""
-
-
-def _fitting(rows: Sequence[Row], out: Console, *, without: Sequence[str]) -> Table:
-    """Return the lines as a table with as many columns as there is room for; all of them where that is not a terminal."""
+def _fitting(rows: Sequence[Row], width: int | None, *, without: Sequence[str]) -> Table:
+    """Return the lines as a table with as many columns as there is room for; all of them without a width."""
     for count in range(len(LEFT_OUT) + 1):
         names = [name for name in rows[0] if name not in (*without, *LEFT_OUT[:count])] if rows else []
-        table = new_table(narrow=True)
-        for name in names:
-            align: JustifyMethod = "right" if name in RIGHT_ALIGNED else "left"
-            table.add_column(name, overflow="fold", no_wrap=name not in FOLDED, justify=align)
-        for row in rows:
-            table.add_row(*(row[name] for name in names))
-        natural = out.measure(table, options=out.options.update(width=NATURAL)).maximum
-        if not out.is_terminal:
-            table.width = natural
-        if not out.is_terminal or natural <= out.width:
+        widths = {name: max(len(name), *(len(_text(one[name])) for one in rows)) for name in names}
+        if width is None or sum(widths.values()) + len(names) - 1 <= width:
             break
-    return table
+    columns = [
+        TableColumn(name, left=name not in RIGHT_ALIGNED, wrap=width is not None and name in FOLDED) for name in names
+    ]
+    return Table(columns, [row(*(one[name] for name in names)) for one in rows], ruled=True, caption="Runs")
+
+
+def _text(cell: str | Span) -> str:
+    return cell if isinstance(cell, str) else cell.text
 
 
 def _cells(run: RunData, label: str) -> Row:
-    """Return the cells of a run from its label on."""
     best = best_level(run.point_rows)
     return {
         "run": label + (f" ({run.foreign})" if run.foreign else ""),
@@ -179,8 +163,8 @@ def _cells(run: RunData, label: str) -> Row:
     }
 
 
-def _status(word: str) -> Text:
-    return Text(word, style=STATUS_STYLES.get(word, ""))
+def _status(word: str) -> Span:
+    return Span(word, TONES.get(word, ""))
 
 
 def _ttft_at(rows: Sequence[PointRow], best: LevelEstimate | None) -> float | None:
@@ -188,7 +172,6 @@ def _ttft_at(rows: Sequence[PointRow], best: LevelEstimate | None) -> float | No
 
 
 def _newest(shown: Sequence[tuple[StudyData, list[Row]]], most: int) -> list[tuple[StudyData, list[Row]]]:
-    """The newest studies that have about so many lines together."""
     counts = accumulate(len(rows) for _, rows in reversed(shown))
     return list(shown)[-max(1, sum(count <= most for count in counts)) :]
 
@@ -198,8 +181,3 @@ def _faults(studies: Sequence[StudyData]) -> Iterable[tuple[str, Sequence[str]]]
         yield study.study_id, study.faults
         for run in study.runs:
             yield run.run_id, run.faults
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    sys.stdout.write(plain_json(value))
