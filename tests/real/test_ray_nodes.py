@@ -94,7 +94,7 @@ def test_candidates_of_a_tune_start_on_all_nodes_at_once(nodes, disk):
     names = [path.parent.name for path in study.glob("*/points.parquet")]
     assert {manifest(folder, name)["place"]["host"] for name in names} == {"node0", "node1", "node2"}
     found = json.loads((study / "tune_answer.json").read_text())
-    assert found["winner"] is not None
+    assert found["best"] is not None
     assert found["spent"] <= 8
 
 

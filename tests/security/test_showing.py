@@ -133,7 +133,7 @@ def test_no_command_lets_it_act(outputs, tmp_path, words):
 def test_the_summary_and_what_mlflow_shows(outputs):
     from servebench.store.layout import StudyFolder
     from servebench.store.tracking import tracked_study
-    from servebench.study.summary import write_summary
+    from servebench.study.tracking import write_summary
 
     folder = write_summary(outputs / "study")
     for path in folder.iterdir():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.contracts.events import Activity, Doing, Events
+from servebench.contracts.events import Doing, Events
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
@@ -81,27 +81,16 @@ class LiveLoad:
         failure = last_failure(records)
         if report.stopped is not None or failure is None:
             return report
-        if self.local and died_at_end(self.running, records):
+        # when nothing listens any more, requests fail faster than the guard reports the exit
+        last = max(records, key=lambda record: record.ended_ns)
+        if self.local and last.outcome in BROKEN and awaited_death(self.running) is not None:
             return replace(report, stopped=StopReason.ENGINE_DIED)
         if self.local and failure in BROKEN:
             # what is started here is watched: a process that lives was only too busy
             return report
-        self.events(Doing(Activity.ASKING_SERVER))
+        self.events(Doing("asking_server"))
         said = self._failing()
         return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
-
-
-def died_at_end(
-    running: RunningEngine,
-    records: Sequence[Record],
-    *,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
-    """Return whether the engine died in a phase that was not stopped. When nothing listens any more, requests fail faster
-    than the guard reports the exit, so wait for the report."""
-    last = max(records, key=lambda record: record.ended_ns, default=None)
-    return last is not None and last.outcome in BROKEN and awaited_death(running, now=now, sleep=sleep) is not None
 
 
 def awaited_death(

@@ -69,7 +69,6 @@ def recover_run(study: StudyFolder, name: str) -> int:
 
 
 def _job(study: StudyFolder, name: str) -> Job:
-    """Return the job of a run from the stored plan, else from its manifest. Raises ServebenchError."""
     plan = read_plan(study) if study.plan.exists() else ()
     # a tune adds runs to those of its plan
     planned = next((run for run in plan if run.name == name), None) or manifest_plan(study.run(name))

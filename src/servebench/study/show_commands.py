@@ -9,7 +9,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import Registry
-from servebench.run.jobs import jobs_of
+from servebench.run.preflight import jobs_of
 from servebench.util.cache import cache_folder
 from servebench.util.errors import PreflightError
 

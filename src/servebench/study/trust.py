@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from servebench.analysis.tuning.conditions import with_settings
+from servebench.analysis.tuning.candidates import with_settings
 from servebench.config import Job, settings_from_dict
 from servebench.config.arguments import LOCK_WORD
 from servebench.registry.registry import Registry

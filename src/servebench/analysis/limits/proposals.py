@@ -112,7 +112,6 @@ def number_at(config: Mapping[str, Any], knob: Knob) -> float | None:
 
 
 def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, ...]:
-    """Return the next heavier load: none where the run has one already, or looks for it."""
     load, cost = mapping(config.get("load")), "latency rises as the engine fills up"
     if load.get("trace") is not None:
         scale = load.get("time_scale")
@@ -138,7 +137,6 @@ def _of_server(knob: Knob) -> Proposal:
 
 
 def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Proposal | None:
-    """Return what to try of a knob; None where nothing is left of it."""
     found = Proposal(way=knob.way, key=knob.key, flag=knob.flag, cost=knob.cost)
     if knob.way == "set":
         text = _text(knob.value) if knob.value is not None and knob.key else ""
@@ -152,7 +150,7 @@ def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Propo
     text, key, also = f"{to:.4g}" if to < 1 else f"{to:.0f}", _key_in(config, knob), ""
     gpus = mapping(config.get("gpu")).get("count")
     if knob.key == TENSOR_PARALLEL and isinstance(gpus, int) and gpus < to:
-        # so many GPUs are used, unless the config says otherwise
+        # by default as many GPUs are used as the parallelism says
         key = also = GPU_COUNT
     return replace(found, also=also, to=text, override=f"{key}={text}")
 

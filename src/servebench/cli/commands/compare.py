@@ -120,7 +120,6 @@ def compare_command(
 
 
 def _compared(found: Sequence[Comparison], gate: Gate | None) -> Iterator[Block]:
-    """Yield the result of the gate, and each comparison."""
     from servebench.report.screens.comparison import comparison_blocks, gate_blocks
 
     if gate is not None:
@@ -134,7 +133,7 @@ def _decided(concluded: Conclusions, folders: Mapping[str, Path]) -> list[Block]
     from servebench.analysis.answer.next_steps import decide_step
     from servebench.report.blocks import Line
     from servebench.report.screens.answer import step_block
-    from servebench.report.screens.decisions import decision_blocks
+    from servebench.report.screens.comparison import decision_blocks
     from servebench.store.studies import command_words
 
     blocks: list[Block] = []

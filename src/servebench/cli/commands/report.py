@@ -66,8 +66,8 @@ def report_command(
     """
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.report.files import write_file
-    from servebench.report.html.build import page_of
     from servebench.report.html.page import page
+    from servebench.report.html.page_data import page_of
     from servebench.report.output import Output
     from servebench.store.studies import find
     from servebench.util.errors import ConfigError
@@ -94,7 +94,6 @@ def report_command(
 
 
 def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
-    """Write the answer and the recommendations as Markdown to a file or standard output."""
     from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
     from servebench.report.output import PAGE_WIDTH
@@ -115,7 +114,6 @@ def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
 
 
 def _plain(data: Page, target: Path) -> dict[str, Any]:
-    """Return what the first screen of a page says as plain data."""
     from servebench.report.export.conclusions import as_plain
 
     found = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.words)}

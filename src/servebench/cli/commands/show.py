@@ -77,8 +77,7 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.report.blocks import Block, NextCommand
     from servebench.report.parts import times_of
     from servebench.report.screens.answer import answer_blocks
-    from servebench.report.screens.limits import limit_blocks
-    from servebench.report.screens.stored import run_blocks, run_data
+    from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
     from servebench.report.screens.times import run_times_blocks
     from servebench.store.studies import command_words, load_study, runs_beside
     from servebench.util.short_id import short_id
@@ -133,7 +132,6 @@ def _show_study(found: StudyData, out: Output) -> None:
 
 
 def _show_tune(folder: StudyFolder, out: Output) -> None:
-    """Print the answer of a tune."""
     from servebench.analysis.events import TuneAnswered
     from servebench.registry.registry import registry
     from servebench.report.screens.tuning import tune_blocks

@@ -102,7 +102,6 @@ def _notes(studies: Sequence[StudyData], *, candidates: bool) -> Iterator[Block]
 
 
 def _rows(study: StudyData, numbers: Mapping[str, int], *, candidates: bool) -> list[Row]:
-    """Return the lines of a study."""
     if study.is_tune and study.runs and not candidates:
         return [_tune_row(study, numbers)]
     labels = run_labels(study.runs)
@@ -150,7 +149,6 @@ def _text(cell: str | Span) -> str:
 
 
 def _cells(run: RunData, label: str) -> Row:
-    """Return the cells of a run from its label on."""
     best = best_level(run.point_rows)
     return {
         "run": label + (f" ({run.foreign})" if run.foreign else ""),
@@ -174,7 +172,6 @@ def _ttft_at(rows: Sequence[PointRow], best: LevelEstimate | None) -> float | No
 
 
 def _newest(shown: Sequence[tuple[StudyData, list[Row]]], most: int) -> list[tuple[StudyData, list[Row]]]:
-    """The newest studies that have about so many lines together."""
     counts = accumulate(len(rows) for _, rows in reversed(shown))
     return list(shown)[-max(1, sum(count <= most for count in counts)) :]
 

@@ -69,7 +69,6 @@ def _lengths(title: str, lengths: Sequence[int]) -> str:
 
 
 def _too_long(preview: Preview) -> Iterator[Block]:
-    """Yield a line if requests are too long for the model."""
     limit = preview.limit_tokens
     lengths = [sum(both) for both in zip(preview.input_tokens, preview.output_tokens, strict=True)]
     if over := [length for length in lengths if limit is not None and length > limit]:
@@ -100,7 +99,6 @@ def _turns(request: Request) -> list[tuple[str, str]]:
 
 
 def _short(text: str) -> str:
-    """The beginning and the end."""
     if len(text) <= EXAMPLE_CHARS:
         return text
     half = EXAMPLE_CHARS // 2

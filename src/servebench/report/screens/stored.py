@@ -17,6 +17,7 @@ from servebench.report.export.plain import plain
 from servebench.report.screens.listing import run_facts
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.wording.answer import slow_starts_text
+from servebench.report.wording.limits import action_text, fact_text, statement_of
 from servebench.util.figures import local_time, number, seconds
 from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
@@ -90,3 +91,14 @@ def study_data(study: StudyData, concluded: Conclusions | None) -> dict[str, Any
     state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "process", "ticket")}
     facts = {"study": study.study_id, "path": str(study.path), **state, "id": short_id(study.study_id)}
     return {**facts, "runs": [run_facts(run) for run in study.runs], **as_plain(concluded)}
+
+
+def limit_blocks(found: Sequence[LimitFinding], *, verbose: bool = False) -> Iterator[Block]:
+    """Yield the finding of each level and what to try first; `verbose` adds the evidence and everything to try."""
+    for one in found:
+        yield Line.of(f"limit at {one.level.words}: {statement_of(one)}")
+        if verbose:
+            yield from (Line.of(fact_text(fact), indent=2) for fact in one.evidence)
+        for proposal in one.proposals[: None if verbose else 1]:
+            setting = f" [{proposal.override}]" if verbose and proposal.override else ""
+            yield Line.of(f"try: {action_text(proposal)}{setting}; it may cost: {proposal.cost}", indent=2)

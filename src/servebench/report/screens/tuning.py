@@ -21,7 +21,7 @@ from servebench.report.blocks import (
     items,
     row,
 )
-from servebench.report.charts.tuning import gains
+from servebench.report.charts.tune_gains import gains
 from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
@@ -44,7 +44,7 @@ from servebench.report.wording.tuning import (
 
 ROWS_MAX = 8
 WIDE, NAME_MAX, SETTINGS = 120, 14, 1
-"""From so many columns on settings have a column; names are shortened on a narrower screen. The column of the settings."""
+"""From this width on settings have a column, at this place; names are shortened on a narrower screen."""
 TONES = {"better": "strong good", "open": "strong warn", "none": "strong bad", "too little": "strong bad"}
 
 
@@ -54,7 +54,7 @@ VERDICTS = {
     "as good": ("", "no gain", "what the best other settings gain is too little to matter, and may be chance"),
     "stock": ("", "no gain", "no candidate was better than stock"),
     "too little": ("warn", "not measured", "the budget did not suffice for a comparison"),
-    "none": ("bad", "no winner", "no candidate could be measured or met the limits"),
+    "none": ("bad", "none is best", "no candidate could be measured or met the limits"),
 }
 """How far to trust each verdict: a tone, a word, and why."""
 
@@ -111,7 +111,7 @@ def _headline(answer: TuneAnswer) -> Iterator[Block]:
 
 def _contributions(answer: TuneAnswer) -> Iterator[Block]:
     if contributions := contribution_lines(answer):
-        yield Line.of("What each setting contributes (the winner against itself without it):")
+        yield Line.of("What each setting contributes (the best candidate against itself without it):")
         yield Items([Line.of(line, indent=2) for line in contributions])
 
 

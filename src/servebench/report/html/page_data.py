@@ -94,7 +94,6 @@ def run_times(runs: Sequence[RunData], names: Mapping[str, str]) -> list[RunTime
 
 
 def _pairs(runs: Sequence[RunData], *facts: str) -> list[tuple[RunData, RunData]]:
-    """Pair each run with the first one that has the same facts."""
     groups: dict[tuple[str | None, ...], list[RunData]] = {}
     for run in runs:
         groups.setdefault(tuple(run.fact(name) for name in facts), []).append(run)
@@ -102,7 +101,6 @@ def _pairs(runs: Sequence[RunData], *facts: str) -> list[tuple[RunData, RunData]
 
 
 def _all_agreements(runs: Sequence[RunData], names: Mapping[str, str]) -> list[tuple[str, str, Agreement]]:
-    """Compare the scores of each run with those of the first run of its model."""
     return [
         (names[a.run_id], names[b.run_id], one) for a, b in _pairs(runs, "model") for one in quality_agreements(a, b)
     ]
