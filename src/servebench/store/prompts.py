@@ -1,7 +1,5 @@
 """The prompts of a study with several runs: sized once, and sent by all of its runs."""
 
-import ctypes
-import errno
 import gzip
 import hashlib
 import os
@@ -22,8 +20,6 @@ from servebench.util.errors import StoreError, reason_of
 PROMPTS_BYTES_MAX = 1 << 30
 KIND = "prompts"
 SEAL_BEGINS = b',"seal":'
-AT_CURRENT_FOLDER, NO_REPLACE = -100, 1
-"""The words of renameat2(2)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,6 @@ def read_prompts(path: Path) -> SizedPrompts | None:
 
 
 def _stored(path: Path) -> bytes:
-    """Return the JSON of stored prompts. Raises FileNotFoundError, and StoreError for a file that cannot be read."""
     try:
         return gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX)
     except FileNotFoundError:
@@ -93,7 +88,6 @@ def _signed(body: bytes, path: Path) -> bytes:
 
 
 def _parted(stored: bytes) -> tuple[bytes, object]:
-    """Return stored prompts without their signature, and the signature; null if there is none."""
     body, found, seal = stored.rpartition(SEAL_BEGINS)
     try:
         return (body + b"}", orjson.loads(seal[:-1])) if found else (stored, None)
@@ -125,21 +119,12 @@ def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
             folder.mkdir(exist_ok=True)
         try:
             beside.write_bytes(gzip.compress(_signed(data, path), 1))
-            _publish(beside, path)
+            # whichever run is first: the others send what it has stored
+            if not path.exists():
+                beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
     return read_prompts(path) or prompts
-
-
-def _publish(beside: Path, path: Path) -> None:
-    """Give a whole file its name, unless that exists. A file with two names, even for a moment, is not read."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    words = (AT_CURRENT_FOLDER, os.fsencode(beside), AT_CURRENT_FOLDER, os.fsencode(path), NO_REPLACE)
-    if rename is not None and (rename(*words) == 0 or ctypes.get_errno() == errno.EEXIST):
-        return
-    # a file system that cannot tell
-    if not path.exists():
-        beside.replace(path)
 
 
 def _decoded(data: bytes) -> SizedPrompts:

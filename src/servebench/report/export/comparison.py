@@ -58,6 +58,7 @@ def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
         "level": None if row.overall else row.level,
         "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
         "method": row.method.kind if row.method is not None else None,
+        "paired": known is not None and known.paired,
         "earlier_starts": row.method.earlier if row.method is not None else 0,
         "why": text_of(row.reasons),
     }

@@ -8,6 +8,7 @@ from servebench.analysis.answer.model import (
     Answer,
     AnswerCell,
     AnswerColumn,
+    CaveatKind,
     Inequality,
     NextStep,
     Remark,
@@ -63,6 +64,11 @@ def answer_blocks(
     yield from map(step_block, answer.next_steps)
 
 
+def slow_starts_blocks(answer: Answer) -> list[Block]:
+    """Return a line for each run whose engine has slow starts."""
+    return [Line.of(caveat_text(one), tone="warn") for one in answer.caveats if one.kind is CaveatKind.SLOW_STARTS]
+
+
 def footnotes(answer: Answer) -> dict[str, str]:
     """Return the footnote mark of each warning: letters, because numbers would look like counts."""
     codes = [remark.code for remark in answer.remarks if not remark.mark]
@@ -92,7 +98,6 @@ def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Itera
 
 
 def _hidden(answer: Answer, *, complete: bool, verbose: bool) -> list[str]:
-    """What there is more that changes no verdict."""
     marks = (
         [] if complete else [remark for remark in answer.remarks if not remark.first and not type_of(remark.code).wide]
     )
@@ -124,7 +129,6 @@ def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
 
 
 def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
-    """A column for each run, a row for each level."""
     columns = [TableColumn(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
     rows = [row(level.words, *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels]
     rows.append(row("trust", *(_trust(column, marks) for column in one.columns)))
@@ -132,7 +136,6 @@ def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
 
 
 def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
-    """A column for each level, a row for each run, whose label has so much room."""
     columns = [TableColumn("tok/s", left=True, wrap=True, width_max=room)]
     columns += [TableColumn(level.words) for level in one.levels]
     rows = [
@@ -143,7 +146,6 @@ def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
 
 
 def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
-    """A row for each level of each run."""
     columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
     columns += [
         TableColumn("load", left=True),
