@@ -175,7 +175,9 @@ def looks_beyond(most: int) -> tuple[int, ...]:
 
 def _pair_of(a: Side, b: Side, margin: float) -> OpenPair:
     a, b, voids = _before_void(*_with_common_starts(a, b))
-    rows = [row for row in questions(a, b, False) if row.metric is not FAILED]
+    asked = [row for row in questions(a, b, False) if row.metric is not FAILED]
+    # what cannot be compared at a level, such as a p99 of few requests, is said by `compare`
+    rows = [row for row in asked if row.starts is not None or row.metric is THROUGHPUT]
     return open_pair(rows, (a, b), margin, voids)
 
 
