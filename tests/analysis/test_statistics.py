@@ -152,12 +152,12 @@ def test_a_percentile_takes_so_many_values(percent: float, needed: int) -> None:
 
 
 def test_too_short_a_window_has_no_interval_and_says_why() -> None:
-    """A point of three rounds of answers, one with 200 requests for its p99, and one whose tokens are unknown."""
-    assert mean_interval(np.arange(100.0), SeriesSpan(seconds=10.0, rounds=3.0)) is None
+    """A point of less than three rounds of answers, one with 200 requests for its p99, and one whose tokens are unknown."""
+    assert mean_interval(np.arange(100.0), SeriesSpan(seconds=10.0, rounds=2.9)) is None
     row = PointRow.from_dict(
-        {"ttft_ms_mean": 10.0, "ttft_ms_p99": 20.0, "ttft_ms_n": 200, "e2e_ms_mean": 3000.0, "window_s": 9.0}
+        {"ttft_ms_mean": 10.0, "ttft_ms_p99": 20.0, "ttft_ms_n": 200, "e2e_ms_mean": 3000.0, "window_s": 6.0}
     )
-    assert "3 times as long as an answer" in str(stats.missing_interval(row, "ttft_ms_mean"))
+    assert "2 times as long as an answer" in str(stats.missing_interval(row, "ttft_ms_mean"))
     assert "takes 736 values, and the window has 200" in str(stats.missing_interval(row, "ttft_ms_p99"))
     assert stats.missing_interval(row, "itl_ms_mean") is None
 
