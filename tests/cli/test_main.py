@@ -50,7 +50,7 @@ def test_examples_of_help_parse(path):
         with command.make_context(" ".join(path), words) as context:
             assert context.params is not None
         if path == ("run",) and "--lock" not in words:
-            assert not parse_arguments(words).problems
+            assert not parse_arguments(context.params["words"]).problems
 
 
 def test_examples_of_the_main_help_parse():
@@ -58,12 +58,22 @@ def test_examples_of_the_main_help_parse():
         assert not parse_arguments(shlex.split(line.replace("\\\n", ""))[1:]).problems
 
 
-def test_declared_options_of_a_run_are_those_that_hydra_words_take():
-    """`--lock`, `--trust`, `--preview`, `--verbose`, `--json` and `--cfg command` are the command's own."""
+def test_hydras_options_stay_among_the_words_of_a_run():
     options = [param for param in find_command(("run",)).params if isinstance(param, click.Option)]
-    for name in (name for option in options for name in option.opts):
-        if name not in ("--lock", "--trust", "--preview", "-v", "--verbose", "--json"):
-            assert not parse_arguments([name, "x"]).problems
+    for name in (name for option in options if not option.expose_value for name in option.opts):
+        assert name == "--lock" or not parse_arguments([name, "x"]).problems
+
+
+def test_options_of_a_run_are_taken_out_of_its_words():
+    words = ["a=1", "-v", "-cd", "my", "--cfg", "job", "--package=load", "-m", "--verbose=1"]
+    with find_command(("run",)).make_context("run", words) as context:
+        assert context.params["words"] == ("a=1", "-cd", "my", "-m", "--verbose=1")
+        assert (context.params["verbose"], context.params["cfg"], context.params["package"]) == (True, "job", "load")
+        assert not context.params["as_json"]
+    with find_command(("tune",)).make_context("tune", ["--continue", "tune.budget=30m"]) as context:
+        assert (context.params["study"], context.params["words"]) == ("last", ("tune.budget=30m",))
+    with pytest.raises(click.BadOptionUsage):
+        find_command(("run",)).make_context("run", ["--cfg"])
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["engine=openai", "--help"], ["--bogus", "-h"]])

@@ -1,28 +1,6 @@
 import pytest
 
-from servebench.config.arguments import asks_hydra, parse_arguments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--cfg", "job"], True),
-        (["--cfg=job"], True),
-        (["engine=vllm", "-c", "job"], True),
-        (["--info"], True),
-        (["-i", "searchpath"], True),
-        (["--hydra-help"], True),
-        (["--resolve"], True),
-        (["--package", "load"], True),
-        (["-sc", "install=bash"], True),
-        ([], False),
-        (["-m", "engine=a,b"], False),
-        (["--config-dir", "conf"], False),
-        (["study.name=cfg"], False),
-    ],
-)
-def test_which_words_ask_for_information(arguments, expected):
-    assert asks_hydra(arguments) is expected
+from servebench.config.arguments import parse_arguments
 
 
 def test_words_are_sorted():
@@ -32,11 +10,6 @@ def test_words_are_sorted():
     assert words.config_dirs == ["x", "y"]
     assert words.config_name == "mine"
     assert words.problems == []
-
-
-def test_info_takes_only_its_own_choices():
-    words = parse_arguments(["--info", "engine=vllm"])
-    assert (words.information, words.overrides) == (["--info"], ["engine=vllm"])
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_an_old_study_is_shown_and_resumed(study, servebench, endpoint, tmp_path
         assert shown.returncode == 0, shown.stderr
         assert runs[0] in shown.stdout
     refused = servebench("resume", study.name)
-    assert refused.returncode == 2, "an older version signed nothing"
+    assert refused.returncode == 2, "another user's signature"
     assert "--trust" in refused.stderr
     resumed = servebench("resume", study.name, "--trust")
     assert resumed.returncode == 0, resumed.stderr

@@ -147,7 +147,7 @@ def test_an_engine_of_its_own_is_kept_until_another_start_is_due(tmp_path):
     pool = Pool()
     for name in ("r0", "r1"):
         (tmp_path / name).mkdir()
-        write_manifest(tmp_path / name / "manifest.json", {"schema_version": 1, "config": {}})
+        write_manifest(tmp_path / name / "manifest.json", {"schema_version": 2, "config": {}})
     context = replace(no_context(), folder=StudyFolder(tmp_path), pool=pool)
     runs, tasks = Runs(), tasks_of(load(repeats=9), load(repeats=9))
     stops = []

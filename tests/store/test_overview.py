@@ -45,20 +45,16 @@ def test_a_list_of_runs_opens_no_parquet(study, monkeypatch):
     assert (len(points), len(runs)) == (2, 1)
 
 
-def test_points_of_files_with_different_columns_stand_in_one_frame(study):
-    path = RunFolder(read.load_study(study).runs[0].path).points_csv
-    other = study.parent / "old" / "00_run"
-    other.mkdir(parents=True)
-    (other / "run.json").write_text("{}")
-    (other / "points.csv").write_text("engine,concurrency,novel,study\n'=x,1,2.5,forged\nvllm,2\n")
-    points, _ = all_points(study.parent)
-    assert len(points) == 4
-    old = points[points["run"] == "00_run"]
-    assert old["engine"].tolist() == ["=x", "vllm"]
-    assert old["study"].tolist() == ["old", "old"]
-    assert old["novel"].tolist()[0] == 2.5
-    assert not old["emulated"].any()
-    assert path.is_file()
+def test_texts_of_files_are_clean_and_lists_are_texts(tmp_path):
+    doubts = [Doubt(code=code, message="m", remedy="r") for code in ("too_short", "emulated")]
+    folder = RunFolder(tmp_path / "study" / "00_x")
+    write_simulated_run(
+        folder, SimulatedEngine(name="x\x1b[31m"), SimulatedLoad(levels=(1,), requests=20), doubts=doubts
+    )
+    points, _ = all_points(tmp_path)
+    assert points["doubts"].tolist() == ["too_short;emulated"]
+    assert "\x1b" not in points["engine"].iloc[0]
+    assert points["emulated"].dtype == bool
 
 
 def test_a_run_whose_points_are_damaged_has_the_fault_and_no_points(study):

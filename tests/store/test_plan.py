@@ -37,11 +37,11 @@ def test_a_secret_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "is no study: it has no study.json"),
+        (None, "has no plan.json: run the study's command again"),
         ("{", "is no JSON"),
         ("[]", "it is not a JSON object"),
         ('{"schema_version": 99}', "schema version 99"),
-        ('{"schema_version": 1, "runs": [{}]}', "plan.json cannot be read: runs.0.name: field required"),
+        ('{"schema_version": 2, "runs": [{}]}', "plan.json cannot be read: runs.0.name: field required"),
     ],
 )
 def test_a_plan_that_is_none(tmp_path, text, words):

@@ -140,7 +140,7 @@ def test_a_study_is_a_parent_and_its_runs_are_children(outputs):
         1_700_000_200_000,
     )
     assert first.data.tags["mlflow.parentRunId"] == second.data.tags["mlflow.parentRunId"] == parent.info.run_id
-    assert (first.info.run_name, first.info.status) == ("vllm (1)", "FINISHED")
+    assert (first.info.run_name, first.info.status) == ("title of 00_a", "FINISHED")
     assert (first.info.start_time, first.info.end_time) == (1_700_000_000_000, 1_700_000_100_000)
     assert first.data.params["workload.input_tokens"] == "512"
     assert first.data.params["launch.api_key_env"] == "MY_KEY"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store import studies as read
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
@@ -16,7 +15,7 @@ from servebench.store.overview import all_points
 from servebench.store.plan import read_plan
 from servebench.store.state import read_run, read_study
 from servebench.store.tables import read_frame, read_points, read_readings, read_records
-from servebench.store.versions import MIGRATIONS, check_table, upgraded
+from servebench.store.versions import check_table, of_this_version
 from servebench.util.errors import StoreError
 
 OLD = Path(__file__).parent / "old"
@@ -24,47 +23,24 @@ STUDIES = sorted(path.parent for path in OLD.glob("*/*/study.json"))
 NEWER = "was written by a newer servebench (schema version 99, this one reads up to"
 
 
-def test_every_version_has_a_study_and_every_step_a_function():
-    kept = {int(study.parent.name.partition("-")[0]) for study in STUDIES}
-    assert kept == set(range(1, SCHEMA_VERSION + 1))
-    for kind, steps in MIGRATIONS.items():
-        assert set(steps) == set(range(1, SCHEMA_VERSION)), kind
-
-
-@pytest.mark.parametrize("kind", sorted(MIGRATIONS))
-def test_a_document_is_brought_up_to_date_and_left_as_it_was(kind):
-    first = {"kept": 1, "schema_version": 1}
-    now = upgraded(kind, first, Path("x.json"))
-    assert first == {"kept": 1, "schema_version": 1}
-    assert (now["kept"], now["schema_version"]) == (1, SCHEMA_VERSION)
-    assert upgraded(kind, now, Path("x.json")) == now
-
-
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "says"),
     [
         (99, "x.json was written by a newer servebench (schema version 99"),
-        (0, "x.json has schema version 0, and there never was such a one"),
-        ("1", "x.json has schema version 1, and there"),
+        (1, "x.json has schema version 1, which this servebench does not read"),
+        ("2", "x.json has schema version 2, which"),
         (None, "x.json has schema version None"),
         (True, "x.json has schema version True"),
     ],
 )
-def test_what_this_version_cannot_know_is_refused(version, told):
-    with pytest.raises(StoreError, match=re.escape(told)) as caught:
-        upgraded("run", {"schema_version": version}, Path("x.json"))
+def test_what_this_version_does_not_know_is_refused(version, says):
+    with pytest.raises(StoreError, match=re.escape(says)) as caught:
+        of_this_version({"schema_version": version}, Path("x.json"))
     assert "\n" not in str(caught.value)
 
 
-def test_only_what_never_carried_a_version_may_lack_one():
-    assert upgraded("study", {}, Path("s.json"))["launcher"] == {}
-    with pytest.raises(StoreError, match=r"p\.json has schema version None"):
-        upgraded("plan", {}, Path("p.json"))
-
-
 def test_a_table_says_its_version_too():
-    check_table({b"schema_version": b"1"}, Path("t"))
-    check_table(None, Path("t"))
+    check_table({b"schema_version": b"2"}, Path("t"))
     with pytest.raises(StoreError, match=re.escape(NEWER)):
         check_table({b"schema_version": b"99"}, Path("t"))
 
@@ -82,7 +58,7 @@ def test_every_kept_file_is_read(study):
     # a warm-up request and six of each level
     assert len(read_records(whole)) == 14
     assert len(read_records(cut)) == 8
-    assert (not read_readings(whole)) == (study.parent.name == "1-first")
+    assert read_readings(whole)
     loaded = read.load_study(study)
     assert (loaded.faults, [run.faults for run in loaded.runs]) == ((), [(), ()])
     points, runs = all_points(study.parent)
@@ -124,7 +100,7 @@ def test_a_newer_file_is_refused_in_one_line_and_hides_no_other(tmp_path, file, 
 
 
 @pytest.mark.parametrize("version", ["99", "two", "-1", "0", "2.0", "9" * 5000], ids=lambda word: word[:4])
-def test_points_csv_of_a_version_that_is_not_known_is_left_out(tmp_path, version):
+def test_points_csv_of_another_version_is_not_relied_on(tmp_path, version):
     study = tmp_path / "now"
     shutil.copytree(OLD / "2" / "now", study)
     path = study / "00_vllm_unique" / "points.csv"
@@ -132,10 +108,10 @@ def test_points_csv_of_a_version_that_is_not_known_is_left_out(tmp_path, version
     assert head.endswith(",schema_version")
     path.write_text("\n".join([head, *(f"{row.rpartition(',')[0]},{version}" for row in rows)]) + "\n")
     points, _ = all_points(tmp_path)
-    assert set(points["run"]) == {"01_sglang_unique"}
+    assert set(points["run"]) == {"00_vllm_unique", "01_sglang_unique"}
 
 
 @pytest.mark.parametrize("version", ["two", "²", "-1", "0", "", "9" * 5000], ids=lambda word: word[:4])
 def test_a_table_of_a_version_that_is_no_number_is_told(version):
-    with pytest.raises(StoreError, match="there never was such a one"):
+    with pytest.raises(StoreError, match="which this servebench does not read"):
         check_table({b"schema_version": version.encode()}, Path("points.parquet"))

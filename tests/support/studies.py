@@ -149,7 +149,7 @@ def manifest_of(engine: SimulatedEngine, load: SimulatedLoad, run_id: str) -> di
         group, _, name = key.partition(".")
         config.setdefault(group, {})[name] = value
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "run_id": run_id,
         "title": f"{engine.name} · {load.model} · {load.workload}",
         "status": "finished",

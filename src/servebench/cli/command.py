@@ -50,14 +50,35 @@ class CommandGroup(CliCommand, click.Group):
 
 
 class WordsCommand(CliCommand):
-    """A command whose words Hydra parses: all of them are passed on unchanged; its options are declared for help only."""
+    """A command whose words Hydra parses. Its options are taken out of the words, but those with `expose_value=False`, which are
+    Hydra's: declared for help only."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as they are, unless help is requested."""
+        """Sort options and words, unless help is requested. Raises click.BadOptionUsage."""
         if any(word in HELP_WORDS for word in args) and not ctx.resilient_parsing:
             click.echo(ctx.get_help())
             ctx.exit()
-        ctx.params = {"words": tuple(args)}
+        options = [one for one in self.params if isinstance(one, click.Option) and one.expose_value]
+        ctx.params = {str(one.name): False if one.is_flag else None for one in options}
+        known = {word: one for one in options for word in one.opts}
+        words, left = [], list(args)
+        while left:
+            word = left.pop(0)
+            name, given, value = word.partition("=")
+            option = known.get(name)
+            if option is None or (given and option.is_flag):
+                words.append(word)
+            elif option.is_flag:
+                ctx.params[str(option.name)] = True
+            else:
+                if not given:
+                    follows = bool(left) and "=" not in left[0] and not left[0].startswith("-")
+                    default = option.flag_value if isinstance(option.flag_value, str) else ""
+                    value = left.pop(0) if follows else default
+                if not value and not ctx.resilient_parsing:
+                    raise click.BadOptionUsage(name, f"{name} needs a value", ctx)
+                ctx.params[str(option.name)] = value
+        ctx.params["words"] = tuple(words)
         ctx._opt_prefixes.update(("-", "--"))
         return []
 
@@ -158,6 +179,9 @@ rules_option = click.option(
 )
 trust_option = click.option(
     "--trust", "trusted", is_flag=True, help="Do not ask about what was not made by you on this machine."
+)
+config_dir_option = click.option(
+    "-cd", "--config-dir", metavar="DIR", type=FILE, expose_value=False, help="Add a folder of your own config files."
 )
 studies_argument = click.argument("names", metavar="[STUDY]...", nargs=-1, shell_complete=complete_studies)
 conditions_argument = click.argument(

@@ -1,4 +1,4 @@
-"""Sort command-line arguments into overrides, options, and options that make Hydra print information."""
+"""Sort the words of a command into overrides and options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,32 +11,17 @@ LOCK_WORD = "--lock"
 _SWITCHES = ("-m", "--multirun")
 _FOLDER = ("-cd", "--config-dir")
 _WITH_VALUE = (*_FOLDER, "-cn", "--config-name")
-_INFO_SWITCHES = ("--hydra-help", "--resolve", "--shell-completion", "-sc")
-_INFO_WITH_VALUE = ("--cfg", "-c", "--package", "-p")
-_INFO_WITH_CHOICE = ("--info", "-i")
-_INFO_CHOICES = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-_INFORMATION = (*_INFO_SWITCHES, *_INFO_WITH_VALUE, *_INFO_WITH_CHOICE)
 
 
 @dataclass
 class Arguments:
-    """Sorted arguments. `information` are the options that Hydra itself answers, as they were given."""
+    """Sorted arguments."""
 
     overrides: list[str] = field(default_factory=list)
     multirun: bool = False
     config_dirs: list[str] = field(default_factory=list)
     config_name: str = "config"
-    information: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-
-    def wants(self, *options: str) -> bool:
-        """Return whether one of these options for Hydra is given."""
-        return any(word.split("=", 1)[0] in options for word in self.information)
-
-
-def asks_hydra(arguments: Sequence[str]) -> bool:
-    """Return whether the arguments only make Hydra print information (`--cfg job`, `--info`, ...)."""
-    return any(word.split("=", 1)[0] in _INFORMATION for word in arguments if word.startswith("-"))
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
@@ -50,11 +35,6 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
             words.overrides.append(word)
         elif word in _SWITCHES:
             words.multirun = True
-        elif name in _INFORMATION:
-            words.information.append(word)
-            takes_next = name in _INFO_WITH_VALUE or (name in _INFO_WITH_CHOICE and set(rest[:1]) & set(_INFO_CHOICES))
-            if takes_next and rest and not has_value:
-                words.information.append(rest.pop(0))
         elif name in _WITH_VALUE:
             if not has_value and not rest:
                 words.problems.append(Problem(f"{name} needs a value", "words"))
@@ -75,6 +55,6 @@ def _unknown(word: str) -> Problem:
         return Problem(
             f"{name}: the built-in config folder cannot be replaced; add a folder with --config-dir DIR", "words"
         )
-    near = nearest_name(name, [*_SWITCHES, *_WITH_VALUE, *_INFORMATION])
+    near = nearest_name(name, [*_SWITCHES, *_WITH_VALUE])
     hint = f"did you mean '{near}'?" if near else "run 'servebench help' to list options"
     return Problem(f"{name}: unknown option; {hint}", "words")

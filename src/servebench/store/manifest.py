@@ -21,7 +21,7 @@ import psutil
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import object_in, read_stored, write_text
 from servebench.store.seal import FIELD, Origin, origin_of, signed
-from servebench.store.versions import upgraded
+from servebench.store.versions import of_this_version
 from servebench.util.bounded_file import STATE_BYTES_MAX
 from servebench.util.children import child_environment
 from servebench.util.errors import StoreError, reason_of
@@ -222,4 +222,4 @@ def read_signed_manifest(path: Path) -> tuple[dict[str, Any], Origin]:
         )
     origin = origin_of(KIND, manifest)
     manifest.pop(FIELD, None)
-    return upgraded(KIND, manifest, path), origin
+    return of_this_version(manifest, path), origin

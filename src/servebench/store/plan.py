@@ -12,8 +12,7 @@ from servebench.store.files import object_in, read_stored, validated, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.seal import sha256
-from servebench.store.state import read_study
-from servebench.store.versions import upgraded
+from servebench.store.versions import of_this_version
 from servebench.util.errors import ConfigError, StoreError
 from servebench.util.redaction import redact
 from servebench.util.secret_patterns import MARK
@@ -50,12 +49,12 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
 
 
 def read_plan_digest(folder: StudyFolder) -> tuple[tuple[PlannedRun, ...], str]:
-    """Return the plan and the SHA-256 of the bytes that it was read from; of no file, an empty text. Raises StoreError."""
+    """Return the plan and the SHA-256 of the bytes that it was read from. Raises StoreError."""
     try:
         data = read_stored(folder.plan)
-    except FileNotFoundError:
-        return _without_plan(folder), ""
-    plan = upgraded("plan", object_in(data, folder.plan), folder.plan)
+    except FileNotFoundError as error:
+        raise StoreError(f"{folder.path} has no {folder.plan.name}: run the study's command again") from error
+    plan = of_this_version(object_in(data, folder.plan), folder.plan)
     runs = validated(_Plan, plan, folder.plan).runs
     for run in runs:
         folder.run(run.name)
@@ -70,20 +69,6 @@ def planned_labels(folder: StudyFolder) -> dict[str, str]:
         return {}
     labels = labels_of([source_of_job(run.name, folder.name, run.overrides, run.config) for run in plan])
     return {name: label.text for name, label in labels.items()}
-
-
-def _without_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
-    """Return the plan of a study of the first servebench, which kept none: by the manifests of its runs. Raises StoreError."""
-    runs = []
-    for name in read_study(folder).runs:
-        run = folder.run(name)
-        if not run.manifest.exists():
-            raise StoreError(
-                f"{folder.path} has no {folder.plan.name}, for an older servebench made it, and {name} left no "
-                f"{run.manifest.name} either: run the study's command again"
-            )
-        runs.append(manifest_plan(run))
-    return tuple(runs)
 
 
 def manifest_plan(run: RunFolder) -> PlannedRun:

@@ -1,7 +1,5 @@
 """The prompts of a study with several runs: sized once, and sent by all of its runs."""
 
-import ctypes
-import errno
 import gzip
 import hashlib
 import os
@@ -22,8 +20,6 @@ from servebench.util.errors import StoreError, reason_of
 PROMPTS_BYTES_MAX = 1 << 30
 KIND = "prompts"
 SEAL_BEGINS = b',"seal":'
-AT_CURRENT_FOLDER, NO_REPLACE = -100, 1
-"""The words of renameat2(2)."""
 
 
 @dataclass(frozen=True)
@@ -125,21 +121,12 @@ def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
             folder.mkdir(exist_ok=True)
         try:
             beside.write_bytes(gzip.compress(_signed(data, path), 1))
-            _publish(beside, path)
+            # whichever run is first: the others send what it has stored
+            if not path.exists():
+                beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
     return read_prompts(path) or prompts
-
-
-def _publish(beside: Path, path: Path) -> None:
-    """Give a whole file its name, unless that exists. A file with two names, even for a moment, is not read."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    words = (AT_CURRENT_FOLDER, os.fsencode(beside), AT_CURRENT_FOLDER, os.fsencode(path), NO_REPLACE)
-    if rename is not None and (rename(*words) == 0 or ctypes.get_errno() == errno.EEXIST):
-        return
-    # a file system that cannot tell
-    if not path.exists():
-        beside.replace(path)
 
 
 def _decoded(data: bytes) -> SizedPrompts:

@@ -1,10 +1,6 @@
-"""Whether a tracking server can be used, found out in bounded time and before MLflow is imported."""
+"""Whether a tracking URI can be meant, found out before MLflow is imported, which retries a wrong one for a minute."""
 
 import os
-import socket
-import ssl
-import threading
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,12 +8,11 @@ from urllib.parse import urlsplit
 from servebench.util.errors import reason_of
 from servebench.util.redaction import redact_text
 
-DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
+DATABASES = ("postgresql", "postgres", "mysql", "mssql")
 CLOUD_SCHEMES = ("databricks", "databricks-uc", "uc")
 FILE_STORE_VARIABLE = "MLFLOW_ALLOW_FILE_STORE"
 PLUGIN_GROUP = "mlflow.tracking_store"
 SQLITE_MAGIC = b"SQLite format 3\0"
-GRACE_S = 1.0
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -28,23 +23,22 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(rest.partition("?")[0]).absolute()
 
 
-def unreachable(uri: str, timeout_s: float) -> str | None:
-    """Return why a tracking server cannot be used, in one line and within about `timeout_s`; None when it seems it can."""
+def unusable(uri: str) -> str | None:
+    """Return why a tracking URI cannot be used, in one line; None when it seems it can. No server is asked: the first call to it
+    is bounded."""
     shown = redact_text(uri)
     try:
         parts = urlsplit(uri)
-        host, port = parts.hostname or "", parts.port
+        host = bool(parts.hostname) and parts.port != 0
     except ValueError as error:
-        return f"the tracking uri {shown} is none: {str(error).lower()}"
+        return f"the tracking uri {shown} is not valid: {str(error).lower()}"
     scheme = parts.scheme.partition("+")[0].lower()
     why = None
     if scheme == "sqlite":
         why = _unusable_file(uri)
     elif scheme in ("http", "https"):
-        why = _within(timeout_s, lambda: _http_fault(uri, timeout_s)) if host else "names no host"
-    elif scheme in DATABASE_PORTS:
-        why = _within(timeout_s, lambda: _tcp_fault(host or "localhost", port or DATABASE_PORTS[scheme], timeout_s))
-    elif scheme not in CLOUD_SCHEMES and uri not in CLOUD_SCHEMES:
+        why = None if host else "names no host"
+    elif scheme not in (*DATABASES, *CLOUD_SCHEMES) and uri not in CLOUD_SCHEMES:
         why = _unknown(parts.scheme)
     return None if why is None else f"the tracking server {shown} {why}"
 
@@ -76,45 +70,3 @@ def _unusable_file(uri: str) -> str | None:
     if start and start != SQLITE_MAGIC:
         return "is a file of another kind; name another one"
     return None if os.access(path, os.W_OK) else "cannot be written"
-
-
-def _within(timeout_s: float, probe: Callable[[], str | None]) -> str | None:
-    """Return what the probe says. A name server that hangs, or a server that sends a byte now and then, defeats every timeout
-    of a library: a thread is given up for it."""
-    found: list[str | None] = []
-    thread = threading.Thread(target=lambda: found.append(probe()), daemon=True)
-    thread.start()
-    thread.join(timeout_s + GRACE_S)
-    return found[0] if found else f"does not answer within {timeout_s:g} s"
-
-
-def _tcp_fault(host: str, port: int, timeout_s: float) -> str | None:
-    try:
-        socket.create_connection((host, port), timeout=timeout_s).close()
-    except OSError as error:
-        return f"does not answer: {str(error).lower()}"
-    return None
-
-
-def _verify() -> ssl.SSLContext | bool:
-    """Return how MLflow's own client treats certificates."""
-    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("1", "true"):
-        return False
-    bundle = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or os.environ.get("REQUESTS_CA_BUNDLE")
-    return ssl.create_default_context(cafile=bundle) if bundle else True
-
-
-def _http_fault(uri: str, timeout_s: float) -> str | None:
-    import httpx
-
-    try:
-        # the status is enough: the body may never end
-        with httpx.stream(
-            "GET", f"{uri.rstrip('/')}/health", timeout=timeout_s, follow_redirects=True, verify=_verify()
-        ) as response:
-            status = response.status_code
-    except httpx.TimeoutException:
-        return f"does not answer within {timeout_s:g} s"
-    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        return f"does not answer: {redact_text(' '.join(str(error).split())).lower() or type(error).__name__}"
-    return f"answers {status}" if status >= httpx.codes.INTERNAL_SERVER_ERROR else None

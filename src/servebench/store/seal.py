@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def signed(kind: str, document: Mapping[str, Any], *scope: str, folder: str | No
     """Return the document with this user's signature; without one if there is no place for a key. `folder` is that of an earlier
     signature: what is only written again still has the relative paths of the command that made it."""
     bare = _without(document)
-    key = _signing_key()
+    key = _user_key(make=True)
     if key is None:
         return bare
     here = folder or _tag(key, "folder", _current_folder())
@@ -57,16 +57,15 @@ def origin_of(kind: str, document: Mapping[str, Any], *scope: str) -> Origin:
     """Return whether this user signed the document on this machine for this scope, and if not, why that is not known."""
     seal = document.get(FIELD)
     if not isinstance(seal, Mapping):
-        return Origin("it is not signed, so an older servebench wrote it or it was made elsewhere")
-    keys = _keys()
-    if not keys:
+        return Origin("it is not signed, so it was made elsewhere")
+    key = _user_key()
+    if key is None:
         place = f"your key ({KEY_FILE} in the cache folder)"
         return Origin(f"its signature cannot be checked, because {place} does not exist or is not yours alone")
     folder, mac = str(seal.get("folder")), str(seal.get("mac")).encode(errors="replace")
     content = _canonical(_without(document))
-    for key in keys:
-        if hmac.compare_digest(mac, _tag(key, kind, folder, *scope, content).encode()):
-            return Origin(None, here=folder == _tag(key, "folder", _current_folder()), folder=folder)
+    if hmac.compare_digest(mac, _tag(key, kind, folder, *scope, content).encode()):
+        return Origin(None, here=folder == _tag(key, "folder", _current_folder()), folder=folder)
     return Origin("its signature is not yours, so it was made elsewhere or changed afterwards")
 
 
@@ -104,68 +103,15 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _signing_key() -> bytes | None:
-    """Return this user's key, made at its first use; null if it cannot be used or made."""
-    if _is_spoiled():
-        return None
-    return _key_in(_cache_place) or next(iter(_temporary_keys()), None) or _key_in(_new_temporary_place)
-
-
-def _keys() -> list[bytes]:
-    """Return the keys by which this user may have signed; none if the one in the cache folder may be known to others."""
-    if _is_spoiled():
-        return []
-    cached = None
-    with contextlib.suppress(RuntimeError):
-        cached = _read_key(_cache_place())
-    return [*([] if cached is None else [cached]), *_temporary_keys()]
-
-
-def _is_spoiled() -> bool:
-    """Return whether this user's own key in the cache folder may be known to others. What another user puts in its place is no
-    key, and only makes the place unusable."""
+def _user_key(*, make: bool = False) -> bytes | None:
+    """Return this user's key, made at its first use if asked; null if there is none, or it may be known to others."""
+    # there is no cache folder without a home, or none that can be written
     with contextlib.suppress(RuntimeError, OSError):
-        place = _cache_place()
-        return place.lstat().st_uid == os.geteuid() and _read_key(place) is None
-    return False
-
-
-def _key_in(place: Callable[[], Path]) -> bytes | None:
-    """Return the key in a place, made if it has none; null if the place cannot be used."""
-    with contextlib.suppress(RuntimeError, OSError):
-        path = place()
-        if not os.path.lexists(path):
+        path = cache_folder() / KEY_FILE
+        if make and not os.path.lexists(path):
             _create(path)
         return _read_key(path)
     return None
-
-
-def _cache_place() -> Path:
-    """Return where the key belongs. Raises RuntimeError if there is no home to have a cache folder in."""
-    return cache_folder() / KEY_FILE
-
-
-def _temporary_keys() -> list[bytes]:
-    """Return the keys that were made while the cache folder could not be used: in folders into which only this user writes."""
-    found, folders = [], []
-    with contextlib.suppress(OSError):
-        folders = sorted(Path(tempfile.gettempdir()).glob(f"{_temporary_name()}*"))
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            facts = folder.lstat()
-            private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
-            if private and (key := _read_key(folder / KEY_FILE)) is not None:
-                found.append(key)
-    return found
-
-
-def _new_temporary_place() -> Path:
-    """Return a place in a folder for this user alone, whose name nobody could take before. Raises OSError."""
-    return Path(tempfile.mkdtemp(prefix=f"{_temporary_name()}-")) / KEY_FILE
-
-
-def _temporary_name() -> str:
-    return f"servebench-{os.geteuid()}"
 
 
 def _read_key(path: Path) -> bytes | None:

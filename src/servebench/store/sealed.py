@@ -12,7 +12,7 @@ from typing import Any
 
 from servebench.store.layout import StudyFolder, check_plain
 from servebench.store.manifest import read_signed_manifest, write_manifest
-from servebench.store.plan import PlannedRun, read_plan_digest, write_plan
+from servebench.store.plan import PlannedRun, read_plan_digest
 from servebench.store.prompts import adopt_prompts, strange_prompts
 from servebench.store.state import StudyState, read_signed_study, write_study
 from servebench.store.tune import TuneState, is_tune, read_signed_tune, write_tune
@@ -41,8 +41,7 @@ class SealedStudy:
 
     def adopt(self) -> None:
         """Sign all of it. Raises StoreError."""
-        digest = self.plan_digest or write_plan(self.folder, self.plan)
-        write_study(self.folder, self.state, adopted_plan=digest)
+        write_study(self.folder, self.state, adopted_plan=self.plan_digest)
         if self.tune is not None:
             write_tune(self.folder, self.tune, self.state)
         for path, manifest in self.manifests.items():
@@ -61,9 +60,7 @@ def read_sealed(folder: StudyFolder) -> SealedStudy:
     manifests = dict(_strange_manifests(folder, state, plan))
     prompts = strange_prompts(folder.prompts)
     doubt = origin.doubt
-    if doubt is None and not digest:
-        doubt = f"it has no {folder.plan.name}, which its signature would cover"
-    elif doubt is None and of_tune.doubt is not None:
+    if doubt is None and of_tune.doubt is not None:
         doubt = f"{folder.tune.name}: {of_tune.doubt}"
     elif doubt is None and (strange := [*manifests, *prompts]):
         doubt = f"{strange[0].relative_to(folder.path)} is not signed by you for this study"

@@ -14,7 +14,7 @@ from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import object_in, read_stored, validated, write_text
 from servebench.store.layout import RunFolder, StudyFolder, check_plain
 from servebench.store.seal import Origin, origin_of, sha256_of, signed
-from servebench.store.versions import KEY, upgraded
+from servebench.store.versions import KEY, of_this_version
 from servebench.util.errors import FailureKind, StoreError
 from servebench.util.redaction import redact
 
@@ -93,7 +93,7 @@ def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> tuple
         stored = object_in(read_stored(path), path)
     except FileNotFoundError as error:
         raise StoreError(f"{path.parent} is no {what}: it has no {path.name}") from error
-    document = upgraded(what, stored, path)
+    document = of_this_version(stored, path)
     del document[KEY]
     return validated(kind, document, path), stored
 

@@ -23,7 +23,7 @@ from servebench.store.hold import is_abandoned
 from servebench.store.layout import RunFolder, StudyFolder, check_plain, find_studies, is_name
 from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame, read_requests, read_rows
-from servebench.store.versions import Kind, upgraded
+from servebench.store.versions import of_this_version
 from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, read_json
 from servebench.util.errors import ConfigError, StoreError, reason_of
 from servebench.util.short_id import short_id
@@ -62,10 +62,10 @@ def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
     return owner / file if (owner / file).is_file() else None
 
 
-def read_document(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
-    """Return the object in a JSON file, brought up to date; empty, with a fault, if there is none or it is newer."""
+def read_document(path: Path, faults: list[str], bytes_max: int = STATE_BYTES_MAX) -> dict[str, Any]:
+    """Return the object in a JSON file, empty, with a fault, if there is none or it is of another."""
     try:
-        value = read_json(path, STUDY_BYTES_MAX if kind == "study" else STATE_BYTES_MAX)
+        value = read_json(path, bytes_max)
     except FileNotFoundError:
         faults.append(f"{path.name} is missing")
         return {}
@@ -77,7 +77,7 @@ def read_document(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
         faults.append(f"{path.name} is not a JSON object")
         return {}
     try:
-        return upgraded(kind, value, path)
+        return of_this_version(value, path)
     except StoreError as error:
         faults.append(str(error))
         return {}
@@ -103,8 +103,8 @@ def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping
     if not path.exists() and (planned := mapping(plan().get(path.name))):
         return replace(run, manifest=planned)
     faults: list[str] = []
-    state = read_document(folder.state, faults, "run")
-    manifest = read_document(folder.manifest, faults, "manifest")
+    state = read_document(folder.state, faults)
+    manifest = read_document(folder.manifest, faults)
     return replace(
         run,
         state=state,
@@ -129,7 +129,7 @@ def load_study(path: Path, read: RowReader = read_rows) -> StudyData:
         check_plain(path, deep=False)
     except StoreError as error:
         return StudyData(study_id=path.name, path=path, faults=(str(error),))
-    state = read_document(path / "study.json", faults, "study")
+    state = read_document(path / "study.json", faults, STUDY_BYTES_MAX)
     names, bad = _run_names(path, state)
     if bad:
         faults.append(f"study.json has a run named {bad[0]!r}, which is not the name of a folder in it")
@@ -147,7 +147,7 @@ def load_study(path: Path, read: RowReader = read_rows) -> StudyData:
 
 def _plan_of(study: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     """What the plan of a study says of its runs, by name, under the keys of a manifest; nothing where it cannot be read."""
-    planned = read_document(study / "plan.json", [], "plan").get("runs")
+    planned = read_document(study / "plan.json", []).get("runs")
     runs = [mapping(run) for run in planned] if isinstance(planned, list) else []
     words = state.get("words")
     return {
@@ -181,7 +181,9 @@ def study_paths(outputs: Path) -> list[Path]:
 
 
 def _started_s(study: Path) -> float:
-    started_s = None if study.is_symlink() else read_document(study / "study.json", [], "study").get("started_s")
+    started_s = (
+        None if study.is_symlink() else read_document(study / "study.json", [], STUDY_BYTES_MAX).get("started_s")
+    )
     return float(started_s) if isinstance(started_s, (int, float)) else study.lstat().st_mtime
 
 
@@ -200,7 +202,7 @@ def _planned_names(study: Path) -> list[str]:
     """Return the names of a study's runs in order, without a word on what is wrong; none where it holds links."""
     with suppress(StoreError):
         check_plain(study, deep=False)
-        return _run_names(study, read_document(study / "study.json", [], "study"))[0]
+        return _run_names(study, read_document(study / "study.json", [], STUDY_BYTES_MAX))[0]
     return []
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
 from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRun, TrackedStudy
 from servebench.store.plan import planned_labels
-from servebench.store.reach import sqlite_path, unreachable
+from servebench.store.reach import sqlite_path, unusable
 from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_rows
@@ -77,6 +78,7 @@ SLOWEST_BYTES_S = 1e6
 """Artifacts that go slower are not worth waiting for."""
 
 
+UNANSWERED = re.compile(r"Max retries exceeded.*(?:\[Errno -?\d+\] |: )([\w ]{4,})")
 DAMAGED = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 """What reading raises for a file of which a part has another type or size than servebench writes."""
 STAMP_MAX = 1e14
@@ -396,7 +398,7 @@ def sync_study(
         pending = _pending(study, place, estimators, empty=empty)
         if pending.nothing:
             return SyncReport(unchanged=pending.unchanged, error=pending.error)
-        fault = unreachable(uri, timeout_s)
+        fault = unusable(uri)
         if fault is not None:
             return SyncReport(error=fault, tracker_down=True)
         # two commands that send one study at once would send it twice
@@ -474,6 +476,9 @@ def _send(
             _keep_receipt(study.tracking, _key(state), {**mark, "digest": pending.parent_digest})
     except tracker_errors() as problem:
         line = next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
-        words = f"the tracking server {shown} failed: {redact_text(line.strip())[:LINE_MAX]}"
+        # of the client's chain of wrapped errors only the cause is of use
+        cause = UNANSWERED.search(line)
+        said = f"does not answer: {cause[1].lower()}" if cause else f"failed: {redact_text(line.strip())[:LINE_MAX]}"
+        words = f"the tracking server {shown} {said}"
         return SyncReport(sent=tuple(sent), unchanged=pending.unchanged, error=words, tracker_down=True)
     return SyncReport(sent=tuple(sent), unchanged=pending.unchanged, error=pending.error)

@@ -163,14 +163,6 @@ def test_one_run_alone_has_a_page_of_its_own(study, tmp_path):
     assert '<section id="comparison">' not in text
 
 
-def test_published_numbers_stand_beside_ones_own(make_study):
-    shape = SimulatedLoad(levels=(5,), requests=40, model="Qwen/Qwen2.5-7B-Instruct", gpu="rtx5090")
-    _, seen = report(make_study((SimulatedEngine(name="vllm"), shape)))
-    words = " ".join(seen.text)
-    assert "496 tok/s" in words
-    assert "article 1" in words
-
-
 def test_each_cell_of_a_table_has_its_name_for_narrow_screens(study):
     """There a row is a card, without the headings above."""
     text, _ = report(study)

@@ -1,9 +1,7 @@
 """`servebench demo`."""
 
-import click
-
-from servebench.cli.command import define, verbose_option, words_argument
-from servebench.cli.commands.run import JSON_WORD, run_words
+from servebench.cli.command import define, json_option, verbose_option, words_argument
+from servebench.cli.commands.run import run_words
 
 
 @define(
@@ -16,11 +14,11 @@ from servebench.cli.commands.run import JSON_WORD, run_words
 )
 @words_argument
 @verbose_option
-@click.option("--json", is_flag=True, help="Print the answer as JSON, without the path of the page.")
-def command(words: tuple[str, ...], **_: object) -> int:
+@json_option
+def command(words: tuple[str, ...], *, verbose: bool, as_json: bool) -> int:
     """Run three emulated engines on three workloads, without a GPU, in three minutes, and write the report."""
     from servebench.cli.main import dispatch
 
-    code = run_words(("-m", "experiment=demo", *words))
+    code = run_words(("-m", "experiment=demo", *words), verbose=verbose, as_json=as_json)
     outputs = next((word.partition("=")[2] for word in words if word.startswith("study.dir=")), "outputs")
-    return code or (0 if JSON_WORD in words else dispatch(["report", "last", "--outputs", outputs]))
+    return code or (0 if as_json else dispatch(["report", "last", "--outputs", outputs]))

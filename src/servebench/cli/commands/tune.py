@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from servebench.cli.command import FILE, define, trust_option, verbose_option, words_argument
+from servebench.cli.command import config_dir_option, define, json_option, trust_option, verbose_option, words_argument
 
 if TYPE_CHECKING:
-    from servebench.contracts.events import Listen
+    from collections.abc import Sequence
 
-CONTINUE = "--continue"
-OUTPUTS = "--outputs"
-TRUST = "--trust"
-VERBOSE = ("-v", "--verbose")
-JSON = "--json"
+    from servebench.contracts.events import Listen
 
 
 @define(
@@ -39,17 +35,21 @@ JSON = "--json"
 )
 @words_argument
 @click.option(
-    CONTINUE,
+    "--continue",
     "study",
-    metavar="STUDY",
-    help="Continue this tune with as much more as tune.budget= or tune.trials= says.",
+    metavar="[STUDY]",
+    is_flag=False,
+    flag_value="last",
+    help="Continue this tune (default: the latest) with as much more as tune.budget= or tune.trials= says.",
 )
-@click.option(OUTPUTS, metavar="DIR", help="With --continue: folder of stored studies (default: outputs).")
+@click.option("--outputs", metavar="DIR", help="With --continue: folder of stored studies (default: outputs).")
 @trust_option
 @verbose_option
-@click.option(JSON, "as_json", is_flag=True, help="Print the answer as JSON.")
-@click.option("-cd", "--config-dir", metavar="DIR", type=FILE, help="Add a folder of your own config files.")
-def command(words: tuple[str, ...], **_: object) -> int:
+@json_option
+@config_dir_option
+def command(
+    *, words: tuple[str, ...], study: str | None, outputs: str | None, trusted: bool, verbose: bool, as_json: bool
+) -> int:
     """Find the best settings of an engine for a model, a GPU, a workload and a load, within a budget of engine time.
 
     Candidates (stock settings, rules of thumb, your own, random draws) race on the same prompts, and leave when they are
@@ -62,46 +62,19 @@ def command(words: tuple[str, ...], **_: object) -> int:
     from servebench.report.listeners import listeners
     from servebench.report.terminal.display import Detail
     from servebench.study.tune import run_tune
-
-    rest, options = _options(words)
-    detail = Detail(verbose=bool(options.get("verbose")), as_json=bool(options.get("json")))
-    listen = listeners(registry(), detail)
-    if "study" in options:
-        return _continue(rest, options, listen)
-    return run_tune(rest, registry(), listen=listen)
-
-
-def _options(words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
-    """Return the words for Hydra, and the options of the command."""
     from servebench.util.errors import ConfigError
 
-    options: dict[str, str] = {}
-    rest: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        name, has_value, value = word.partition("=")
-        if name in (CONTINUE, OUTPUTS):
-            if not has_value:
-                # the latest study is meant where none is named
-                value = left.pop(0) if left and "=" not in left[0] and not left[0].startswith("-") else "last"
-            options["study" if name == CONTINUE else "outputs"] = value
-        elif word == TRUST:
-            options["trust"] = "yes"
-        elif word in VERBOSE:
-            options["verbose"] = "yes"
-        elif word == JSON:
-            options["json"] = "yes"
-        else:
-            rest.append(word)
-    if "study" not in options and ("outputs" in options or "trust" in options):
+    listen = listeners(registry(), Detail(verbose=verbose, as_json=as_json))
+    if study is not None:
+        return _continue(words, study, outputs or "outputs", trusted=trusted, listen=listen)
+    if outputs or trusted:
         raise ConfigError(
-            f"tune: {OUTPUTS} and {TRUST} are for {CONTINUE} STUDY; leave them out (study.dir=DIR sets the folder)"
+            "tune: --outputs and --trust are for --continue STUDY; leave them out (study.dir=DIR sets the folder)"
         )
-    return rest, options
+    return run_tune(list(words), registry(), listen=listen)
 
 
-def _continue(words: list[str], options: dict[str, str], listen: Listen) -> int:
+def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, listen: Listen) -> int:
     """Continue a stored tune with more budget. Raises ConfigError."""
     from servebench.config.tuning import parse_question, split_words
     from servebench.registry.registry import registry
@@ -116,9 +89,9 @@ def _continue(words: list[str], options: dict[str, str], listen: Listen) -> int:
     if rest or names - {"tune.budget", "tune.trials"}:
         strange = rest or sorted(names - {"tune.budget", "tune.trials"})
         raise ConfigError(
-            f"tune: {CONTINUE} takes tune.budget= or tune.trials= and nothing else (got {' '.join(strange)})"
+            f"tune: --continue takes tune.budget= or tune.trials= and nothing else (got {' '.join(strange)})"
         )
-    folder = named_studies([options["study"]], outputs_folder(options.get("outputs", "outputs")))[0]
+    folder = named_studies([study], outputs_folder(outputs))[0]
     if not is_tune(folder):
         raise ConfigError(f"{folder.name} is not a tune; 'servebench resume {folder.name}' continues a study")
     question, stored = parse_question(own), read_tune(folder).question
@@ -130,6 +103,6 @@ def _continue(words: list[str], options: dict[str, str], listen: Listen) -> int:
         folder,
         registry(),
         more=more,
-        trusted="trust" in options,
+        trusted=trusted,
         listen=listen,
     )

@@ -9,7 +9,6 @@ import numpy as np
 
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import study_settings
-from servebench.analysis.published import compare_published
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.repeats import summarize_repeats
@@ -77,7 +76,6 @@ def page_of(
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         times=run_times(readable, names),
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
-        published=[one for page in pages for one in compare_published(page.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),
         distribution_at=at,
         repeats=[(name, found) for name, found in over if found.rows],

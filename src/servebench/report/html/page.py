@@ -58,7 +58,6 @@ SECTIONS = (
     ("quality", "Quality", results.quality),
     ("fairness", "Fairness", conclusions.fairness),
     ("doubts", "Warnings and remedies", conclusions.warnings),
-    ("published", "Published numbers", conclusions.published),
     ("commands", "Commands", conclusions.commands),
 )
 """The id, the title and the builder of each section; one without blocks is left out."""

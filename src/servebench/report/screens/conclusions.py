@@ -11,7 +11,7 @@ from servebench.report.blocks import Block, Fold, Heading, Label, Line, NextComm
 from servebench.report.screens.comparison import comparison_blocks
 from servebench.report.screens.page import Page, RunPage
 from servebench.report.wording.limits import action_text, fact_text, statement_of
-from servebench.util.figures import change, local_time, number, seconds
+from servebench.util.figures import local_time, seconds
 
 LIMITS_HEAD = ("run", "load", "limit", "evidence", "what to try")
 BRACKETS_NOTE = "A verdict in brackets does not count: its points are not valid."
@@ -88,27 +88,6 @@ def _levels_in_words(levels: Sequence[Level]) -> str:
     *first, last = levels
     more = f"{', '.join(level.number for level in first)} and " if first else ""
     return more + last.words
-
-
-def published(data: Page) -> Iterator[Block]:
-    """Yield the published numbers for the same setup."""
-    rows = [
-        [
-            *(
-                one.run,
-                str(one.level),
-                one.metric,
-                f"{number(one.own)} {one.unit}",
-                f"{number(one.published)} {one.unit}",
-            ),
-            change(one.difference),
-            f"{one.source}; {one.note}" if one.note else one.source,
-        ]
-        for one in data.published
-    ]
-    if rows:
-        head = ("run", "load", "metric", "measured", "published", "difference", "source")
-        yield table(head, rows, left=(0, 2), wrap=(6,), caption="Published numbers")
 
 
 def commands(data: Page) -> Iterator[Block]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from servebench.analysis.answer import Answer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding
-from servebench.analysis.published import PublishedNumber
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.analysis.repeats import RepeatSummary
@@ -53,7 +52,6 @@ class Page:
     timelines: Sequence[Timeline] = ()
     times: Sequence[RunTimes] = ()
     quality: Sequence[QualityRow] = ()
-    published: Sequence[PublishedNumber] = ()
     faults: Sequence[str] = ()
     distribution_at: Level | None = None
     repeats: Sequence[tuple[str, RepeatSummary]] = ()

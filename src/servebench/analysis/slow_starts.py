@@ -1,0 +1,79 @@
+"""Which starts of an engine are slow for as long as they live, at every load level.
+
+A start may get fewer pages of memory, other cores or another path of the code, and is then far slower than its like until it
+ends: 5 of 60 real starts of llama.cpp were 15 to 25% slower at all levels, while the others differed by 3%. Such starts are no
+tail of a normal distribution, so they are found by what they cannot move: the median and the median absolute deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from statistics import median
+
+from servebench.contracts.level import Level
+
+STARTS_MIN = 5
+"""With fewer starts a median does not say which of them are usual."""
+DEVIATIONS = 4.0
+"""How many robust standard deviations below the median a start is slow. Of equal starts that differ by 3%, one study in a hundred
+has one that is called slow."""
+SLOWER_MIN = 0.10
+"""A start that is slower by less is not called slow, however alike the others are."""
+LEVEL_MIN = 0.05
+"""What a slow start is slower by at each of its levels, at least."""
+ALIKE = 0.002
+"""The robust deviation is at least this (of logarithms): no engine's starts are known to be more alike."""
+
+
+@dataclass(frozen=True)
+class SlowStarts:
+    """The starts of a set-up that are slow: of `count` starts, these by the share by which each is slower than the others, the
+    slowest first. Empty where there are fewer than STARTS_MIN."""
+
+    count: int
+    slower: Mapping[str, float]
+
+
+def find_slow_starts(starts: Mapping[str, Mapping[Level, float]]) -> SlowStarts:
+    """Return the slow ones among the starts of one engine with one set of settings.
+
+    `starts` has the throughput of each start by level; a level counts where STARTS_MIN starts have it. The effect of a start is
+    its mean distance from the medians of its levels, on logarithms and weighed by how alike the starts are at each level. A start
+    is slow where that is more than DEVIATIONS robust standard deviations and SLOWER_MIN below the median, and each of its levels
+    is more than LEVEL_MIN below.
+    """
+    logs = {key: {at: log(value) for at, value in own.items() if value > 0} for key, own in starts.items()}
+    levels: dict[Level, tuple[float, float]] = {}
+    for at in {at for own in logs.values() for at in own}:
+        found = [own[at] for own in logs.values() if at in own]
+        if len(found) >= STARTS_MIN:
+            levels[at] = median(found), _robust_deviation(found)
+    apart = {key: {at: value - levels[at][0] for at, value in own.items() if at in levels} for key, own in logs.items()}
+    effects = {key: _weighed(own, levels) for key, own in apart.items() if own}
+    if len(effects) < STARTS_MIN:
+        return SlowStarts(len(effects), {})
+    middle, deviation = median(effects.values()), _robust_deviation(effects.values())
+    limit = middle - max(DEVIATIONS * deviation, -log(1 - SLOWER_MIN))
+    slow = [
+        key
+        for key in sorted(effects, key=effects.__getitem__)
+        if effects[key] < limit and all(value < log(1 - LEVEL_MIN) for value in apart[key].values())
+    ]
+    usual = median(value for key, value in effects.items() if key not in slow)
+    return SlowStarts(len(effects), {key: 1 - exp(effects[key] - usual) for key in slow})
+
+
+def _weighed(apart: Mapping[Level, float], levels: Mapping[Level, tuple[float, float]]) -> float:
+    weights = {at: levels[at][1] ** -2 for at in apart}
+    return sum(weights[at] * value for at, value in apart.items()) / sum(weights.values())
+
+
+def _robust_deviation(values: Iterable[float]) -> float:
+    """Return the standard deviation of the usual values: 1.4826 times the median absolute deviation, corrected for few values
+    (Croux and Rousseeuw 1992)."""
+    known = list(values)
+    middle = median(known)
+    wide = 1.4826 * median(abs(value - middle) for value in known)
+    return max(ALIKE, wide * len(known) / (len(known) - 0.8))
