@@ -16,6 +16,7 @@ of all sizes and times (`wander_likelihood`) are the prior of later windows of t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,7 +27,7 @@ from servebench.analysis.quantiles import normal_shares, root
 
 Floats = NDArray[np.float64]
 
-WAVES_MAX, WAVES_MIN = 12, 3
+WAVES_MAX, WAVES_MIN = 32, 3
 """How many cosines are used, at most and at least."""
 LEARNING_WAVES = 96
 """The most cosines of a long window from which wander is learned: they reach down to the quick wander of other windows."""
@@ -43,6 +44,8 @@ WANDER_PRIOR = (0.15, 0.12, 0.12, 0.12, 0.12, 0.12, 0.10, 0.08, 0.05, 0.02)
 """The prior probability of each of WANDER_SD where nothing is known of the machine: flat up to 2%, and rarer beyond."""
 FLAT: Floats = np.tile(WANDER_PRIOR, (len(WANDER_S), 1)) / len(WANDER_S)
 """The prior of all times (rows) and sizes where nothing is known."""
+KNOWN_SHARE = 0.9
+"""The weight of what a long window has shown."""
 NOISES = np.geomspace(0.05, 4.0, 30)
 """Standard deviations of the noise that are considered, relative to the root mean square of the coefficients."""
 ROUNDING = 1e-12
@@ -125,6 +128,37 @@ def wander_likelihood(values: Floats, span: SeriesSpan) -> Floats | None:
     logs = np.logaddexp.reduce(_Waves.of(cosines, span.seconds).log_likelihood, axis=1)
     found: Floats = np.exp(logs - logs.max())
     return found
+
+
+def learned_prior(likelihood: Sequence[Sequence[float]] | None) -> Floats:
+    """Return the prior of windows after a long one with these likelihoods; FLAT without one, or one that says nothing.
+
+    A share of it stays FLAT: a machine may be disturbed as it was not then, and a clear window says so.
+    """
+    known = np.array(likelihood if likelihood is not None else (), dtype=np.float64)
+    if known.shape != FLAT.shape or not np.isfinite(known).all() or (known < 0).any() or not known.any():
+        return FLAT
+    learned = FLAT * known
+    found: Floats = KNOWN_SHARE * learned / learned.sum() + (1 - KNOWN_SHARE) * FLAT
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyWander:
+    """The smallest and largest size of wander (shares) and its shortest and longest time (seconds) that are likely: between the
+    tenths at both ends of what a long window leaves open."""
+
+    sd: tuple[float, float]
+    seconds: tuple[float, float]
+
+
+def likely_wander(likelihood: Sequence[Sequence[float]]) -> LikelyWander:
+    """Return which wander is likely after a long window with these likelihoods."""
+    prior = learned_prior(likelihood)
+    sizes, times = (np.cumsum(prior.sum(axis=axis)) for axis in (0, 1))
+    ends = [[min(int(np.searchsorted(of, share)), of.size - 1) for share in (0.1, 0.9)] for of in (sizes, times)]
+    (least, most), (short, long) = ends
+    return LikelyWander((WANDER_SD[least], WANDER_SD[most]), (WANDER_S[short], WANDER_S[long]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from servebench.analysis.serial import (
     WAVES_MIN,
     SeriesSpan,
     mean_interval,
+    wander_likelihood,
 )
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.point_row import PointRow
@@ -119,6 +120,13 @@ def _with_queues(
     }
 
 
+def point_wander(sample: PointSample) -> Floats | None:
+    """Return how well each time and size of wander explains the output of a point (`serial.wander_likelihood`); None for unknown
+    tokens, or too few values or rounds."""
+    rates = _rates(sample)
+    return None if rates is None else wander_likelihood(rates, span_of(sample))
+
+
 def span_of(sample: PointSample) -> SeriesSpan:
     """Return how long the window is, in seconds and in rounds of answers."""
     answer_s = float(sample.e2e_ms.mean()) / MS_PER_S if sample.e2e_ms.size else 0.0
@@ -177,12 +185,19 @@ def missing_interval(row: PointRow, column: str) -> str | None:
 
 def rate_interval(sample: PointSample, *, confidence: float = CONFIDENCE, prior: Floats = FLAT) -> Interval | None:
     """Return the interval of output tokens per second over the window; None for unknown tokens or fewer than two events."""
+    rates = _rates(sample)
+    found = None if rates is None else mean_interval(rates, span_of(sample), confidence, prior)
+    return None if found is None else (max(0.0, found[0]), found[1])
+
+
+def _rates(sample: PointSample) -> Floats | None:
+    """Return output tokens per second in slices of the window."""
     if sample.arrival_tokens is None or sample.arrival_s.size < 2 or sample.window_s <= 0:
         return None
     where = np.clip((sample.arrival_s / sample.window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
     amounts = np.bincount(where, weights=sample.arrival_tokens, minlength=RATE_SLICES).astype(np.float64)
-    found = mean_interval(amounts * (RATE_SLICES / sample.window_s), span_of(sample), confidence, prior)
-    return None if found is None else (max(0.0, found[0]), found[1])
+    found: Floats = amounts * (RATE_SLICES / sample.window_s)
+    return found
 
 
 def pooled_mean_interval(

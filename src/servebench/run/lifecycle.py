@@ -13,6 +13,7 @@ from servebench.run.grading import grade_load, grade_questions, stored_summaries
 from servebench.run.ledger import Entry, faults
 from servebench.run.live import awaited_death
 from servebench.run.measure import measure_level
+from servebench.run.noise import learn_noise
 from servebench.run.outcome import (
     Ending,
     ending_of_error,
@@ -122,6 +123,8 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             assert progress.lease is not None
             grade_load(request, progress.lease, attempt, evidence.requests, evidence.records)
         progress.points.append(point)
+        if evidence.report.stopped is None:
+            learn_noise(session, attempt, point, evidence)
         levels.add_point(level, point, usable=is_usable(point.codes))
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))

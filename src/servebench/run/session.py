@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from servebench.config import Job
 from servebench.contracts.events import Activity, Doing, Events
@@ -40,6 +41,8 @@ class RunRequest:
     pool: EnginePool
     gpus: tuple[str, ...]
     """The GPUs of this machine, as the driver names them."""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    """What the machine is, as its manifest has it."""
     done: Mapping[PointId, Point] = field(default_factory=dict)
     """Points that earlier attempts measured, by their first attempt. They are kept unchanged."""
     attempts: Mapping[PointId, int] = field(default_factory=dict)

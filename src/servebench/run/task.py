@@ -147,6 +147,7 @@ def _run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: Run
             pool=context.pool,
             done=task.earlier.points,
             attempts=task.earlier.attempts,
+            machine=context.machine,
             gpus=tuple(str(gpu["name"]) for gpu in context.machine["gpus"]),
             quality=scorers,
             turn=turn,
