@@ -15,7 +15,7 @@ REPETITIONS ?= 200
 # without bytecode on disk each command that a test starts compiles all it imports: more than half of its CPU time
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test coverage check fix audit real bench chaos fuzz constraints settings reference calibrate pictures docs build clean help
+.PHONY: run test coverage check fix audit real bench chaos fuzz constraints settings reference calibrate proof pictures docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -70,6 +70,9 @@ reference: $(VENV)/.run ## write the pages of the docs that list config keys, co
 
 calibrate: $(VENV)/.run ## measure on simulated engines how often the conclusions are right, and write docs/calibration.md (hours; REPETITIONS=50 for less; ARGS="--only aa" prints one promise)
 	-PYTHONPATH=tests $(BIN)/python -m calibration --repetitions $(REPETITIONS) --seed $(SEED) --processes $(JOBS) $(or $(ARGS),--output docs/calibration.md)
+
+proof: $(VENV)/.run ## start real engines again and again, measure how often the conclusions on them are right, and write docs/proof.md (hours; goes on where it was stopped; ARGS="--engine vllm --minutes 30")
+	PYTHONPATH=tests $(BIN)/python -m proof $(ARGS)
 
 pictures: $(VENV)/.run ## make the pictures of the docs from real runs (needs tmux and chromium)
 	$(BIN)/python .ci/pictures.py

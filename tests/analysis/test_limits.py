@@ -225,7 +225,6 @@ STEP = Knob(key="engine.extra_args.max-num-batched-tokens", flag="--max-num-batc
         (TWO_GPUS, {"gpu": {"count": 2}, "engine": {"tensor_parallel_size": 1}}, "engine.tensor_parallel_size=2"),
         # its default is at least what ran
         (Knob(key=MAX, default=8, cost="c"), {}, "engine.max_num_seqs=24"),
-        (Knob(key="load.workers", cost="c"), {"load": {"workers": "ray"}}, None),
         (Knob(key="load.workers", cost="c"), {"load": {"workers": 3}}, "load.workers=6"),
     ],
 )  # fmt: skip

@@ -10,7 +10,6 @@ from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.parts import parts_lines
-from servebench.report.terminal.timings import letter_bar
 from support.studies import with_columns
 
 MS = 1_000_000
@@ -27,7 +26,6 @@ def test_a_negative_part_has_no_length_and_keeps_the_first_token_in_its_place():
     assert one.shares == pytest.approx(
         {"client": 0, "network": 0, "queue": 0.1, "prefill": 0.4, "decode": 0.5, "delivery": 0}
     )
-    assert str(letter_bar(one, 10)) == "qppppddddd"
 
 
 @pytest.mark.parametrize("parts", [{"client": 0.0}, {"network": -1.0, "decode": 0.5}, {"queue": 1e-12, "decode": 1e6}])
@@ -35,7 +33,6 @@ def test_any_parts_make_a_whole_bar(parts):
     one = bar(**parts)
     assert all(0 <= share <= 1 for share in one.shares.values())
     assert sum(one.shares.values()) == pytest.approx(1.0) or one.total_ms <= 0
-    assert len(str(letter_bar(one, 40))) in (0, 40)
 
 
 def requests(count=60, **columns):
@@ -112,7 +109,6 @@ def test_absurd_values_in_a_file_break_nothing():
     frame.loc[4, ["scheduled_ns", "sent_ns"]] = np.nan
     found = time_parts(run_of(frame))
     assert {one.of for one in found} == {56, 55}
-    assert all(len(str(letter_bar(one))) == 44 for one in found)
 
 
 def test_parts_by_the_clients_stamps_are_no_facts_of_the_engine():

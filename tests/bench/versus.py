@@ -44,7 +44,7 @@ def worker_of(checkout: Path) -> Iterator[None]:
     module = next(name for name in WORKERS if (source / f"{name.replace('.', '/')}.py").exists())
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), *filter(None, sys.path)])}
     with (
-        mock.patch.object(drive, "LOCAL_WORKER", (module,)),
+        mock.patch.object(drive, "WORKER", (module,)),
         mock.patch.object(worker_process, "worker_environment", return_value=environment),
         mock.patch.object(job, "_OF_PLAN", _known_facts(source)),
     ):

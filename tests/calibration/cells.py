@@ -62,18 +62,23 @@ class Line:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the promise is kept: `met` if the measured share (of a bias: its whole interval) keeps it, `not met` if the
-        whole interval breaks it, and `open` if only more repetitions can tell."""
+        """Whether the promise is kept, by the whole interval."""
         if self.measured is None or self.low is None or self.high is None:
             return "no data"
         bar = self.promise.bar
         if self.promise.kind == "bias":
-            if -bar <= self.low and self.high <= bar:
-                return "met"
-            return "not met" if self.low > bar or self.high < -bar else "open"
-        if self.promise.at_most:
-            return "met" if self.measured <= bar else "open" if self.low <= bar else "not met"
-        return "met" if self.measured >= bar else "open" if self.high >= bar else "not met"
+            # within the bar on both sides
+            size = (0.0 if self.low < 0 < self.high else min(abs(self.low), abs(self.high))), max(-self.low, self.high)
+            return judged(*size, bar, at_most=True)
+        return judged(self.low, self.high, bar, at_most=self.promise.at_most)
+
+
+def judged(low: float, high: float, bar: float, *, at_most: bool) -> Verdict:
+    """Return whether a promise is kept: `met` if the whole interval keeps it, `not met` if the whole interval breaks it, and
+    `open` if only more repetitions can tell."""
+    if at_most:
+        return "met" if high <= bar else "not met" if low > bar else "open"
+    return "met" if low >= bar else "not met" if high < bar else "open"
 
 
 def repetitions_of(cell: CalibrationCell, repetitions: int) -> int:

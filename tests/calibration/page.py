@@ -15,8 +15,8 @@ the same windows, intervals, comparisons, recommendations, gate and searches. Un
 wanders by 2% over 5 s and its steps vary by 3%.
 
 A share is shown with its 95% Wilson interval, a bias with Student's, a width with that of
-the standard deviation that it is divided by. *Met*: the measured share, or the whole interval of a bias,
-keeps the promise. *Not met*: the whole interval breaks it. *Open*: only more repetitions can tell. A simulated engine is simpler
+the standard deviation that it is divided by. *Met*: the whole interval keeps the promise. *Not met*: the whole
+interval breaks it. *Open*: only more repetitions can tell. A simulated engine is simpler
 than a real one: what is kept here may still be broken there, and what is broken here is broken.
 
 **{met} of {all} lines are met, {open} are open, {unmet} are not met**{silent}.

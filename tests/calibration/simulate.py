@@ -26,8 +26,8 @@ from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
 from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
-from servebench.run.session import RunRequest, RunSession, open_load
-from servebench.store.layout import RunFolder
+from servebench.run.session import RunRequest, RunSession, RunTask, open_load
+from servebench.store.layout import StudyFolder
 from servebench.store.tables import RecordWriter, requests_frame
 from servebench.telemetry.sampler import Telemetry
 from servebench.util.units import NS_PER_S
@@ -224,13 +224,13 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
     assert running.tokenizer is not None
     workload = _plugins().find("workload", settings.workload.name)(settings.workload)
     request = RunRequest(
-        job=Job((), settings, {}),
-        run_id="calibration/run",
-        folder=RunFolder(NOWHERE),
-        registry=_plugins(),
+        study=StudyFolder(NOWHERE),
+        words=(),
         events=Events(),
         pool=EnginePool(_plugins(), Events(), NOWHERE),
-        gpus=(),
+        registry=_plugins(),
+        machine={"gpus": ()},
+        task=RunTask("run", Job((), settings, {})),
     )
     lease = EngineLease(
         engine=engine,

@@ -17,9 +17,10 @@ from statistics import fmean
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.analysis.tuning.answer import change_of, gain_of, recommended, verdict_of
+from servebench.analysis.tuning.ledger import RaceEntrant, RaceRules, Step
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result, Step
 from servebench.analysis.verdict import Difference
+from servebench.contracts.tuning import Result
 from servebench.report.export.markdown import table
 
 CANDIDATES = 24
@@ -236,9 +237,9 @@ def _result(study: SimulatedTune, step: Step) -> Result:
 
 def _held(found: Race, study: SimulatedTune) -> bool | None:
     gain = gain_of(found)
-    if gain is None or found.winner is None:
+    if gain is None or found.best is None:
         return None
-    return _holds(gain, study, found.winner, found.stock)
+    return _holds(gain, study, found.best, found.stock)
 
 
 def _holds(gain: Difference, study: SimulatedTune, one: str, other: str) -> bool | None:
@@ -250,11 +251,11 @@ def contributions(study: SimulatedTune) -> list[bool]:
     """Return for each setting of the winner whether the interval of its contribution holds the truth."""
     found = _raced(study, study.grid_s, CHANGES)
     parts = [
-        (name, change_of(found, found.winner, name, ("finals", "contributions")))
+        (name, change_of(found, found.best, name, ("finals", "contributions")))
         for name in found.contributions_of
-        if found.winner is not None
+        if found.best is not None
     ]
-    held = [_holds(gain, study, found.winner or "", name) for name, gain in parts if gain is not None]
+    held = [_holds(gain, study, found.best or "", name) for name, gain in parts if gain is not None]
     return [one for one in held if one is not None]
 
 

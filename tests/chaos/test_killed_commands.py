@@ -74,7 +74,7 @@ def faults_of_a_tune(scene: harness.Scene) -> list[str]:
         "finished"
     }:
         faults.append(f"not finished: {states}")
-    if not answer["finished"] or answer["winner"] is None or answer["spent"] > answer["budget"]:
+    if not answer["finished"] or answer["best"] is None or answer["spent"] > answer["budget"]:
         faults.append(f"the answer: {answer}")
     for table in scene.study.glob("*/points.parquet"):
         rows = pd.read_parquet(table)

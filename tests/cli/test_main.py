@@ -136,11 +136,11 @@ def test_version(capsys):
 
 
 def test_choices_of_the_command_line_are_those_of_the_packages():
-    from servebench.cli.commands import dashboard, plugins
+    from servebench.cli.commands import tools
     from servebench.report.dashboard.launch import PORT
     from servebench.skeleton import KINDS
 
     assert tuple(DIALECTS) == TOOLS
-    assert tuple(KINDS) == plugins.KINDS
-    (port,) = (param for param in dashboard.command.params if param.name == "port")
+    assert tuple(KINDS) == tools.KINDS
+    (port,) = (param for param in tools.dashboard_command.params if param.name == "port")
     assert port.default == PORT

@@ -9,10 +9,10 @@ from servebench.cluster.dispatcher import POLL_S, STOPPING_S, Dispatcher
 from servebench.cluster.heartbeat import FILE
 from servebench.config import compose_jobs
 from servebench.contracts.cluster import JobEnd, RunReply, SubmititSettings
-from servebench.contracts.notices import JobChanged, JobLost
+from servebench.contracts.events import JobChanged, JobLost
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import registry
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.run.turns import FixedOrder, follow, turns_in_order
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import PlannedRun, write_plan

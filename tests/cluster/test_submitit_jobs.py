@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from servebench.cluster.submitit_jobs import JobState, SubmititCluster, parameters, parse_squeue
+from servebench.cluster.submitit_jobs import SubmititCluster, parameters, parse_squeue
 from servebench.contracts.cluster import RunOrder, SubmititSettings
 
 SLURM = SubmititSettings(
@@ -42,9 +42,9 @@ def test_the_job_file_has_the_settings(tmp_path):
 def test_parse_squeue():
     text = "12_0|RUNNING|node1\n12_1|PENDING|\n\n13|NODE_FAIL|node2\nslurm_load_jobs error\n"
     assert parse_squeue(text) == {
-        "12_0": JobState("RUNNING", "node1"),
-        "12_1": JobState("PENDING", ""),
-        "13": JobState("NODE_FAIL", "node2"),
+        "12_0": ("RUNNING", "node1"),
+        "12_1": ("PENDING", ""),
+        "13": ("NODE_FAIL", "node2"),
     }
 
 

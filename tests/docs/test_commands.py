@@ -70,7 +70,7 @@ def test_a_documented_command_is_taken(text, written):
     if words and words[0] in ("--help", "--version", "--install-completion"):
         parse(cli, words)
         return
-    with run.command.make_context("run", words) as context:
+    with run.run_command.make_context("run", words) as context:
         asked = context.params["words"]
     assert not parse_arguments(asked).problems
     assert compose_jobs(asked, registry())

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from servebench.store import studies as read
-from servebench.study.summary import note
+from servebench.study.tracking import note
 from support.commands import servebench_started
 from support.waiting import wait_until
 

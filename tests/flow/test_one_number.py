@@ -14,7 +14,7 @@ from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.verdict.levels import metric_interval, metric_value
 from servebench.contracts.level import Level
 from servebench.report.charts import specs
-from servebench.report.terminal.listing import run_facts
+from servebench.report.screens.listing import run_facts
 from servebench.store import studies
 from servebench.store.layout import StudyFolder
 from servebench.store.tracking import tracked_run

@@ -162,7 +162,7 @@ def test_two_engines_and_the_highest_load(run_main, space):
     assert {"llamacpp stock", "vllm stock"} <= names
     assert found["verdict"] == "better"
     assert found["value"] >= 16
-    assert list((space / "outputs/t/conf/engine").glob("*_tuned.yaml")) or found["winner_name"] == "vllm stock"
+    assert list((space / "outputs/t/conf/engine").glob("*_tuned.yaml")) or found["best_name"] == "vllm stock"
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
     dead = [one for one in found["tried"] if one["left"] is not None and one["left"]["reason"] == "start failed"]
     assert dead
     assert all("ready_timeout_s=0.05" in one["settings"] for one in dead)
-    assert found["winner"] is not None
+    assert found["best"] is not None
     assert state(tmp_path) == "finished"
     assert "mine" in {one["name"] for one in found["tried"]}
     assert "recipe 2: engine.threads: unknown key" in done.stdout
@@ -222,7 +222,7 @@ def test_a_setting_that_spoils_answers_cannot_win(run_main, tmp_path):
     left = {one["settings"]: one["left"] for one in found["tried"]}
     assert left["kv-cache-dtype=fp8"]["reason"] == "answers"
     assert left["block-size=128"]["reason"] == "start failed"
-    assert [one["settings"] for one in found["tried"] if one["status"] == "winner"] == ["max_num_seqs=4"]
+    assert [one["settings"] for one in found["tried"] if one["status"] == "best"] == ["max_num_seqs=4"]
     starts = {one["settings"]: one["starts"] for one in found["tried"]}
     assert starts["block-size=128"] == 0
 

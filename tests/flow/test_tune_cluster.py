@@ -36,7 +36,7 @@ def points(study):
 
 def check_answer(study):
     found = json.loads((study / "tune_answer.json").read_text())
-    assert found["winner"] is not None
+    assert found["best"] is not None
     assert found["spent"] <= 8
     assert json.loads((study / "study.json").read_text())["status"] == "finished"
     assert {json.loads(file.read_text())["status"] for file in study.glob("*/run.json")} == {"finished"}

@@ -10,7 +10,7 @@ import pytest
 
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
-from servebench.measure.compliance import json_columns
+from servebench.measure.content import json_columns
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servebench.measure.lock_step import lock_step
+from servebench.measure.in_flight import lock_step
 
 ANSWER = 1_000_000_000
 

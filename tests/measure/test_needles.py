@@ -9,7 +9,7 @@ import pytest
 
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
-from servebench.measure.needles import needle_columns, needles_found
+from servebench.measure.content import needle_columns, needles_found
 
 REFERENCE = {"needles": [{"answer": "123456"}, {"answer": "654321"}]}
 

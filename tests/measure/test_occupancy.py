@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from servebench.contracts.results import Record
-from servebench.measure.occupancy import excess_and_freed
+from servebench.measure.in_flight import excess_and_freed
 
 S = 1_000_000_000
 Make = Callable[..., Record]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.quality.data import GSM8K, MMLU, question_file
+from servebench.quality.rows import GSM8K, MMLU, question_file
 from servebench.util.errors import ConfigError
 
 

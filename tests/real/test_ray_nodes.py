@@ -94,29 +94,8 @@ def test_candidates_of_a_tune_start_on_all_nodes_at_once(nodes, disk):
     names = [path.parent.name for path in study.glob("*/points.parquet")]
     assert {manifest(folder, name)["place"]["host"] for name in names} == {"node0", "node1", "node2"}
     found = json.loads((study / "tune_answer.json").read_text())
-    assert found["winner"] is not None
+    assert found["best"] is not None
     assert found["spent"] <= 8
-
-
-def test_one_engine_is_driven_from_all_nodes(nodes):
-    folder = nodes.folder / "drive"
-    words = [word for word in WORDS if not word.startswith(("hydra/", "engine=", "-m"))]
-    process = start(
-        nodes,
-        folder,
-        *words,
-        "engine=vllm",
-        f"engine.host={nodes.address(0)}",
-        "load.workers=ray",
-        "tracking=none",
-        "load.concurrency=[6]",
-        "load.requests=30",
-    )
-    told = process.communicate(timeout=250)[1]
-    assert process.returncode == 0, told
-    row = pd.read_parquet(folder / "outputs" / "s" / "00_vllm_unique" / "points.parquet").iloc[0]
-    assert row.requests_ok == 30
-    assert row.clock_offset_error_ms > 0
 
 
 def test_a_node_that_dies_loses_no_stored_point(nodes):

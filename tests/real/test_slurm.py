@@ -115,7 +115,7 @@ def test_candidates_of_a_tune_start_on_both_nodes_at_once(slurm, tmp_path):
     runs = [path.parent.name for path in study.run("").glob("*/points.parquet")]
     assert {study.node(name) for name in runs} == set(NODES)
     found = json.loads((study.run("") / "tune_answer.json").read_text())
-    assert found["winner"] is not None
+    assert found["best"] is not None
     assert found["spent"] <= 8
 
 

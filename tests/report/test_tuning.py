@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from servebench.analysis.tuning.answer import ChangeKind, Contribution, Figures, Tried, TuneAnswer, WouldChange
-from servebench.analysis.tuning.steps import Left
+from servebench.analysis.tuning.ledger import Left
 from servebench.analysis.verdict import Difference, Method, MethodKind
 from servebench.contracts.tuning import Candidate, TuneQuestion
-from servebench.report.charts.tuning import gains_spec
+from servebench.report.charts.tune_gains import gains
 from servebench.report.html.page import tune_page
 from servebench.report.screens.tuning import tune_blocks
 from servebench.report.terminal.blocks import print_blocks
@@ -28,8 +28,8 @@ ANSWER = TuneAnswer(
     levels=(8.0,),
     finished=True,
     verdict="better",
-    winner="01",
-    winner_name="t01",
+    best="01",
+    best_name="t01",
     recommended="01",
     recommended_name="t01",
     settings={"engine.threads": 2, "engine.extra_args.n_batch": 64},
@@ -42,7 +42,7 @@ ANSWER = TuneAnswer(
     ),
     as_good=("t02",),
     tried=(
-        Tried(run="01", name="t01 <b>", origin="sampled", settings="threads=2", status="winner", starts=4, blocks=4, value=120.0,
+        Tried(run="01", name="t01 <b>", origin="sampled", settings="threads=2", status="best", starts=4, blocks=4, value=120.0,
               from_stock=GAIN, figures=Figures(throughput=120.0, ttft_ms=5.0), on_front=True),
         Tried(run="00", name="stock", origin="stock", settings="stock", status="finalist", starts=4, blocks=4, value=100.0,
               figures=Figures(throughput=100.0, ttft_ms=9.0)),
@@ -58,7 +58,7 @@ ANSWER = TuneAnswer(
     points=8,
     engine_command="llama-server --threads 2",
     command="servebench tune engine=llamacpp",
-    next_steps=(("servebench engine=llamacpp_tuned", "the winner"),),
+    next_steps=(("servebench engine=llamacpp_tuned", "the best candidate"),),
 )  # fmt: skip
 
 
@@ -147,14 +147,14 @@ def test_the_page_is_one_file_and_takes_no_markup_from_names():
     assert page.startswith("<!doctype html>")
     assert "t01 &lt;b&gt;" in page
     assert "t01 <b>" not in page
-    assert page.count("data:image/svg+xml") == 2
+    assert page.count("data:image/svg+xml") == 1
     assert "http" not in page.replace("http-equiv", "")
     empty = replace(ANSWER, tried=(), contributions=(), as_good=(), refused=(), gain=None, void=0)
     assert "data:image" not in tune_page(empty)
 
 
 def test_the_chart_of_gains_has_room_for_long_names():
-    spec = gains_spec(
+    spec = gains(
         [
             Tried(
                 run="02",
@@ -166,7 +166,7 @@ def test_the_chart_of_gains_has_room_for_long_names():
             )
         ]
     )
-    axis = spec["layer"][-1]["encoding"]["y"]["axis"]
+    axis = spec.charts[0].spec["layer"][-1]["encoding"]["y"]["axis"]
     assert 6 * len("longer steps on the CPU") <= axis["minExtent"] <= axis["labelLimit"]
 
 

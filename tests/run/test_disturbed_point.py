@@ -16,8 +16,8 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.telemetry import CLIENT_ONLY
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import registry
-from servebench.run.jobs import jobs_of
 from servebench.run.point import build_point
+from servebench.run.preflight import jobs_of
 from servebench.store.tables import add_points, add_telemetry, read_readings, read_rows
 from support.machines import SECOND, machine_readings
 from support.records import phase_facts, phase_report, point_evidence, record

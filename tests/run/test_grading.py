@@ -74,7 +74,7 @@ def job(known, *words):
 
 def request_of(settings, scorers, folder):
     return SimpleNamespace(
-        job=SimpleNamespace(settings=settings),
+        settings=settings,
         run_id="s/00",
         folder=folder,
         quality=scorers,

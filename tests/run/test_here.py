@@ -13,7 +13,7 @@ from servebench.contracts.settings import LoadSettings
 from servebench.contracts.turns import Turn
 from servebench.run.here import LocalExecutor
 from servebench.run.prior import PriorProgress
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.run.turns import FixedOrder, follow, turns_in_order
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest, write_manifest
@@ -148,7 +148,7 @@ def test_an_engine_of_its_own_is_kept_until_another_start_is_due(tmp_path):
     for name in ("r0", "r1"):
         (tmp_path / name).mkdir()
         write_manifest(tmp_path / name / "manifest.json", {"schema_version": 2, "config": {}})
-    context = replace(no_context(), folder=StudyFolder(tmp_path), pool=pool)
+    context = replace(no_context(), study=StudyFolder(tmp_path), pool=pool)
     runs, tasks = Runs(), tasks_of(load(repeats=9), load(repeats=9))
     stops = []
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from servebench.run.ledger import Entry, entry, faults
+from servebench.run.outcome import Entry, entry, ledger_faults
 from support.records import phase_report, record
 
 
@@ -26,7 +26,7 @@ def one(**changes):
     ],
 )
 def test_counts_that_do_not_match_are_faults(changes, stored, counts):
-    lines = faults([one(**changes)], {("c1-r0", False): stored})
+    lines = ledger_faults([one(**changes)], {("c1-r0", False): stored})
     assert [tuple(re.findall(r"\b\d+\b", line)) for line in lines] == counts
 
 
@@ -36,8 +36,8 @@ def test_fillers_are_counted_apart():
     records = [record("r0"), record("r1"), record("f0", outcome="cancelled", filler=True)]
     found = entry("c1-r0", report, records, warmup=False)
     assert (found.planned, found.sent, found.ok, found.failed, found.fillers) == (2, 2, 2, {}, 1)
-    assert faults([found], {("c1-r0", False): 3}) == []
-    assert faults([found], {("c1-r0", False): 2}) != []
+    assert ledger_faults([found], {("c1-r0", False): 3}) == []
+    assert ledger_faults([found], {("c1-r0", False): 2}) != []
 
 
 def test_an_entry_counts_outcomes():
@@ -55,4 +55,4 @@ def test_a_worker_that_died_may_have_sent_more_than_it_counted(error, counted, s
     report = phase_report(planned=5, sent=counted, stopped=error and "worker_died", error=error)
     found = entry("c1-r0", report, [record("r0"), record("r1"), record("r2")], warmup=False)
     assert (found.sent, found.recorded) == (sent, 3)
-    assert bool(faults([found], {("c1-r0", False): 3})) == (sent != 3)
+    assert bool(ledger_faults([found], {("c1-r0", False): 3})) == (sent != 3)

@@ -13,11 +13,11 @@ from servebench.engine.pool import EnginePool
 from servebench.run import late_timings, live, measure, session
 from servebench.run.lifecycle import execute_run
 from servebench.run.live import LiveLoad
-from servebench.run.prior import prior_progress
-from servebench.run.session import RunRequest
-from servebench.store.layout import RunFolder
+from servebench.run.prior import PriorProgress, prior_progress
+from servebench.run.session import RunRequest, RunTask
+from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.state import RunState, write_run
-from servebench.store.tables import read_points, read_requests
+from servebench.store.tables import read_frame, read_requests
 from servebench.util.errors import EngineError, FailureKind, LoadError
 from support.fake_engine import FakeLoad, FakeTokenizer, fake_job, fake_registry
 from support.orchestration import Recorder
@@ -51,16 +51,16 @@ class Bench:
         folder.path.mkdir(exist_ok=True)
         return folder
 
-    def run(self, job=None, name="00", **options):
+    def run(self, job=None, name="00", earlier=None, turn=None):
         request = RunRequest(
-            job=job or fake_job(),
-            run_id=f"s/{name}",
-            folder=self.folder(name),
-            registry=self.registry,
+            study=StudyFolder(self.folder(name).path.parent),
+            words=(),
             events=self.events,
             pool=self.pool,
-            gpus=(),
-            **options,
+            registry=self.registry,
+            machine={"gpus": ()},
+            task=RunTask(name, job or fake_job(), earlier or PriorProgress()),
+            turn=turn or Turn(),
         )
         return execute_run(request)
 
@@ -92,7 +92,7 @@ def test_a_run_measures_its_points_in_order(bench):
     assert ended(result) == ("finished", None)
     assert bench.load.phases == ["c1-r0 warm-up", "c1-r0", "c2-r0 warm-up", "c2-r0"]
     assert [point.row.requests_ok for point in result.outcome.points] == [4, 4]
-    assert list(read_points(bench.folder()).point) == ["c1-r0", "c2-r0"]
+    assert list(read_frame(bench.folder().points).point) == ["c1-r0", "c2-r0"]
     assert read_requests(bench.folder()).groupby(["point", "warmup"]).size().to_dict() == {
         ("c1-r0", False): 4, ("c1-r0", True): 2, ("c2-r0", False): 4, ("c2-r0", True): 2,
     }  # fmt: skip
@@ -174,7 +174,7 @@ def test_a_dead_engine_fails_the_run_and_keeps_its_points(bench):
     assert "killed by signal 9" in result.outcome.error
     assert bench.load.phases == ["c1-r0", "c2-r0"], "later levels are not tried"
     assert [codes(point) & {"engine_died"} for point in result.outcome.points] == [set(), {"engine_died"}]
-    assert list(read_points(bench.folder()).point) == ["c1-r0", "c2-r0"]
+    assert list(read_frame(bench.folder().points).point) == ["c1-r0", "c2-r0"]
     assert len(read_requests(bench.folder()).query("point == 'c2-r0'")) == 2
 
 
@@ -233,7 +233,7 @@ def test_an_interrupt_keeps_what_was_measured(bench, by):
     bench.load.on_phase = on_phase
     result = bench.run()
     assert ended(result) == ("interrupted", FailureKind.INTERRUPTED)
-    assert next(iter(read_points(bench.folder()).point)) == "c1-r0"
+    assert next(iter(read_frame(bench.folder().points).point)) == "c1-r0"
 
 
 def test_a_warm_up_that_is_stopped_ends_the_point(bench):
@@ -294,7 +294,7 @@ def test_stored_points_are_kept_and_others_measured_as_another_attempt(bench):
     prior = prior_progress(folder)
     assert dict(prior.points) == {}
     bench.load = FakeLoad()
-    result = bench.run(done=prior.points, attempts=prior.attempts)
+    result = bench.run(earlier=prior)
     assert ended(result) == ("finished", None)
     assert bench.load.phases == ["c1-r0-a1", "c2-r0"]
     write_run(folder, RunState(run_id="s/00", title="t", overrides=(), status="finished"))
@@ -303,7 +303,7 @@ def test_stored_points_are_kept_and_others_measured_as_another_attempt(bench):
     engines = len(bench.engines)
     bench.pool.stop()
     bench.load = FakeLoad()
-    result = bench.run(done=again.points, attempts=again.attempts)
+    result = bench.run(earlier=again)
     assert (ended(result), bench.load.phases) == (("finished", None), [])
     assert len(bench.engines) == engines, "no engine is started for nothing"
 
@@ -313,8 +313,8 @@ def test_a_turn_measures_one_repeat(bench):
     first = bench.run(job, turn=Turn(range(1), first=True, last=False))
     assert bench.load.phases == ["c1-r0", "c2-r0"]
     assert bench.happened() == ["RunStarted", "PointFinished", "PointFinished"]
-    done = {point.id.first: point for point in first.outcome.points}
-    last = bench.run(job, turn=Turn(range(1, 2), first=False, last=True), done=done)
+    earlier = PriorProgress().after(first.outcome)
+    last = bench.run(job, turn=Turn(range(1, 2), first=False, last=True), earlier=earlier)
     assert bench.load.phases[2:] == ["c1-r1", "c2-r1"]
     assert [point.row.point for point in last.outcome.points] == ["c1-r0", "c2-r0", "c1-r1", "c2-r1"]
     assert bench.happened().count("RunStarted") == 1
@@ -333,7 +333,7 @@ def test_a_cache_that_is_not_emptied_is_a_warning_of_each_point(bench, monkeypat
     assert "/reset returned 404" in warnings[0][0].message
     assert warnings[0][0].mark
     assert [point.row.cache_state for point in result.outcome.points] == ["salted", "reset"]
-    assert "cache_not_reset" in list(read_points(bench.folder()).doubts[0])
+    assert "cache_not_reset" in list(read_frame(bench.folder().points).doubts[0])
 
 
 def test_the_files_of_request_timings_are_new_private_and_removed(bench, monkeypatch):

@@ -95,7 +95,6 @@ def test_streams_need_file_descriptors(monkeypatch):
     (fault,) = faults(100, workers=1)
     assert "load.concurrency=100" in fault
     assert faults(100, workers=2) == []
-    assert faults(100, workers="ray") == []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, resource.RLIM_INFINITY))
     assert faults(10_000, workers=1) == []
 

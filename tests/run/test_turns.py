@@ -7,7 +7,7 @@ import pytest
 from servebench.config import Job
 from servebench.contracts.settings import LoadSettings, SearchSettings, StudySettings
 from servebench.contracts.turns import Turn
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.run.turns import turns_in_order
 from support.settings import run_settings
 

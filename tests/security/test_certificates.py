@@ -8,7 +8,7 @@ import httpx
 import pytest
 import trustme
 
-from servebench.quality.exchange import bounded_client as quality_client
+from servebench.quality.ask import bounded_client as quality_client
 from servebench.util.bounded_http import client
 from servebench.util.errors import ConfigError
 from servebench.util.tls import VARIABLES, tls_context

@@ -98,7 +98,7 @@ COMMANDS = (
     ("ls",), ("show", "study"), ("show", "study/00_vllm_unique"),
     ("report", "study", "--out", "page.html"), ("report", "study", "--as", "vllm"),
     ("compare", "study", "--baseline", "study/00_vllm_unique", "--markdown", "c.md", "--junit", "c.xml"), ("recommend", "study"),
-    ("export", "study", "--format", "csv"), ("export", "study", "--format", "json"), ("export", "study", "--format", "llm-d"),
+    ("export", "study", "--format", "csv"), ("export", "study", "--format", "json"),
     ("show", "study/02_failed"), ("ls", "--json"), ("show", HOSTILE[:30].replace("\x00", "")),
 )  # fmt: skip
 
@@ -133,7 +133,7 @@ def test_no_command_lets_it_act(outputs, tmp_path, words):
 def test_the_summary_and_what_mlflow_shows(outputs):
     from servebench.store.layout import StudyFolder
     from servebench.store.tracking import tracked_study
-    from servebench.study.summary import write_summary
+    from servebench.study.tracking import write_summary
 
     folder = write_summary(outputs / "study")
     for path in folder.iterdir():

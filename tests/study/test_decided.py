@@ -9,8 +9,8 @@ from servebench.analysis.decided import StudyDecision
 from servebench.analysis.verdict.looks import DECIDING
 from servebench.analysis.verdict.model import EQUAL, FASTER, OPEN, Comparison, ComparisonRow, StartValues
 from servebench.config import Job
+from servebench.contracts.events import PointVoid
 from servebench.contracts.level import Level
-from servebench.contracts.notices import PointVoid, Void
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, RunOutcome
@@ -19,7 +19,7 @@ from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import plan_levels
 from servebench.run.here import LocalExecutor
 from servebench.run.prior import PriorProgress, levels_given_up, without_void
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.run.turns import follow
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState, write_study
@@ -128,7 +128,7 @@ def test_a_level_that_is_void_three_times_is_left_as_it_is(folder, monkeypatch):
 def test_a_void_point_is_replaced_within_the_budget(folder, monkeypatch):
     runs = Runs(folder, monkeypatch, "b c4-r0", budget_s=25.0)
     assert ("b", "c4-r0-a1") not in runs.go()
-    assert any(one.replaced is Void.NO_BUDGET for one in runs.events.of(PointVoid))
+    assert any(one.replaced == "no_budget" for one in runs.events.of(PointVoid))
 
 
 def test_a_void_point_that_an_earlier_process_left_is_replaced(folder, monkeypatch):
@@ -167,7 +167,7 @@ def found_open(starts, *names):
 def left(*standings, until="decided"):
     job = Job((), run_settings(study=StudySettings(until=until)), {})
     return [
-        StoredRun(name=name, job=job, standing=one, progress=PriorProgress(), execute=one == "unfinished")
+        StoredRun(name, job, standing=one, execute=one == "unfinished")
         for name, one in zip(("00_a", "01_b", "02_c"), standings, strict=False)
     ]
 

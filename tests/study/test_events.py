@@ -3,9 +3,8 @@
 import pytest
 
 from servebench.analysis.events import StudyAnswered
-from servebench.contracts.events import PlanReady, PointFinished, RunFinished, RunStarted, TurnStarted
+from servebench.contracts.events import PlanReady, PointFinished, ResultsStored, RunFinished, RunStarted, TurnStarted
 from servebench.contracts.hooks import hookimpl
-from servebench.contracts.notices import ResultsStored
 from servebench.registry.registry import registry
 from servebench.report.listeners import listeners
 from servebench.store.studies import load_run

@@ -6,7 +6,7 @@ from servebench.config import compose_jobs
 from servebench.contracts.events import UnequalRuns
 from servebench.registry.registry import registry
 from servebench.report.terminal.words import line_of
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.study.outlook import plan_of
 
 CASES = {

@@ -17,9 +17,9 @@ from servebench.load.client.spool import TIMESPEC, end_frame, meta_frame, reads_
 from servebench.load.coordinator.share import worker_spools
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import registry
-from servebench.run.jobs import jobs_of
 from servebench.run.phase import discard_spools, dump_facts, load_facts, records_of, references_of
 from servebench.run.point import build_point
+from servebench.run.preflight import jobs_of
 from servebench.run.recovery import UNKNOWN_COLUMNS
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import build_manifest, write_manifest

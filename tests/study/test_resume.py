@@ -61,18 +61,18 @@ def damaged(left):
 def test_finished_runs_are_not_executed_again(study):
     left = remaining_runs(study, registry(), read_plan(study), retry_failed=True)
     assert (todo(left), damaged(left)) == ([False, True], [])
-    assert {str(point): count for point, count in left[1].progress.attempts.items()} == {"c1-r0": 1, "c2-r0": 1}
+    assert {str(point): count for point, count in left[1].earlier.attempts.items()} == {"c1-r0": 1, "c2-r0": 1}
 
 
 @pytest.mark.slow
 def test_doubtful_points_are_measured_again_and_longer_with_better(study):
     """Points of three requests are doubtful; those whose warnings no longer measurement settles are kept."""
     plain = remaining_runs(study, registry(), read_plan(study), retry_failed=False)
-    doubtful = {point.first for point, one in plain[0].progress.points.items() if one.verdict != "valid"}
+    doubtful = {point.first for point, one in plain[0].earlier.points.items() if one.verdict != "valid"}
     assert doubtful
     left = remaining_runs(study, registry(), read_plan(study), retry_failed=False, better=True)
     assert todo(left) == [True, True]
-    assert not doubtful & set(left[0].progress.points)
+    assert not doubtful & set(left[0].earlier.points)
     load, before = (one[0].job.settings.load for one in (left, plain))
     assert (load.requests, load.max_duration_s) == (2 * before.requests, 2 * before.max_duration_s)
     assert left[0].job.resolved["load"]["requests"] == load.requests

@@ -3,8 +3,7 @@
 import pytest
 
 from servebench.analysis.events import StudyAnswered
-from servebench.contracts.events import ErrorSaid
-from servebench.contracts.notices import TrackingFailed
+from servebench.contracts.events import ErrorSaid, TrackingFailed
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import TrackingSettings
 from servebench.store.layout import StudyFolder

@@ -108,7 +108,7 @@ def test_an_engine_that_does_not_start_is_a_result(tune, tmp_path):
     assert dead
     ordered = [order.run for order in cluster.orders.values()]
     assert all(ordered.count(one["run"]) == 1 for one in dead)
-    assert found["winner"] is not None
+    assert found["best"] is not None
 
 
 def test_levels_that_are_not_needed_are_not_measured(tune, tmp_path):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from servebench.contracts.cluster import JobEnd, RunOrder
 from servebench.contracts.events import Event, Events
 from servebench.registry.registry import registry
-from servebench.run.task import RunContext
+from servebench.run.session import RunContext
 from servebench.store.layout import StudyFolder
 
 E = TypeVar("E", bound=Event)

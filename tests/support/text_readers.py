@@ -21,8 +21,8 @@ from servebench.engine.spans import decode
 from servebench.engine.supervisor import logs
 from servebench.engine.weights import GGUF_QUANTIZATION
 from servebench.foreign.readers import read_foreign
+from servebench.measure.content import needles_found
 from servebench.measure.derive import record
-from servebench.measure.needles import needles_found
 from servebench.protocol import answer, http, sse, stream
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError

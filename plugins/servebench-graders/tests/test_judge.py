@@ -257,7 +257,7 @@ def test_a_judge_that_is_down_is_given_up_soon():
 @pytest.mark.slow
 def test_a_judge_that_is_busy_is_asked_again(monkeypatch):
     """While the reply's time lasts, and no sooner than it wants; one that names a longer time is taken at its word."""
-    monkeypatch.setattr("servebench.quality.exchange.PAUSE_S", 0.05)
+    monkeypatch.setattr("servebench.quality.ask.PAUSE_S", 0.05)
     turn = iter(range(1000))
 
     def busy(wait):

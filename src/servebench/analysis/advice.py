@@ -74,7 +74,6 @@ def _compared_row(first: Score, second: Score, comparisons: Sequence[Comparison]
 
 
 def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Recommendation:
-    """Return the recommendation with the lead that the comparison of its first two has for the same metric and level."""
     if len(found.ranking) < 2 or found.ranking[0].at != found.ranking[1].at:
         return found
     first, second = found.ranking[:2]
@@ -88,7 +87,6 @@ def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Re
 
 
 def _less_accurate(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[LessAccurate, ...]:
-    """Return which of the ranked runs are significantly less or more accurate than the first."""
     notes = []
     for score in found.ranking[1:]:
         first, other = found.ranking[0].entrant.name, score.entrant.name

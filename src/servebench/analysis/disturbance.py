@@ -219,7 +219,6 @@ def _taken(samples: _Samples, span: tuple[int, int], cause: Cause, taken: Floats
 
 
 def _weights(samples: _Samples, low: int, high: int) -> Floats:
-    """Return how many seconds of each sample lie in a stretch."""
     starts, ends = samples.ends_ns[:-1], samples.ends_ns[1:]
     inside: Floats = np.clip(np.minimum(ends, high) - np.maximum(starts, low), 0.0, None) / NS_PER_S
     return inside
@@ -290,7 +289,6 @@ def _edge(samples: _Samples, taken: Floats, place: int, typical: float, way: int
 
 
 def _of_heat(readings: Sequence[Reading], samples: _Samples) -> list[Disturbance]:
-    """Return when CPUs were slowed by their temperature."""
     throttled = {one.t_ns for one in readings if one.name == "cpu_throttles" and one.value > 0}
     hot = np.array([float(moment in throttled) for moment in samples.ends_ns[1:]])
     everywhere = np.ones(hot.size, dtype=np.bool_)
@@ -301,7 +299,6 @@ def _of_heat(readings: Sequence[Reading], samples: _Samples) -> list[Disturbance
 
 
 def _of_gpus(readings: Sequence[Reading]) -> list[Disturbance]:
-    """Return when GPUs were slowed by temperature or power supply, and when others used them."""
     moments = sorted({one.t_ns for one in readings if one.source in GPU_SOURCES})
     if len(moments) < 2:
         return []

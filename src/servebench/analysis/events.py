@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from servebench.contracts.events import Event
@@ -13,21 +12,18 @@ if TYPE_CHECKING:
     from servebench.analysis.tuning.answer import TuneAnswer
 
 
-@dataclass(frozen=True)
 class StudyDecided(Event):
     """What a study with `study.until=decided` has decided."""
 
     found: StudyDecision
 
 
-@dataclass(frozen=True)
 class StudyAnswered(Event):
     """What a whole study says, or so far."""
 
     found: Conclusions
 
 
-@dataclass(frozen=True)
 class TuneAnswered(Event):
     """The answer of a tune, whole or so far."""
 

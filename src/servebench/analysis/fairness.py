@@ -33,7 +33,6 @@ HARMLESS = "it affects files or logs, not how the engine computes"
 
 @cache
 def _table() -> dict[str, Any]:
-    """Return `fairness.yaml`: the rules, and what facts are called."""
     table: dict[str, Any] = yaml.safe_load((files("servebench.analysis") / "fairness.yaml").read_text(encoding="utf-8"))
     return table
 
@@ -134,7 +133,6 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
 
 
 def _means(run: RunData, column: str) -> dict[Level, float]:
-    """Return the mean of a column by level, of points that have it."""
     values: dict[Level, list[float]] = {}
     for row in run.point_rows:
         value = row.get(column)
@@ -173,7 +171,6 @@ def compare_manifests(
 
 
 def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, str]:
-    """Whether a difference matters, and why."""
     if any(fnmatchcase(key, purpose) for purpose in purposes):
         return False, ON_PURPOSE
     if key.startswith("config.engine.") and key.count(".") == 2 and key.removeprefix("config.engine.") not in shared:
@@ -210,7 +207,6 @@ def _overrides(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _engine_settings(manifest: Mapping[str, Any]) -> set[str]:
-    """Return the settings that a run's engine has, with those left to the engine."""
     return set(mapping(mapping(manifest.get("config")).get("engine")))
 
 

@@ -120,6 +120,25 @@ def long_run(arrivals: Arrivals) -> LongRun | None:
     return LongRun(values[order], weights[order])
 
 
+def slowed_by_prompts(arrivals: Arrivals) -> float:
+    """Return which share of the time between tokens is spent on the prompts of requests that arrive meanwhile: by how much more
+    of it answers have during which more of them arrive, by least squares. 0 where too few say so, or it is not clear."""
+    life_s = (arrivals.e2e_ms - arrivals.ttft_ms) / MS_PER_S
+    known = np.isfinite(arrivals.tpot_ms) & (life_s > 0)
+    if known.sum() < REQUESTS_MIN:
+        return 0.0
+    began = arrivals.sent_s[known] + arrivals.ttft_ms[known] / MS_PER_S
+    inside = np.searchsorted(arrivals.sent_s, began + life_s[known]) - np.searchsorted(arrivals.sent_s, began)
+    others, tpot_ms = inside / life_s[known], arrivals.tpot_ms[known]
+    spread = float(others.var())
+    if spread == 0:
+        return 0.0
+    slope = float(np.mean((others - others.mean()) * (tpot_ms - tpot_ms.mean()))) / spread
+    rest = float(tpot_ms.var()) - slope**2 * spread
+    clear = slope > Z_95 * (max(rest, 0.0) / spread / known.sum()) ** 0.5
+    return slope * float(others.mean()) / float(tpot_ms.mean()) if clear else 0.0
+
+
 def find_knee(arrivals: Arrivals, before: Ints) -> Knee | None:
     """Return from how many requests `before` one on TTFT grows with them, by least squares; None where it does not clearly."""
     counts = np.bincount(before)

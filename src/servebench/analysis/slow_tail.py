@@ -43,7 +43,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TAIL_MIN = 1.2
-"""The slowest take at least so many times the median of the rest: else there is nothing to explain."""
+"""The slowest take at least this many times the median of the rest: else there is nothing to explain."""
 P_MAX = 0.05
 OFTEN = 0.75
 """A slow request has more of what slows it down than another one in at least this share of all pairs."""
@@ -51,7 +51,7 @@ APART = 1.25
 """The medians of a factor differ by at least this."""
 MOST = 0.5
 ORDERS, ORDERS_AT_ONCE = 9_999, 500
-"""Of the blocks, at random. The smallest p-value is one of so many."""
+"""Random orders of the blocks: the smallest p-value is one of them."""
 BEYOND_ENOUGH = 50
 BLOCKS_MIN, BLOCKS_MAX = 20, 25
 """Few long blocks: engines are faster and slower for longer than an answer takes."""
@@ -60,7 +60,7 @@ TOGETHER = 0.8
 STRETCH_MAX = 0.1
 """The stretch has at most this share of the requests."""
 STRETCH_SLOWER = 3.0
-"""All requests of the stretch take so many times those outside of it (medians): they are slow because they were sent then."""
+"""All requests of the stretch take this many times those outside of it (medians): they are slow because they were sent then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +348,6 @@ def _stretch(requests: pd.DataFrame, took_ms: Floats, slow: NDArray[np.bool_]) -
 
 
 def _causes(stretch: SlowStretch, requests: pd.DataFrame, telemetry: pd.DataFrame) -> tuple[str, ...]:
-    """Return who disturbed the machine in a stretch, the largest first."""
     point = requests.loc[requests["sent_ns"] == stretch.start_ns, "point"].iloc[0]
     first_ns = int(requests.loc[requests["point"] == point, "sent_ns"].iloc[0])
     then = [

@@ -1,1 +1,1 @@
-"""The command line: one file for each command."""
+"""The command line: a function for each command."""

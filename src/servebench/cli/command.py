@@ -198,15 +198,6 @@ def stored_argument(*, several: bool = False, required: bool = True) -> Decorato
     return click.argument(name, metavar=metavar, nargs=count, required=required, shell_complete=complete_stored)
 
 
-def chosen_format(form: str | None, *, as_json: bool) -> str:
-    """Return the format of --format and --json. Raises ConfigError if they differ."""
-    from servebench.util.errors import ConfigError
-
-    if as_json and form not in (None, "json"):
-        raise ConfigError(f"--json and --format {form} are two formats: leave one of the two out")
-    return "json" if as_json else form or "text"
-
-
 def usage_message(error: click.ClickException) -> str:
     """Return one line for a usage error: the command, what is wrong, and what to do."""
     context = error.ctx if isinstance(error, click.UsageError) else None

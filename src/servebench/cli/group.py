@@ -13,25 +13,13 @@ from servebench.cli.completion import complete_words
 from servebench.registry.conf import groups_in_order
 from servebench.util.errors import ConfigError
 
-COMMANDS = (
-    *(
-        "run",
-        "tune",
-        "preview",
-        "plugins",
-        "resume",
-        "work",
-        "sync",
-        "recover",
-        "ls",
-        "show",
-        "compare",
-        "recommend",
-        "report",
-    ),
-    *("demo", "selfcheck", "export", "import", "dashboard", "help"),
-)
-"""The commands, as help lists them; each is `command` in `cli/commands/<name>.py`."""
+COMMANDS = {
+    **{"run": "run", "tune": "tune", "preview": "run", "plugins": "tools"},
+    **dict.fromkeys(("resume", "work", "sync", "recover"), "studies"),
+    **{"ls": "show", "show": "show", "compare": "compare", "recommend": "compare", "report": "report", "demo": "run"},
+    **dict.fromkeys(("selfcheck", "export", "import", "dashboard", "help"), "tools"),
+}
+"""The commands, as help lists them, each with its module in `cli/commands`, where it is `NAME_command`."""
 
 DEFAULT = "run"
 NAME_LIKE = re.compile(r"[A-Za-z][A-Za-z_-]*")
@@ -58,8 +46,8 @@ class Commands(click.Group):
         """Import and return a command; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"servebench.cli.commands.{'import_files' if cmd_name == 'import' else cmd_name}")
-        found: click.Command = module.command
+        module = import_module(f"servebench.cli.commands.{COMMANDS[cmd_name]}")
+        found: click.Command = getattr(module, f"{cmd_name}_command")
         return found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

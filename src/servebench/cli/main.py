@@ -12,7 +12,7 @@ from types import TracebackType
 from servebench.util.errors import ConfigError, ServebenchError
 
 YOUNG_OBJECTS = 50_000
-"""Python's garbage collector looks through new objects after so many of them."""
+"""How many new objects Python's garbage collector waits for."""
 
 
 def dispatch(words: Sequence[str]) -> int:
@@ -50,7 +50,6 @@ def _writes_for_others(words: Sequence[str]) -> bool:
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback as Python does, without secrets."""
     import traceback
 
     from servebench.util.redaction import redact_text

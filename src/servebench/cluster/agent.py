@@ -15,22 +15,20 @@ from typing import Any
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
-from servebench.config import Job
 from servebench.contracts.cluster import RunOrder, RunReply
-from servebench.contracts.events import ErrorSaid, Events
-from servebench.contracts.notices import Resource, ResourceAwaited
+from servebench.contracts.events import ErrorSaid, Events, ResourceAwaited
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.engine.supervisor.ports import free_port, port_problem
-from servebench.registry.registry import Registry, registry
+from servebench.registry.registry import registry
 from servebench.report.listeners import listeners
 from servebench.run.here import LocalExecutor
-from servebench.run.jobs import planned_job
-from servebench.run.preflight import check_jobs
+from servebench.run.preflight import check_jobs, planned_job
 from servebench.run.prior import prior_progress, stored_points
 from servebench.run.recovery import recover_run
-from servebench.run.task import RunContext, RunTask, job_of_turn, measured_floor, shared_prompts
+from servebench.run.session import RunContext, RunTask
+from servebench.run.task import job_of_turn, measured_floor, shared_prompts
 from servebench.run.turns import FixedOrder, follow, turns_in_order
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import capture_machine
@@ -124,7 +122,6 @@ def _job_name() -> str | None:
 
 
 def _place(leases: Sequence[str]) -> dict[str, Any]:
-    """Return where the run executes, for the manifest."""
     host = os.environ.get("SLURMD_NODENAME") or platform.node()
     return {"host": host, "job": _job_name(), "leases": list(leases), "gpus": os.environ.get(GPUS_VARIABLE)}
 
@@ -136,7 +133,8 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
     leases = Leases(lease_folder())
     with interrupts(also=(signal.SIGUSR2,)), listeners(known)() as events:
         try:
-            job = _job_of(order, known)
+            job = planned_job(PlannedRun(name=order.run, overrides=order.overrides, config=order.config), known)
+            job = job_of_turn(job, order.turns[0], known) if order.turns else job
             machine = capture_machine()
             _lease_resources(leases, order, machine, events)
             lease_ports(leases, job.settings, events, local=known.launcher(job.settings.launch.name).local)
@@ -163,7 +161,6 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
 
 
 def _execute_turns(context: RunContext, task: RunTask, order: RunOrder) -> RunOutcome:
-    """Execute the turns of an order, and return the outcome of the last one."""
     policy = FixedOrder([task], order.turns or turns_in_order([task]), lambda *_: None)
     executor = LocalExecutor(lambda: context)
     try:
@@ -173,25 +170,19 @@ def _execute_turns(context: RunContext, task: RunTask, order: RunOrder) -> RunOu
     if policy.latest is not None:
         return policy.latest
     # a job before this one measured all of it
-    points = tuple(stored_points(context.folder.run(task.name)))
-    return RunOutcome(run_id=f"{context.folder.name}/{task.name}", status="finished", points=points)
-
-
-def _job_of(order: RunOrder, known: Registry) -> Job:
-    """Return the job of an order, with secrets from the environment. Raises ConfigError."""
-    job = planned_job(PlannedRun(name=order.run, overrides=order.overrides, config=order.config), known)
-    return job_of_turn(job, order.turns[0], known) if order.turns else job
+    points = tuple(stored_points(context.study.run(task.name)))
+    return RunOutcome(run_id=f"{context.study.name}/{task.name}", status="finished", points=points)
 
 
 def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any], events: Events) -> None:
     """Wait for a place on this machine and for GPUs. Raises PreflightError."""
     if order.runs_per_machine is not None:
         slots = [f"run-{number}" for number in range(order.runs_per_machine)]
-        leases.wait_for(slots, 1, lambda: events(ResourceAwaited(Resource.PLACE)))
+        leases.wait_for(slots, 1, lambda: events(ResourceAwaited("place")))
     gpus = visible_gpus(machine, os.environ.get(GPUS_VARIABLE))
     if order.gpus and gpus and not order.cluster_gives_gpus:
         names = [f"gpu-{gpu}" for gpu in gpus]
-        awaited = ResourceAwaited(Resource.GPUS, order.gpus, len(gpus))
+        awaited = ResourceAwaited("gpus", order.gpus, len(gpus))
         leased = leases.wait_for(names, order.gpus, lambda: events(awaited))
         os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in leased)
 
@@ -205,7 +196,7 @@ def lease_ports(leases: Leases, settings: RunSettings, events: Events, *, local:
     for host, port in named:
         if not port or f"port-{port}" in leases.names:
             continue
-        leases.wait_for([f"port-{port}"], 1, partial(events, ResourceAwaited(Resource.PORT, port)))
+        leases.wait_for([f"port-{port}"], 1, partial(events, ResourceAwaited("port", port)))
         deadline = time.monotonic() + PORT_RELEASE_S
         while port_problem(host, port) is not None and time.monotonic() < deadline:
             time.sleep(0.25)
@@ -227,7 +218,6 @@ def _leased_port(leases: Leases, host: str) -> int:
 def _early_end(
     folder: StudyFolder, order: RunOrder, problem: KeyboardInterrupt | ServebenchError, started_s: float
 ) -> RunOutcome:
-    """Store and return the outcome of a run that ended before its first point."""
     interrupted = isinstance(problem, KeyboardInterrupt)
     outcome = RunOutcome(
         run_id=f"{folder.name}/{order.run}",

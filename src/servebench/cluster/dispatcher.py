@@ -8,19 +8,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from servebench.cluster import ray_tasks, submitit_jobs
 from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import keep_prompt_files, order_for, unpack_run
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
-from servebench.contracts.events import ErrorSaid, Events, JobsLeft, RunCollected
-from servebench.contracts.notices import JobChanged, JobEnded, JobLost, JobsStopping, JobStage
+from servebench.contracts.events import (
+    ErrorSaid,
+    Events,
+    JobChanged,
+    JobEnded,
+    JobLost,
+    JobsLeft,
+    JobsStopping,
+    RunCollected,
+)
 from servebench.contracts.results import Point, RunOutcome, RunStatus
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
-from servebench.run.task import RunContext, RunTask, job_of_turn, needs_engine, run_task
+from servebench.run.session import RunContext, RunTask
+from servebench.run.task import job_of_turn, needs_engine, run_task
 from servebench.run.turns import Policy
 from servebench.store.layout import JOBS, StudyFolder
 from servebench.store.manifest import adopt_manifest
@@ -37,14 +47,7 @@ STOPPING_S = 90.0
 
 def cluster_faults(settings: ClusterSettings) -> list[str]:
     """Return why this cluster cannot be used from here, one line each."""
-    if isinstance(settings, RaySettings):
-        from servebench.cluster.ray_tasks import faults as ray_faults
-
-        return ray_faults()
-    from servebench.cluster.submitit_jobs import faults
-
-    assert isinstance(settings, SubmititSettings)
-    return faults(settings)
+    return submitit_jobs.faults(settings) if isinstance(settings, SubmititSettings) else ray_tasks.faults()
 
 
 def open_cluster(settings: ClusterSettings, folder: StudyFolder, ticket: str) -> Cluster:
@@ -52,29 +55,16 @@ def open_cluster(settings: ClusterSettings, folder: StudyFolder, ticket: str) ->
 
     `ticket` names the folder of the jobs' files: submitit unpickles the results in it, so it must be new.
     """
-    if isinstance(settings, RaySettings):
-        from servebench.cluster.ray_tasks import RayCluster
-
-        return RayCluster(settings, execute_order)
-    from servebench.cluster.submitit_jobs import SubmititCluster
-
-    assert isinstance(settings, SubmititSettings)
-    return SubmititCluster(settings, Path(settings.submitit_folder or folder.path / JOBS) / ticket, execute_order)
+    if isinstance(settings, SubmititSettings):
+        place = Path(settings.submitit_folder or folder.path / JOBS) / ticket
+        return submitit_jobs.SubmititCluster(settings, place, execute_order)
+    assert isinstance(settings, RaySettings)
+    return ray_tasks.RayCluster(settings, execute_order)
 
 
 class _Work(NamedTuple):
-    """What a job executes."""
-
     task: RunTask
     turns: Sequence[Turn]
-
-
-def by_run(turns: Sequence[Turn]) -> dict[str, list[Turn]]:
-    """Return turns by the name of their run."""
-    found: dict[str, list[Turn]] = {}
-    for turn in turns:
-        found.setdefault(turn.run, []).append(turn)
-    return found
 
 
 @dataclass(kw_only=True)
@@ -108,8 +98,8 @@ class Dispatcher:
         Raises PreflightError when the cluster rejects an order.
         """
         self._policy = policy
-        for name, own in by_run(turns).items():
-            task = policy.task(name)
+        for name in dict.fromkeys(turn.run for turn in turns):
+            own, task = [turn for turn in turns if turn.run == name], policy.task(name)
             task = replace(task, job=job_of_turn(task.job, own[0], self.registry))
             remember_config(task.job.resolved)
             if any(needs_engine(task.job, turn) for turn in own):
@@ -151,13 +141,13 @@ class Dispatcher:
         ]
         for work, job in zip(due, self.cluster.submit(orders), strict=True):
             self.jobs[job] = work
-            self.events(JobChanged(work.task.name, JobStage.SUBMITTED, job))
+            self.events(JobChanged(work.task.name, "submitted", job))
 
     def _poll(self) -> None:
         for job in list(self.jobs):
             if job not in self.running and (machine := self.cluster.running_on(job)) is not None:
                 self.running.add(job)
-                self.events(JobChanged(self.jobs[job].task.name, JobStage.RUNNING, machine))
+                self.events(JobChanged(self.jobs[job].task.name, "running", machine))
             end = self.cluster.poll(job)
             if end is not None:
                 self.running.discard(job)
@@ -179,17 +169,14 @@ class Dispatcher:
         self.losses[task.name] += end.lost is not None
         if end.lost is not None and not self.interrupted and self.losses[task.name] <= self.settings.retries:
             self.events(JobLost(task.name, end.lost))
-            self._await_silence(task)
+            # a machine that cannot be reached may still be writing into the run's folder
+            deadline = self.now() + SILENT_S
+            while active_process(self.folder.run(task.name).path) is not None and self.now() < deadline:
+                self.sleep(POLL_S)
             self.waiting.append(work)
             return
         reason = end.lost or (end.reply.refused if end.reply is not None else None) or "the job sent no reply"
         self._give_up(work, "the job was cancelled; only its files on disk are left" if self.interrupted else reason)
-
-    def _await_silence(self, task: RunTask) -> None:
-        """Wait until nothing writes into the run's folder: a machine that cannot be reached may still be measuring."""
-        deadline = self.now() + SILENT_S
-        while active_process(self.folder.run(task.name).path) is not None and self.now() < deadline:
-            self.sleep(POLL_S)
 
     def _collect(self, work: _Work, reply: RunReply, outcome: RunOutcome) -> None:
         task = work.task
@@ -202,7 +189,6 @@ class Dispatcher:
         self._report_end(work, outcome, error)
 
     def _give_up(self, work: _Work, reason: str) -> None:
-        """Recover what is on disk and mark the run as interrupted."""
         error = f"{reason}; 'servebench resume {self.folder.name}' continues the run"
         self._report_end(work, lost_outcome(self.folder, work.task, error), error)
 

@@ -10,7 +10,6 @@ import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from servebench.util.bounded_file import read_json
@@ -21,18 +20,6 @@ SILENT_S = 60.0
 """A file not touched for this long belongs to a dead process: twelve beats, because network disks lag."""
 
 NAME_MAX = 100
-
-
-@dataclass(frozen=True)
-class ActiveProcess:
-    """A process that works in a folder: its host, its id, and its cluster job, if any."""
-
-    host: str
-    pid: int
-    job: str | None
-
-    def __str__(self) -> str:
-        return f"{self.host}, {f'job {self.job}' if self.job else f'process {self.pid}'}"
 
 
 @contextmanager
@@ -58,24 +45,24 @@ def heartbeat(folder: Path, *, job: str | None = None) -> Iterator[None]:
             path.unlink()
 
 
-def active_process(folder: Path) -> ActiveProcess | None:
-    """Return the process that works in a folder; null when there is none or it is dead."""
+def active_process(folder: Path) -> str | None:
+    """Return the process that works in a folder (`host, process 12` or `host, job 7`); null when there is none or it is dead."""
     path = folder / FILE
     try:
         facts = read_json(path)
         silent_s = _disk_now(folder) - path.stat().st_mtime
         host, job = (None if facts[key] is None else str(facts[key])[:NAME_MAX] for key in ("host", "job"))
-        process = ActiveProcess(str(host), int(facts["pid"]), job)
+        pid = int(facts["pid"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-    if process.host == platform.node() and not Path(f"/proc/{process.pid}").exists():
+    if host == platform.node() and not Path(f"/proc/{pid}").exists():
         return None
     # a time far in the future is no sign of life, and would be one for ever
-    return process if abs(silent_s) < SILENT_S else None
+    return f"{host}, {f'job {job}' if job else f'process {pid}'}" if abs(silent_s) < SILENT_S else None
 
 
 def _disk_now(folder: Path) -> float:
-    """Return the time of the file server's clock, which stamps the files."""
+    # the file server's clock stamps the files
     probe = folder / f".{FILE}.{platform.node()}.{os.getpid()}"
     probe.write_bytes(b"")
     try:

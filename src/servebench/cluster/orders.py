@@ -16,7 +16,7 @@ from servebench.contracts.engine import Launcher
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
 from servebench.registry.registry import Registry
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.store.files import replacing, writing
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState

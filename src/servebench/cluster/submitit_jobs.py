@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,8 @@ LOG_END_BYTES = 1 << 16
 LINE_MAX = 300
 
 
-@dataclass(frozen=True)
-class JobState:
-    """State of a Slurm job: the long name of its state, and its node."""
-
-    name: str
-    node: str
-
-
-def squeue(jobs: Iterable[str]) -> dict[str, JobState]:
-    """Return the states of jobs by name (`12` or `12_3`), as squeue prints them; empty when squeue fails.
+def squeue(jobs: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return state and node of jobs by name (`12` or `12_3`), as squeue prints them; empty when squeue fails.
 
     sacct is not used, because it needs an accounting database.
     """
@@ -53,18 +45,13 @@ def squeue(jobs: Iterable[str]) -> dict[str, JobState]:
     return parse_squeue(answer.stdout)
 
 
-def parse_squeue(text: str) -> dict[str, JobState]:
-    """Parse lines such as `12_3|RUNNING|node1` into states by job."""
-    found = {}
-    for line in text.splitlines():
-        fields = line.strip().split("|")
-        if len(fields) == 3:
-            found[fields[0]] = JobState(fields[1], fields[2])
-    return found
+def parse_squeue(text: str) -> dict[str, tuple[str, str]]:
+    """Return state and node by job from lines such as `12_3|RUNNING|node1`."""
+    lines = (line.strip().split("|") for line in text.splitlines())
+    return {fields[0]: (fields[1], fields[2]) for fields in lines if len(fields) == 3}
 
 
 def _last_line(*logs: Path) -> str:
-    """Return the last line that a job printed, to append to a message."""
     for log in logs:
         with contextlib.suppress(OSError), open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
@@ -85,7 +72,6 @@ def faults(settings: SubmititSettings) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of Slurm's own commands."""
     return child_environment(None, "SQUEUE_", "SCANCEL_", *SCHEDULER_SECRETS)
 
 
@@ -113,7 +99,7 @@ class SubmititCluster:
         self._local = settings.name == "submitit_local"
         self._at_once = settings.runs_per_machine if self._local else None
         self._jobs: dict[str, Any] = {}
-        self._known: Mapping[str, JobState] = {}
+        self._known: Mapping[str, tuple[str, str]] = {}
         self._missing: dict[str, float] = {}
         self._queried_s = -SQUEUE_INTERVAL_S
         # results are pickles: those that lie here already, in a study from elsewhere, must never be taken for those of a job
@@ -146,8 +132,8 @@ class SubmititCluster:
 
     def running_on(self, job: str) -> str | None:
         """Return the node of a running Slurm job."""
-        state = self._states().get(job)
-        return state.node if state is not None and state.name == "RUNNING" else None
+        state, node = self._states().get(job, ("", ""))
+        return node if state == "RUNNING" else None
 
     def poll(self, job: str) -> JobEnd | None:
         """Return how a job ended; null while it has not. A job that ended without a result is lost."""
@@ -172,17 +158,17 @@ class SubmititCluster:
         """Return how a job without a result ended; null while a result may still arrive."""
         if self._local:
             return "ended without a result" if self._jobs[job].done() else None
-        state = self._states().get(job)
-        if state is not None and state.name in ALIVE:
+        state, node = self._states().get(job, ("", ""))
+        if state in ALIVE:
             self._missing.pop(job, None)
             return None
         # the result may arrive late over the network, and a new job may not be listed yet
         since = self._missing.setdefault(job, time.monotonic())
         if time.monotonic() - since < SETTLE_S:
             return None
-        return f"ended as {state.name.lower()} on {state.node}" if state is not None else "is no longer known to Slurm"
+        return f"ended as {state.lower()} on {node}" if state else "is no longer known to Slurm"
 
-    def _states(self) -> Mapping[str, JobState]:
+    def _states(self) -> Mapping[str, tuple[str, str]]:
         """Return the jobs' states; squeue runs at most every few seconds."""
         if not self._local and time.monotonic() - self._queried_s > SQUEUE_INTERVAL_S:
             self._queried_s = time.monotonic()
@@ -224,5 +210,4 @@ def parameters(settings: SubmititSettings) -> dict[str, Any]:
 
 
 def _chosen(settings: SubmititSettings, *names: str) -> dict[str, Any]:
-    """Return those of the settings that are not null."""
     return {name: value for name in names if (value := getattr(settings, name)) is not None}

@@ -300,7 +300,6 @@ def _origin(source: Composer, prepared: Prepared, path: str) -> str:
 
 
 def _file_of(source: Composer, words: Sequence[str], path: str) -> str | None:
-    """Return the last file of the defaults list that sets a dotted path."""
     found: str | None = None
     for layer in source.layers(words):
         if layer.package and not path.startswith(f"{layer.package}."):

@@ -247,7 +247,6 @@ def _running(study: StudySettings, launch: LaunchSettings) -> Iterator[str]:
 
 
 def _asks_for_starts(study: StudySettings) -> str:
-    """Return the words that ask for several starts of an engine; empty if none do."""
     if study.until is not None:
         return f"study.until={study.until}"
     return f"study.starts={study.starts}" if study.starts > 1 else ""

@@ -35,7 +35,6 @@ def _keys_of(kind: Any) -> tuple[str, ...]:
 
 
 def _dataclasses_in(hint: Any) -> Iterator[Any]:
-    """Yield the dataclass of a type hint, or those among its alternatives."""
     if isinstance(hint, type) and is_dataclass(hint):
         yield hint
     else:

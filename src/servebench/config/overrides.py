@@ -125,7 +125,6 @@ def prepare(overrides: Sequence[Override], composer: Composer, registry: Registr
 
 
 def _hydra(override: Override, composer: Composer, prepared: Prepared) -> None:
-    """Add an override of Hydra's own settings. Those of the launcher are checked like servebench's."""
     key, value = override.key_or_group, override.value()
     if key == LAUNCHER_GROUP and isinstance(value, str) and value not in composer.options(LAUNCHER_GROUP):
         line = f"{key}={value}: no such launcher; {suggest(value, composer.options(LAUNCHER_GROUP), listed=True)}"

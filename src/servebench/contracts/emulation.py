@@ -124,9 +124,9 @@ class EmulatedFaults(StrictSettings):
 
     `die_in_loading` and `hang_in_loading` before it is ready; `out_of_memory_at` so many requests in the server it dies;
     every so-many-th request is silent for good after four tokens (`stall_every`), is ten times slower (`slow_every`) or
-    has its connection reset after four tokens (`reset_every`); `reject_above` so many requests in the server it answers
-    503; `usage_factor` multiplies the output tokens that its usage tells; `leave_child` has it leave behind a process in a
-    session of its own.
+    has its connection reset after four tokens (`reset_every`); `reject_above` so many requests in the server it rejects more
+    in its usual way; `usage_factor` multiplies the output tokens in its usage; `leave_child` has it leave behind a process in
+    a session of its own.
     """
 
     die_in_loading: bool = False
@@ -234,6 +234,8 @@ class EmulationSpec:
     spans_endpoint: str | None = None
     kept_folder: str | None = None
     adapters: tuple[str, ...] = ()
+    known_fields: tuple[str, ...] | None = None
+    answers: Mapping[str, str] = field(default_factory=dict)
 
 
 def to_json(spec: EmulationSpec) -> str:

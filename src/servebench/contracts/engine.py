@@ -92,15 +92,6 @@ class Dialect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
-    """Something made before the start and kept, such as a built engine: how long it took, and whether it was reused."""
-
-    name: str
-    seconds: float
-    reused: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class ServerTimings:
     """What an engine reports about the time of one request, in milliseconds of its own clock; null where it says nothing.
 
@@ -184,14 +175,6 @@ class Engine:
 
     def prepare(self, context: LaunchContext, say: Say) -> None:
         """Make what the command needs, such as a model file. May take long and report it with `say`. Raises EngineError."""
-
-    def preparations(self, context: LaunchContext) -> Sequence[Preparation]:
-        """Return what the last `prepare` for this context made or reused, as stored on disk. Never raises."""
-        return ()
-
-    def prepare_commands(self, context: LaunchContext) -> Sequence[Command]:
-        """Return the commands that `prepare` runs if their result does not exist yet. Pure."""
-        return ()
 
     def command(self, context: LaunchContext) -> Command:
         """Return the exact command. Pure. Raises ConfigError for a setting that it cannot express."""

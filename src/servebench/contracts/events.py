@@ -1,7 +1,7 @@
 """What happens while a study runs, as values. Packages that run something emit events; the terminal and plugins listen.
 
-An event may hold secrets: a listener redacts what it shows or stores. Events that are only a line for the user are in
-`contracts.notices`, the conclusions of a study in `analysis.events`.
+An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study are events in
+`analysis.events`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
+from typing import Literal, dataclass_transform
 
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.contracts.settings import RunSettings
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Event:
-    """Something that has happened, or that is done from now on."""
+    """Something that has happened, or that is done from now on. Each kind of event is a frozen dataclass."""
+
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        """Make the subclass a dataclass."""
+        dataclass(frozen=True, kw_only=kw_only)(cls)
 
 
 Listener = Callable[[Event], None]
@@ -58,7 +63,6 @@ class UnequalRuns:
     settings: str
 
 
-@dataclass(frozen=True)
 class PlanReady(Event):
     """What a study will do: the labels of its runs by name, its number of points (None: not known before), and how long that
     takes at most, in seconds (None: not known before). Runs that are `unequal` get no verdict."""
@@ -69,7 +73,6 @@ class PlanReady(Event):
     unequal: Sequence[UnequalRuns] = ()
 
 
-@dataclass(frozen=True)
 class TurnStarted(Event):
     """A run, or a turn of it, starts; `run` is its name in the plan."""
 
@@ -77,8 +80,7 @@ class TurnStarted(Event):
     title: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunStarted(Event):
+class RunStarted(Event, kw_only=True):
     """A run is about to start its engine. `folder` is for its files."""
 
     run_id: str
@@ -86,8 +88,7 @@ class RunStarted(Event):
     folder: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class PointFinished(Event):
+class PointFinished(Event, kw_only=True):
     """A point was measured and stored."""
 
     run_id: str
@@ -95,8 +96,7 @@ class PointFinished(Event):
     folder: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFinished(Event):
+class RunFinished(Event, kw_only=True):
     """A run is over, its engine stopped or kept for the next run, its files written."""
 
     outcome: RunOutcome
@@ -107,31 +107,14 @@ class RunFinished(Event):
 # what is done now
 
 
-class Activity(Enum):
-    """What a study does now, or waits for."""
-
-    ASKING_SERVER = auto()
-    CLEANING_LOG = auto()
-    EMPTYING_CACHE = auto()
-    FINDING_SERVER = auto()
-    FIRST_TOKEN = auto()
-    GRADING = auto()
-    LOADING_PROMPTS = auto()
-    MAKING_PROMPTS = auto()
-    POINT = auto()
-    PREPARING_ENGINE = auto()
-    QUALITY = auto()
-    SELF_CHECK = auto()
-    SPANS = auto()
-    STOPPING_ENGINE = auto()
-    STOPPING_FIRST_START = auto()
-    SUMMARY = auto()
-    TIMINGS = auto()
-    TRACKING = auto()
-    WARM_RESTART = auto()
+Activity = Literal[
+    "asking_server", "cleaning_log", "emptying_cache", "finding_server", "first_token", "grading",
+    "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check", "spans",
+    "stopping_engine", "stopping_first_start", "summary", "timings", "tracking", "warm_restart",
+]  # fmt: skip
+"""What a study does now, or waits for."""
 
 
-@dataclass(frozen=True)
 class Doing(Event):
     """An activity begins; it lasts until the next event of this kind, or progress. `of` is its engine, file or scorer."""
 
@@ -141,8 +124,7 @@ class Doing(Event):
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseProgress(Event):
+class PhaseProgress(Event, kw_only=True):
     """The progress of a phase of load, some ten times a second. `rate` is stream reads per second, close to tokens per second;
     `silent_s` is how long the engine has sent nothing although requests are in flight; `stalled` is how many load workers do
     nothing at present; `ttft_ms` is the median of the requests so far."""
@@ -159,7 +141,6 @@ class PhaseProgress(Event):
     ttft_ms: float | None = None
 
 
-@dataclass(frozen=True)
 class ErrorSaid(Event):
     """An error, in the words of what raised it; `run` is the name of the run that it belongs to, if there are several."""
 
@@ -167,7 +148,6 @@ class ErrorSaid(Event):
     run: str = ""
 
 
-@dataclass(frozen=True)
 class Said(Event):
     """What an engine, a launcher or a decision says in its own words; a `detail` may be left out where progress is watched."""
 
@@ -175,14 +155,12 @@ class Said(Event):
     detail: bool = False
 
 
-@dataclass(frozen=True)
 class Graded(Event):
     """A benchmark was graded."""
 
     summary: QualitySummary
 
 
-@dataclass(frozen=True)
 class RunCollected(Event):
     """A run, or a part of it, that a cluster executed is over and on disk here."""
 
@@ -190,7 +168,6 @@ class RunCollected(Event):
     title: str
 
 
-@dataclass(frozen=True)
 class JobsLeft(Event):
     """How many runs machines of a cluster execute now, and how many have not ended."""
 
@@ -198,6 +175,211 @@ class JobsLeft(Event):
     unfinished: int
 
 
-@dataclass(frozen=True)
 class RaceEnded(Event):
     """The race of a tune is over. The runs that end from now on are only closed; the answer follows."""
+
+
+# a study and its results
+
+
+class MachineBusy(Event):
+    """Other processes use the machine on which points are measured."""
+
+    by: str
+
+
+class ResultsStored(Event):
+    """A study has ended, and its results are in this folder."""
+
+    folder: Path
+
+
+class Tracked(Event):
+    """The results of a study are in an MLflow experiment."""
+
+    uri: str
+    experiment: str
+
+
+class TrackingFailed(Event):
+    """The tracking server does not take the results of a study."""
+
+    study: str
+    error: str
+
+
+StudyStep = Literal["comparison", "self_check", "summary", "timings", "tune_answer"]
+"""A step of a study that may fail without ending it."""
+
+
+class StepFailed(Event):
+    """A step has failed, and the study goes on without its result."""
+
+    step: StudyStep
+    error: str
+
+
+# engines
+
+
+class EngineReused(Event):
+    """A run uses the engine of the run before it."""
+
+    engine: str
+
+
+class EngineReady(Event):
+    """An engine has generated its first token: the phases of its start, each with the seconds at which it ended."""
+
+    engine: str
+    phases: Sequence[tuple[str, float]]
+    restarted: bool = False
+
+
+class FlagRejected(Event):
+    """An engine has rejected its flags and starts again without this one."""
+
+    engine: str
+    flag: str
+
+
+class PortTaken(Event):
+    """Another process has taken the port of an engine, which starts again at another one."""
+
+    engine: str
+    taken: int
+    port: int
+
+
+class LeftBehind(Event):
+    """What a stopped engine has left: processes, files or ports."""
+
+    what: Sequence[str]
+
+
+class SecretsLeft(Event):
+    """A log may still hold secrets, and why."""
+
+    path: Path
+    reason: str
+
+
+# quality
+
+
+class ScorerLeftOut(Event):
+    """A run has no answers of a scorer, and why."""
+
+    reason: str
+
+
+class NothingToGrade(Event):
+    """A workload has no answers that this scorer can grade."""
+
+    scorer: str
+    workload: str
+
+
+class AnswersKept(Event):
+    """Answers of an earlier attempt are stored already; `items` is how many questions there are, if that is known."""
+
+    scorer: str
+    concurrency: int
+    answers: int
+    items: int | None = None
+
+
+# a cluster
+
+
+JobStage = Literal["submitted", "running"]
+"""What becomes of the job of a run on a cluster."""
+
+
+class JobChanged(Event):
+    """The job of a run has another state. `at` is the job's name when it was submitted, then its machine."""
+
+    run: str
+    state: JobStage
+    at: str
+
+
+class JobLost(Event):
+    """The job of a run was lost with its machine and is submitted again."""
+
+    run: str
+    reason: str
+
+
+class JobEnded(Event):
+    """The results of a run have arrived from a machine of the cluster."""
+
+    run: str
+    status: str
+    host: str
+
+
+class JobsStopping(Event):
+    """The jobs of a study are being cancelled."""
+
+    jobs: int
+
+
+Resource = Literal["place", "gpus", "port"]
+"""What the runs of a machine share."""
+
+
+class ResourceAwaited(Event):
+    """A job waits until another run on its machine ends: for a place, so many GPUs of those that there are, or this port."""
+
+    resource: Resource
+    number: int = 0
+    there_are: int = 0
+
+
+# rounds of starts, and tunes
+
+
+Void = Literal["again", "another_start", "no_budget"]
+"""What replaces a void point."""
+
+
+class PointVoid(Event):
+    """A point counts for nothing."""
+
+    run: str
+    replaced: Void
+
+
+class BudgetSpent(Event):
+    """Another round of starts would not fit into the budget: that of the study's settings, or of these engine minutes."""
+
+    setting: str | None = None
+    minutes: float | None = None
+
+
+class CandidateProposed(Event):
+    """What limits the stock settings of an engine has proposed a candidate."""
+
+    stock: str
+    note: str
+
+
+class TuneStopped(Event):
+    """A tune cannot go on without this candidate, which was not measured."""
+
+    candidate: str
+
+
+class EngineTime(Event):
+    """How long the engines of a tune have run on a cluster in all, and how long the command took, in seconds."""
+
+    engines_s: float
+    command_s: float
+
+
+class TuneUnfinished(Event):
+    """A tune has ended before its race; `here`: its measurements were those of this machine instead of its cluster."""
+
+    study: str
+    here: bool

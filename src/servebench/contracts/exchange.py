@@ -218,11 +218,6 @@ class PhaseReport:
     receive_queue_bytes_max: int = 0
     """The most bytes that waited in the kernel for one stream after a read."""
     workers: int = 1
-    clock_offset_ms: float | None = None
-    """How far the clock of a worker on another machine was ahead, the farthest of several; its stamps are converted to this
-    machine's time. Null if all workers ran here."""
-    clock_offset_error_ms: float | None = None
-    """Half of the shortest round trip of that measurement: the largest error of converted stamps."""
     nap_ms: float = 0.0
     """How long the loop sleeps between polls: events that arrive within it may share a read."""
 

@@ -116,7 +116,6 @@ def labels_of(sources: Sequence[LabelSource]) -> dict[str, RunLabel]:
 
 
 def _alike(runs: Sequence[LabelSource], names: Mapping[str, Any]) -> list[list[LabelSource]]:
-    """The groups of runs that have the same label so far."""
     groups: dict[tuple[str, ...], list[LabelSource]] = {}
     for one in runs:
         groups.setdefault((one.engine, one.workload, str(names[one.key])), []).append(one)

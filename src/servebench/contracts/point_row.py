@@ -250,8 +250,6 @@ class PointRow:
     )
     client_error_ms_ttft: float | None = column("ms", "The client's own error in TTFT, by its self-check (p99).")
     client_error_ms_itl: float | None = column("ms", "The client's own error in ITL, by its self-check (p99).")
-    clock_offset_ms: float | None = column("ms", "Clock difference to the farthest load worker on another machine.")
-    clock_offset_error_ms: float | None = column("ms", "How exactly clock_offset_ms is known.")
     throughput_trend: float | None = column(
         "",
         "The likeliest change for good of output throughput in the window, relative to before (0.1: it rose by 10%).",

@@ -257,12 +257,11 @@ class LoadSettings(StrictSettings):
     """Load levels and how each is driven. Exactly one of `concurrency`, `rate`, `search` and `trace` names the levels.
 
     `requests` is the number a point sends: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point
-    runs for that long instead; with `until` it ends as soon as it is precise (a share, or one for each metric), after at least
-    `min_requests` and at most `max_duration_s`. A fixed number or time turns `until` off. `warmup_requests` are sent before each
-    point and not measured (`auto`: two a stream, at
-    most 32). `workers` processes send the load (`auto`: one for each 2,000 streams, at most a quarter of the cores; `ray`:
-    one on each node of the Ray cluster at RAY_ADDRESS). `timeout_s` limits one request. `drain_s` is how long a
-    point that is ended by time waits for its last answers (`auto`: four times the longest answer so far, at least 30 s).
+    runs for that long instead; with `until` it ends as soon as it is precise (a share, or one for each metric), after at
+    least `min_requests` and at most `max_duration_s`. A fixed number or time turns `until` off. `warmup_requests` are sent
+    before each point and not measured (`auto`: two a stream, at most 32). `workers` processes send the load (`auto`: one for
+    each 2,000 streams, at most a quarter of the cores). `timeout_s` limits one request. `drain_s` is how long a point that is
+    ended by time waits for its last answers (`auto`: four times the longest answer so far, at least 30 s).
 
     With `stagger` the streams of a closed loop start at random moments over one answer's time, as the warm-up shows it, and
     not all at once. With `hold_level` it keeps its level with requests that are not measured until the measured ones have
@@ -299,7 +298,7 @@ class LoadSettings(StrictSettings):
     drain_s: Seconds | Literal["auto"] = "auto"
     connect_timeout_s: Seconds = 10.0
     trace_headers: bool = False
-    workers: PositiveInt | Literal["auto", "ray"] = "auto"
+    workers: PositiveInt | Literal["auto"] = "auto"
     repeats: PositiveInt = 1
     order: Literal["ascending", "shuffled", "interleaved"] = "ascending"
     self_check: Literal["auto", "always", "never"] = "auto"

@@ -28,14 +28,41 @@ given the columns that are needed, and the id of the only request."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunData:
+class _Stored:
+    """What a run or a study says of itself: in its state, else in its manifest."""
+
+    state: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    def said(self, name: str) -> Any:
+        """Return what is stored under a name; None if nothing is."""
+        return self.state.get(name) or self.manifest.get(name)
+
+    @property
+    def status(self) -> str:
+        """finished, failed, interrupted, running, or missing."""
+        return str(self.said("status") or "missing")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The arguments of the command that made it."""
+        return _words(self.said("words"))
+
+    @property
+    def command(self) -> str:
+        """The command that made it; empty if that is unknown."""
+        # `servebench` alone is a command, too
+        known = any(isinstance(one.get("words"), list | tuple) for one in (self.state, self.manifest))
+        return shlex.join(["servebench", *self.words]) if known else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData(_Stored):
     """A stored run. `rows` reads its points and `tables` its large tables, both on first use; `noted` are faults known before."""
 
     study_id: str
     name: str
     path: Path
-    state: Mapping[str, Any]
-    manifest: Mapping[str, Any]
     rows: Callable[[], Sequence[PointRow]]
     tables: Tables
     engine_log: Path | None = None
@@ -49,7 +76,7 @@ class RunData:
     @property
     def title(self) -> str:
         """The title of the run."""
-        return str(self.state.get("title") or self.manifest.get("title") or self.name)
+        return str(self.said("title") or self.name)
 
     @property
     def engine(self) -> str:
@@ -58,30 +85,14 @@ class RunData:
         return self.name if name is None else chosen(_words(self.manifest.get("overrides")), "engine", name)
 
     @property
-    def status(self) -> str:
-        """finished, failed, interrupted, running, or missing."""
-        return str(self.state.get("status") or self.manifest.get("status") or "missing")
-
-    @property
     def standing(self) -> str:
         """Its status as people say it."""
         return "not started" if self.status == "missing" else self.status
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The arguments of the command that made it."""
-        return _words(self.manifest.get("words"))
-
-    @property
-    def command(self) -> str:
-        """The command that made it; empty if that is unknown."""
-        return _command(self.manifest.get("words"))
-
-    @property
     def error(self) -> str | None:
         """The error message of a failed run."""
-        said = self.state.get("error") or self.manifest.get("error")
-        return str(said) if said else None
+        return str(error) if (error := self.said("error")) else None
 
     @property
     def failure(self) -> str | None:
@@ -97,7 +108,7 @@ class RunData:
     @property
     def started_s(self) -> float | None:
         """When it started, in seconds since the epoch."""
-        value = self.state.get("started_s") or self.manifest.get("started_s")
+        value = self.said("started_s")
         return float(value) if isinstance(value, (int, float)) else None
 
     @property
@@ -164,43 +175,22 @@ class RunData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyData:
+class StudyData(_Stored):
     """A study and its runs, in order."""
 
     study_id: str
     path: Path
-    state: Mapping[str, Any] = field(default_factory=dict)
     runs: tuple[RunData, ...] = ()
     faults: tuple[str, ...] = ()
-
-    @property
-    def status(self) -> str:
-        """finished, failed, interrupted, running, or missing."""
-        return str(self.state.get("status") or "missing")
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The arguments of the command that made it."""
-        return _words(self.state.get("words"))
 
     @property
     def is_tune(self) -> bool:
         """Whether its runs are the candidates of a tune."""
         return self.words[:1] == ("tune",)
 
-    @property
-    def command(self) -> str:
-        """The command that made it; empty if that is unknown."""
-        return _command(self.state.get("words"))
-
 
 def _words(value: Any) -> tuple[str, ...]:
     return tuple(str(word) for word in value) if isinstance(value, list | tuple) else ()
-
-
-def _command(value: Any) -> str:
-    # `servebench` alone is a command, too
-    return shlex.join(["servebench", *_words(value)]) if isinstance(value, list | tuple) else ""
 
 
 def chosen(overrides: Iterable[str], group: str, name: str) -> str:

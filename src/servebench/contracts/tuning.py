@@ -11,7 +11,7 @@ from servebench.contracts.precision import seconds_of, share_of
 
 Origin = Literal["stock", "rule", "recipe", "limit", "sampled", "taken back"]
 """Where a candidate comes from: the engine's stock settings, the space's rule of thumb, a file of the user, the finding of what
-limits the engine, a random draw, or a winner with one of its settings taken back."""
+limits the engine, a random draw, or a candidate with one of its settings taken back."""
 
 STOCK = "stock"
 MAX_LOAD = "max_load"
@@ -58,8 +58,8 @@ class TuneQuestion:
     `levels` are the load levels at which the objective counts (null: the busiest of `load`). `budget` is engine time, `trials`
     instead a number of engine starts. Settings that differ by less than `margin` count as equal; `error` is the share of wrong
     exclusions that the race accepts. `only` limits the search to some parameters; `space` is a file in place of the engine's
-    own, `candidates` a file with settings to try besides; at most `count` candidates are tried. `out` is where the winner's
-    engine file goes.
+    own, `candidates` a file with settings to try besides; at most `count` candidates are tried. `out` is where the engine
+    file of the best one goes.
     """
 
     objective: str = "output_throughput"
@@ -152,20 +152,20 @@ class TuneSpace:
         """Return the parameter of a key; None for a key that the space does not know."""
         return next((one for one in self.parameters if one.key == key), None)
 
-    def may_change_answers(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether one of these settings may change what the model answers. Of those that the space does not know, only
-        the common ones of servebench that say how much an engine does at a time are known not to."""
-        return any(_changes_answers(key, self.parameter(key)) for key, value in settings.items() if value is not None)
+    def candidate(self, name: str, origin: Origin, settings: Mapping[str, Any], **more: Any) -> Candidate:
+        """Return these settings as a candidate, of which `answers` says whether one of them may change what the model answers. Of
+        those that the space does not know, only the common ones of servebench that say how much an engine does at a time are
+        known not to; `more` are other fields."""
+        known = {one.key: one.answers for one in self.parameters}
+        answers = any(known.get(key, key not in HARMLESS) for key, value in settings.items() if value is not None)
+        fields = {"engine": self.engine, **more}
+        return Candidate(name=name, origin=origin, settings=dict(settings), answers=answers, **fields)
 
 
 HARMLESS = (
     *("engine.max_num_seqs", "engine.gpu_memory_fraction", "engine.threads", "engine.prefix_caching"),
     *("engine.tensor_parallel_size", "engine.ready_timeout_s", "engine.request_timings"),
 )
-
-
-def _changes_answers(key: str, known: TuneParameter | None) -> bool:
-    return known.answers if known is not None else key not in HARMLESS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,3 +186,25 @@ class RefusedCandidate:
 
     candidate: Candidate
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a step gave. `value` is the objective as a logarithm, higher for better; None where nothing was measured.
+
+    `failure` says why the engine did not start or died. `good` of `tested` requests met the SLO, both as effective numbers of
+    independent requests; `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of
+    a quality step. `void`: the point is void, and measuring it again did not help.
+    """
+
+    value: float | None = None
+    cost: float = 0.0
+    failure: str | None = None
+    good: float = 0.0
+    tested: float = 0.0
+    failed: int = 0
+    sent: int = 0
+    start_id: str = ""
+    same_answers: bool | None = None
+    void: bool = False
+    note: str = ""

@@ -16,8 +16,17 @@ from servebench.contracts.engine import (
     StartPhase,
     StopReport,
 )
-from servebench.contracts.events import Activity, Doing, Events, Said
-from servebench.contracts.notices import EngineReady, EngineReused, FlagRejected, PortTaken, SecretsLeft
+from servebench.contracts.events import (
+    Activity,
+    Doing,
+    EngineReady,
+    EngineReused,
+    Events,
+    FlagRejected,
+    PortTaken,
+    Said,
+    SecretsLeft,
+)
 from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
 from servebench.engine.spans.receiver import PATH, SpanReceiver
@@ -178,9 +187,9 @@ class EnginePool:
         launcher: Launcher = self._registry.launcher(settings.launch.name)
         context = launch_context(settings, self._cache_dir, self._port_of)
         if launcher.needs_executable:
-            self._doing(Activity.PREPARING_ENGINE, engine)
+            self._doing("preparing_engine", engine)
             engine.prepare(context, lambda text: self._events(Said(text)))
-        self._doing(Activity.FIRST_TOKEN, engine)
+        self._doing("first_token", engine)
         # a simulated engine has nothing to say but what servebench has written
         if not launcher.simulated:
             self._mark_unclean(log_path)
@@ -196,7 +205,7 @@ class EnginePool:
             first = None
             if settings.engine.measure_restart and running.phases:
                 first = self._stop_first_start(engine, running)
-                self._doing(Activity.WARM_RESTART, engine)
+                self._doing("warm_restart", engine)
                 running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._detail)
                 self._report_start(engine, running, restarted=True)
             undo.pop_all()
@@ -260,7 +269,7 @@ class EnginePool:
 
     def _stop_first_start(self, engine: Engine, running: RunningEngine) -> FirstStart:
         """Stop an engine that has just started. Raises EngineError if it leaves something behind."""
-        self._doing(Activity.STOPPING_FIRST_START, engine)
+        self._doing("stopping_first_start", engine)
         stopped = running.stop()
         if stopped.leftover:
             raise EngineError(
@@ -279,7 +288,7 @@ class EnginePool:
         if self._current is None:
             return None
         _, lease = self._current
-        self._doing(Activity.STOPPING_ENGINE, lease.engine)
+        self._doing("stopping_engine", lease.engine)
         report = lease.running.stop()
         self._current = None
         if lease.spans is not None:
@@ -304,7 +313,7 @@ class EnginePool:
         running = self._current[1].owner_log if self._current is not None else None
         for path in [path for path in self._logs if path != running]:
             self._logs.remove(path)
-            self._events(Doing(Activity.CLEANING_LOG, path.name))
+            self._events(Doing("cleaning_log", path.name))
             why = "interrupted"
             try:
                 why = "" if clean_file(path, budget_s=LOG_BUDGET_S) else f"not done in {LOG_BUDGET_S:g} s"

@@ -116,7 +116,6 @@ def _load(concurrency: Any, rate: Any) -> dict[str, Any]:
 
 
 def _flat_point(result: Mapping[str, Any], latency: str, planned: int | None) -> Row:
-    """Return a point as vLLM and SGLang write it: `mean_ttft_ms`, `median_ttft_ms`, `p99_ttft_ms`."""
     completed = _count(result.get("completed")) or 0
     failed = _count(result.get("failed"))
     if failed is None:
@@ -173,7 +172,6 @@ def _sglang(documents: list[dict[str, Any]]) -> ForeignRun:
 
 
 def _named(backend: Any) -> str | None:
-    """Return the engine that a backend's name implies; None for generic ones."""
     text = str(backend or "").lower()
     return next((name for name in ("sglang", "vllm", "trt", "lmdeploy", "tgi") if text.startswith(name)), None)
 
@@ -272,7 +270,6 @@ AIPERF_LATENCIES = {
 
 
 def _aiperf_models(config: Mapping[str, Any]) -> list[Any]:
-    """Model names of the newer config, which has them in a separate list."""
     models = config.get("models") or mapping(config.get("benchmark")).get("models")
     if isinstance(models, Mapping):
         models = models.get("items")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.measure import derive
 from servebench.measure.points import OURS
 from servebench.util.stretches import Spans, compressed, length, outside, unsent
 from servebench.util.units import NS_PER_MS, NS_PER_S
@@ -38,11 +39,6 @@ class EventColumns:
     tokens: Floats | None
 
 
-def _span_ms(start: Any, end: Any) -> Floats:
-    found: Floats = ((end - start) / NS_PER_MS).to_numpy(dtype=np.float64, na_value=np.nan)
-    return found
-
-
 def measured_rows(requests: pd.DataFrame) -> pd.DataFrame:
     """Return the stored requests without those of the warm-up and those that only kept the level (`filler`)."""
     left_out = requests["warmup"].astype(bool)
@@ -62,22 +58,21 @@ def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     if requests.empty:
-        return pd.DataFrame(columns=[*_KEPT, *_LATENCIES, "ok"])
+        return pd.DataFrame(columns=[*_KEPT, *_SPANS, "tpot_ms", "ok"])
     frame = measured_rows(requests)
     count = frame["event_ns"].str.len().fillna(0).astype(np.int64).to_numpy()
     tokens = frame["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
     found = frame[list(_KEPT)].copy()
     found["ok"] = (frame["outcome"] == "ok").to_numpy()
-    found["ttft_ms"] = _span_ms(frame["sent_ns"], frame["first_event_ns"])
-    found["ttft_from_schedule_ms"] = _span_ms(frame["scheduled_ns"], frame["first_event_ns"])
-    found["ttfo_ms"] = _span_ms(frame["sent_ns"], frame["first_output_ns"])
-    found["e2e_ms"] = _span_ms(frame["sent_ns"], frame["last_event_ns"])
-    found["lateness_ms"] = _span_ms(frame["scheduled_ns"], frame["sent_ns"])
+    for name in _SPANS:
+        # the definitions for one record hold for columns, too
+        found[name] = getattr(derive, name)(frame).to_numpy(dtype=np.float64, na_value=np.nan)
     first = frame["event_tokens"].str[0].astype(float).fillna(1.0).clip(lower=1.0).to_numpy(dtype=np.float64)
     streamed = frame["event_tokens"].map(np.sum, na_action="ignore").to_numpy(dtype=np.float64, na_value=np.nan)
     later = np.where(np.isnan(streamed), tokens, streamed) - first
     with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = _span_ms(frame["first_event_ns"], frame["last_event_ns"]) / later
+        decode_ms = (frame["last_event_ns"] - frame["first_event_ns"]) / NS_PER_MS
+        tpot = decode_ms.to_numpy(dtype=np.float64, na_value=np.nan) / later
     found["tpot_ms"] = np.where((tokens >= 2) & (later > 0) & (count >= 2), tpot, np.nan)
     found["sent_ns"] = frame["sent_ns"].fillna(frame["scheduled_ns"]).astype(np.int64)
     return found.sort_values("sent_ns", kind="stable").reset_index(drop=True)
@@ -87,7 +82,7 @@ _KEPT = (
     *("point", "request_id", "sent_ns", "scheduled_ns", "ended_ns", "output_tokens", "asked_output_tokens"),
     *("prompt_tokens", "planned_prompt_tokens", "outcome", "error"),
 )
-_LATENCIES = ("ttft_ms", "ttft_from_schedule_ms", "ttfo_ms", "tpot_ms", "e2e_ms", "lateness_ms")
+_SPANS = ("ttft_ms", "ttft_from_schedule_ms", "ttfo_ms", "e2e_ms", "lateness_ms")
 
 
 def in_window(metrics: pd.DataFrame, start_ns: int, end_ns: int, left_out: Spans = ()) -> pd.DataFrame:

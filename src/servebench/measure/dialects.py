@@ -156,22 +156,22 @@ def retell(requests: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> li
         return []
     ours, theirs = _latencies(ok, _OWN), _latencies(ok, dialect)
     ours["itl_ms"], theirs["itl_ms"] = gaps_ms(ok), gaps_ms(ok) if dialect.itl == "gaps" else theirs["itl_ms"]
-    found = [*_throughputs(measured, ok, row, dialect)]
+    found = _throughputs(measured, ok, dialect)
     for name, because in _becauses(dialect).items():
-        if name not in theirs or not theirs[name].size:
-            continue
-        for statistic, reduce in STATISTICS:
-            found.append(
-                Retold(
-                    metric=f"{name}_{statistic}",
-                    unit=POINT_COLUMNS[f"{name}_{statistic}"].unit,
-                    own=row.get(f"{name}_{statistic}"),
-                    whole_run=float(reduce(ours[name])) if ours[name].size else None,
-                    theirs=float(reduce(theirs[name])),
-                    because=because,
-                )
-            )
-    return found
+        for statistic, reduce in STATISTICS if name in theirs and theirs[name].size else ():
+            whole = float(reduce(ours[name])) if ours[name].size else None
+            found[f"{name}_{statistic}"] = whole, float(reduce(theirs[name])), because
+    return [
+        Retold(
+            metric=metric,
+            unit=POINT_COLUMNS[metric].unit,
+            own=row.get(metric),
+            whole_run=whole,
+            theirs=their,
+            because=because,
+        )
+        for metric, (whole, their, because) in found.items()
+    ]
 
 
 _OWN = ToolDefinition(name="servebench", title="servebench")
@@ -224,32 +224,23 @@ def _becauses(dialect: ToolDefinition) -> dict[str, str]:
     }
 
 
-def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> list[Retold]:
-    """Tokens and requests a second from the first request to the last answer."""
-    sent = measured["sent_ns"].dropna()
-    end = float(measured["ended_ns"].max()) if dialect.name != "aiperf" else float(ok["last_event_ns"].max())
-    whole_s = (float(measured["ended_ns"].max()) - float(sent.min())) / NS_PER_S
-    their_s = (end - float(sent.min())) / NS_PER_S
-    counted, theirs = _tokens(ok, _OWN), _tokens(ok, dialect)
-    known = not np.isnan(counted).any()
-    because = "counts the tokens asked for" if dialect.tokens == "asked" else "the same definition"
+def _throughputs(
+    measured: pd.DataFrame, ok: pd.DataFrame, dialect: ToolDefinition
+) -> dict[str, tuple[float | None, float | None, str]]:
+    """Return tokens and requests a second from the first request to the last answer, of the whole run and by the tool's
+    definition, and what differs."""
+    began, same = float(measured["sent_ns"].min()), "the same definition"
+    whole_s = their_s = (float(measured["ended_ns"].max()) - began) / NS_PER_S
+    tokens = "counts the tokens asked for" if dialect.tokens == "asked" else same
     if dialect.name == "aiperf":
-        because = "ends with the last content of an answer that succeeded"
-    return [
-        Retold(
-            metric="output_throughput_tok_s",
-            unit=POINT_COLUMNS["output_throughput_tok_s"].unit,
-            own=row.output_throughput_tok_s,
-            whole_run=float(counted.sum() / whole_s) if known and whole_s > 0 else None,
-            theirs=float(np.nansum(theirs) / their_s) if their_s > 0 and not np.isnan(theirs).any() else None,
-            because=because,
-        ),
-        Retold(
-            metric="request_throughput_req_s",
-            unit=POINT_COLUMNS["request_throughput_req_s"].unit,
-            own=row.request_throughput_req_s,
-            whole_run=len(ok) / whole_s if whole_s > 0 else None,
-            theirs=len(ok) / their_s if their_s > 0 else None,
-            because="the same definition" if dialect.name != "aiperf" else because,
-        ),
-    ]
+        their_s = (float(ok["last_event_ns"].max()) - began) / NS_PER_S
+        tokens = same = "ends with the last content of an answer that succeeded"
+
+    def rate(amount: float, seconds: float) -> float | None:
+        return float(amount / seconds) if seconds > 0 and not np.isnan(amount) else None
+
+    own, theirs = _tokens(ok, _OWN).sum(), _tokens(ok, dialect).sum()
+    return {
+        "output_throughput_tok_s": (rate(own, whole_s), rate(theirs, their_s), tokens),
+        "request_throughput_req_s": (rate(len(ok), whole_s), rate(len(ok), their_s), same),
+    }

@@ -50,8 +50,7 @@ from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings, SloSettings
 from servebench.measure import derive
 from servebench.measure.cost import usd_per_million
-from servebench.measure.in_flight import in_flight_at, in_flight_growth, mean_in_flight
-from servebench.measure.lock_step import lock_step
+from servebench.measure.in_flight import in_flight_at, in_flight_growth, lock_step, mean_in_flight
 from servebench.measure.window import Window, find_window, leave_out
 from servebench.util.percentile import percentile
 from servebench.util.stretches import Spans, compressed, outside
@@ -513,8 +512,6 @@ def _client(measured: Sequence[Record], window: Window | None, report: PhaseRepo
         "connections_failed": report.connections_failed,
         "receive_queue_bytes_max": report.receive_queue_bytes_max,
         "loop_lag_ms_p99": report.loop_lag_ms_p99,
-        "clock_offset_ms": report.clock_offset_ms,
-        "clock_offset_error_ms": report.clock_offset_error_ms,
         "clock_step_ms": report.clock_step_ns / NS_PER_MS,
         "stamp_source": report.stamp_source,
     }

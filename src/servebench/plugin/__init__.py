@@ -16,7 +16,6 @@ from servebench.contracts.engine import (
     Launcher,
     LogHint,
     PhaseMarker,
-    Preparation,
     RunningEngine,
     Say,
     ServerTimings,
@@ -76,7 +75,7 @@ from servebench.workload.build.seeding import generator, salt
 
 __all__ = ["Emulation", "Loading"]
 __all__ += ["Command", "ContainerImage", "Dialect", "Engine", "LaunchContext", "Launcher", "LogHint", "PhaseMarker"]
-__all__ += ["Preparation", "RunningEngine", "Say", "ServerTimings", "StartPhase", "StopReport"]
+__all__ += ["RunningEngine", "Say", "ServerTimings", "StartPhase", "StopReport"]
 __all__ += ["API_VERSION", "PointFinished", "RunFinished", "RunStarted", "hookimpl"]
 __all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "OpenPromptScorer", "Record", "Scorer"]
 __all__ += ["Knob", "Limit"]

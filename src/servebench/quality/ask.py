@@ -1,9 +1,11 @@
-"""Send items to an OpenAI-compatible endpoint, several at a time."""
+"""Send items to an OpenAI-compatible endpoint, several at a time. It may be slow or hostile: every answer is bounded in time and
+size."""
 
 import asyncio
+import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -15,12 +17,14 @@ from servebench.contracts.results import Outcome
 from servebench.protocol.errors import error_text
 from servebench.protocol.kinds.kind import RequestKind
 from servebench.protocol.kinds.table import kind_named
-from servebench.quality.exchange import bounded_client, bounded_post
 from servebench.util.safe_text import in_one_line
+from servebench.util.tls import Trust, tls_context
 from servebench.util.units import NS_PER_MS
 
 WATCH_S = 0.25
 LINE_MAX = 200
+BUSY = (429, 503)
+PAUSE_S = 0.5
 ANSWER_BYTES_BASE, ANSWER_BYTES_PER_TOKEN = 4 << 20, 4096
 """An answer longer than its tokens can explain is cut off; most of its bytes are log-probabilities."""
 
@@ -49,22 +53,19 @@ def ask(
     in a row it is not asked any more, and while it is busy it is asked again.
     """
     session = _AskSession(
-        endpoint, kind_named(api), dialect, timeout_s, on_answer=on_answer, give_up_after=give_up_after
+        endpoint=endpoint,
+        kind=kind_named(api),
+        dialect=dialect,
+        timeout_s=timeout_s,
+        on_answer=on_answer,
+        give_up_after=give_up_after,
     )
     return asyncio.run(session.ask_all(items, concurrency, watch))
 
 
-def ask_once(
-    items: Sequence[Item],
-    endpoint: Endpoint,
-    part: str,
-    *,
-    concurrency: int,
-    timeout_s: float,
-    api: str,
-    give_up_after: int | None = None,
-) -> list[ItemAnswer]:
-    """Return answers as `ask` does, reusing those in the endpoint's memory and storing each new one there immediately.
+def ask_once(items: Sequence[Item], endpoint: Endpoint, part: str, **options: Any) -> list[ItemAnswer]:
+    """Return answers as `ask` does with these options, reusing those in the endpoint's memory and storing each new one there
+    immediately.
 
     `part` separates several rounds of one scorer. Raises what the endpoint's `watch` raises.
     """
@@ -81,40 +82,23 @@ def ask_once(
         if watch is not None:
             watch(f"{part}, {done}/{len(left)} answers")
 
-    fresh = iter(
-        ask(
-            left,
-            endpoint,
-            concurrency=concurrency,
-            timeout_s=timeout_s,
-            api=api,
-            on_answer=keep,
-            watch=report,
-            give_up_after=give_up_after,
-        )
-    )
+    fresh = iter(ask(left, endpoint, on_answer=keep, watch=report, **options))
     return [known[key] if key in known else next(fresh) for key in keys]
 
 
+@dataclass(kw_only=True)
 class _AskSession:
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        kind: RequestKind,
-        dialect: Dialect,
-        timeout_s: float,
-        *,
-        on_answer: Callable[[Item, ItemAnswer], None] | None,
-        give_up_after: int | None,
-    ) -> None:
-        self._client = bounded_client(endpoint.headers, timeout_s=timeout_s, verify_tls=endpoint.verify_tls)
-        self._url = f"{endpoint.base_url}{kind.path_of(dialect)}"
-        self._model = endpoint.model
-        self._timeout_s = timeout_s
-        self._kind = kind
-        self._dialect = dialect
-        self._on_answer = on_answer
-        self._give_up_after = give_up_after
+    endpoint: Endpoint
+    kind: RequestKind
+    dialect: Dialect
+    timeout_s: float
+    on_answer: Callable[[Item, ItemAnswer], None] | None
+    give_up_after: int | None
+
+    def __post_init__(self) -> None:
+        one = self.endpoint
+        self._client = bounded_client(one.headers, timeout_s=self.timeout_s, verify_tls=one.verify_tls)
+        self._url = f"{one.base_url}{self.kind.path_of(self.dialect)}"
         self._failed: list[str | None] = []
         """The errors of the last requests in a row."""
         self._answers: dict[int, ItemAnswer] = {}
@@ -126,8 +110,8 @@ class _AskSession:
             for place, item in left:
                 answer = self._given_up(item) or await self._one(item)
                 self._answers[place] = answer
-                if self._on_answer is not None:
-                    self._on_answer(item, answer)
+                if self.on_answer is not None:
+                    self.on_answer(item, answer)
 
         async with self._client:
             pending = {asyncio.create_task(stream()) for _ in range(min(concurrency, len(items)))}
@@ -146,7 +130,7 @@ class _AskSession:
 
     def _given_up(self, item: Item) -> ItemAnswer | None:
         failures = len(self._failed)
-        if self._give_up_after is None or failures < self._give_up_after:
+        if self.give_up_after is None or failures < self.give_up_after:
             return None
         error = f"the server failed {failures} times in a row and was given up; last error: {self._failed[-1]}"
         return ItemAnswer(item_id=item.item_id, text="", error=error, outcome="abandoned")
@@ -160,12 +144,12 @@ class _AskSession:
                 self._client,
                 self._url,
                 self._body(item),
-                timeout_s=self._timeout_s,
+                timeout_s=self.timeout_s,
                 bytes_max=bytes_max,
-                patient=self._give_up_after is not None,
+                patient=self.give_up_after is not None,
             )
         except TimeoutError:
-            fields = {"text": "", "error": f"no complete answer within {self._timeout_s:g} s", "outcome": "timeout"}
+            fields = {"text": "", "error": f"no complete answer within {self.timeout_s:g} s", "outcome": "timeout"}
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as problem:
             reason = in_one_line(str(problem), LINE_MAX) or type(problem).__name__
             if isinstance(problem, httpx.ConnectError):
@@ -181,10 +165,10 @@ class _AskSession:
 
     def _body(self, item: Item) -> dict[str, Any]:
         fields = {"output_tokens": item.max_tokens, "extra": item.body}
-        request = self._kind.request(item.prompt, item.item_id, **fields)
+        request = self.kind.request(item.prompt, item.item_id, **fields)
         if item.messages and request.messages is not None:
             request = replace(request, messages=tuple(Message(**one) for one in item.messages))
-        return self._kind.body(request, self._model, self._dialect, streamed=False)
+        return self.kind.body(request, self.endpoint.model, self.dialect, streamed=False)
 
     def _read(self, status: int, data: bytes, bytes_max: int) -> dict[str, Any]:
         if not 200 <= status < 300:
@@ -193,9 +177,9 @@ class _AskSession:
         try:
             if len(data) > bytes_max:
                 raise ValueError(f"longer than {bytes_max} bytes")
-            answer = self._kind.read_whole(data)
+            answer = self.kind.read_whole(data)
         except ValueError as problem:
-            error = f"not a {self._kind.title}: {problem}"[:LINE_MAX]
+            error = f"not a {self.kind.title}: {problem}"[:LINE_MAX]
             return {"text": "", "error": error, "outcome": "protocol", "http_status": status}
         return {"http_status": status, **answer._asdict()}
 
@@ -206,3 +190,47 @@ def _outcome(problem: Exception) -> Outcome:
     if isinstance(problem, httpx.ConnectError):
         return "refused"
     return "reset" if isinstance(problem, httpx.NetworkError) else "protocol"
+
+
+def bounded_client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -> httpx.AsyncClient:
+    """Return a client that accepts no encoding (a small compressed answer may expand without end) and uses no proxy of the
+    environment. Raises ValueError, UnicodeError for a header that cannot be sent."""
+    return httpx.AsyncClient(
+        headers={"Accept-Encoding": "identity", **headers},
+        timeout=timeout_s,
+        verify=tls_context(verify_tls),
+        trust_env=False,
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+    )
+
+
+async def bounded_post(
+    http: httpx.AsyncClient,
+    url: str,
+    body: Mapping[str, Any],
+    *,
+    timeout_s: float,
+    bytes_max: int,
+    patient: bool = False,
+) -> tuple[int, bytes]:
+    """Return status and body. A body longer than `bytes_max` is cut a little behind it. With `patient`, a server that is busy is
+    asked again after a pause, as long as `timeout_s` lasts.
+
+    Raises TimeoutError when the whole body has not come in `timeout_s`, and httpx.HTTPError.
+    """
+    ends_s, pause_s = time.monotonic() + timeout_s, PAUSE_S
+    while True:
+        content = bytearray()
+        left_s = max(0.0, ends_s - time.monotonic())
+        async with asyncio.timeout(left_s), http.stream("POST", url, json=dict(body)) as response:
+            async for piece in response.aiter_raw():
+                content += piece
+                if len(content) > bytes_max:
+                    break
+        # a `Retry-After` may also be a date
+        wanted = re.fullmatch(r"[0-9]{1,8}", response.headers.get("Retry-After", ""))
+        pause_s = max(pause_s, float(wanted[0]) if wanted else 0.0)
+        if not patient or response.status_code not in BUSY or time.monotonic() + pause_s >= ends_s:
+            return response.status_code, bytes(content)
+        await asyncio.sleep(pause_s)
+        pause_s *= 2

@@ -119,7 +119,6 @@ def _first_line(error: BaseException) -> str:
 
 
 def _checked(said: str, found: Any) -> type[Any]:
-    """Return a class that has a name. Raises TypeError for something else."""
     if not isinstance(found, type) or not isinstance(getattr(found, "name", None), str):
         raise TypeError(f"{said} {found!r}, which is not a class with a name")
     return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from servebench.analysis.slow_tail import TAIL_MIN, SlowStretch, SlowTail, where_time_goes
 from servebench.analysis.time_parts import FIRST, REST, SLOW_FROM, TimeParts
@@ -48,6 +49,10 @@ class RunTimes:
     def lines(self) -> list[str]:
         """What TTFT and E2E are, and what the slowest requests have in common, in sentences."""
         return [*parts_lines(self.parts, self.engine), *tail_lines(self.tails)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return parts and tails as plain data."""
+        return {"parts": [one.as_dict() for one in self.parts], "slow_tail": [one.as_dict() for one in self.tails]}
 
 
 def times_of(run: RunData, name: str) -> RunTimes:

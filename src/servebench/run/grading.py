@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 
 from servebench.analysis.quality.summary import summaries
-from servebench.contracts.events import Activity, Doing, Graded
-from servebench.contracts.notices import AnswersKept, NothingToGrade
+from servebench.contracts.events import AnswersKept, Doing, Graded, NothingToGrade
 from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
@@ -42,7 +41,7 @@ def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:
         (scorer, path, concurrency)
         for scorer, path in request.quality.scorers
         if not scorer.grades_load
-        for concurrency in request.job.settings.quality.concurrency
+        for concurrency in request.settings.quality.concurrency
         if (scorer.name, concurrency) not in stored
     ]
 
@@ -52,7 +51,7 @@ def grade_questions(request: RunRequest, lease: EngineLease) -> None:
 
     Raises QualityError, StoreError, EngineError when the engine dies, KeyboardInterrupt.
     """
-    first = request.job.settings.quality.concurrency[0]
+    first = request.settings.quality.concurrency[0]
     for scorer, path, concurrency in unasked_questions(request):
         cache_error = _empty_cache(request, lease, repeated=concurrency != first)
         if scorer.asks_itself:
@@ -73,14 +72,14 @@ def _empty_cache(request: RunRequest, lease: EngineLease, *, repeated: bool) -> 
     if lease.engine.reset_path is None and not repeated:
         return None
     reason = reset_cache(lease.engine, lease.running)
-    return reason if repeated and request.job.settings.engine.prefix_caching is not False else None
+    return reason if repeated and request.settings.engine.prefix_caching is not False else None
 
 
 def grade_load(
     request: RunRequest, lease: EngineLease, level: PlannedPoint, requests: Sequence[Request], records: Sequence[Record]
 ) -> None:
     """Grade the answers to a point's own requests, with those scorers that ask no questions. Raises StoreError."""
-    settings = request.job.settings
+    settings = request.settings
     for scorer, _ in request.quality.scorers:
         if scorer.grades_load:
             graded = scorer.grade_load(requests, records)
@@ -104,7 +103,7 @@ def _watch(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency:
     """Return a function that shows progress and raises EngineError if the engine has died."""
 
     def watch(text: str) -> None:
-        request.events(Doing(Activity.QUALITY, scorer.name, concurrency, text))
+        request.events(Doing("quality", scorer.name, concurrency, text))
         if reason := lease.running.died():
             raise EngineError(reason, kind=FailureKind.DIED)
 
@@ -142,7 +141,7 @@ def _ask_and_grade(
             **{item.item_id: log.known[digest] for item in items if (digest := digests[item.item_id]) in log.known},
             **{answer.item_id: answer for answer in fresh},
         }
-    request.events(Doing(Activity.GRADING, scorer.name, len(items)))
+    request.events(Doing("grading", scorer.name, len(items)))
     return [_grade(scorer, item, answers[item.item_id]) for item in items]
 
 
@@ -152,9 +151,8 @@ def _grade(scorer: Scorer, item: Item, answer: ItemAnswer) -> Judged:
 
 
 def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency: int) -> Sequence[Judged]:
-    """Let a scorer with its own harness ask and grade."""
     items = scorer.settings.items
-    request.events(Doing(Activity.QUALITY, scorer.name, concurrency))
+    request.events(Doing("quality", scorer.name, concurrency))
     with AnswerLog(request.folder, scorer.name, concurrency) as log:
         if log.known:
             request.events(AnswersKept(scorer.name, concurrency, len(log.known)))
@@ -163,7 +161,7 @@ def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurren
 
 
 def _endpoint(request: RunRequest, lease: EngineLease) -> Endpoint:
-    model = request.job.settings.model
+    model = request.settings.model
     return Endpoint(
         base_url=lease.running.base_url,
         model=lease.running.model,

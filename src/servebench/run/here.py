@@ -4,14 +4,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from servebench.analysis.tuning.results import good_share
-from servebench.contracts.notices import LeftBehind
+from servebench.analysis.tuning.ledger import good_share
+from servebench.contracts.events import LeftBehind
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
-from servebench.run.manifest import stop_facts
 from servebench.run.prior import has_unmeasured, without_void
-from servebench.run.task import RunContext, RunTask, job_of_turn, run_task
+from servebench.run.session import RunContext, RunTask
+from servebench.run.task import job_of_turn, run_task, stop_facts
 from servebench.run.turns import Policy
 from servebench.store.manifest import read_signed_manifest, write_manifest
 
@@ -77,7 +77,7 @@ class LocalExecutor:
             return
         if stopped.leftover:
             context.events(LeftBehind(stopped.leftover))
-        path = context.folder.run(kept.run).manifest
+        path = context.study.run(kept.run).manifest
         manifest, origin = read_signed_manifest(path)
         write_manifest(path, {**manifest, **stop_facts(stopped)}, own=origin.own)
 

@@ -6,8 +6,7 @@ from dataclasses import fields, replace
 
 from servebench.analysis.warnings import catalog
 from servebench.contracts.engine import ServerTimings
-from servebench.contracts.events import Activity, Doing
-from servebench.contracts.notices import StepFailed, StudyStep
+from servebench.contracts.events import Doing, StepFailed
 from servebench.contracts.results import Doubt, Record
 from servebench.contracts.settings import EngineSettings
 from servebench.measure.timings import timing_columns
@@ -27,16 +26,16 @@ def with_late_timings(session: RunSession, trace: str, records: Sequence[Record]
     ok = [record for record in records if record.outcome == "ok"]
     wanted = {record.response_id for record in ok if record.response_id is not None}
     if session.lease.spans is not None:
-        session.request.events(Doing(Activity.SPANS))
+        session.request.events(Doing("spans"))
         by_trace = {traceparent(trace, record.request_id).split("-")[1]: record.request_id for record in ok}
         said = {by_trace[trace_id]: one for trace_id, one in session.lease.spans.collect(by_trace).items()}
     elif wanted and session.settings.engine.request_timings == "after_load":
-        session.request.events(Doing(Activity.TIMINGS, session.lease.engine.name))
+        session.request.events(Doing("timings", session.lease.engine.name))
         kept = _kept_timings(session, wanted)
         said = {record.request_id: kept[record.response_id] for record in ok if record.response_id in kept}
     else:
         return list(records)
-    session.request.events(Doing(Activity.POINT))
+    session.request.events(Doing("point"))
     source = "spans" if session.lease.spans is not None else "after_load"
     return [with_timings(one, said.get(one.request_id), source) if one.outcome == "ok" else one for one in records]
 
@@ -50,7 +49,7 @@ def _kept_timings(session: RunSession, wanted: set[str]) -> Mapping[str | None, 
             new = session.lease.engine.timings_after_load(session.lease.context, session.lease.running)
         except Exception as error:  # noqa: BLE001 - the engine may be a plugin's
             name = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
-            session.request.events(StepFailed(StudyStep.TIMINGS, f"{name}{error}"))
+            session.request.events(StepFailed("timings", f"{name}{error}"))
             return found
         before = len(found)
         found |= {name: new[name] for name in wanted & new.keys()}

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field, replace
 
 from servebench.analysis.warnings.catalog import is_usable
 from servebench.contracts.events import PointFinished, RunStarted
-from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Point, RunOutcome
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.run.grading import grade_load, grade_questions, stored_summaries, unasked_questions
-from servebench.run.ledger import Entry, faults
 from servebench.run.live import awaited_death
 from servebench.run.measure import measure_level
 from servebench.run.noise import learn_noise
 from servebench.run.outcome import (
     Ending,
+    Entry,
     ending_of_error,
     ending_of_points,
+    ledger_faults,
     no_success_error,
     stop_error,
     with_ledger_faults,
@@ -59,7 +59,7 @@ def execute_run(request: RunRequest) -> RunResult:
 
     The engine stays with the pool, so that the next run can reuse it. Raises StoreError when the disk fails at the end.
     """
-    settings, turn = request.job.settings, request.turn
+    settings, turn = request.settings, request.turn
     progress = _Progress(RecordWriter(request.folder))
     levels: LevelSource | None = None
     ending = Ending()
@@ -80,8 +80,17 @@ def execute_run(request: RunRequest) -> RunResult:
     finally:
         progress.close()
     stored = stored_counts(request.folder)
-    ending = with_ledger_faults(ending, faults(progress.ledger, stored))
-    outcome = _outcome(request, progress, levels, ending)
+    ending = with_ledger_faults(ending, ledger_faults(progress.ledger, stored))
+    search = levels.answer(interrupted=ending.status != "finished") if levels is not None else None
+    outcome = RunOutcome(
+        run_id=request.run_id,
+        status=ending.status,
+        error=ending.error,
+        failure=ending.failure,
+        points=tuple(progress.points),
+        search=search.as_dict() if search is not None else None,
+        quality=stored_summaries(request.folder),
+    )
     return RunResult(
         outcome=outcome,
         lease=progress.lease,
@@ -110,23 +119,28 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
     """
     session: RunSession | None = None
     while (level := levels.next_level()) is not None:
-        if (stored := request.done.get(level.id)) is not None:
+        if (stored := request.task.earlier.points.get(level.id)) is not None:
             progress.points.append(stored)
             levels.add_point(level, stored, usable=is_usable(stored.codes))
             continue
         if not request.turn.includes(level.id):
             continue
-        session = session or _start_session(request, progress)
-        attempt = replace(level, id=level.id.with_attempt(request.attempts.get(level.id, 0)))
+        if session is None:
+            lease = progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
+            telemetry = progress.telemetry = open_telemetry(request, lease)
+            session = open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
+        attempt = replace(level, id=level.id.with_attempt(request.task.earlier.attempts.get(level.id, 0)))
         point, evidence = measure_level(session, attempt)
         if evidence.report.stopped is None:
-            assert progress.lease is not None
-            grade_load(request, progress.lease, attempt, evidence.requests, evidence.records)
+            grade_load(request, session.lease, attempt, evidence.requests, evidence.records)
         progress.points.append(point)
         if evidence.report.stopped is None:
             learn_noise(session, attempt, point, evidence)
         levels.add_point(level, point, usable=is_usable(point.codes))
-        write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
+        names = {point.row.point for point in progress.points}
+        # the table holds the stored points that the run has not reached yet, too
+        later = [point for point in request.task.earlier.points.values() if point.row.point not in names]
+        write_points(request.folder, [*progress.points, *later])
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
             *(evidence.report.stopped, session.lease.running.died()),
@@ -138,19 +152,6 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             raise error
 
 
-def _start_session(request: RunRequest, progress: _Progress) -> RunSession:
-    """Start or reuse the engine, and prepare everything that the points share. Raises ServebenchError."""
-    lease = progress.lease = request.pool.acquire(request.job.settings, log_path=request.folder.engine_log)
-    telemetry = progress.telemetry = open_telemetry(request, lease)
-    return open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
-
-
-def later_points(done: Mapping[PointId, Point], points: Sequence[Point]) -> list[Point]:
-    """Return the stored points that the run has not reached yet: the table must hold them at every moment."""
-    names = {point.row.point for point in points}
-    return [point for point in done.values() if point.row.point not in names]
-
-
 def _grade(request: RunRequest, progress: _Progress) -> None:
     """Ask the engine the quality questions that have no stored answer; start the engine if only they are left.
 
@@ -159,18 +160,5 @@ def _grade(request: RunRequest, progress: _Progress) -> None:
     if not unasked_questions(request):
         return
     if progress.lease is None:
-        progress.lease = request.pool.acquire(request.job.settings, log_path=request.folder.engine_log)
+        progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
     grade_questions(request, progress.lease)
-
-
-def _outcome(request: RunRequest, progress: _Progress, levels: LevelSource | None, ending: Ending) -> RunOutcome:
-    search = levels.answer(interrupted=ending.status != "finished") if levels is not None else None
-    return RunOutcome(
-        run_id=request.run_id,
-        status=ending.status,
-        error=ending.error,
-        failure=ending.failure,
-        points=tuple(progress.points),
-        search=search.as_dict() if search is not None else None,
-        quality=stored_summaries(request.folder),
-    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.contracts.events import Activity, Doing, Events
+from servebench.contracts.events import Doing, Events
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
@@ -30,8 +30,7 @@ POLL_S = 0.05
 
 @dataclass(kw_only=True)
 class LiveLoad:
-    """Sends the load of a run to a server, which servebench has started itself if it is `local`. If there are `nodes` of a Ray
-    cluster, they send it."""
+    """Sends the load of a run to a server, which servebench has started itself if it is `local`."""
 
     engine: Engine
     running: RunningEngine
@@ -40,7 +39,6 @@ class LiveLoad:
     events: Events
     timeout_s: float
     api: str = "chat"
-    nodes: Sequence[str] = ()
     _spools: Sequence[Path] = field(default=(), init=False)
 
     @property
@@ -60,8 +58,7 @@ class LiveLoad:
         """Drive a phase, see `drive_phase`."""
         spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
         self._spools = worker_spools(spool, workers)
-        target, nodes = target_of(self.running), self.nodes[:workers]
-        return drive_phase(target, plan, facts, spool, watch, workers=workers, nodes=nodes, looks=looks)
+        return drive_phase(target_of(self.running), plan, facts, spool, watch, workers=workers, looks=looks)
 
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return the records of the requests that have ended in the latest phase. Raises StoreError."""
@@ -84,27 +81,16 @@ class LiveLoad:
         failure = last_failure(records)
         if report.stopped is not None or failure is None:
             return report
-        if self.local and died_at_end(self.running, records):
+        # when nothing listens any more, requests fail faster than the guard reports the exit
+        last = max(records, key=lambda record: record.ended_ns)
+        if self.local and last.outcome in BROKEN and awaited_death(self.running) is not None:
             return replace(report, stopped=StopReason.ENGINE_DIED)
         if self.local and failure in BROKEN:
             # what is started here is watched: a process that lives was only too busy
             return report
-        self.events(Doing(Activity.ASKING_SERVER))
+        self.events(Doing("asking_server"))
         said = self._failing()
         return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
-
-
-def died_at_end(
-    running: RunningEngine,
-    records: Sequence[Record],
-    *,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
-    """Return whether the engine died in a phase that was not stopped. When nothing listens any more, requests fail faster
-    than the guard reports the exit, so wait for the report."""
-    last = max(records, key=lambda record: record.ended_ns, default=None)
-    return last is not None and last.outcome in BROKEN and awaited_death(running, now=now, sleep=sleep) is not None
 
 
 def awaited_death(

@@ -8,7 +8,7 @@ from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.serial import learned_prior
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
-from servebench.contracts.events import Activity, Doing
+from servebench.contracts.events import Doing
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
@@ -25,11 +25,10 @@ from servebench.load.plan.schedule import (
 from servebench.measure.derive import count_missing
 from servebench.protocol.kinds.table import kind_of
 from servebench.run.late_timings import missing_timings, with_late_timings
-from servebench.run.ledger import entry
 from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
 from servebench.run.noise import known_noise
-from servebench.run.outcome import SILENCE_MARGIN_S
+from servebench.run.outcome import SILENCE_MARGIN_S, entry
 from servebench.run.phase import references_of
 from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
@@ -61,7 +60,8 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
             evidence = _evidence(session, level, report, facts)
             return build_point(evidence, extra=_warnings(session, level, report)), evidence
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
-        answer_s = mean_answer_s(answered)
+        answered_s = [(r.ended_ns - (r.sent_ns or 0)) / NS_PER_S for r in answered if r.outcome == "ok"]
+        answer_s = sum(answered_s) / len(answered_s) if answered_s else None
         level = with_edges(level, session.settings.load, answer_s)
     prompts = _prepare_prompts(
         session,
@@ -88,12 +88,6 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
     )
     return build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)]), evidence
-
-
-def mean_answer_s(records: Sequence[Record]) -> float | None:
-    """Return the mean time from sent to the end of the ok requests, in seconds; None without one."""
-    times = [(r.ended_ns - r.sent_ns) / NS_PER_S for r in records if r.outcome == "ok" and r.sent_ns is not None]
-    return sum(times) / len(times) if times else None
 
 
 def _evidence(session: RunSession, level: PlannedPoint, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
@@ -127,7 +121,7 @@ def _warnings(
     warnings += missing_timings(session.settings.engine, records)
     # the GPU of a server on another machine, and of an emulated one, is known only from the config
     if session.lease.launcher.local and not session.lease.launcher.emulated:
-        gpu = wrong_gpu(session.settings, session.request.gpus)
+        gpu = wrong_gpu(session.settings, [str(gpu["name"]) for gpu in session.request.machine["gpus"]])
         warnings += [gpu] if gpu is not None else []
     return warnings
 
@@ -178,7 +172,7 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
         return state, []
     if session.lease.engine.reset_path is None:
         return "salted", []
-    session.request.events(Doing(Activity.EMPTYING_CACHE, session.lease.engine.name))
+    session.request.events(Doing("emptying_cache", session.lease.engine.name))
     reason = session.load.reset_cache()
     if reason is None:
         return "reset", []
@@ -198,7 +192,7 @@ def _prepare_fillers(session: RunSession, level: PlannedPoint, prompts: SizedPro
 
 
 def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: bool = False) -> SizedPrompts:
-    session.request.events(Doing(Activity.MAKING_PROMPTS, count=count))
+    session.request.events(Doing("making_prompts", count=count))
     if session.lease.uses:
         stream = f"{stream}-use{session.lease.uses}"
     return session.prompts.prompts(count, stream, whole=whole)
@@ -277,7 +271,9 @@ def _run_phase(
         driver.discard()
         raise
     if looks is not None:
-        report = replace(report, ended_by=looks.ended_by or _end_reason(level, report))
+        used_up = report.sent >= report.planned and not level.open_loop
+        otherwise = None if report.stopped is not None else EndReason.REQUESTS if used_up else EndReason.TIME
+        report = replace(report, ended_by=looks.ended_by or otherwise)
     records = _counted(session, records)
     session.writer.append(records)
     session.ledger.append(entry(level.point, report, records, warmup=warmup))
@@ -321,17 +317,10 @@ def looks_at(
     )
 
 
-def _end_reason(level: PlannedPoint, report: PhaseReport) -> EndReason | None:
-    if report.stopped is not None:
-        return None
-    used_up = report.sent >= report.planned and not level.open_loop
-    return EndReason.REQUESTS if used_up else EndReason.TIME
-
-
 def _workers(session: RunSession, level: PlannedPoint, plan: PointPlan, *, warmup: bool) -> int:
-    """Return the number of workers that generate the load of a phase: one on each Ray node, if there are nodes."""
+    """Return the number of workers that generate the load of a phase."""
     in_flight = min(plan.concurrency, max(1, len(plan.requests)))
-    return len(session.load.nodes[:in_flight]) or worker_count(
+    return worker_count(
         session.settings.load.workers,
         in_flight=in_flight,
         rate_req_s=None if warmup else level.rate,

@@ -47,12 +47,12 @@ def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence
 
 
 def _outputs(session: RunSession) -> Path:
-    return session.request.folder.path.parent.parent
+    return session.request.study.path.parent
 
 
 def _facts(session: RunSession, level: PlannedPoint) -> Mapping[str, Any]:
     """Return what has to be the same: the kind of load is a closed loop of any size, or one rate."""
-    config, machine = session.request.job.resolved, session.request.machine
+    config, machine = session.request.task.job.resolved, session.request.machine
     launch = config.get("launch") or {}
     return {
         "engine": session.settings.engine.name,

@@ -72,7 +72,6 @@ def drive_phase(
     watch: Watcher,
     *,
     workers: int = 1,
-    nodes: Sequence[str] = (),
     looks: Looks | None = None,
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive a phase and return its report and records. The spools stay on disk until the caller has stored the records.
@@ -108,7 +107,7 @@ def drive_phase(
             watch.see(records_of(spools, facts))
         return reason
 
-    report = drive(target, plan, spool=spool, watch=watch_and_look, workers=workers, nodes=nodes)
+    report = drive(target, plan, spool=spool, watch=watch_and_look, workers=workers)
     return report, records_of(spools, facts)
 
 

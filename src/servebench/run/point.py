@@ -14,16 +14,13 @@ from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
 from servebench.analysis.warnings.load import REQUESTS_MIN
 from servebench.analysis.warnings.point import point_warnings
 from servebench.contracts.engine import Engine
-from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.precision import WINDOW_S_MIN
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.telemetry import Reading
-from servebench.load.plan.levels import PlannedPoint
-from servebench.measure.compliance import json_columns
-from servebench.measure.needles import needle_columns
-from servebench.measure.occupancy import excess_and_freed
+from servebench.measure.content import json_columns, needle_columns
+from servebench.measure.in_flight import excess_and_freed
 from servebench.measure.points import summarize, with_intervals
 from servebench.protocol.kinds.table import kind_named
 from servebench.telemetry.columns import held_requests, telemetry_columns
@@ -51,13 +48,6 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     return Point(row=row, doubts=(*warnings, *content_doubts(evidence.requests, evidence.engine), *extra))
 
 
-def planned_count(level: PlannedPoint, report: PhaseReport) -> int:
-    """Return how many requests the point was meant to send: as many as it came to, for one that is ended by
-    time or when it is precise (an open loop ended by time knows its arrivals beforehand)."""
-    fixed = level.requests is not None or (level.open_loop and not level.targets)
-    return report.planned if fixed else report.sent
-
-
 def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift]]:
     level, report, facts = evidence.level, evidence.report, evidence.facts
     summary = partial(
@@ -77,7 +67,9 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
         if (steady.ttft_ms_n or 0) >= REQUESTS_MIN and (steady.window_s or 0.0) >= WINDOW_S_MIN:
             row, sample = replace(steady, warmup_cut_s=cut_s), rest
             drifts = point_drifts(sample, open_loop=level.open_loop)
-    planned = 0 if facts.warmup else planned_count(level, report)
+    # a point that ends by time, or when it is precise, was meant to send what it came to, unless its arrivals were known
+    fixed = level.requests is not None or (level.open_loop and not level.targets)
+    planned = 0 if facts.warmup else report.planned if fixed else report.sent
     more: dict[str, Any] = {**trend_columns(drifts), "requests_planned": planned, "emulated": evidence.emulated}
     more["interval_prior"] = facts.noise_from or "flat"
     intervals = headline_intervals(sample, prior=learned_prior(facts.wander))

@@ -1,12 +1,15 @@
-"""Checks of jobs before anything starts."""
+"""The jobs of a command or of a stored plan, and their checks before anything starts."""
 
-import importlib.util
+import os
 import resource
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from servebench.config import Job
+from servebench.config import Job, compose_jobs, settings_from_dict
+from servebench.config.arguments import LOCK_WORD
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
-from servebench.contracts.events import Activity, Doing, Events, Said
+from servebench.contracts.events import Doing, Events, Said
 from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.adapters.flags import flag_name
@@ -17,6 +20,8 @@ from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
 from servebench.run.scorers import NONE, select_scorers
+from servebench.store.manifest import read_signed_manifest
+from servebench.store.plan import PlannedRun, with_secrets
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, EngineError, PreflightError
 from servebench.util.secret_patterns import secret_name
@@ -62,8 +67,6 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += descriptor_faults(settings)
             faults += trace_errors(settings.load)
             faults += tokenizer_faults(settings.model)
-            if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
-                faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         needed = (settings.workload, settings.load.trace, settings.model, settings.launch.name)
         if needed not in tried:
             tried.append(needed)
@@ -89,7 +92,7 @@ def find_servers(jobs: Sequence[Job], registry: Registry, events: Events) -> Fou
             continue
         asked.append(settings)
         launcher = registry.launcher(settings.launch.name)
-        events(Doing(Activity.FINDING_SERVER))
+        events(Doing("finding_server"))
         engine = registry.engine(settings.engine.name)
         try:
             context = launch_context(settings, cache_folder())
@@ -151,11 +154,13 @@ def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *,
     """Return an error for a source of request timings that the engine lacks, or spans that cannot be received."""
     source, (host, port) = settings.engine.request_timings, settings.engine.spans_listener
     fault = None
+    # elsewhere they are on another machine, or in a container
+    writes_here = launcher.local and (launcher.needs_executable or launcher.emulated)
     # a server that was started elsewhere may send spans though its adapter has no flags for them
     if not isinstance(source, bool) and source not in engine.timings_sources and (source != "spans" or launcher.local):
         known = ", ".join((*engine.timings_sources, "true or false"))
         fault = f"{engine.name} has no such times; use {known}"
-    elif source == "after_load" and engine.timings_in_files and not _writes_here(launcher):
+    elif source == "after_load" and engine.timings_in_files and not writes_here:
         fault = (
             f"{engine.name} writes them to files, which only launch=process has on this machine; use launch=process, "
             "spans, true or false"
@@ -172,11 +177,6 @@ def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *,
             "machine; choose another one (port 0: any free one, for an engine that servebench starts)"
         )
     return [] if fault is None else [f"engine.request_timings={source}: {fault}"]
-
-
-def _writes_here(launcher: Launcher) -> bool:
-    """Return whether the engine's files are on this machine, and not on another or in a container."""
-    return launcher.local and (launcher.needs_executable or launcher.emulated)
 
 
 def tokenizer_faults(model: ModelSettings) -> list[str]:
@@ -198,8 +198,6 @@ def simulation_faults(settings: RunSettings, registry: Registry) -> list[str]:
             f"quality={settings.quality.name}: launch=simulated has no server that could be asked; "
             "use launch=emulated, or quality=none"
         )
-    if settings.load.workers == "ray":
-        faults.append("load.workers=ray: launch=simulated has no load workers; leave it out")
     return faults
 
 
@@ -208,7 +206,7 @@ def descriptor_faults(settings: RunSettings) -> list[str]:
     load = settings.load
     most = max([*(load.concurrency or ()), load.max_concurrency or 0])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if load.workers == "ray" or not most or hard == resource.RLIM_INFINITY:
+    if not most or hard == resource.RLIM_INFINITY:
         return []
     workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=usable_cores())
     if -(-most // workers) + DESCRIPTORS_SPARE <= hard:
@@ -240,3 +238,26 @@ def process_list_faults(settings: RunSettings) -> list[str]:
         for name, value in settings.engine.extra_args.items()
         if secret_name(name.strip("-")) and value not in (None, "", True, False)
     ]
+
+
+def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
+    """Return the jobs that the words describe, or the job in the manifest after `--lock`. Raises ConfigError, StoreError."""
+    if LOCK_WORD not in words:
+        return compose_jobs(words, registry)
+    rest = [word for word in words if word != LOCK_WORD]
+    if len(rest) != 1:
+        raise ConfigError(
+            f"run {LOCK_WORD} takes the path of one manifest.json and nothing else (got {' '.join(words)})"
+        )
+    manifest, origin = read_signed_manifest(Path(rest[0]))
+    settings = settings_from_dict(manifest["config"], registry)
+    # the stored name is that of the study that is repeated, and one run has no other to be decided from
+    settings = replace(settings, study=replace(settings.study, name=None, until=None))
+    config = {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}}
+    return [Job(tuple(manifest.get("overrides", ())), settings, config, doubt=origin.doubt, here=origin.here)]
+
+
+def planned_job(plan: PlannedRun, registry: Registry) -> Job:
+    """Return the job of a run of a stored plan, with secrets from the environment. Raises ConfigError."""
+    config = with_secrets(plan.config, os.environ)
+    return Job(plan.overrides, settings_from_dict(config, registry), config)

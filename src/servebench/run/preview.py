@@ -4,7 +4,7 @@ from servebench.contracts.request import Request, Workload
 from servebench.contracts.settings import RunSettings
 from servebench.engine.tokenize import offline_tokenizer
 from servebench.registry.registry import Registry
-from servebench.report.terminal.preview import Preview
+from servebench.report.screens.preview import Preview
 from servebench.util.errors import PreflightError
 from servebench.workload.build.requests import add_extras
 from servebench.workload.ideal_cache import BLOCK_TOKENS, hit_rate, ideal_hits

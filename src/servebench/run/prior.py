@@ -9,7 +9,7 @@ from servebench.analysis.answer.next_steps import needs_again
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.point_id import PointId
 from servebench.contracts.precision import may_be_replaced
-from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.contracts.results import Point, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import plan_levels
@@ -80,11 +80,9 @@ def stored_points(folder: RunFolder) -> list[Point]:
     """Return the stored points of a run. Of their warnings only the codes are stored; the figures of each are not. Raises
     StoreError."""
     return [
-        Point(row=row, doubts=tuple(_stored_warning(code, void=row.verdict == "void") for code in row.doubts))
+        Point(
+            row=row,
+            doubts=tuple(one.issue(one.meaning, void=row.verdict == "void") for one in map(type_of, row.doubts)),
+        )
         for row in read_rows(folder)
     ]
-
-
-def _stored_warning(code: str, *, void: bool) -> Doubt:
-    found = type_of(code)
-    return found.issue(found.meaning, void=void)

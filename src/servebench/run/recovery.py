@@ -44,7 +44,7 @@ from servebench.util.file_redaction import clean_file, remember_traced, unclean_
 from servebench.util.units import NS_PER_S
 
 UNKNOWN_COLUMNS = (
-    *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms", "clock_offset_ms", "clock_offset_error_ms"),
+    *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms"),
     *("connections_failed", "receive_queue_bytes_max", "client_error_ms_ttft", "client_error_ms_itl"),
     "prefix_cache_hit_rate_ideal",
 )
@@ -69,7 +69,6 @@ def recover_run(study: StudyFolder, name: str) -> int:
 
 
 def _job(study: StudyFolder, name: str) -> Job:
-    """Return the job of a run from the stored plan, else from its manifest. Raises ServebenchError."""
     plan = read_plan(study) if study.plan.exists() else ()
     # a tune adds runs to those of its plan
     planned = next((run for run in plan if run.name == name), None) or manifest_plan(study.run(name))

@@ -7,7 +7,7 @@ from servebench.config.problems import missing_option
 from servebench.contracts.quality import Scorer
 from servebench.contracts.settings import QualitySettings, RunSettings
 from servebench.protocol.kinds.table import kind_named
-from servebench.quality.data import question_file
+from servebench.quality.rows import question_file
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
 from servebench.util.wheel_file import PackagedFile
@@ -94,7 +94,6 @@ def _workload_faults(scorer: Scorer, workload: str, registry: Registry) -> list[
 
 
 def _kind_faults(scorer: Scorer) -> list[str]:
-    """Return why a scorer cannot grade answers to its kind of request."""
     kind = kind_named(scorer.settings.api)
     if scorer.grades_load or kind.answers_text or scorer.name == kind.correctness:
         return []

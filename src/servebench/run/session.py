@@ -1,60 +1,81 @@
 """A running engine and everything that the points of one run share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from servebench.config import Job
-from servebench.contracts.events import Activity, Doing, Events
+from servebench.contracts.events import Doing, Events
 from servebench.contracts.exchange import ClientFloor
-from servebench.contracts.point_id import PointId
 from servebench.contracts.request import Tokenizer
-from servebench.contracts.results import Point
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Subject
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
-from servebench.load.ray.nodes import ray_nodes
 from servebench.registry.registry import Registry
-from servebench.run.ledger import Entry
 from servebench.run.live import LiveLoad
+from servebench.run.outcome import Entry
+from servebench.run.prior import PriorProgress
 from servebench.run.prompts import PromptSource
 from servebench.run.scorers import SelectedScorers
 from servebench.run.simulated import SimulatedLoad
-from servebench.store.layout import RunFolder
+from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.tables import RecordWriter
 from servebench.telemetry.sampler import Telemetry
 from servebench.util.clock import utc_time
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """A run to execute, or a turn of it."""
+@dataclass(frozen=True)
+class RunTask:
+    """A run to execute, and what earlier attempts left of it: its points are kept unchanged, and each attempt at a point has its
+    own prompts and name."""
 
+    name: str
     job: Job
-    run_id: str
-    folder: RunFolder
-    registry: Registry
+    earlier: PriorProgress = field(default_factory=PriorProgress)
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all runs in one process share. `facts` are added to each manifest."""
+
+    study: StudyFolder
+    words: Sequence[str]
     events: Events
     pool: EnginePool
-    gpus: tuple[str, ...]
-    """The GPUs of this machine, as the driver names them."""
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    """What the machine is, as its manifest has it."""
-    done: Mapping[PointId, Point] = field(default_factory=dict)
-    """Points that earlier attempts measured, by their first attempt. They are kept unchanged."""
-    attempts: Mapping[PointId, int] = field(default_factory=dict)
-    """Number of earlier attempts at a point, by its first attempt. Each attempt has its own prompts and name."""
+    registry: Registry
+    machine: Mapping[str, Any]
     floor: ClientFloor | None = None
     """Precision of the client on this machine, if it was measured."""
-    quality: SelectedScorers = field(default_factory=SelectedScorers)
-    """The scorers of the run; empty for `quality=none`."""
-    turn: Turn = field(default_factory=Turn)
-    """The part of the run to execute now."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
     prompts: Path | None = None
-    """Where the study keeps the prompts that its runs share; null if they share none."""
+    """Where the runs keep the prompts that they share; null if there is one run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(RunContext):
+    """A run to execute, or a turn of it, with its scorers."""
+
+    task: RunTask
+    turn: Turn = field(default_factory=Turn)
+    quality: SelectedScorers = field(default_factory=SelectedScorers)
+
+    @property
+    def run_id(self) -> str:
+        """`study/run`."""
+        return f"{self.study.name}/{self.task.name}"
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder of the run."""
+        return self.study.run(self.task.name)
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings of the run."""
+        return self.task.job.settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +95,7 @@ class RunSession:
     @property
     def settings(self) -> RunSettings:
         """The settings of the run."""
-        return self.request.job.settings
+        return self.request.settings
 
     @property
     def start_id(self) -> str:
@@ -84,7 +105,7 @@ class RunSession:
 
 def open_telemetry(request: RunRequest, lease: EngineLease) -> Telemetry:
     """Open the telemetry sources that work for this engine. A simulated engine has none."""
-    settings = request.job.settings
+    settings = request.settings
     if lease.launcher.simulated:
         return Telemetry(settings.telemetry)
     subject = Subject(engine=lease.engine, running=lease.running, gpu=settings.gpu)
@@ -93,7 +114,7 @@ def open_telemetry(request: RunRequest, lease: EngineLease) -> Telemetry:
 
 def open_load(request: RunRequest, lease: EngineLease) -> LiveLoad | SimulatedLoad:
     """Return what sends the load of a run: processes to a server, or a client on the virtual clock of a simulated engine."""
-    settings = request.job.settings
+    settings = request.settings
     if lease.launcher.simulated:
         return SimulatedLoad(lease.running, settings.telemetry.interval_s if settings.telemetry.enabled else None)
     return LiveLoad(
@@ -104,7 +125,6 @@ def open_load(request: RunRequest, lease: EngineLease) -> LiveLoad | SimulatedLo
         events=request.events,
         timeout_s=settings.load.timeout_s,
         api=settings.workload.api,
-        nodes=ray_nodes() if settings.load.workers == "ray" else (),
     )
 
 
@@ -112,8 +132,8 @@ def open_session(
     request: RunRequest, lease: EngineLease, *, writer: RecordWriter, ledger: list[Entry], telemetry: Telemetry
 ) -> RunSession:
     """Return the session of a run on a leased engine, with workload and tokenizer loaded. Raises ServebenchError."""
-    settings = request.job.settings
-    request.events(Doing(Activity.LOADING_PROMPTS))
+    settings = request.settings
+    request.events(Doing("loading_prompts"))
     workload = request.registry.find("workload", settings.workload.name)(settings.workload)
     tokenizer = engine_tokenizer(lease.engine, lease.running, settings.model)
     return RunSession(

@@ -69,7 +69,6 @@ class SimulatedLoad:
 
     running: RunningEngine
     sample_every_s: float | None = None
-    nodes: Sequence[str] = ()
     ask: None = None
 
     def drive(

@@ -3,27 +3,25 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from servebench import __version__
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.engine import StopReport
-from servebench.contracts.events import Activity, Doing, Events, RunFinished, TurnStarted
+from servebench.contracts.engine import StartPhase, StopReport
+from servebench.contracts.events import Doing, Events, LeftBehind, RunFinished, ScorerLeftOut, StepFailed, TurnStarted
 from servebench.contracts.exchange import ClientFloor
-from servebench.contracts.notices import LeftBehind, ScorerLeftOut, StepFailed, StudyStep
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
-from servebench.engine.pool import EnginePool
+from servebench.engine.pool import EngineLease
+from servebench.engine.weights import weights_facts
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
 from servebench.run.lifecycle import RunResult, execute_run
-from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
-from servebench.run.prior import PriorProgress
 from servebench.run.scorers import select_scorers
-from servebench.run.session import RunRequest
+from servebench.run.session import RunContext, RunRequest, RunTask
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import build_manifest, read_manifest, write_manifest
 from servebench.store.sealed import TUNE_WORD
@@ -31,6 +29,7 @@ from servebench.store.state import RunState, StudyState, write_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, LoadError, StoreError
 from servebench.util.redaction import redact_text, remember_config
+from servebench.util.units import NS_PER_S
 
 OF_ENGINE = (
     *("weights", "engine_version", "endpoint", "served_model", "image", "command", "engine_log", "resolved_settings"),
@@ -40,31 +39,6 @@ OF_ENGINE = (
 OF_MACHINE = ("machine", "packages", "git", "place", "self_check")
 """The facts in a manifest that come from the machine on which the run was measured."""
 BETWEEN_TURNS = "the other repeats of this run follow in turns with those of other runs"
-
-
-@dataclass(frozen=True)
-class RunTask:
-    """A run to execute, and what earlier attempts left of it."""
-
-    name: str
-    job: Job
-    earlier: PriorProgress = field(default_factory=PriorProgress)
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """What all runs in one process share. `facts` are added to each manifest."""
-
-    folder: StudyFolder
-    words: Sequence[str]
-    events: Events
-    pool: EnginePool
-    registry: Registry
-    machine: Mapping[str, Any]
-    floor: ClientFloor | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    prompts: Path | None = None
-    """Where the runs keep the prompts that they share; null if there is one run."""
 
 
 def shared_prompts(folder: StudyFolder, state: StudyState) -> Path | None:
@@ -85,11 +59,11 @@ def measured_floor(jobs: Sequence[Job], registry: Registry, events: Events) -> C
     modes = {job.settings.load.self_check for job in jobs if in_real_time(job, registry)}
     mode: Literal["auto", "always", "never"] = next((m for m in ("always", "auto") if m in modes), "never")
     if mode != "never":
-        events(Doing(Activity.SELF_CHECK))
+        events(Doing("self_check"))
     try:
         return client_floor(mode, cache_folder())
     except LoadError as error:
-        events(StepFailed(StudyStep.SELF_CHECK, str(error)))
+        events(StepFailed("self_check", str(error)))
         return None
 
 
@@ -114,47 +88,23 @@ def run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: RunS
 
     `next_settings` are those of the run that follows: if it needs the same engine, the engine keeps running.
     """
-    outcome = _run_task(context, task, turn, next_settings)
-    # last, because a log may be long and a user impatient
-    context.pool.clean_logs()
-    return outcome
-
-
-def _run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: RunSettings | None) -> RunOutcome:
     job, events = task.job, context.events
     remember_config(job.resolved)
-    title = job.title
-    folder = context.folder.create_run(task.name)
-    state = RunState(run_id=f"{context.folder.name}/{task.name}", title=title, overrides=job.overrides)
+    folder = context.study.create_run(task.name)
+    state = RunState(run_id=f"{context.study.name}/{task.name}", title=job.title, overrides=job.overrides)
     write_run(folder, state)
     before = _stored_facts(folder)
     # what was measured may be from another machine
     kept = {} if needs_engine(job, turn) else {name: before[name] for name in OF_MACHINE if name in before}
     # a run that is killed has its config and machine on disk, too
-    _write_manifest(context, job, folder, {**starting_facts(state), "ledger": before.get("ledger") or []}, kept)
-    events(TurnStarted(task.name, turn.label + title))
+    _write_manifest(context, task, {**starting_facts(state), "ledger": before.get("ledger") or []}, kept)
+    events(TurnStarted(task.name, turn.label + job.title))
     scorers = select_scorers(job.settings, context.registry, cache_folder())
     for reason in scorers.left_out:
         events(ScorerLeftOut(reason))
     floor = context.floor if job.settings.load.self_check != "never" and not kept else None
-    result = execute_run(
-        RunRequest(
-            job=job,
-            run_id=state.run_id,
-            folder=folder,
-            registry=context.registry,
-            events=events,
-            pool=context.pool,
-            done=task.earlier.points,
-            attempts=task.earlier.attempts,
-            machine=context.machine,
-            gpus=tuple(str(gpu["name"]) for gpu in context.machine["gpus"]),
-            quality=scorers,
-            turn=turn,
-            floor=floor,
-            prompts=context.prompts,
-        )
-    )
+    shared = {**vars(context), "floor": floor}
+    result = execute_run(RunRequest(**shared, task=task, turn=turn, quality=scorers))
     outcome = result.outcome
     stopped = context.pool.release(None if outcome.status == "interrupted" else next_settings)
     if stopped is not None and stopped.leftover:
@@ -165,16 +115,17 @@ def _run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: Run
         **({"self_check": asdict(floor)} if floor is not None else {}),
         **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
     }
-    _write_manifest(context, job, folder, facts, kept)
-    state = replace(state, ended_s=time.time())
-    if outcome.status == "finished" and not turn.last:
+    _write_manifest(context, task, facts, kept)
+    status, error, failure = outcome.status, redact_text(outcome.error) if outcome.error else None, outcome.failure
+    over = turn.last or status != "finished"
+    if not over:
         # if the study ends here, a resume continues the run
-        between = replace(state, status="interrupted", error=BETWEEN_TURNS, failure=FailureKind.INTERRUPTED)
-        write_run(folder, between)
-        return outcome
-    error = redact_text(outcome.error) if outcome.error else None
-    write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure))
-    events(RunFinished(outcome=outcome, settings=job.settings, folder=folder.path))
+        status, error, failure = "interrupted", BETWEEN_TURNS, FailureKind.INTERRUPTED
+    write_run(folder, replace(state, ended_s=time.time(), status=status, error=error, failure=failure))
+    if over:
+        events(RunFinished(outcome=outcome, settings=job.settings, folder=folder.path))
+    # last, because a log may be long and a user impatient
+    context.pool.clean_logs()
     return outcome
 
 
@@ -198,16 +149,82 @@ def _stored_facts(folder: RunFolder) -> dict[str, Any]:
     return {}
 
 
-def _write_manifest(
-    context: RunContext, job: Job, folder: RunFolder, more: Mapping[str, Any], kept: Mapping[str, Any]
-) -> None:
+def _write_manifest(context: RunContext, task: RunTask, more: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     facts = {
-        "study_id": context.folder.name,
+        "study_id": context.study.name,
         "words": list(context.words),
         "servebench_version": __version__,
-        "overrides": list(job.overrides),
+        "overrides": list(task.job.overrides),
         **context.facts,
         **more,
     }
-    manifest = build_manifest(config=job.resolved, facts=facts, machine=context.machine)
-    write_manifest(folder.manifest, {**manifest, **kept})
+    manifest = build_manifest(config=task.job.resolved, facts=facts, machine=context.machine)
+    write_manifest(context.study.run(task.name).manifest, {**manifest, **kept})
+
+
+def starting_facts(state: RunState) -> dict[str, object]:
+    """Return the facts of a run that starts now."""
+    return {"run_id": state.run_id, "title": state.title, "status": "running", "started_s": state.started_s}
+
+
+def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[str, object]:
+    """Return the facts of a run that has ended. Times are in seconds since the epoch."""
+    return {
+        **starting_facts(state),
+        "status": outcome.status,
+        "error": outcome.error,
+        "ended_s": ended_s,
+        **({"search": outcome.search} if outcome.search is not None else {}),
+        **({"quality": [asdict(one) for one in outcome.quality]} if outcome.quality else {}),
+    }
+
+
+def engine_facts(lease: EngineLease) -> dict[str, object]:
+    """Return the facts of the engine: version, weights, endpoint, command, cold start by phase, path of its log in the study."""
+    running = lease.running
+    command = running.command
+    emulated = lease.launcher.emulated
+    argv = command.argv if command is not None else None
+    return {
+        **({} if emulated else {"weights": weights_facts(lease.context.model, argv)}),
+        "engine_version": running.version,
+        "endpoint": running.base_url,
+        "served_model": running.model,
+        "image": getattr(running, "image", None),
+        "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,
+        "engine_log": f"{lease.owner_log.parent.name}/{lease.owner_log.name}",
+        "resolved_settings": lease.resolved,
+        "cold_start": cold_start(lease),
+        "warm_restart": warm_restart(lease),
+    }
+
+
+def cold_start(lease: EngineLease) -> dict[str, object] | None:
+    """Return the phases of the cold start, in seconds from the start of the command; null for an engine already running.
+
+    `shared`: an earlier run of the study started the engine, so its cold start must not be counted twice.
+    """
+    start = lease.first_start or lease.running
+    return _start(start.started_ns, start.phases, lease)
+
+
+def warm_restart(lease: EngineLease) -> dict[str, object] | None:
+    """Return the same for the second start with `engine.measure_restart`, when files and compiled code are cached; else null."""
+    return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
+
+
+def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> dict[str, object] | None:
+    if not ended:
+        return None
+    phases = [
+        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - started_ns) / NS_PER_S}
+        for phase in ended
+    ]
+    return {"started_ns": started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.uses > 0}
+
+
+def stop_facts(stopped: StopReport) -> dict[str, object]:
+    """Return how the engine stopped and what it left behind."""
+    facts = asdict(stopped)
+    del facts["stopped"]
+    return {"stop": facts}

@@ -13,7 +13,7 @@ from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import LoadSettings
 from servebench.contracts.turns import Turn
 from servebench.load.plan.levels import repeats_of
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 
 IN_TURNS = ("interleaved", "shuffled")
 
@@ -118,7 +118,6 @@ def turns_in_order(tasks: Sequence[RunTask]) -> list[Turn]:
 
 
 def _parts(load: LoadSettings, starts: int) -> list[Turn]:
-    """Return the turns of a run, if it takes turns."""
     if starts > 1:
         repeats = [repeats_of(load, start) for start in range(starts)]
     elif load.search is None and load.order in IN_TURNS and load.repeats > 1:

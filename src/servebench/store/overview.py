@@ -98,5 +98,4 @@ def _table(path: Path) -> tuple[list[str], list[list[str]]]:
 
 @lru_cache
 def _kept(head: tuple[str, ...]) -> dict[str, int]:
-    """Return the places of the columns that are read, by their clean names."""
     return {clean_line(name): index for index, name in enumerate(head) if name not in ("", VERSION, "study", "run")}

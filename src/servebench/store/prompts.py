@@ -48,7 +48,6 @@ def read_prompts(path: Path) -> SizedPrompts | None:
 
 
 def _stored(path: Path) -> bytes:
-    """Return the JSON of stored prompts. Raises FileNotFoundError, and StoreError for a file that cannot be read."""
     try:
         return gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX)
     except FileNotFoundError:
@@ -89,7 +88,6 @@ def _signed(body: bytes, path: Path) -> bytes:
 
 
 def _parted(stored: bytes) -> tuple[bytes, object]:
-    """Return stored prompts without their signature, and the signature; null if there is none."""
     body, found, seal = stored.rpartition(SEAL_BEGINS)
     try:
         return (body + b"}", orjson.loads(seal[:-1])) if found else (stored, None)

@@ -129,7 +129,6 @@ def _read_key(path: Path) -> bytes | None:
 
 
 def _create(path: Path) -> None:
-    """Make a key, unless another process is first. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent)  # of mode 600
     try:

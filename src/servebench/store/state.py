@@ -88,7 +88,6 @@ State = TypeVar("State", StudyState, RunState)
 
 
 def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> tuple[State, dict[str, Any]]:
-    """Return the state in a file, and the document that it was read from. Raises StoreError."""
     try:
         stored = object_in(read_stored(path), path)
     except FileNotFoundError as error:

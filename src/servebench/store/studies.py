@@ -91,8 +91,6 @@ def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping
         study_id=path.parent.name,
         name=path.name,
         path=path,
-        state={},
-        manifest={},
         rows=tuple,
         tables=lambda *_: _no_rows(),
     )

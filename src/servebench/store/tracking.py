@@ -164,8 +164,6 @@ def _summary(rows: Sequence[PointRow], manifest: dict[str, Any], estimators: Est
         start = manifest.get(kind) or {}
         for phase in start.get("phases", []):
             found[f"{kind}/{phase['name']}_s"] = float(phase["seconds"])
-        for made in start.get("prepared", []):
-            found[f"prepared/{made['name']}_s"] = float(made["seconds"])
         if start.get("seconds") is not None:
             found[f"{kind}_s"] = float(start["seconds"])
     search = manifest.get("search") or {}

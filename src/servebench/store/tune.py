@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.contracts.tuning import Candidate, RefusedCandidate, TuneQuestion
+from servebench.contracts.tuning import Candidate, RefusedCandidate, Result, TuneQuestion
 from servebench.store.files import object_in, read_stored, validated, write_text
 from servebench.store.layout import StudyFolder
 from servebench.store.seal import FIELD, Origin, origin_of, signed
@@ -20,8 +20,8 @@ KIND = "tune"
 
 @dataclass(frozen=True, kw_only=True)
 class StoredCandidate:
-    """A candidate of a study and the name of its run. `take_back_of` is the run of the winner from which one setting, `key`, was
-    taken back."""
+    """A candidate of a study and the name of its run. `take_back_of` is the run of the candidate of which one setting, `key`,
+    was taken back."""
 
     run: str
     candidate: Candidate
@@ -30,21 +30,12 @@ class StoredCandidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotedResult:
-    """A result that no table of a run holds: a start that failed, or answers that were compared."""
-
-    failure: str | None = None
-    cost: float = 0.0
-    same_answers: bool | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TuneState:
     """`tune.json`. `levels` are the load levels at which the objective counts, busiest first; `more` is what `--continue` has
-    added to the budget, in `continued` commands. `noted` are results by step; `space_size` is the number of settings that a
-    whole grid would have; `quality` is the config of the test that a candidate must pass which may change answers. `proposed`:
-    the proposals of what limits stock are among the candidates."""
+    added to the budget, in `continued` commands. `noted` are the results, by step, that no table of a run holds: of starts that
+    failed, and of answers that were compared. `space_size` is the number of settings that a whole grid would have; `quality` is
+    the config of the test that a candidate must pass which may change answers. `proposed`: the proposals of what limits stock
+    are among the candidates."""
 
     question: TuneQuestion
     levels: tuple[float, ...]
@@ -55,7 +46,7 @@ class TuneState:
     quality: dict[str, Any] = field(default_factory=dict)
     more: float = 0.0
     continued: int = 0
-    noted: dict[str, NotedResult] = field(default_factory=dict)
+    noted: dict[str, Result] = field(default_factory=dict)
     proposed: bool = False
 
     @property
@@ -64,7 +55,7 @@ class TuneState:
         question = self.question
         return self.more + (float(question.trials) if question.trials is not None else question.budget_s)
 
-    def with_noted(self, key: str, result: NotedResult) -> TuneState:
+    def with_noted(self, key: str, result: Result) -> TuneState:
         """Return the state with another noted result."""
         return replace(self, noted={**self.noted, key: result})
 

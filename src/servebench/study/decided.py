@@ -15,15 +15,14 @@ from servebench.analysis.decided import (
     study_settings,
 )
 from servebench.config import Job
-from servebench.contracts.events import Events, Said
+from servebench.contracts.events import BudgetSpent, Events, PointVoid, Said
 from servebench.contracts.level import Level
-from servebench.contracts.notices import BudgetSpent, PointVoid, Void
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
 from servebench.report.wording.decisions import round_line
 from servebench.run.prior import has_unmeasured, levels_given_up, without_void
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.run.turns import OnEnd, Runs, turn_label
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
@@ -131,7 +130,7 @@ class UntilDecided(Runs):
         fits = found is None or not self._too_expensive(found, [turn.run for turn in turns])
         for turn in turns:
             title = self.open[turn.run].job.title
-            self._events(PointVoid(title, Void.ANOTHER_START if fits else Void.NO_BUDGET))
+            self._events(PointVoid(title, "another_start" if fits else "no_budget"))
         return fits
 
     def _too_expensive(self, found: StudyDecision, runs: Iterable[str]) -> bool:

@@ -12,12 +12,12 @@ from servebench.config import Job
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.events import PlanReady, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
-from servebench.load.plan.levels import PlannedPoint, plan_levels
+from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import Registry
 from servebench.report.wording.comparison import mattering_keys
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.store import studies as read
-from servebench.study.show_commands import engine_commands
+from servebench.study.show_commands import engine_command
 from servebench.util.errors import ServebenchError
 
 START_S = 30.0
@@ -33,11 +33,12 @@ def plan_of(tasks: Sequence[RunTask], registry: Registry) -> PlanReady:
     unequal = _unequal(tasks, labels, registry)
     if any(task.job.settings.load.search is not None or task.job.settings.study.until is not None for task in tasks):
         return PlanReady(labels=labels, unequal=unequal)
-    left = [level for task in tasks for level in _levels(task.job) if level.id not in task.earlier.points]
+    settings = [(task, task.job.settings) for task in tasks]
+    levels = [(task, plan_levels(own.load, own.workload.seed, own.study.starts)) for task, own in settings]
+    left = [level for task, own in levels for level in own if level.id not in task.earlier.points]
     known = [level.duration_s if level.requests is None else None for level in left]
     starts_s = sum(
-        task.job.settings.study.starts * (EMULATED_START_S if task.job.settings.launch.name in EMULATING else START_S)
-        for task in tasks
+        own.study.starts * (EMULATED_START_S if own.launch.name in EMULATING else START_S) for _, own in settings
     )
     seconds = starts_s + sum(one for one in known if one is not None) if None not in known else None
     return PlanReady(labels=labels, points=len(left), seconds=seconds, unequal=unequal)
@@ -61,13 +62,8 @@ def _planned_manifest(job: Job, registry: Registry) -> dict[str, Any]:
     argv = None
     if job.settings.launch.name not in EMULATING:
         with suppress(ServebenchError):
-            argv = list(engine_commands(job.settings, registry)[-1].argv)
+            argv = list(engine_command(job.settings, registry).argv)
     return {"study_id": "", "overrides": job.overrides, "config": job.resolved, "command": {"argv": argv}}
-
-
-def _levels(job: Job) -> tuple[PlannedPoint, ...]:
-    settings = job.settings
-    return plan_levels(settings.load, settings.workload.seed, settings.study.starts)
 
 
 def study_conclusions(path: Path) -> Conclusions:

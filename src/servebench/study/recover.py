@@ -48,7 +48,7 @@ def running_process(study: StudyFolder, state: StudyState) -> str | None:
     if state.at_work():
         return f"process {state.pid}"
     if (owner := active_process(study.path)) is not None:
-        return str(owner)
+        return owner
     jobs = ((name, active_process(study.run(name).path)) for name in state.runs)
     return next((f"{name} on {job}" for name, job in jobs if job is not None), None)
 

@@ -12,9 +12,10 @@ from servebench.analysis.answer.next_steps import LONGER, command_again, longer_
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
-from servebench.run.jobs import planned_job
+from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
+from servebench.run.session import RunTask
 from servebench.store.files import writing
 from servebench.store.layout import RunFolder, StudyFolder, find_studies
 from servebench.store.plan import PlannedRun
@@ -41,15 +42,11 @@ def newest_unfinished(outputs: Path) -> StudyFolder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredRun:
-    """A run of a study's plan, how it stands, and what earlier attempts left."""
+class StoredRun(RunTask):
+    """A run of a study's plan, how it stands, and whether this resume executes it."""
 
-    name: str
-    job: Job
     standing: Standing
-    progress: PriorProgress
     execute: bool
-    """Whether this resume executes the run."""
 
 
 def skipped(runs: Sequence[StoredRun], standing: Standing) -> list[StoredRun]:
@@ -85,7 +82,7 @@ def remaining_runs(
             left = [count for point, count in progress.attempts.items() if point not in progress.points]
             job = measured_longer(job, attempts=max(left, default=1))
         execute = standing == "unfinished" or (retry_failed and standing != "finished")
-        runs.append(StoredRun(name=plan.name, job=job, standing=standing, progress=progress, execute=execute))
+        runs.append(StoredRun(plan.name, job, progress, standing=standing, execute=execute))
     return runs
 
 
@@ -150,7 +147,7 @@ def print_remaining(folder: StudyFolder, runs: Sequence[StoredRun]) -> None:
     """Print what this resume does."""
     todo = [run for run in runs if run.execute]
     failed, damaged = len(skipped(runs, "failed")), len(skipped(runs, "damaged"))
-    kept = sum(len(run.progress.points) for run in todo if run.standing != "damaged")
+    kept = sum(len(run.earlier.points) for run in todo if run.standing != "damaged")
     parts = [f"{len(skipped(runs, 'finished'))} of {len(runs)} runs are finished"]
     parts += [f"{damaged} cannot be read (--failed executes them again)"] if damaged else []
     parts += [f"{failed} failed (--failed executes them again)"] if failed else []

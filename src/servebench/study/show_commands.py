@@ -9,7 +9,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import Registry
-from servebench.run.jobs import jobs_of
+from servebench.run.preflight import jobs_of
 from servebench.util.cache import cache_folder
 from servebench.util.errors import PreflightError
 
@@ -32,17 +32,14 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
             raise PreflightError("\n".join(refused))
         faults = engine.check(context) if launcher.needs_executable else []
         sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
-        for command in engine_commands(settings, registry):
-            sys.stdout.write(describe_command(command) + "\n")
+        sys.stdout.write(describe_command(engine_command(settings, registry)) + "\n")
     return 0
 
 
-def engine_commands(settings: RunSettings, registry: Registry) -> tuple[Command, ...]:
-    """Return the commands that prepare and start the engine, without starting anything. Raises ConfigError."""
+def engine_command(settings: RunSettings, registry: Registry) -> Command:
+    """Return the command that starts the engine, without starting anything. Raises ConfigError."""
     engine, launcher = registry.engine(settings.engine.name), registry.launcher(settings.launch.name)
-    context = _context(settings, engine)
-    before = engine.prepare_commands(context) if launcher.needs_executable else ()
-    return (*before, launcher.command(engine, context, settings.launch))
+    return launcher.command(engine, _context(settings, engine), settings.launch)
 
 
 def _context(settings: RunSettings, engine: Engine) -> LaunchContext:

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from servebench import __version__
 from servebench.analysis.events import StudyAnswered, StudyDecided
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
-from servebench.contracts.events import ErrorSaid, Events, Listen
-from servebench.contracts.notices import MachineBusy, ResultsStored, StepFailed, StudyStep
+from servebench.contracts.events import ErrorSaid, Events, Listen, MachineBusy, ResultsStored, StepFailed
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
 from servebench.run.here import LocalExecutor
-from servebench.run.jobs import jobs_of
-from servebench.run.preflight import check_jobs, find_servers
+from servebench.run.preflight import check_jobs, find_servers, jobs_of
 from servebench.run.prior import stored_points
-from servebench.run.task import RunContext, RunTask, in_real_time, measured_floor, shared_prompts
+from servebench.run.session import RunContext, RunTask
+from servebench.run.task import in_real_time, measured_floor, shared_prompts
 from servebench.run.turns import Executor, FixedOrder, Policy, follow, turns_in_order
 from servebench.store.hold import holding
 from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, outputs_folder, slug
@@ -31,7 +31,6 @@ from servebench.study.decided import UntilDecided, check_decided, decided_of, op
 from servebench.study.outlook import plan_of, study_conclusions
 from servebench.study.recover import running_process
 from servebench.study.resume import (
-    StoredRun,
     print_continuation,
     print_remaining,
     remaining_runs,
@@ -55,7 +54,7 @@ class StudySession:
     """The runs of a study that this process executes or dispatches.
 
     `other_code` is the exit code of runs that earlier commands left failed and that are not executed again; 0 if none.
-    `found` are the running servers that were asked before.
+    `cluster`: where they are executed; null: in this process. `found` are the running servers that were asked before.
     """
 
     folder: StudyFolder
@@ -63,6 +62,7 @@ class StudySession:
     events: Events
     tracker: StudyTracker
     other_code: int = 0
+    cluster: ClusterSettings | None = None
     found: Found = ()
     outcomes: list[tuple[str, RunOutcome]] = field(default_factory=list)
 
@@ -96,7 +96,7 @@ class StudySession:
                 self.events(StudyDecided(decided))
             self.events(StudyAnswered(replace(found, answer=replace(found.answer, next_steps=steps))))
         except (ServebenchError, OSError) as error:
-            self.events(StepFailed(StudyStep.COMPARISON, str(error)))
+            self.events(StepFailed("comparison", str(error)))
 
     def end(self, status: str) -> None:
         """Store how the study ended, send it to the tracking server, and say where all of it is."""
@@ -146,7 +146,7 @@ def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trust
         write_plan(folder, plan)
         write_study(folder, state)
         tasks = [RunTask(run.name, job) for run, job in zip(plan, jobs, strict=True)]
-        code = _execute(folder, state, tasks, registry=registry, cluster=jobs[0].launcher, found=found, listen=listen)
+        code = _execute(folder, state, tasks, registry, listen, cluster=jobs[0].launcher, found=found)
         print_continuation(folder, state.runs)
         return code
 
@@ -179,23 +179,21 @@ def continue_study(
         if better and before.launcher and not here:
             raise ConfigError(f"--better measures on this machine, and {folder.name} ran on a cluster: add --here")
         cluster = None if here else launcher_from_dict(before.launcher)
-        tasks = [RunTask(run.name, run.job, run.progress) for run in remaining if run.execute]
+        tasks = [run for run in remaining if run.execute]
         if tasks:
             check_writable(folder.path.parent)
             check_decided([run.job for run in remaining])
             found = check_study([task.job for task in tasks], cluster, registry, listen)
             state = replace(resumed_state(before), budget_s=budget_s)
             write_study(folder, state)
-            code = _execute(
-                *(folder, state, tasks),
-                registry=registry,
-                cluster=cluster,
-                found=found,
-                skipped_code=skipped_code,
-                listen=listen,
-            )
+            more = {"cluster": cluster, "found": found, "other_code": skipped_code}
+            code = _execute(folder, state, tasks, registry, listen, **more)
+        elif before.status in ("finished", "failed") or skipped(remaining, "damaged"):
+            code = skipped_code
         else:
-            code = _settle(folder, before, remaining, skipped_code, listen)
+            # it was killed after its last run
+            with open_session(folder, before, [remaining[0].job], listen, other_code=skipped_code) as session:
+                code = session.finish([], interrupted=False)
         print_continuation(folder, [run.name for run in remaining], here=here and bool(before.launcher))
         return code
 
@@ -237,44 +235,32 @@ def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: 
         return find_servers(attached, registry, events)
 
 
-def _execute(
-    folder: StudyFolder,
-    state: StudyState,
-    tasks: Sequence[RunTask],
-    *,
-    registry: Registry,
-    cluster: ClusterSettings | None,
-    found: Found = (),
-    skipped_code: int = 0,
-    listen: Listen,
-) -> int:
-    """Execute the tasks, store and print how the study ended, and return the exit code."""
-    for task in tasks:
-        remember_config(task.job.resolved)
+@contextmanager
+def open_session(
+    folder: StudyFolder, state: StudyState, jobs: Sequence[Job], listen: Listen, **more: Any
+) -> Iterator[StudySession]:
+    """Open the session in which this process works on a study with these jobs; `more` are other fields of it."""
+    for job in jobs:
+        remember_config(job.resolved)
     with interrupts(), listen() as events:
-        events(plan_of(tasks, registry))
-        tracker = StudyTracker(folder, tasks[0].job.settings.tracking, events)
-        session = StudySession(
-            folder=folder, state=state, events=events, tracker=tracker, other_code=skipped_code, found=found
-        )
+        tracker = StudyTracker(folder, jobs[0].settings.tracking, events)
+        yield StudySession(folder=folder, state=state, events=events, tracker=tracker, **more)
+
+
+def _execute(
+    folder: StudyFolder, state: StudyState, tasks: Sequence[RunTask], registry: Registry, listen: Listen, **more: Any
+) -> int:
+    """Execute the tasks, store and print how the study ended, and return the exit code; `more` are fields of the session."""
+    jobs = [task.job for task in tasks]
+    with open_session(folder, state, jobs, listen, **more) as session:
+        session.events(plan_of(tasks, registry))
         try:
-            policy = policy_of(session, tasks, cluster)
-            interrupted = execute(session, policy, [task.job for task in tasks], registry, cluster)
+            interrupted = execute(session, policy_of(session, tasks), jobs, registry)
         except PreflightError as error:
             session.store_status("interrupted")
-            events(ErrorSaid(str(error)))
+            session.events(ErrorSaid(str(error)))
             return FailureKind.PREFLIGHT.exit_code
         return session.finish([task.name for task in tasks], interrupted=interrupted)
-
-
-def _settle(folder: StudyFolder, state: StudyState, remaining: Sequence[StoredRun], code: int, listen: Listen) -> int:
-    """Store how a study ended that was killed after its last run, and return its exit code."""
-    if state.status in ("finished", "failed") or skipped(remaining, "damaged"):
-        return code
-    with listen() as events:
-        tracker = StudyTracker(folder, remaining[0].job.settings.tracking, events)
-        session = StudySession(folder=folder, state=state, events=events, tracker=tracker, other_code=code)
-        return session.finish([], interrupted=False)
 
 
 def study_label(jobs: Sequence[Job]) -> str:
@@ -319,30 +305,27 @@ def resumed_state(before: StudyState) -> StudyState:
     )
 
 
-def policy_of(session: StudySession, tasks: Sequence[RunTask], cluster: ClusterSettings | None) -> Policy:
+def policy_of(session: StudySession, tasks: Sequence[RunTask]) -> Policy:
     """Return what decides which turns of these runs are next."""
     if tasks[0].job.settings.study.until is not None:
         return UntilDecided(session.folder, tasks, session.add_outcome, session.events)
     # on a cluster each run is one job, with an order of its own
-    together = [tasks] if cluster is None else [[task] for task in tasks]
+    together = [tasks] if session.cluster is None else [[task] for task in tasks]
     return FixedOrder(tasks, [turn for own in together for turn in turns_in_order(own)], session.add_outcome)
 
 
-def execute(
-    session: StudySession, policy: Policy, jobs: Sequence[Job], registry: Registry, cluster: ClusterSettings | None
-) -> bool:
+def execute(session: StudySession, policy: Policy, jobs: Sequence[Job], registry: Registry) -> bool:
     """Execute what a policy wants of these jobs, in this process or on a cluster. Returns whether that was interrupted.
 
     Raises PreflightError when the cluster cannot be reached or rejects the study.
     """
     executor: Executor
-    if cluster is None:
-        pool = EnginePool(registry, session.events, cache_folder(), found=session.found)
-        executor = LocalExecutor(lambda: open_context(session, jobs, registry, pool))
+    if session.cluster is None:
+        executor = LocalExecutor(lambda: open_context(session, jobs, registry))
     else:
         from servebench.cluster.dispatcher import open_dispatcher
 
-        executor = open_dispatcher(session.folder, session.state, cluster, session.events, registry)
+        executor = open_dispatcher(session.folder, session.state, session.cluster, session.events, registry)
     try:
         return follow(policy, executor)
     except KeyboardInterrupt:
@@ -351,14 +334,19 @@ def execute(
         executor.close()
 
 
-def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry, pool: EnginePool) -> RunContext:
+def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry) -> RunContext:
     """Return what all runs of a study in this process share; measures the client's precision if that is not known."""
     events = session.events
-    prompts = shared_prompts(session.folder, session.state)
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
     if watched and (busy := busy_now()) is not None:
         events(MachineBusy(busy))
-    floor = measured_floor(jobs, registry, events)
     return RunContext(
-        session.folder, session.state.words, events, pool, registry, capture_machine(), floor, {}, prompts
+        study=session.folder,
+        words=session.state.words,
+        events=events,
+        pool=EnginePool(registry, events, cache_folder(), found=session.found),
+        registry=registry,
+        machine=capture_machine(),
+        floor=measured_floor(jobs, registry, events),
+        prompts=shared_prompts(session.folder, session.state),
     )

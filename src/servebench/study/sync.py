@@ -14,8 +14,7 @@ from servebench.store.seal import sha256_of
 from servebench.store.state import StudyState, read_signed_study
 from servebench.store.tracking import sent_before, sync_study, tracking_uri
 from servebench.study.recover import running_process
-from servebench.study.summary import WHOLE, write_summary
-from servebench.study.tracking import ESTIMATORS
+from servebench.study.tracking import ESTIMATORS, WHOLE, write_summary
 from servebench.study.trust import confirm, visible
 from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.secret_patterns import MARK

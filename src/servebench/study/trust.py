@@ -8,18 +8,19 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from servebench.analysis.tuning.conditions import with_settings
+from servebench.analysis.tuning.candidates import with_settings
 from servebench.config import Job, settings_from_dict
 from servebench.config.arguments import LOCK_WORD
 from servebench.registry.registry import Registry
 from servebench.store.layout import StudyFolder
 from servebench.store.sealed import SealedStudy, read_sealed
 from servebench.store.tune import TuneState
-from servebench.study.show_commands import engine_commands
+from servebench.study.show_commands import engine_command
 from servebench.util.children import HUB_TOKENS
 from servebench.util.errors import ConfigError
 from servebench.util.plain_data import leaves
@@ -125,12 +126,9 @@ def _effects(job: Job, registry: Registry) -> list[str]:
     lines, tokens = [], []
     launcher = registry.launcher(job.settings.launch.name)
     if launcher.local:
-        try:
-            for command in engine_commands(job.settings, registry):
-                lines.append(_line("runs", shlex.join(command.argv)))
-        except ConfigError:
-            # it could not start either; the settings are shown
-            pass
+        # one without a command could not start either; the settings are shown
+        with suppress(ConfigError):
+            lines.append(_line("runs", shlex.join(engine_command(job.settings, registry).argv)))
         tokens = [name for name in HUB_TOKENS if name in os.environ and launcher.needs_executable]
     return [*lines, *_variables_line(job.resolved, *tokens), *_values(job.resolved)]
 

@@ -8,37 +8,34 @@ from dataclasses import replace
 
 from servebench.analysis.events import TuneAnswered
 from servebench.config import launcher_from_dict
-from servebench.contracts.events import ErrorSaid, Listen, PlanReady
-from servebench.contracts.notices import EngineTime, StepFailed, StudyStep, TuneUnfinished
+from servebench.contracts.cluster import ClusterSettings
+from servebench.contracts.events import EngineTime, ErrorSaid, Listen, PlanReady, StepFailed, TuneUnfinished
 from servebench.registry.registry import Registry
-from servebench.run.jobs import planned_job
+from servebench.run.preflight import planned_job
 from servebench.store.layout import StudyFolder, check_writable, outputs_folder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, write_study
 from servebench.store.tune import TuneState, write_tune
 from servebench.study.recover import recover_study, running_process
 from servebench.study.study import (
-    StudySession,
     check_study,
     exclusive,
     execute,
     new_state,
     new_study,
+    open_session,
     resumed_state,
     study_label,
 )
-from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_study
 from servebench.study.tune_answer import write_answer
 from servebench.study.tune_plan import plan_tune
 from servebench.study.tuner import Tuner
 from servebench.util.errors import ConfigError, FailureKind, ServebenchError, StoreError
-from servebench.util.redaction import remember_config
-from servebench.util.signals import interrupts
 
 
 def run_tune(words: Sequence[str], registry: Registry, *, listen: Listen) -> int:
-    """Race the settings that the words describe. Returns the exit code: 0 if there is a winner, 130 on Ctrl-C.
+    """Race the settings that the words describe. Returns the exit code: 0 if one is best, 130 on Ctrl-C.
     `listen` opens what listens to its events.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
@@ -52,7 +49,7 @@ def run_tune(words: Sequence[str], registry: Registry, *, listen: Listen) -> int
         write_plan(folder, plan.runs)
         write_tune(folder, plan.state, state)
         write_study(folder, state)
-        return _execute(folder, state, plan.runs, plan.state, registry=registry, listen=listen)
+        return _execute(folder, state, plan.runs, plan.state, registry=registry, listen=listen, cluster=first.launcher)
 
 
 def continue_tune(
@@ -77,14 +74,15 @@ def continue_tune(
         # jobs of a command that was killed go on
         if (process := running_process(folder, before)) is not None:
             raise ConfigError(f"{folder.name} is still running ({process}); it cannot be resumed before that ends")
-        check_study([], None if here else launcher_from_dict(before.launcher), registry, listen)
+        cluster = None if here else launcher_from_dict(before.launcher)
+        check_study([], cluster, registry, listen)
         recover_study(folder)
         state = resumed_state(before)
         if more:
             tune = replace(tune, more=tune.more + more, continued=tune.continued + 1)
             write_tune(folder, tune, state)
         write_study(folder, state)
-        return _execute(folder, state, study.plan, tune, registry=registry, listen=listen, here=here)
+        return _execute(folder, state, study.plan, tune, registry=registry, listen=listen, cluster=cluster)
 
 
 def _execute(
@@ -95,44 +93,34 @@ def _execute(
     *,
     registry: Registry,
     listen: Listen,
-    here: bool = False,
+    cluster: ClusterSettings | None,
 ) -> int:
+    """Race the candidates, store how the study ended, write and print the answer. Returns the exit code."""
     began = time.monotonic()
     planned = {run.name: planned_job(run, registry) for run in plan}
-    for job in planned.values():
-        remember_config(job.resolved)
-    first = next(iter(planned.values()))
-    with interrupts(), listen() as events:
-        tracker = StudyTracker(folder, first.settings.tracking, events)
-        session = StudySession(folder=folder, state=study, events=events, tracker=tracker)
-        cluster = None if here else launcher_from_dict(session.state.launcher)
+    with open_session(folder, study, list(planned.values()), listen, cluster=cluster) as session:
+        events = session.events
         tuner = Tuner(folder=folder, registry=registry, planned=planned, state=tune, session=session)
         labels = {one.run: one.candidate.name for one in tuner.state.candidates}
         timed = tuner.state.question.trials is None
         events(PlanReady(labels, seconds=tuner.state.budget if timed and cluster is None else None))
         code = FailureKind.INTERRUPTED.exit_code
         try:
-            if not execute(session, tuner, [first], registry, cluster):
-                code = tuner.code or (0 if tuner.has_winner else 1)
+            if not execute(session, tuner, list(planned.values())[:1], registry):
+                code = tuner.code or (0 if tuner.has_best else 1)
         except ServebenchError as error:
             events(ErrorSaid(str(error)))
             code = error.exit_code
         if cluster is not None and timed:
             events(EngineTime(tuner.race.spent, time.monotonic() - began))
-        return _finish(tuner, code, here=bool(session.state.launcher) and cluster is None)
-
-
-def _finish(tuner: Tuner, code: int, *, here: bool) -> int:
-    """Store how the study ended, write and print the answer. Returns the exit code."""
-    session, events = tuner.session, tuner.session.events
-    whole = tuner.race.next_step() is None
-    interrupted = code == FailureKind.INTERRUPTED.exit_code
-    session.end("interrupted" if interrupted else "finished" if whole and code == 0 else "failed")
-    if whole or tuner.race.measured:
-        try:
-            events(TuneAnswered(write_answer(tuner, finished=whole)))
-        except (ServebenchError, OSError) as error:
-            events(StepFailed(StudyStep.TUNE_ANSWER, str(error)))
-    if not whole:
-        events(TuneUnfinished(tuner.folder.name, here))
-    return code
+        whole = tuner.race.next_step() is None
+        interrupted = code == FailureKind.INTERRUPTED.exit_code
+        session.end("interrupted" if interrupted else "finished" if whole and code == 0 else "failed")
+        if whole or tuner.race.measured:
+            try:
+                events(TuneAnswered(write_answer(tuner, finished=whole)))
+            except (ServebenchError, OSError) as error:
+                events(StepFailed("tune_answer", str(error)))
+        if not whole:
+            events(TuneUnfinished(folder.name, here=bool(session.state.launcher) and cluster is None))
+        return code

@@ -17,7 +17,7 @@ from servebench.analysis.estimate import THROUGHPUT, levels_of, mean_of
 from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
 from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.warnings.catalog import type_of
-from servebench.config.tuning import load_space, split_words
+from servebench.config.tune_space import load_space, split_words
 from servebench.contracts.emulation import imitated
 from servebench.contracts.tuning import Candidate, TuneSpace
 from servebench.engine.describe import describe_command
@@ -29,26 +29,28 @@ from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
 from servebench.store.studies import load_run
 from servebench.store.tune import TuneState
-from servebench.study.show_commands import engine_commands
+from servebench.study.show_commands import engine_command
 from servebench.study.tune_plan import candidate_job
 from servebench.study.tune_records import StoredTune, load_tune
 from servebench.util.errors import ConfigError, ServebenchError, StoreError
 from servebench.util.short_id import short_id
 
 CONF = "conf"
-"""The folder in a study with the winner's engine file, for --config-dir."""
+"""The folder in a study with the best candidate's engine file, for --config-dir."""
 
 
 def write_answer(tune: StoredTune, *, finished: bool) -> TuneAnswer:
-    """Write the winner's engine file and the page, and return the answer. Raises ConfigError, StoreError, OSError."""
+    """Write the best candidate's engine file and the page, and return the answer. Raises ConfigError, StoreError, OSError."""
     answer, folder = make_answer(tune, finished=finished), tune.folder
     if answer.engine_file and answer.recommended is not None:
-        file, winner = Path(answer.engine_file), tune.candidate(answer.recommended).candidate
+        file, best = Path(answer.engine_file), tune.candidate(answer.recommended).candidate
         if not file.resolve().is_relative_to((_conf(tune) / "engine").resolve()):
-            raise StoreError(f"{file} is not in the folder for the winner's file; choose another engine= in a new tune")
+            raise StoreError(
+                f"{file} is not in the folder for the best candidate's file; choose another engine= in a new tune"
+            )
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(engine_file(answer, winner), encoding="utf-8")
+            file.write_text(engine_file(answer, best), encoding="utf-8")
     with writing(folder.tune_page):
         folder.tune_page.write_text(tune_page(answer), encoding="utf-8")
         (folder.path / "tune_answer.json").write_text(
@@ -73,7 +75,7 @@ def make_answer(tune: StoredTune, *, finished: bool) -> TuneAnswer:
         question=state.question,
         levels=state.levels,
         finished=finished,
-        stock_config=tune.stock_job(tune.candidate(race.winner or race.stock)).resolved,
+        stock_config=tune.stock_job(tune.candidate(race.best or race.stock)).resolved,
         figures={name: figures for name in race.measured if (figures := _figures(folder, name)) is not None},
         refused=[(one.candidate.name, one.why) for one in state.refused],
         space_size=state.space_size,
@@ -123,21 +125,20 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
 
 
 def _with_commands(answer: TuneAnswer, tune: StoredTune) -> TuneAnswer:
-    """Add the commands that use the winner, and the name of its engine file if it needs one."""
+    """Add the commands that use the best candidate, and the name of its engine file if it needs one."""
     study, trials = short_id(tune.folder.name), tune.state.question.trials
     again = f"servebench tune --continue {study} "
     more = again + ("tune.budget=30m" if trials is None else f"tune.trials={trials}")
     if answer.recommended is None:
         return answer
     candidate = tune.candidate(answer.recommended)
-    winner, stock = candidate.candidate, tune.stock_job(candidate)
+    best, stock = candidate.candidate, tune.stock_job(candidate)
     try:
-        job = candidate_job(stock, winner, tune.registry)
+        job = candidate_job(stock, best, tune.registry)
     except ConfigError:
         return answer
     with suppress(ServebenchError):
-        lines = [describe_command(command) for command in engine_commands(job.settings, tune.registry)]
-        answer = replace(answer, engine_command=lines[-1] if lines else "")
+        answer = replace(answer, engine_command=describe_command(engine_command(job.settings, tune.registry)))
     if answer.verdict == "too little":
         minutes, count = math.ceil(answer.least_budget / 60), math.ceil(answer.least_budget)
         more = again + (f"tune.budget={minutes}m" if trials is None else f"tune.trials={count}")
@@ -148,29 +149,29 @@ def _with_commands(answer: TuneAnswer, tune: StoredTune) -> TuneAnswer:
     words = [word for word in split_words(read_study(tune.folder).words)[1] if word not in ("tune", "-m", "--multirun")]
     rest = [word for word in words if not word.startswith(("engine=", "study.name="))]
     conf = _conf(tune)
-    tuned = f"{option}_tuned" if winner.settings else option
-    known = ["--config-dir", str(conf)] if winner.settings else []
+    tuned = f"{option}_tuned" if best.settings else option
+    known = ["--config-dir", str(conf)] if best.settings else []
     first = tune.state.candidates[0].candidate.engine
     # an engine's file holds no other settings
-    others = override_words({key: value for key, value in winner.settings.items() if not key.startswith("engine.")})
+    others = override_words({key: value for key, value in best.settings.items() if not key.startswith("engine.")})
     use = shlex.join(["servebench", *known, f"engine={tuned}", *rest, *others])
     check = shlex.join(["servebench", "-m", *known, f"engine={first},{tuned}", *rest, "study.starts=3"])
-    checks = () if others else ((check, "the winner against stock, measured again"),)
-    steps = ((use, "the winner"), *checks, (more, "a longer race"))
-    file = str(conf / "engine" / f"{tuned}.yaml") if winner.settings else ""
+    checks = () if others else ((check, "the best candidate against stock, measured again"),)
+    steps = ((use, "the best candidate"), *checks, (more, "a longer race"))
+    file = str(conf / "engine" / f"{tuned}.yaml") if best.settings else ""
     return replace(answer, engine_file=file, next_steps=steps)
 
 
 def _conf(tune: StoredTune) -> Path:
-    """Return the folder for --config-dir in which the winner's engine file goes."""
+    """Return the folder for --config-dir in which the best candidate's engine file goes."""
     out = tune.state.question.out
     return Path(out).expanduser().absolute() if out else tune.folder.path / CONF
 
 
-def engine_file(answer: TuneAnswer, winner: Candidate) -> str:
-    """Return the winner as a file of the config group `engine`."""
+def engine_file(answer: TuneAnswer, best: Candidate) -> str:
+    """Return the best candidate as a file of the config group `engine`."""
     own: dict[str, Any] = {}
-    for key, value in winner.settings.items():
+    for key, value in best.settings.items():
         group, _, rest = key.partition(".")
         if group == "engine":
             inner, _, flag = rest.partition(".")
@@ -181,5 +182,5 @@ def engine_file(answer: TuneAnswer, winner: Candidate) -> str:
     gain = f" ({gain_text(answer.gain)} over stock)" if answer.gain is not None else ""
     head = f"# The settings that 'servebench tune' found best in {answer.study}{gain}:\n"
     head += f"# {answer.objective.name} at {', '.join(f'{one:g}' for one in answer.levels)}.\n"
-    defaults = f"defaults:\n  - {winner.engine}\n  - _self_\n\n"
+    defaults = f"defaults:\n  - {best.engine}\n  - _self_\n\n"
     return head + defaults + str(yaml.safe_dump(own, sort_keys=False, allow_unicode=True))

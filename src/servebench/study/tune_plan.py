@@ -10,20 +10,18 @@ from typing import Any
 
 from servebench.analysis.tuning.candidates import (
     CandidateList,
-    Recipe,
     free_parameters,
     make_candidates,
     override_words,
-    rule_recipes,
+    rule_candidates,
     short_key,
-    space_size,
     take_backs,
+    with_settings,
 )
-from servebench.analysis.tuning.conditions import with_settings
-from servebench.analysis.tuning.steps import BLOCKS_MAX, STARTS_MAX, RaceEntrant
+from servebench.analysis.tuning.ledger import BLOCKS_MAX, STARTS_MAX, RaceEntrant
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.config.arguments import parse_arguments
-from servebench.config.tuning import load_recipes, load_space, parse_question, split_words
+from servebench.config.tune_space import load_recipes, load_space, parse_question, split_words
 from servebench.contracts.events import Listen, unheard
 from servebench.contracts.tuning import MAX_LOAD, Candidate, RefusedCandidate, TuneQuestion, TuneSpace
 from servebench.protocol.kinds.table import kind_named
@@ -65,7 +63,7 @@ def plan_tune(words: Sequence[str], registry: Registry, listen: Listen = unheard
     runs: list[PlannedRun] = []
     refused: list[RefusedCandidate] = []
     for each in found:
-        refused += each.list.refused
+        refused += each.refused
     for job, candidate in _in_turns(jobs, found):
         name = run_name(len(stored), candidate)
         made = _checked_job(job, candidate, registry, here=cluster is None)
@@ -102,10 +100,10 @@ def _anchored(question: TuneQuestion) -> TuneQuestion:
         ) from error
 
 
-def _in_turns(jobs: Sequence[Job], found: Sequence[_Found]) -> Iterator[tuple[Job, Candidate]]:
+def _in_turns(jobs: Sequence[Job], found: Sequence[CandidateList]) -> Iterator[tuple[Job, Candidate]]:
     """Yield the candidates of all engines in turns, the stock settings first, so that no engine is left without budget. They
     are named by the engine's option, of which two may be for one engine."""
-    for row in zip_longest(*(each.list.candidates for each in found)):
+    for row in zip_longest(*(each.candidates for each in found)):
         for job, candidate in zip(jobs, row, strict=True):
             if candidate is not None:
                 option = job.chosen("engine")
@@ -114,7 +112,6 @@ def _in_turns(jobs: Sequence[Job], found: Sequence[_Found]) -> Iterator[tuple[Jo
 
 
 def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
-    """Check that the jobs are one question. Raises ConfigError."""
     first = jobs[0].settings
     engines = [job.chosen("engine") for job in jobs]
     faults = []
@@ -168,15 +165,9 @@ def _stock_job(job: Job, levels: Sequence[float], registry: Registry) -> Job:
     return replace(job, settings=settings_from_dict(config, registry), resolved=config)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    space: TuneSpace
-    list: CandidateList
-    size: int
-
-
-def _candidates(job: Job, question: TuneQuestion, words: Sequence[str], registry: Registry, *, count: int) -> _Found:
-    """Return the candidates of one engine. Raises ConfigError."""
+def _candidates(
+    job: Job, question: TuneQuestion, words: Sequence[str], registry: Registry, *, count: int
+) -> CandidateList:
     engine = job.settings.engine.name
     space = load_space(engine, registry, parse_arguments(words).config_dirs, question.space)
     fixed = [word.lstrip("+").partition("=")[0] for word in job.overrides]
@@ -185,34 +176,22 @@ def _candidates(job: Job, question: TuneQuestion, words: Sequence[str], registry
         known = ", ".join(one.key for one in space.parameters)
         raise ConfigError(f"tune.only: {space.file} has no parameter {', '.join(unknown)}; known are {known}")
     free = free_parameters(space, fixed, question.only)
-    recipes = rule_recipes(space, job.resolved)
-    if question.candidates is not None:
-        given = load_recipes(question.candidates, engine)
-        recipes = [*(Recipe(name=name, origin="recipe", settings=own) for name, own in given), *recipes]
-    recipes = [one for one in recipes if one.origin == "recipe" or not set(one.settings) & set(fixed)]
+    given = [] if question.candidates is None else load_recipes(question.candidates, engine)
+    rules = [one for one in rule_candidates(space, job.resolved) if not set(one.settings) & set(fixed)]
     if question.only:
-        recipes = [one for one in recipes if one.origin == "recipe" or set(one.settings) <= set(question.only)]
-    found = make_candidates(space, job.resolved, recipes, free=free, count=count, seed=question.seed)
+        rules = [one for one in rules if set(one.settings) <= set(question.only)]
+    proposed = [*(space.candidate(name, "recipe", own) for name, own in given), *rules]
+    found = make_candidates(space, job.resolved, proposed, free=free, count=count, seed=question.seed)
     if len(found.candidates) < 2:
         why = (
             "; ".join(one.why for one in found.refused) or f"{space.file} has no other value for any of its parameters"
         )
         raise ConfigError(f"there is nothing to tune for engine={engine}: {why}")
-    return _Found(space=space, list=_without_answers(found, job, registry), size=space_size(free, job.resolved))
-
-
-def _without_answers(found: CandidateList, job: Job, registry: Registry) -> CandidateList:
-    """Refuse what may change answers where there are no answers to check."""
-    if not registry.launcher(job.settings.launch.name).simulated:
-        return found
-    why = "it may change answers, and launch=simulated has none to check"
-    return CandidateList(
-        candidates=tuple(one for one in found.candidates if not one.answers),
-        refused=(
-            *found.refused,
-            *(RefusedCandidate(candidate=one, why=why) for one in found.candidates if one.answers),
-        ),
-    )
+    if registry.launcher(job.settings.launch.name).simulated:
+        why = "it may change answers, and launch=simulated has none to check"
+        found.refused += [RefusedCandidate(candidate=one, why=why) for one in found.candidates if one.answers]
+        found.candidates = [one for one in found.candidates if not one.answers]
+    return found
 
 
 def _quality_config(job: Job, words: Sequence[str], registry: Registry) -> dict[str, Any]:
@@ -274,13 +253,11 @@ def entrants_of(candidates: Iterable[StoredCandidate]) -> list[RaceEntrant]:
     ]
 
 
-def take_backs_of(winner: StoredCandidate) -> list[StoredCandidate]:
-    """Return the candidates without one of a winner's changes each, with the names of their runs."""
+def take_backs_of(best: StoredCandidate) -> list[StoredCandidate]:
+    """Return the candidates without one of a candidate's changes each, with the names of their runs."""
     return [
-        StoredCandidate(
-            run=f"{winner.run}_without-{slug(short_key(key))}", candidate=one, take_back_of=winner.run, key=key
-        )
-        for key, one in take_backs(winner.candidate).items()
+        StoredCandidate(run=f"{best.run}_without-{slug(short_key(key))}", candidate=one, take_back_of=best.run, key=key)
+        for key, one in take_backs(best.candidate).items()
     ]
 
 
@@ -306,14 +283,8 @@ def proposed_candidates(
         settings = {key: _plain(text)}
         if not key.startswith("engine.") or key in fixed or settings in known:
             continue
-        candidate = Candidate(
-            name=f"{option} limit {len(found) + 1}" if several else f"limit {len(found) + 1}",
-            engine=option,
-            origin="limit",
-            settings=settings,
-            answers=space.may_change_answers(settings),
-            note=why,
-        )
+        name = f"{option} limit {len(found) + 1}" if several else f"limit {len(found) + 1}"
+        candidate = space.candidate(name, "limit", settings, engine=option, note=why)
         fits = isinstance(_checked_job(stock, candidate, registry, here=here), Job)
         if fits and (guarded or not candidate.answers):
             known.append(settings)

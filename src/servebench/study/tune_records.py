@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from servebench.analysis.tuning.ledger import (
+    BLOCKS_MAX,
+    FIRST_OF_PHASE,
+    ROUNDS,
+    RaceRules,
+    Step,
+    engine_seconds,
+    result_of_point,
+)
 from servebench.analysis.tuning.race import Race, replay
-from servebench.analysis.tuning.results import engine_seconds, result_of_point
-from servebench.analysis.tuning.steps import BLOCKS_MAX, FIRST_OF_PHASE, ROUNDS, RaceRules, Result, Step
 from servebench.config import Job
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import may_be_replaced
-from servebench.contracts.tuning import MAX_LOAD
+from servebench.contracts.tuning import MAX_LOAD, Result
 from servebench.registry.registry import Registry
-from servebench.run.jobs import planned_job
+from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import read_plan
@@ -82,7 +89,7 @@ class StoredTune:
         """Return the result of a step that was measured; None if it must be measured, or measured again because it is void."""
         noted = self.state.noted.get(step_key(step))
         if noted is not None:
-            return Result(failure=noted.failure, cost=noted.cost, same_answers=noted.same_answers, note=noted.note)
+            return noted
         if step.quality:
             return None
         row = self.row(step)

@@ -10,20 +10,19 @@ from servebench.analysis.decided import ENDED
 from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
-from servebench.analysis.tuning.steps import FIRST_OF_PHASE, Step
-from servebench.contracts.events import RaceEnded, Said
-from servebench.contracts.notices import CandidateProposed, PointVoid, TuneStopped, Void
+from servebench.analysis.tuning.ledger import FIRST_OF_PHASE, Step
+from servebench.contracts.events import CandidateProposed, PointVoid, RaceEnded, Said, TuneStopped
 from servebench.contracts.results import RunOutcome
-from servebench.contracts.tuning import TuneSpace
+from servebench.contracts.tuning import Result, TuneSpace
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.report.wording.limits import action_text
 from servebench.report.wording.quality import parity_text
 from servebench.report.wording.tuning import left_text
-from servebench.run.task import RunTask
+from servebench.run.session import RunTask
 from servebench.store.graded import read_quality
 from servebench.store.state import read_run, write_study
 from servebench.store.studies import load_run
-from servebench.store.tune import NotedResult, StoredCandidate, write_tune
+from servebench.store.tune import StoredCandidate, write_tune
 from servebench.study.study import StudySession
 from servebench.study.tune_answer import stored_spaces
 from servebench.study.tune_plan import proposed_candidates
@@ -64,13 +63,15 @@ class Tuner(StoredTune):
             left = len(self.race.left)
             self.race.add(result)
             self.race.next_step()
-            self._say_leaving(left)
+            for name, gone in list(self.race.left.items())[left:]:
+                if gone.reason in ("slower", "slo", "requests failed", "start failed", "answers"):
+                    self.session.events(Said(f"{self._label(name)}: {left_text(gone)}"))
         return () if self.code else self._closing()
 
     @property
-    def has_winner(self) -> bool:
+    def has_best(self) -> bool:
         """Whether a candidate was tried beside stock, and one has won."""
-        return self.race.winner is not None and any(name != self.race.stock for name in self.race.measured)
+        return self.race.best is not None and any(name != self.race.stock for name in self.race.measured)
 
     def task(self, run: str) -> RunTask:
         """Return the run of a candidate, with what is stored of it."""
@@ -97,7 +98,7 @@ class Tuner(StoredTune):
             self.code = self.code or outcome.exit_code
         elif (missing := self._missing(steps)) or outcome.status != "finished":
             reason = (outcome.error or "it measured nothing").splitlines()[0]
-            self._note((*missing, *steps)[0], NotedResult(failure=reason, cost=self._cost(name)))
+            self._note((*missing, *steps)[0], Result(failure=reason, cost=self._cost(name)))
 
     def _cost(self, name: str) -> float:
         """Return for how long the last attempt at a run took on its machine, by the clock of that."""
@@ -109,7 +110,7 @@ class Tuner(StoredTune):
     def _turns(self, step: Step) -> list[Turn]:
         """Return the turns of a step without a result, and of what the race has decided beside it."""
         if not step.quality and self.row(step) is not None:
-            self.session.events(PointVoid(self._label(step.candidate), Void.AGAIN))
+            self.session.events(PointVoid(self._label(step.candidate), "again"))
         due = self._due(step) if self.race.rules.ahead else [(step,)]
         self._asked = [(self._turn(one, first=number == 0), one) for steps in due for number, one in enumerate(steps)]
         self._list_runs([steps[0].candidate for steps in due])
@@ -174,18 +175,12 @@ class Tuner(StoredTune):
         return tuple(found)
 
     def _closing(self) -> list[Turn]:
-        """Return what ends the runs that have all that the race wanted of them."""
         if not self._over:
             self.session.events(RaceEnded())
         self._over = True
         runs = {name: self.folder.run(name) for name in self.session.state.runs}
         left = [name for name, one in runs.items() if one.state.exists() and read_run(one).status not in ENDED]
         return [closing_turn(name) for name in left]
-
-    def _say_leaving(self, before: int) -> None:
-        for name, left in list(self.race.left.items())[before:]:
-            if left.reason in ("slower", "slo", "requests failed", "start failed", "answers"):
-                self.session.events(Said(f"{self._label(name)}: {left_text(left)}"))
 
     def _label(self, name: str) -> str:
         return self.candidate(name).candidate.name
@@ -238,13 +233,12 @@ class Tuner(StoredTune):
         return True
 
     def _list_runs(self, names: Sequence[str]) -> None:
-        """Add runs to those of the study, before they are executed."""
         state = self.session.state
         if new := [name for name in names if name not in state.runs]:
             self.session.state = replace(state, runs=(*state.runs, *new))
             write_study(self.folder, self.session.state)
 
-    def _note(self, step: Step, noted: NotedResult) -> None:
+    def _note(self, step: Step, noted: Result) -> None:
         self.state = self.state.with_noted(step_key(step), noted)
         write_tune(self.folder, self.state, self.session.state)
 
@@ -257,17 +251,16 @@ class Tuner(StoredTune):
         limit = self.job(self.candidate(step.candidate)).settings.engine.ready_timeout_s
         return min(limit, max(PATIENCE_MIN_S, PATIENCE * known[0]))
 
-    def _answers(self, step: Step, cost: float) -> NotedResult:
-        """Compare the answers of a candidate with those of stock."""
+    def _answers(self, step: Step, cost: float) -> Result:
         reference = self.race.entrants[step.candidate].reference or self.race.stock
         if step.candidate == reference:
-            return NotedResult(same_answers=True, cost=cost)
+            return Result(same_answers=True, cost=cost)
         stock, own = (read_quality(self.folder.run(name)) for name in (reference, step.candidate))
         found = parities(stock, own)
         if found:
             bad = [one for one in found if one.finding in ("more than itself", "too small to tell")]
             note = parity_text((bad or found)[0])
-            return NotedResult(same_answers=not bad, cost=cost, note=note)
+            return Result(same_answers=not bad, cost=cost, note=note)
         floor = {one.benchmark: one.accuracy for one in summaries(stock)}
         margin = self.state.question.quality_share
         scores = [(one, floor.get(one.benchmark)) for one in summaries(own)]
@@ -278,4 +271,4 @@ class Tuner(StoredTune):
         ]
         known = [one for one, of_stock in scores if of_stock is not None]
         note = "; ".join(worse) if worse else "" if known else "the answers could not be compared"
-        return NotedResult(same_answers=bool(known) and not worse, cost=cost, note=note)
+        return Result(same_answers=bool(known) and not worse, cost=cost, note=note)

@@ -36,8 +36,6 @@ CPUS_READ_MAX = 16
 """Of how many CPUs clock and temperature are read: each read takes time."""
 KERNEL = 2
 """The parent of all kernel threads. They work for everybody, so nobody is to blame."""
-RAY_WORKER = "ray::RemoteWork"
-"""The actor that starts a load worker on a Ray node, as the kernel cuts its name off. Ray is its parent."""
 FORWARDERS = frozenset(
     ("docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "conmon", "wslrelay.exe", "gvproxy")
 )
@@ -163,7 +161,7 @@ class CpuUse:
     def _own_tasks(self, tasks: Mapping[int, Task]) -> set[int]:
         """Return the processes of servebench and the engine: their trees, and the sessions that they began."""
         roots = {self.own, self.engine, *self.backends}
-        roots |= {pid for pid, task in tasks.items() if (pid, task.began) in self._ours or task.program == RAY_WORKER}
+        roots |= {pid for pid, task in tasks.items() if (pid, task.began) in self._ours}
         ours: set[int] = set()
         # the second time all leaders of sessions are known
         for pid in (*tasks, *tasks):

@@ -7,18 +7,19 @@ import random
 import pytest
 
 from servebench.analysis.tuning.candidates import (
-    Recipe,
     describe_settings,
     draw_settings,
     free_parameters,
+    holds,
     make_candidates,
     memory_problem,
     override_words,
-    rule_recipes,
+    rule_candidates,
     space_size,
     take_backs,
+    value_at,
+    with_settings,
 )
-from servebench.analysis.tuning.conditions import holds, value_at, with_settings
 from servebench.contracts.tuning import (
     Candidate,
     ForbiddenSettings,
@@ -84,15 +85,15 @@ def made(count=12, recipes=(), seed=0):
 
 
 def test_stock_is_first_and_nothing_is_tried_twice():
-    found = made(recipes=rule_recipes(SPACE, CONFIG)).candidates
+    found = made(recipes=rule_candidates(SPACE, CONFIG)).candidates
     assert found[0].origin == "stock"
     assert not found[0].settings
     assert (found[1].name, found[1].origin) == ("large", "rule")
     settings = [tuple(sorted(map(repr, one.settings.items()))) for one in found]
     assert len(set(settings)) == len(settings)
     assert len({one.name for one in found}) == len(found)
-    assert found == made(recipes=rule_recipes(SPACE, CONFIG)).candidates
-    assert found != made(recipes=rule_recipes(SPACE, CONFIG), seed=1).candidates
+    assert found == made(recipes=rule_candidates(SPACE, CONFIG)).candidates
+    assert found != made(recipes=rule_candidates(SPACE, CONFIG), seed=1).candidates
 
 
 def test_a_small_space_is_used_up():
@@ -102,7 +103,7 @@ def test_a_small_space_is_used_up():
 
 
 def test_impossible_settings_are_refused_and_those_of_people_say_why():
-    bad = Recipe(name="bad", origin="recipe", settings={"engine.max_num_seqs": 16, "engine.extra_args.tokens": 4})
+    bad = SPACE.candidate("bad", "recipe", {"engine.max_num_seqs": 16, "engine.extra_args.tokens": 4})
     found = made(count=100, recipes=[bad])
     assert [(one.candidate.name, one.why) for one in found.refused] == [("bad", "too few tokens for so many requests")]
     assert all(
@@ -112,7 +113,7 @@ def test_impossible_settings_are_refused_and_those_of_people_say_why():
 
 
 def test_what_may_change_answers_is_marked():
-    recipes = [Recipe(name="a", origin="recipe", settings={key: "fp8"}) for key in (KV.key, "engine.quantization")]
+    recipes = [SPACE.candidate("a", "recipe", {key: "fp8"}) for key in (KV.key, "engine.quantization")]
     marks = {one.name: one.answers for one in made(count=4, recipes=recipes).candidates}
     assert marks["a"] is True
     assert marks["a 2"] is True
@@ -125,7 +126,7 @@ def test_what_may_change_answers_is_marked():
 )
 def test_what_nobody_knows_may_change_answers(key, marked):
     """A recipe's setting that the space does not have is checked, unless servebench knows that it only concerns speed."""
-    recipe = Recipe(name="a", origin="recipe", settings={key: "1"})
+    recipe = SPACE.candidate("a", "recipe", {key: "1"})
     (found,) = [one for one in made(count=4, recipes=[recipe]).candidates if one.name == "a"]
     assert found.answers is marked
 

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from servebench.analysis.tuning.answer import gain_of, recommended, verdict_of
-from servebench.analysis.tuning.ledger import highest_load
+from servebench.analysis.tuning.ledger import RaceEntrant, RaceRules, highest_load
 from servebench.analysis.tuning.race import Race, replay
-from servebench.analysis.tuning.steps import RaceEntrant, RaceRules, Result
 from servebench.analysis.verdict.blocks import MeasuredBlock, Spread, estimate, spread_of
+from servebench.contracts.tuning import Result
 
 START, BLOCK = 60.0, 20.0
 
@@ -43,7 +43,7 @@ MEANS = {"stock": 0.0, "a": 0.2, "b": -0.3, "c": 0.15, "d": 0.0, "e": -0.1}
 
 def test_the_best_wins_and_its_gain_is_from_the_finals():
     race, steps = run(MEANS, sd=0.005)
-    assert race.winner == "a"
+    assert race.best == "a"
     gain = gain_of(race)
     assert gain is not None
     assert gain.low <= math.expm1(0.2) <= gain.high
@@ -68,7 +68,7 @@ def test_all_measure_the_same_blocks_and_rounds_alternate():
 
 def test_a_start_that_fails_is_a_result_and_costs_no_second_try():
     race, steps = run(MEANS, results={"a": Result(failure="out of memory", cost=20.0)})
-    assert race.winner == "c"
+    assert race.best == "c"
     assert [step.candidate for step in steps].count("a") == 1
     assert (race.left["a"].reason, race.left["a"].note) == ("start failed", "out of memory")
 
@@ -82,20 +82,20 @@ def test_a_candidate_that_fails_requests_or_the_slo_leaves_though_it_is_fast():
     )
     assert race.left["a"].reason == "requests failed"
     assert race.left["b"].reason == "slo"
-    assert race.winner == "stock"
+    assert race.best == "stock"
     one = Result(value=1.0, cost=80.0, failed=1, sent=100, good=99, tested=100)
     race, _ = run({"stock": 0.0, "a": 0.0}, results={"stock": fine, "a": one}, attainment=0.99)
-    assert race.winner == "a", "one failed request may be chance"
+    assert race.best == "a", "one failed request may be chance"
 
 
 def test_infinitely_slow_is_no_number_to_reckon_with():
     race, _ = run({"stock": 0.0, "a": -math.inf, "b": 0.1})
-    assert race.winner == "b"
+    assert race.best == "b"
 
 
 def test_stock_is_as_good():
     race, _ = run({"stock": 0.3, "a": 0.0, "b": 0.1})
-    assert race.winner == "stock"
+    assert race.best == "stock"
     assert gain_of(race) is None
 
 
@@ -105,13 +105,13 @@ def test_the_budget_is_kept(share):
     budget = share * 20 * 3 * (START + 3 * BLOCK)
     race, _ = run(means, budget=budget, sd=0.02)
     assert race.spent <= budget
-    assert race.winner is not None
+    assert race.best is not None
 
 
 def test_a_budget_for_a_few_tries_a_few():
     race, _ = run({f"n{i:02d}": i / 10 for i in range(20)}, budget=1600.0)
     assert sum(left.reason == "not tried" for left in race.left.values()) >= 5
-    assert race.winner is not None
+    assert race.best is not None
     assert race.spent <= 1600.0
 
 
@@ -131,7 +131,7 @@ def test_a_budget_that_compares_nothing_says_what_it_would_take():
     assert [step.candidate for step in steps] == ["stock"]
     assert verdict_of(race, None, 0.03) == "too little"
     assert race.least_budget == pytest.approx(480.0)
-    assert run(MEANS, budget=race.least_budget)[0].winner is not None
+    assert run(MEANS, budget=race.least_budget)[0].best is not None
 
 
 def test_answers_are_checked_before_a_candidate_may_win():
@@ -149,7 +149,7 @@ def test_answers_are_checked_before_a_candidate_may_win():
     race, steps = run(
         means, entrants=entrants, finalists=1, results={"stock": answers(True), "a": answers(False), "b": answers(True)}
     )
-    assert race.winner == "b"
+    assert race.best == "b"
     assert (race.left["a"].reason, race.left["a"].note) == ("answers", "1 of 8 differ")
     assert [step.candidate for step in steps if step.quality] == ["stock", "a", "b"]
 
@@ -183,7 +183,7 @@ def test_a_winner_that_was_not_better_in_the_finals_is_not_recommended():
         )
 
     race, _ = run({"stock": 0.0, "a": 0.0}, results={"stock": lucky, "a": lucky}, budget=2000.0)
-    assert race.winner == "a"
+    assert race.best == "a"
     assert verdict_of(race, gain_of(race), 0.03) == "as good"
     assert recommended(race, 0.03) == "stock"
 
@@ -228,7 +228,7 @@ def test_the_busiest_level_comes_first_and_ends_a_hopeless_start():
     race, steps = run(means, levels=3)
     assert [step.level for step in steps if step.candidate == "a"][:3] == [0, 1, 2]
     assert race.left["bad"].reason in ("slower", "budget")
-    assert race.winner in ("a", "stock")
+    assert race.best in ("a", "stock")
 
 
 def test_starts_that_differ_more_make_wider_intervals():
@@ -303,7 +303,7 @@ def test_the_objective_may_be_the_highest_load():
     race, steps = run(
         limits, results=dict.fromkeys(limits, share), levels=4, ladder=(64.0, 32.0, 16.0, 8.0), attainment=0.9
     )
-    assert race.winner == "a"
+    assert race.best == "a"
     assert {step.level for step in steps if step.candidate == "a"} == {0, 1}
     gain = gain_of(race)
     assert gain is not None
@@ -328,7 +328,7 @@ def run_ahead(means, results=None, **options):
 def test_starts_are_decided_together_and_give_the_same_winner():
     race, rounds, asked, stored = run_ahead(MEANS)
     alone, steps = run(MEANS, sd=0.005)
-    assert race.winner == alone.winner == "a"
+    assert race.best == alone.best == "a"
     assert set(asked) == set(stored)
     # stock says what a start costs; then all others, and in the finals all at once
     assert rounds[:2] == [["stock"], ["a", "b", "c", "d", "e"]]
@@ -343,7 +343,7 @@ def test_only_what_fits_together_is_decided_together(budget):
     assert sum(result.cost for result in stored.values()) <= budget
     assert race.spent <= budget
     assert 0.4 * budget / 80 < sum(map(len, rounds[:2])) <= 0.6 * budget / 80
-    assert race.winner is not None
+    assert race.best is not None
 
 
 def test_what_was_measured_ahead_and_is_not_asked_for_counts_as_spent():

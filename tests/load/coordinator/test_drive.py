@@ -113,7 +113,7 @@ def worker_with(tmp_path, monkeypatch):
             f"from servebench.load.client import connection, phase, worker\n{lines}\nraise SystemExit(worker.main())\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setattr(drive_module, "LOCAL_WORKER", ("changed_worker",))
+        monkeypatch.setattr(drive_module, "WORKER", ("changed_worker",))
 
     return use
 

@@ -18,6 +18,7 @@ from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 pytest.importorskip("streamlit")
 from servebench.report.dashboard.app import VIEWS, best_points, compared, study_page
+from servebench.report.html.page import SECTIONS
 from servebench.store.overview import all_points
 
 APP = Path(launch.__file__).with_name("app.py")
@@ -57,8 +58,21 @@ def test_every_view_is_drawn_without_an_exception(outputs, view, monkeypatch):
     page.run()
     assert not page.exception
     assert page.title[0].value == "servebench"
-    if view == "Quality":
-        assert list(page.dataframe[0].value["at"]) == ["concurrency 1", "concurrency 8"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", [title for _, title, _ in SECTIONS if title])
+def test_every_section_of_a_study_is_drawn(outputs, section, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])
+    page = app(outputs)
+    page.query_params.update({"view": "Study", "one-study": "one", "section": section})
+    page.run()
+    assert not page.exception
+    if section == "Quality":
+        (screen,) = (one.proto.body for one in page.get("html") if "<table" in one.proto.body)
+        assert "concurrency 8" in screen
+    if section == "Timeline":
+        assert page.get("vega_lite_chart")
 
 
 def test_filters_narrow_what_is_shown(outputs, monkeypatch):
@@ -90,6 +104,9 @@ def test_a_link_shows_the_study_that_was_shared(outputs, monkeypatch):
     assert '<table class="matrix">' in screen
     assert f"servebench resume one --outputs {outputs} --failed" in screen
     assert "![x](http://evil/x.png)" in screen
+    page.query_params["section"] = "Speed by load"
+    page.session_state["section"] = "Speed by load"
+    page.run()
     charts = [json.loads(one.proto.spec) for one in page.get("vega_lite_chart")]
     assert {one["value"] for chart in charts for one in chart["params"] if one["name"] == "stat"} == {"p99"}
 
@@ -143,7 +160,7 @@ def test_a_study_that_ended_when_it_had_decided_has_its_own_verdicts(make_study)
     rows = {row.metric.title: row for row in found.rows}
     assert rows["output throughput"].result == "slower"
     assert rows["TPOT p50"].may_be_chance
-    data, _ = study_page(str(path.parent), "study", 0)
+    data = study_page(str(path.parent), "study", 0)
     assert (data.comparisons[0].result, data.comparisons[0].margin, data.with_earlier) == ("slower", 0.02, True)
 
 

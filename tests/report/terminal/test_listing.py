@@ -10,7 +10,8 @@ from servebench.analysis.estimate import best_level
 from servebench.cli.main import dispatch
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
-from servebench.report.terminal import listing
+from servebench.report.screens.listing import list_blocks
+from servebench.report.terminal.blocks import print_blocks
 from servebench.report.terminal.tables import CleanConsole
 from servebench.store.overview import listed_rows
 from servebench.store.studies import load_outputs, number_runs
@@ -20,7 +21,7 @@ ROW = (SimulatedEngine(), SimulatedLoad(levels=(1,), requests=10))
 
 
 @pytest.fixture
-def printed(make_study, monkeypatch):
+def printed(make_study):
     """Print the runs of three studies of two runs each, as a terminal of 80 columns or another file shows them."""
     for name in ("one", "two", "three"):
         outputs = make_study(ROW, ROW, name=name).parent
@@ -31,9 +32,10 @@ def printed(make_study, monkeypatch):
                 return terminal
 
         file = File()
-        monkeypatch.setattr(listing, "console", lambda: CleanConsole(file, width=80, soft_wrap=not terminal))
         studies = load_outputs(outputs, listed_rows)
-        listing.list_runs(studies, as_json=False, numbers=number_runs(outputs), most=most)
+        width, most = (80, most) if terminal else (None, None)
+        blocks = list_blocks(studies, number_runs(outputs), width=width, most=most)
+        print_blocks(blocks, CleanConsole(file, width=80, soft_wrap=not terminal))
         return Text.from_ansi(file.getvalue()).plain
 
     return print_runs
@@ -55,7 +57,7 @@ LONG = "a_rather_long_name_of_a_study_that_somebody_chose_for_reasons_of_their_o
 
 
 @pytest.fixture
-def on_terminal(monkeypatch):
+def on_terminal():
     """Return what a terminal of some width shows of the studies of a folder, as lines."""
 
     def lines(outputs, width, **more):
@@ -64,9 +66,9 @@ def on_terminal(monkeypatch):
                 return True
 
         file = Terminal()
-        monkeypatch.setattr(listing, "console", lambda: CleanConsole(file, width=width, soft_wrap=False))
         studies = load_outputs(outputs, listed_rows)
-        listing.list_runs(studies, as_json=False, numbers=number_runs(outputs), **more)
+        blocks = list_blocks(studies, number_runs(outputs), width=width, **more)
+        print_blocks(blocks, CleanConsole(file, width=width, soft_wrap=False))
         return [line.rstrip() for line in Text.from_ansi(file.getvalue()).plain.splitlines()]
 
     return lines

@@ -99,7 +99,6 @@ def _workload_answer(
 
 
 def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:
-    """What all runs of a workload share: lengths, the model, the GPU."""
     sizes = {
         tuple(_length_text(mapping(run.config.get("workload")).get(f"{way}_tokens")) for way in ("input", "output"))
         for run in runs
@@ -122,7 +121,6 @@ def _cells(entrant: Entrant) -> dict[Level, AnswerCell]:
 
 
 def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
-    """A level: its figures, the mean over starts of several, and the interval."""
     found = estimate_level(level.rows, THROUGHPUT)
     low, high = (found.low, found.high) if found else (None, None)
     value, ttft_ms = (mean_of(level.rows, name) for name in (THROUGHPUT, "ttft_ms_p50"))

@@ -81,7 +81,6 @@ def command_again(words: Sequence[str]) -> str:
 
 
 def _starts_step(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], words: Sequence[str]) -> NextStep | None:
-    """The command with more starts, where runs of one workload were compared and not all of it is decided."""
     if not any(more_starts_help(lead, once=one_start(runs)) for one in workloads for lead in one.leads):
         return None
     same = [word for word in words if not word.startswith("study.starts=")]
@@ -114,8 +113,8 @@ def needs_again(verdict: str | None, codes: Iterable[str]) -> bool:
 
 
 def longer_requests(requests: int, concurrency: Sequence[int] | None, *, attempts: int = 1) -> int:
-    """Return with how many requests a point of a fixed number is measured after so many attempts: LONGER times as many as in the
-    attempt before, and in the first enough for a level that would not be reached."""
+    """Return how many requests a point of a fixed number has after this many attempts: LONGER times as many as in the attempt
+    before, and in the first enough for a level that would not be reached."""
     most, first = max(concurrency or (), default=0), int(LONGER * requests)
     return (first if first >= most else REQUESTS_PER_STREAM * most) * int(LONGER ** (attempts - 1))
 

@@ -77,7 +77,6 @@ def _places(
 
 
 def _levels(found: Iterable[Level]) -> str:
-    """Load levels with their unit: `4 and 32 users`."""
     *first, last = dict.fromkeys(found)
     more = f"{', '.join(level.number for level in first)} and " if first else ""
     return f"{more}{last.words}"

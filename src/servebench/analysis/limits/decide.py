@@ -118,7 +118,6 @@ def _held(facts: LevelFacts) -> float:
 
 
 def _before_engine(facts: LevelFacts, before_ms: float) -> LimitFinding:
-    """Name what is before the engine: its front end, the network, or only both where nothing tells them apart."""
     wait = Fact(name="network and front end of TTFT", value=share_of(before_ms, facts.ttft_ms), at_least=WAIT_SHARE)
     ms = Fact(name="network and front end", value=before_ms, unit="ms", at_least=WAIT_MS)
     code, why, evidence = _which_side(facts, before_ms)

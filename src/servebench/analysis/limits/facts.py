@@ -136,7 +136,6 @@ def _facts(
 
 
 def _pace(mean: Callable[[str], float | None]) -> Pace:
-    """Return how fast a level went, by the means of the columns of its points."""
     return Pace(
         step_ms=mean("itl_ms_mean"),
         request_rate=mean("request_throughput_req_s"),
@@ -148,7 +147,6 @@ def _pace(mean: Callable[[str], float | None]) -> Pace:
 
 
 def _cores(rows: Sequence[PointRow]) -> dict[str, float | None]:
-    """Return the cores of the process that takes the requests, and of the engine's others."""
     engine, front_end = (
         _mean(row.get(name) for row in rows) for name in ("engine_cpu_cores_mean", "front_end_cores_mean")
     )
@@ -199,7 +197,6 @@ def _stamps(row: PointRow, requests: pd.DataFrame) -> _Stamps | None:
 
 
 def _timed(requests: pd.DataFrame) -> pd.DataFrame:
-    """Return the requests of which the engine reported prefill and decode."""
     if "network_ms" not in requests:
         return requests[:0]
     return requests[requests["server_prefill_ms"].notna() & requests["server_decode_ms"].notna()]
@@ -215,7 +212,6 @@ def _front_end_ms(requests: pd.DataFrame) -> float | None:
 
 
 def _pieces(edges: Any, start: int, end: int) -> tuple[Any, Any]:
-    """Return the moments at which something changes in a window, and how long it then stays."""
     moments = np.unique(np.clip(np.append(edges, (start, end)), start, end))
     return moments[:-1], np.diff(moments)
 

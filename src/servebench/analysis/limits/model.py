@@ -29,9 +29,9 @@ class LevelFacts:
 
     Times are means in milliseconds. `ttft_ms` and `e2e_ms` count from the schedule. `parts` are those of `time_parts`.
     `running` and `waiting` are mean numbers of requests in the engine; `at_most` is how many ran at once at most, and
-    `at_limit` the share of all waiting that happened while so many ran. `running_limit` is the configured most, else the engine's
-    own; `token_budget` the configured one. `memory_share` and `compute_share` are those of the GPUs' peak, `idle` is that of
-    the time without a request.
+    `at_limit` the share of all waiting that happened while that many ran. `running_limit` is the configured most, else the
+    engine's own; `token_budget` the configured one. `memory_share` and `compute_share` are those of the GPUs' peak, `idle` is
+    that of the time without a request.
     """
 
     level: Level

@@ -112,7 +112,6 @@ def number_at(config: Mapping[str, Any], knob: Knob) -> float | None:
 
 
 def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, ...]:
-    """Return the next heavier load: none where the run has one already, or looks for it."""
     load, cost = mapping(config.get("load")), "latency rises as the engine fills up"
     if load.get("trace") is not None:
         scale = load.get("time_scale")
@@ -138,12 +137,11 @@ def _of_server(knob: Knob) -> Proposal:
 
 
 def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Proposal | None:
-    """Return what to try of a knob; None where nothing is left of it."""
     found = Proposal(way=knob.way, key=knob.key, flag=knob.flag, cost=knob.cost)
     if knob.way == "set":
         text = _text(knob.value) if knob.value is not None and knob.key else ""
         return replace(found, to=text, override=f"{_key_in(config, knob)}={text}" if text else None)
-    now = number_at(config, knob) or _default(knob, facts, config)
+    now = number_at(config, knob) or _default(knob, facts)
     if now is None:
         return found
     to = _next_value(knob, now, facts)
@@ -152,18 +150,16 @@ def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Propo
     text, key, also = f"{to:.4g}" if to < 1 else f"{to:.0f}", _key_in(config, knob), ""
     gpus = mapping(config.get("gpu")).get("count")
     if knob.key == TENSOR_PARALLEL and isinstance(gpus, int) and gpus < to:
-        # so many GPUs are used, unless the config says otherwise
+        # by default as many GPUs are used as the parallelism says
         key = also = GPU_COUNT
     return replace(found, also=also, to=text, override=f"{key}={text}")
 
 
-def _default(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> float | None:
+def _default(knob: Knob, facts: LevelFacts) -> float | None:
     """Return the value that a knob has without a config's: of running requests at least as many as ran."""
     if knob.key == WORKERS.key:
-        # `auto` and `ray` set no number
-        return (
-            None if value_at(config, knob) == "ray" else max(1.0, ceil((facts.in_flight or 0.0) / STREAMS_PER_WORKER))
-        )
+        # `auto` sets no number
+        return max(1.0, ceil((facts.in_flight or 0.0) / STREAMS_PER_WORKER))
     if knob.key == MAX_NUM_SEQS:
         return max((one for one in (knob.default, facts.at_most) if one is not None), default=None)
     return knob.default

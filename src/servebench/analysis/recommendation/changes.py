@@ -53,7 +53,6 @@ def _still_within_limits(ranking: Sequence[Score]) -> Iterator[UseReason]:
 
 
 def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: float) -> Iterator[UseReason]:
-    """Loads at which another entrant leads by the margin or more."""
     at: dict[Level, dict[str, float]] = {}
     for entrant in entrants:
         for level in entrant.levels:

@@ -66,7 +66,6 @@ def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> UseReason |
 
 
 def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> UseReason:
-    """What is missing for a cost: GPUs, their price, an SLO, or what was to be paid for."""
     if all(entrant.price_usd_per_hour is None for entrant in entrants):
         gpus = tuple(name for name in dict.fromkeys(entrant.gpu for entrant in entrants) if name and name != "none")
         return UseReason(kind=UseReasonKind.NO_PRICE, names=gpus)
@@ -126,7 +125,6 @@ def _recommend_one(
 
 
 def _why_unfair(ranking: Sequence[Score], case: UseCase, unequal: UnequalSettings) -> UseReason | None:
-    """Which settings of the first and its rivals differ and matter."""
     apart = [(rival.entrant.name, unequal(ranking[0].entrant, rival.entrant, case.across)) for rival in ranking[1:]]
     settings = tuple((name, kept) for name, own in apart if (kept := tuple(one for one in own if one.matters)))
     return UseReason(kind=UseReasonKind.UNEQUAL, settings=settings) if settings else None

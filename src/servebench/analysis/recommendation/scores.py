@@ -78,7 +78,6 @@ def _no_value(case: UseCase) -> UseReason:
 
 
 def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLevel]) -> Score | UseReason:
-    """Return the score by the levels up to the SLO point, and what it would be at least and at most."""
     reach = slo_range(levels, case.limits)
     counted = [
         _best_level(case, levels[: last + 1]) if last is not None else None
@@ -129,7 +128,6 @@ def _best_level(case: UseCase, levels: Sequence[RankedLevel]) -> RankedLevel | N
 
 
 def _meets(rows: Sequence[PointRow], require: Mapping[str, Range]) -> bool:
-    """Whether the mean over a level's points meets the requirements."""
     for column, limits in require.items():
         values = [row.get(column) for row in rows]
         if None in values or not limits.min <= float(np.mean(values)) <= limits.max:

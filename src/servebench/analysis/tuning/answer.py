@@ -1,4 +1,4 @@
-"""What a race says: the winner's gain over stock, what each of its settings contributes, and what is as good. Pure."""
+"""What a race says: the best candidate's gain over stock, what each of its settings contributes, and what is as good. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import fmean
-from typing import Literal, TypeGuard
+from typing import Literal
 
-from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
-from servebench.analysis.tuning.conditions import value_at
+from servebench.analysis.tuning.candidates import describe_settings, is_number, short_key, value_at, value_text
+from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.tuning.results import shown_value
-from servebench.analysis.tuning.steps import Left, Phase
 from servebench.analysis.verdict.blocks import Blocks
 from servebench.analysis.verdict.model import Difference
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
 
 GRID_REPEATS = 3
+UNFIT = ("start failed", "requests failed", "slo", "answers")
 TuneVerdict = Literal["better", "as good", "open", "stock", "none", "too little"]
-"""What is known of the winner: better than stock; not proven to be, and by less than half the margin in the finals or in all
-starts together; by more, but that is not proven; stock itself; nobody won; the budget was too small to compare anything with
-stock."""
+"""What is known of the best candidate: better than stock; not proven to be, and by less than half the margin in the finals or in
+all starts together; by more, but that is not proven; stock itself; none is best; the budget was too small to compare anything
+with stock."""
 
 
 class ChangeKind(StrEnum):
@@ -63,7 +62,7 @@ class Figures:
     """How many of its points each warning makes doubtful."""
 
 
-CandidateStatus = Literal["winner", "finalist", "in the race", "not tried yet", "left"]
+CandidateStatus = Literal["best", "finalist", "in the race", "not tried yet", "left"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,7 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """What one of the winner's settings gains: the change from the winner without it."""
+    """What one of the best candidate's settings gains: the change from the candidate without it."""
 
     key: str
     before: str
@@ -98,17 +97,17 @@ class Contribution:
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
     """The whole answer. `one_more` is what a start of another candidate and its finals would cost, and minutes are engine
-    minutes. `recommended` is the candidate to use: the winner, or stock where that is as good. `command` is the one that made the
-    study, `next_steps` are commands with why to run them, `doubts` how many points each warning makes doubtful, and `imitated`
-    says how engines were that are not real."""
+    minutes. `recommended` is the candidate to use: the best one, or stock where that is as good. `command` is the one that made
+    the study, `next_steps` are commands with why to run them, `doubts` how many points each warning makes doubtful, and
+    `imitated` says how engines were that are not real."""
 
     study: str
     question: TuneQuestion
     levels: tuple[float, ...]
     finished: bool
     verdict: TuneVerdict
-    winner: str | None
-    winner_name: str
+    best: str | None
+    best_name: str
     recommended: str | None
     recommended_name: str
     settings: Mapping[str, object]
@@ -151,14 +150,14 @@ class TuneAnswer:
 
 
 def gain_of(race: Race) -> Difference | None:
-    """Return the winner's gain over stock, from the finals alone; None if one of them was not in the finals.
+    """Return the best candidate's gain over stock, from the finals alone; None if one of them was not in the finals.
 
-    The winner is the best of several, so the interval is that of all finalists together (Bonferroni).
+    It is the best of several, so the interval is that of all finalists together (Bonferroni).
     """
-    if race.winner is None or race.winner == race.stock:
+    if race.best is None or race.best == race.stock:
         return None
     rivals = max(1, len(race.finalists) - 1)
-    return change_of(race, race.winner, race.stock, ("finals",), confidence=1 - (1 - CONFIDENCE) / rivals)
+    return change_of(race, race.best, race.stock, ("finals",), confidence=1 - (1 - CONFIDENCE) / rivals)
 
 
 def change_of(
@@ -173,18 +172,18 @@ def change_of(
 
 
 def verdict_of(race: Race, gain: Difference | None, margin: float) -> TuneVerdict:
-    """Return what is known of the winner."""
-    if race.winner is None:
+    """Return what is known of the best candidate."""
+    if race.best is None:
         return "none"
     if all_untried(race):
         return "too little"
-    if race.winner == race.stock:
+    if race.best == race.stock:
         return "stock"
     if gain is None:
         return "open"
     if gain.low > 0:
         return "better"
-    pooled = change_of(race, race.winner, race.stock, ("race", "finals"))
+    pooled = change_of(race, race.best, race.stock, ("race", "finals"))
     return "as good" if pooled is None or min(pooled.effect, gain.effect) < margin / 2 else "open"
 
 
@@ -194,8 +193,8 @@ def all_untried(race: Race) -> bool:
 
 
 def recommended(race: Race, margin: float) -> str | None:
-    """Return the candidate to use: the winner, or stock where that is as good."""
-    return race.stock if verdict_of(race, gain_of(race), margin) == "as good" else race.winner
+    """Return the candidate to use: the best one, or stock where that is as good."""
+    return race.stock if verdict_of(race, gain_of(race), margin) == "as good" else race.best
 
 
 def answer_of(
@@ -214,7 +213,7 @@ def answer_of(
 ) -> TuneAnswer:
     """Return the answer of a race. `candidates` are those of its entrants, and those without one of their settings each."""
     gain = gain_of(race)
-    winner = candidates[race.winner] if race.winner is not None else None
+    best = candidates[race.best] if race.best is not None else None
     pick = recommended(race, question.margin_share)
     tried = [
         _tried(race, candidates[name], name, pick=pick, question=question, figures=figures) for name in race.entrants
@@ -225,15 +224,15 @@ def answer_of(
         levels=levels,
         finished=finished,
         verdict=verdict_of(race, gain, question.margin_share),
-        winner=race.winner,
-        winner_name=winner.name if winner is not None else "",
+        best=race.best,
+        best_name=best.name if best is not None else "",
         recommended=pick,
         recommended_name=candidates[pick].name if pick is not None else "",
-        settings=dict(winner.settings) if winner is not None else {},
-        value=_value(race, race.winner, question),
+        settings=dict(best.settings) if best is not None else {},
+        value=_value(race, race.best, question),
         stock_value=_value(race, race.stock, question),
         gain=gain,
-        contributions=tuple(_contributions(race, candidates, stock_config)) if pick == race.winner else (),
+        contributions=tuple(_contributions(race, candidates, stock_config)) if pick == race.best else (),
         as_good=tuple(candidates[name].name for name in as_good(race, pick, question.margin_share)),
         tried=tuple(
             sorted(_with_front(tried), key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))
@@ -257,14 +256,9 @@ def as_good(race: Race, pick: str | None, margin: float) -> list[str]:
     found = race.estimates()
     if pick is None or found is None or pick not in found.names:
         return []
-    others = [name for name in found.ranking if name != pick and name not in _unfit(race)]
+    unfit = [name for name, one in race.left.items() if one.reason in UNFIT]
+    others = [name for name in found.ranking if name != pick and name not in unfit]
     return [name for name in others if found.interval(pick, name, 1 - CONFIDENCE)[1] < math.log1p(margin)]
-
-
-def _unfit(race: Race) -> set[str]:
-    return {
-        name for name, left in race.left.items() if left.reason in ("start failed", "requests failed", "slo", "answers")
-    }
 
 
 def grid_cost(race: Race, *, per_start: bool) -> float:
@@ -289,7 +283,6 @@ def _untried(race: Race, name: str) -> bool:
 
 
 def _values(race: Race, name: str) -> list[float]:
-    """The logarithms of a candidate's blocks: those of the finals where there are some."""
     phases: tuple[Phase, ...]
     for phases in (("finals", "contributions"), ("race",)):
         found = [one.value for one in race.blocks(phases) if one.candidate == name]
@@ -318,7 +311,7 @@ def _tried(
         name=candidate.name,
         origin=candidate.origin,
         settings=describe_settings(candidate.settings),
-        status="winner" if name == pick and not all_untried(race) else _status(race, name),
+        status="best" if name == pick and not all_untried(race) else _status(race, name),
         left=race.left.get(name),
         starts=len({(step.start, result.start_id) for step, result in steps}),
         blocks=len(steps),
@@ -358,14 +351,14 @@ def _with_front(tried: Sequence[Tried]) -> list[Tried]:
 def _contributions(
     race: Race, candidates: Mapping[str, Candidate], stock_config: Mapping[str, object]
 ) -> Iterator[Contribution]:
-    """What each setting of the winner gains. A single one gains the whole."""
-    if race.winner is None or race.winner == race.stock:
+    """What each setting of the best candidate gains. A single one gains the whole."""
+    if race.best is None or race.best == race.stock:
         return
-    settings = candidates[race.winner].settings
+    settings = candidates[race.best].settings
     without = {next(iter(set(settings) - set(candidates[name].settings))): name for name in race.contributions_of}
     for key, value in settings.items():
         name = without.get(key)
-        gain = change_of(race, race.winner, name, ("finals", "contributions")) if name is not None else None
+        gain = change_of(race, race.best, name, ("finals", "contributions")) if name is not None else None
         if len(settings) == 1:
             gain = gain_of(race)
         yield Contribution(key=key, before=value_text(value_at(stock_config, key)), after=value_text(value), gain=gain)
@@ -379,10 +372,9 @@ def _would_change(
     levels: Sequence[float],
     spaces: Sequence[TuneSpace],
 ) -> Iterator[WouldChange]:
-    """What could lead to another answer."""
     gain, pick = gain_of(race), recommended(race, question.margin_share)
     yield WouldChange(kind=ChangeKind.OTHER_LOAD, levels=tuple(levels))
-    own = max(_values(race, race.winner), default=0) if race.winner is not None else -math.inf
+    own = max(_values(race, race.best), default=0) if race.best is not None else -math.inf
     if race.rules.ladder and own >= math.log(levels[0]):
         yield WouldChange(kind=ChangeKind.HIGHER_LEVELS, levels=(levels[0],))
     if untried := sum(_untried(race, name) for name in race.entrants):
@@ -398,13 +390,8 @@ def _would_change(
 
 
 def _edge(key: str, value: object, spaces: Sequence[TuneSpace]) -> ChangeKind | None:
-    """Whether a number is the smallest or the largest value of its parameter."""
     parameter = next((found for space in spaces if (found := space.parameter(key)) is not None), None)
-    numbers = [one for one in parameter.values if _is_number(one)] if parameter is not None else []
-    if not _is_number(value) or len(numbers) < 3:
+    numbers = [one for one in parameter.values if is_number(one)] if parameter is not None else []
+    if not is_number(value) or len(numbers) < 3:
         return None
     return {max(numbers): ChangeKind.LARGER_VALUES, min(numbers): ChangeKind.SMALLER_VALUES}.get(value)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

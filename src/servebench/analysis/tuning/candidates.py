@@ -1,23 +1,23 @@
 """Which settings to try: the stock settings first, then rules of thumb, recipes, proposals, and random draws. Pure.
 
 Draws are random because published tuners found that enough: a plain random search tied a staged one on most cards, and a
-predictor of throughput ranked the true winner 15th of 25 in the median. The race, not the proposal, decides.
+predictor of throughput ranked the truly best 15th of 25 in the median. The race, not the proposal, decides.
 """
 
 from __future__ import annotations
 
+import operator
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeGuard
 
 from servebench.analysis.limits.roofline import weight_bytes
-from servebench.analysis.tuning.conditions import holds, value_at, with_settings
 from servebench.contracts.stored import mapping
 from servebench.contracts.tuning import (
     STOCK,
     Candidate,
-    Origin,
     RefusedCandidate,
     TuneParameter,
     TuneSpace,
@@ -33,22 +33,35 @@ KV_BYTES = {"fp8": 1.0, "q8_0": 1.06, "q5_1": 0.75, "q4_0": 0.56, "int8": 1.0}
 KV_KEYS = ("engine.extra_args.kv-cache-dtype", "engine.extra_args.cache_type_k", "engine.extra_args.cache-type-k")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Settings that somebody proposes by name."""
-
-    name: str
-    origin: Origin
-    settings: Mapping[str, Any]
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CandidateList:
-    """The candidates of one engine, the stock settings first, and what was refused before a launch."""
+    """The candidates of one engine, the stock settings first, and what was refused before a launch. `config` is the stock
+    configuration, `size` the number of settings that a whole grid would have."""
 
-    candidates: tuple[Candidate, ...]
-    refused: tuple[RefusedCandidate, ...] = ()
+    space: TuneSpace
+    config: Mapping[str, Any]
+    size: int
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[RefusedCandidate] = field(default_factory=list)
+    _seen: set[str] = field(default_factory=set, init=False)
+
+    def add(self, candidate: Candidate) -> None:
+        """Add a candidate, unless it is there already."""
+        settings = {key: value for key, value in candidate.settings.items() if value != value_at(self.config, key)}
+        key = repr(sorted(settings.items(), key=lambda item: item[0]))
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        problem = settings_problem(self.space, with_settings(self.config, settings)) if settings else None
+        index = len(self.candidates)
+        name = STOCK if not settings else candidate.name or f"t{index:02d}"
+        if any(one.name == name for one in self.candidates):
+            name = f"{name} {index}"
+        made = replace(candidate, name=name, settings=settings)
+        if problem is None:
+            self.candidates.append(made)
+        elif candidate.origin != "sampled":
+            self.refused.append(RefusedCandidate(candidate=made, why=problem))
 
 
 def free_parameters(space: TuneSpace, fixed: Iterable[str], only: Sequence[str] = ()) -> tuple[TuneParameter, ...]:
@@ -57,38 +70,35 @@ def free_parameters(space: TuneSpace, fixed: Iterable[str], only: Sequence[str] 
     return tuple(one for one in space.parameters if one.key not in taken and (not only or one.key in only))
 
 
-def rule_recipes(space: TuneSpace, config: Mapping[str, Any]) -> list[Recipe]:
+def rule_candidates(space: TuneSpace, config: Mapping[str, Any]) -> list[Candidate]:
     """Return the space's rules of thumb that hold for this configuration."""
-    return [
-        Recipe(name=one.name, origin="rule", settings=one.settings) for one in space.rules if holds(one.when, config)
-    ]
+    return [space.candidate(one.name, "rule", one.settings) for one in space.rules if holds(one.when, config)]
 
 
 def make_candidates(
     space: TuneSpace,
     config: Mapping[str, Any],
-    recipes: Sequence[Recipe],
+    proposed: Sequence[Candidate],
     *,
     free: Sequence[TuneParameter],
     count: int,
     seed: int,
 ) -> CandidateList:
-    """Return at most `count` candidates of an engine with this stock `config`: stock, the recipes, then random draws.
+    """Return at most `count` candidates of an engine with this stock `config`: stock, those proposed, then random draws.
 
     Settings that equal the stock ones, that were there before, or that cannot work are left out; the last are `refused`.
     """
-    made = _Made(space, config)
-    made.add(Candidate(name=STOCK, engine=space.engine, origin="stock"))
-    for recipe in recipes:
+    made = CandidateList(space=space, config=config, size=space_size(free, config))
+    made.add(space.candidate(STOCK, "stock", {}))
+    for one in proposed:
         if len(made.candidates) < count:
-            made.add(_candidate(space, recipe))
+            made.add(one)
     rng = random.Random(f"{seed}/{space.engine}")
     draws = 0
     while len(made.candidates) < count and draws < DRAWS_MAX * count:
         draws += 1
-        settings = draw_settings(free, config, rng)
-        made.add(_candidate(space, Recipe(name="", origin="sampled", settings=settings)))
-    return CandidateList(candidates=tuple(made.candidates), refused=tuple(made.refused))
+        made.add(space.candidate("", "sampled", draw_settings(free, config, rng)))
+    return made
 
 
 def draw_settings(free: Sequence[TuneParameter], config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
@@ -114,19 +124,19 @@ def space_size(free: Sequence[TuneParameter], config: Mapping[str, Any]) -> int:
     return size
 
 
-def take_backs(winner: Candidate) -> dict[str, Candidate]:
-    """Return, for each changed setting of a winner, the candidate without that change. There are none for a single change:
-    without it the winner is the stock settings."""
-    if len(winner.settings) < 2:
+def take_backs(best: Candidate) -> dict[str, Candidate]:
+    """Return, for each changed setting of a candidate, the candidate without that change. There are none for a single change:
+    without it the best candidate is the stock settings."""
+    if len(best.settings) < 2:
         return {}
     return {
         key: replace(
-            winner,
-            name=f"{winner.name} without {short_key(key)}",
+            best,
+            name=f"{best.name} without {short_key(key)}",
             origin="taken back",
-            settings={name: value for name, value in winner.settings.items() if name != key},
+            settings={name: value for name, value in best.settings.items() if name != key},
         )
-        for key in winner.settings
+        for key in best.settings
     }
 
 
@@ -172,45 +182,6 @@ def _quoted(value: Any) -> str:
     return value_text(value)
 
 
-class _Made:
-    """The candidates so far."""
-
-    def __init__(self, space: TuneSpace, config: Mapping[str, Any]) -> None:
-        self._space, self._config = space, config
-        self._seen: set[str] = set()
-        self.candidates: list[Candidate] = []
-        self.refused: list[RefusedCandidate] = []
-
-    def add(self, candidate: Candidate) -> None:
-        settings = {key: value for key, value in candidate.settings.items() if value != value_at(self._config, key)}
-        config = with_settings(self._config, settings)
-        key = repr(sorted(settings.items(), key=lambda item: item[0]))
-        if key in self._seen:
-            return
-        self._seen.add(key)
-        problem = settings_problem(self._space, config) if settings else None
-        index = len(self.candidates)
-        name = STOCK if not settings else candidate.name or f"t{index:02d}"
-        if any(one.name == name for one in self.candidates):
-            name = f"{name} {index}"
-        made = replace(candidate, name=name, settings=settings)
-        if problem is None:
-            self.candidates.append(made)
-        elif candidate.origin != "sampled":
-            self.refused.append(RefusedCandidate(candidate=made, why=problem))
-
-
-def _candidate(space: TuneSpace, recipe: Recipe) -> Candidate:
-    return Candidate(
-        name=recipe.name,
-        engine=space.engine,
-        origin=recipe.origin,
-        settings=dict(recipe.settings),
-        answers=space.may_change_answers(recipe.settings),
-        note=recipe.note,
-    )
-
-
 def settings_problem(space: TuneSpace, config: Mapping[str, Any]) -> str | None:
     """Return why a configuration cannot work: a combination that the space forbids, or too little memory; None if it may."""
     for rule in space.forbidden:
@@ -253,4 +224,76 @@ def _kv_bytes(config: Mapping[str, Any]) -> float:
 
 
 def _positive(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
+    return float(value) if is_number(value) and value > 0 else None
+
+
+_COMPARISON = re.compile(r"(>=|<=|!=|>|<)\s*(\S+)")
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "!=": operator.ne,
+}
+
+
+def value_at(config: Mapping[str, Any], key: str) -> Any:
+    """Return what a config has at a dotted key; None if it has nothing. A name in `extra_args` may itself have dots."""
+    value: Any = config
+    parts = key.split(".")
+    for index, part in enumerate(parts):
+        rest = ".".join(parts[index:])
+        if rest in mapping(value):
+            return mapping(value)[rest]
+        value = mapping(value).get(part)
+    return value
+
+
+def holds(when: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Return whether each key of a condition of a space's YAML, such as `{gpu.memory_gb: ">= 70"}`, has the wanted value: an
+    equal one, one of a list, or one that a comparison (`"> 8"`, `"< engine.max_num_seqs"`, `"!= null"`) allows. A comparison of
+    size with something unknown does not hold."""
+    return all(_fits(value_at(config, key), wanted, config) for key, wanted in when.items())
+
+
+def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with these dotted keys set."""
+    changed = dict(config)
+    for key, value in settings.items():
+        first, _, rest = key.partition(".")
+        if not rest or rest in mapping(changed.get(first)):
+            changed[first] = {**mapping(changed.get(first)), rest: value} if rest else value
+        elif first == "extra_args":
+            changed[first] = {**mapping(changed.get(first)), rest: value}
+        else:
+            changed[first] = with_settings(mapping(changed.get(first)), {rest: value})
+    return changed
+
+
+def _fits(value: Any, wanted: Any, config: Mapping[str, Any]) -> bool:
+    if isinstance(wanted, list | tuple):
+        return any(_fits(value, one, config) for one in wanted)
+    found = _COMPARISON.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
+    if found is None:
+        return bool(value == wanted)
+    other = _operand(found[2], config)
+    if found[1] == "!=":
+        return bool(value != other)
+    if not (is_number(value) and is_number(other)):
+        return False
+    return _OPERATORS[found[1]](value, other)
+
+
+def _operand(text: str, config: Mapping[str, Any]) -> Any:
+    if text in ("null", "true", "false"):
+        return {"null": None, "true": True, "false": False}[text]
+    try:
+        return float(text)
+    except ValueError:
+        # a key of the config, or a plain word
+        return value_at(config, text) if "." in text else text
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a setting is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

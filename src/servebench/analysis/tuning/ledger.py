@@ -1,15 +1,94 @@
-"""What a race has measured so far, and what follows from it: values, estimates, and predicted costs."""
+"""What a race is made of: its rules and entrants, what to measure next, what was measured, and what follows from that."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from statistics import fmean, median
+from typing import Literal
 
-from servebench.analysis.tuning.steps import Phase, RaceEntrant, RaceRules, Result, Step
 from servebench.analysis.verdict.blocks import Estimates, MeasuredBlock, estimate
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.tuning import Objective, Result
 from servebench.util.proportions import wilson
+from servebench.util.units import NS_PER_S
+
+Phase = Literal["race", "finals", "contributions"]
+Reason = Literal["start failed", "requests failed", "slo", "slower", "budget", "not tried", "answers"]
+
+BLOCKS_MAX = 4
+"""Blocks of one start at most."""
+ROUNDS = 3
+"""Rounds at most: as many starts as a grid with three repeats would give each candidate."""
+FIRST_OF_PHASE: Mapping[Phase, int] = {"race": 0, "finals": 20, "contributions": 40}
+"""The number of the first start of a phase: each start has prompts of its own, so those of the finals are new."""
+STARTS_MAX = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceRules:
+    """The budget, in the unit of `Result.cost`, the margin and the error as shares, and the size of the finals."""
+
+    budget: float
+    margin: float = 0.03
+    error: float = 0.05
+    finalists: int = 3
+    final_starts: int = 3
+    levels: int = 1
+    rounds: int = ROUNDS
+    attainment: float | None = None
+    """The share of requests that must meet the SLO; None for no limit."""
+    ladder: tuple[float, ...] = ()
+    """The levels, busiest first, if the objective is the highest load that meets the SLO. The values of results are then shares
+    of good requests, and levels below the first that meets it are not measured."""
+    ahead: bool = False
+    """Starts of several candidates are decided together, so that machines can measure them at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceEntrant:
+    """A candidate as the race sees it. `answers`: its answers must be checked before it may win, against those of `reference`
+    (empty: stock). `take_backs` are the names of the candidates without one of its changes each."""
+
+    name: str
+    answers: bool = False
+    reference: str = ""
+    take_backs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What to measure next: a block of a candidate at a level (0: the busiest), in a start of its engine; or, with `quality`,
+    its answers."""
+
+    candidate: str
+    phase: Phase
+    start: int
+    block: int = 0
+    level: int = 0
+    quality: bool = False
+
+    @property
+    def repeat(self) -> int:
+        """The number of the repeat, which fixes the prompts."""
+        return self.start * BLOCKS_MAX + self.block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """Why and when a candidate left: after which round, and, if it was measured, how far behind the leader it was (a
+    logarithm with its interval)."""
+
+    reason: Reason
+    round: int
+    note: str = ""
+    leader: str = ""
+    behind: float | None = None
+    low: float | None = None
+    high: float | None = None
+
 
 FAILED_SHARE = 0.01
 """The share of failed requests above which a candidate leaves."""
@@ -137,3 +216,56 @@ def highest_load(shares: Sequence[tuple[float, float]], attainment: float) -> fl
     drop = own[best] - own[above[0]]
     part = (own[best] - attainment) / drop if drop > 0 else 0.0
     return math.log(best) + min(part, 1.0) * math.log(above[0] / best)
+
+
+def result_of_point(row: PointRow, rows: Sequence[PointRow], objective: Objective, *, per_start: bool) -> Result:
+    """Return what a point says; `rows` are all points of its run. With `per_start` the cost counts starts of the engine, else
+    seconds."""
+    seconds, begins = engine_seconds(row, rows)
+    effect = max(1.0, row.slo_design_effect or 1.0)
+    failed, answered = row.requests_failed or 0, row.requests_ok or 0
+    return Result(
+        value=good_share(row) if not objective.column else log_value(row.get(objective.column), objective),
+        cost=float(begins) if per_start else seconds,
+        good=(row.slo_good or 0) / effect,
+        tested=(row.slo_requests or 0) / effect,
+        failed=failed,
+        sent=failed + answered,
+        start_id=row.start_id or "",
+        void=row.verdict == "void",
+    )
+
+
+def good_share(row: PointRow) -> float:
+    """The share of requests that met the SLO."""
+    return (row.slo_good or 0) / row.slo_requests if row.slo_requests else 0.0
+
+
+def log_value(value: float | None, objective: Objective) -> float:
+    """Return the logarithm of an objective's value, higher for better; minus infinity where nothing was achieved."""
+    if value is None or not math.isfinite(value) or value <= 0:
+        return -math.inf
+    return math.log(value) if objective.higher else -math.log(value)
+
+
+def shown_value(log: float, objective: Objective) -> float:
+    """Return an objective's value from its logarithm."""
+    return math.exp(log if objective.higher else -log)
+
+
+def engine_seconds(row: PointRow, rows: Sequence[PointRow]) -> tuple[float, bool]:
+    """Return for how long the engine ran for a point: since the point before it in the same start, or since its start. The second
+    value says whether it is the first of its start."""
+    if row.start_id is None or row.window_end_ns is None:
+        return 0.0, True
+    earlier = [
+        int(one.window_end_ns)
+        for one in rows
+        if one.start_id == row.start_id and one.window_end_ns is not None and one.window_end_ns < row.window_end_ns
+    ]
+    began = max(earlier) if earlier else _start_ns(row.start_id)
+    return max(0.0, (int(row.window_end_ns) - began) / NS_PER_S), not earlier
+
+
+def _start_ns(start_id: str) -> float:
+    return datetime.fromisoformat(start_id).timestamp() * NS_PER_S

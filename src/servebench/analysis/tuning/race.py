@@ -17,9 +17,9 @@ predicted to end after the budget.
 `upcoming`, so that they can be measured at once; nothing that one of them gives changes the others. A start is then measured as
 a whole, and what the race does not ask of it counts as spent.
 
-*Finals.* The best few, and stock, start again on prompts that nobody has seen, interleaved. The winner is the best by all that
-was measured; its gain over stock is from the finals alone, so the luck that brought it there is not in it. Then each of its
-settings is taken back, one at a time.
+*Finals.* The best few, and stock, start again on prompts that nobody has seen, interleaved. The best is that by all that was
+measured; its gain over stock is from the finals alone, so the luck that brought it there is not in it. Then each of its settings
+is taken back, one at a time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from servebench.analysis.tuning.ledger import FAILED_SHARE, Ledger
-from servebench.analysis.tuning.steps import (
+from servebench.analysis.tuning.ledger import (
     BLOCKS_MAX,
+    FAILED_SHARE,
     FIRST_OF_PHASE,
+    Ledger,
     Left,
     Phase,
     RaceEntrant,
     RaceRules,
     Reason,
-    Result,
     Step,
 )
 from servebench.analysis.verdict.blocks import Estimates, spread_of
+from servebench.contracts.tuning import Result
 from servebench.util.proportions import wilson
 
 EXPLORE = 0.6
@@ -49,7 +50,7 @@ FINALS_SHARE = 0.4
 """Of the budget, that the finals may take; there are fewer finalists, or starts of each, where that does not suffice."""
 FINAL_STARTS_MIN = 2
 CONTRIBUTIONS_SHARE = 0.15
-"""Of the budget, that is kept for taking back the winner's settings."""
+"""Of the budget, that is kept for taking back the best candidate's settings."""
 CONTRIBUTION_STARTS = 2
 
 
@@ -70,7 +71,7 @@ class Race(Ledger):
         self.round = 0
         self.left: dict[str, Left] = {}
         self.finalists: tuple[str, ...] = ()
-        self.winner: str | None = None
+        self.best: str | None = None
         self.contributions_of: tuple[str, ...] = ()
         self.phase: Phase = "race"
         self._pending: Step | None = None
@@ -269,7 +270,6 @@ class Race(Ledger):
         return True
 
     def _worse(self, found: Estimates, name: str, leader: str, margin: float) -> bool:
-        """Whether a candidate is worse than the leader by more than the margin, at this look's level."""
         behind = found.difference(leader, name)
         return behind.value - math.log1p(margin) > behind.reach(self.rules.error / (self.round + 1))
 
@@ -345,7 +345,7 @@ class Race(Ledger):
         self.finalists = tuple(arms)
         if arms != [self.stock]:
             yield from self._interleaved(arms, "finals", starts)
-        self.winner = self._best(arms)
+        self.best = self._best(arms)
 
     def _check_answers(self, best: int) -> Iterator[Step]:
         """Ask for the answers of those that may change them, as far as they are among the best few."""
@@ -389,15 +389,15 @@ class Race(Ledger):
         return fit[0] if fit else None
 
     def _contributions(self) -> Iterator[Step]:
-        if self.winner is None or self.winner == self.stock:
+        if self.best is None or self.best == self.stock:
             return
-        arms = list(self.entrants[self.winner].take_backs)
+        arms = list(self.entrants[self.best].take_backs)
         if not arms:
             return
         self.phase = "contributions"
         each = self.cost_of_start(1)
-        # where the budget does not suffice for the winner once more, its starts in the finals have to do
-        again = [self.winner] if self._fits((len(arms) + 1) * each) else []
+        # where the budget does not suffice for the best candidate once more, its starts in the finals have to do
+        again = [self.best] if self._fits((len(arms) + 1) * each) else []
         while arms and not self._fits((len(again) + len(arms)) * each):
             arms.pop()
         if arms:

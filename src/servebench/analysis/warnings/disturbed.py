@@ -56,6 +56,5 @@ def _inside(point: PointEvidence) -> list[Disturbance]:
 
 
 def _where(point: PointEvidence) -> str:
-    """Say which machine was judged, where it is not the engine's."""
     remote = any(one.name == "machine_cores" and one.labels == CLIENT_ONLY for one in point.readings)
     return " (on the client's machine: the engine's is another)" if remote else ""

@@ -39,49 +39,28 @@ def _failed(point: PointEvidence) -> list[Record]:
     ]
 
 
-def engine_died(point: PointEvidence) -> Doubt | None:
-    """Warn when the engine exited."""
-    if point.report.stopped != StopReason.ENGINE_DIED:
-        return None
-    return catalog.ENGINE_DIED.issue(f"the engine exited after {_sent(point)} were sent")
-
-
-def worker_died(point: PointEvidence) -> Doubt | None:
-    """Warn when a load worker died."""
-    if point.report.stopped != StopReason.WORKER_DIED:
-        return None
-    return catalog.WORKER_DIED.issue(f"{point.report.error or 'a load worker died'} after {_sent(point)} were sent")
-
-
-def no_progress(point: PointEvidence) -> Doubt | None:
-    """Warn when the engine was up but sent nothing."""
-    if point.report.stopped != StopReason.NO_PROGRESS:
-        return None
-    return catalog.NO_PROGRESS.issue(
-        f"the engine was up but sent no data for load.timeout_s={point.settings.load.timeout_s:g} s after {_sent(point)} "
-        "were sent, so the point was stopped"
-    )
-
-
-def not_answering(point: PointEvidence) -> Doubt | None:
-    """Warn when the server stopped answering."""
-    if point.report.stopped != StopReason.NOT_ANSWERING:
-        return None
-    return catalog.NOT_ANSWERING.issue(f"the server stopped answering: {point.report.error}; {_sent(point)} were sent")
-
-
-def interrupted(point: PointEvidence) -> Doubt | None:
-    """Warn when the user stopped the point."""
-    if point.report.stopped != StopReason.INTERRUPT:
-        return None
+def stopped(point: PointEvidence) -> Doubt | None:
+    """Warn when the point was stopped before its end: its engine, server or a worker died or hung, or the user stopped it."""
+    report = point.report
+    sent = f"{report.sent} of {report.planned} requests"
     cancelled = sum(r.outcome == "cancelled" for r in point.measured)
-    return catalog.INTERRUPTED.issue(
-        f"the user stopped the point after {_sent(point)} were sent; {cancelled} of them were unfinished"
-    )
-
-
-def _sent(point: PointEvidence) -> str:
-    return f"{point.report.sent} of {point.report.planned} requests"
+    limit = f"load.timeout_s={point.settings.load.timeout_s:g} s"
+    found = {
+        StopReason.ENGINE_DIED: catalog.ENGINE_DIED.issue(f"the engine exited after {sent} were sent"),
+        StopReason.WORKER_DIED: catalog.WORKER_DIED.issue(
+            f"{report.error or 'a load worker died'} after {sent} were sent"
+        ),
+        StopReason.NO_PROGRESS: catalog.NO_PROGRESS.issue(
+            f"the engine was up but sent no data for {limit} after {sent} were sent, so the point was stopped"
+        ),
+        StopReason.NOT_ANSWERING: catalog.NOT_ANSWERING.issue(
+            f"the server stopped answering: {report.error}; {sent} were sent"
+        ),
+        StopReason.INTERRUPT: catalog.INTERRUPTED.issue(
+            f"the user stopped the point after {sent} were sent; {cancelled} of them were unfinished"
+        ),
+    }
+    return found.get(report.stopped) if report.stopped is not None else None
 
 
 def cancelled_not_freed(point: PointEvidence) -> Doubt | None:

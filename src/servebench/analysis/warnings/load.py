@@ -75,7 +75,6 @@ def level_not_reached(point: PointEvidence) -> Doubt | None:
 
 
 def _pauses_s(requests: Sequence[Record]) -> list[float]:
-    """Return the seconds between the end of each answer and the next request of its session."""
     ended: dict[str, int] = {}
     pauses = []
     for one in sorted(requests, key=lambda one: one.sent_ns or 0):

@@ -24,7 +24,7 @@ from servebench.util.units import NS_PER_S
 KEPT_UP_MIN = 0.95
 """If more of the arrivals stay in flight, the queue grows by what a search for the highest rate does not accept either."""
 QUEUE_SD_MIN = 3.0
-"""Random arrivals alone fill the queue of a short point: it must grow by more than so many roots of the number of requests."""
+"""Random arrivals alone fill the queue of a short point: it must grow by more than this many roots of the number of requests."""
 CAUSE_MIN = 0.05
 """A reading that changed by less explains no such change."""
 MOMENTS = 50
@@ -69,7 +69,6 @@ def not_stationary(point: PointEvidence) -> Doubt | None:
 
 
 def _changed(name: str, drift: Drift, row: PointRow) -> str:
-    """Return what changed, from when to when, by how much."""
     title, unit = TITLES[name]
     start, end_ns = row.window_ns or (0, 0)
     begin, end = (f"{short_number((_moment(row, share) - start) / NS_PER_S)} s" for share in (drift.begin, drift.end))
@@ -146,7 +145,6 @@ def _mean(readings: Sequence[Reading], name: str, start_ns: int, end_ns: int) ->
 
 
 def _cores(readings: Sequence[Reading], start_ns: int, end_ns: int) -> float | None:
-    """Return how many CPU cores the engine used, from the first reading of a span to the last."""
     seen = [(one.t_ns, one.value) for one in readings if one.name == "engine_cpu_s" and start_ns <= one.t_ns <= end_ns]
     if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
         return None
@@ -154,7 +152,6 @@ def _cores(readings: Sequence[Reading], start_ns: int, end_ns: int) -> float | N
 
 
 def _in_flight(point: PointEvidence, start_ns: int, end_ns: int) -> float | None:
-    """Return the mean number of requests in flight."""
     pairs = [(r.sent_ns, r.ended_ns) for r in (*point.measured, *point.fillers) if r.sent_ns is not None]
     if not pairs or end_ns <= start_ns:
         return None

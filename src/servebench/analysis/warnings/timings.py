@@ -46,11 +46,9 @@ def timings_do_not_add_up(point: PointEvidence) -> Doubt | None:
 
 
 def _is_off(record: Record) -> bool:
-    """Whether more of the time than usual is in none of the engine's times."""
     e2e_ms = _answer_ms(record)
     return e2e_ms > 0 and (record.residual_ms or 0.0) > RESIDUAL_SHARE_MAX * e2e_ms + CLOCK_ERROR_MS
 
 
 def _answer_ms(record: Record) -> float:
-    """From sent to the end of the request."""
     return 0.0 if record.sent_ns is None else (record.ended_ns - record.sent_ns) / NS_PER_MS

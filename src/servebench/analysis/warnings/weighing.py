@@ -48,7 +48,6 @@ def weigh(points: Iterable[tuple[Sequence[str], PointRow]], metric: str) -> Weig
 
 
 def _lasting_codes(points: Sequence[tuple[Sequence[str], PointRow]]) -> set[str]:
-    """Return the warnings of more than half of the starts."""
     starts: dict[str | None, set[str]] = {}
     for codes, row in points:
         starts.setdefault(row.start_id, set()).update(codes)

@@ -1,1 +1,1 @@
-"""The commands, one file each; every module has `command`."""
+"""The commands; `cli.group` says which module has which."""

@@ -1,4 +1,4 @@
-"""`servebench compare`."""
+"""`servebench compare` and `recommend`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import click
 from servebench.cli.command import (
     FILE,
     SHARE,
-    chosen_format,
     define,
     doubtful_option,
     format_option,
     json_option,
     outputs_option,
+    rules_option,
     stored_argument,
     varying_option,
     verbose_option,
@@ -30,8 +30,13 @@ if TYPE_CHECKING:
     from servebench.analysis.verdict.model import Comparison
     from servebench.report.blocks import Block
 
+
 EXIT_REGRESSION = 1
+
+
 EXIT_NOT_JUDGED = 7
+
+
 LOOKED = "The study added starts until it had decided, and the verdicts above are its own. What it has decided:"
 
 
@@ -55,7 +60,7 @@ LOOKED = "The study added starts until it had decided, and the verdicts above ar
 @format_option
 @json_option
 @outputs_option
-def command(
+def compare_command(
     *,
     names: tuple[str, ...],
     baseline: str | None,
@@ -80,15 +85,14 @@ def command(
     from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
     from servebench.report.export.comparison import to_junit
-    from servebench.report.export.conclusions import to_json
+    from servebench.report.export.conclusions import as_plain
     from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
+    from servebench.report.output import Output
     from servebench.report.screens.comparison import pairs_blocks
-    from servebench.report.terminal.blocks import print_blocks
-    from servebench.report.terminal.tables import console
     from servebench.store.studies import find, load_outputs, load_study
 
-    form = chosen_format(form, as_json=as_json)
+    out = Output(form, as_json=as_json, verbose=verbose)
     named = [find(name, outputs) for name in names]
     pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
     check_varying(varying, [run for pair in pairs for run in pair])
@@ -100,26 +104,19 @@ def command(
     found = concluded.comparisons
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
     decided = _decided(concluded, {path.name: path for path in paths})
-    if markdown or form == "markdown":
-        page = to_markdown([*_compared(found, gate), *decided])
-        if markdown:
-            write_file(markdown, page)
-        if form == "markdown":
-            click.echo(page, nl=False)
+    if markdown:
+        write_file(markdown, to_markdown([*_compared(found, gate), *decided]))
     if junit:
         write_file(junit, to_junit(found, gate))
-    if form == "json":
-        click.echo(to_json(concluded), nl=False)
-    elif form == "text":
-        out = console()
-        briefly = out.is_terminal and not verbose and baseline is None and len(found) > 1
-        blocks = pairs_blocks(concluded.answer, width=out.width) if briefly else _compared(found, None)
-        print_blocks([*blocks, *decided], out)
+    if not out.complete and baseline is None and len(found) > 1:
+        blocks = pairs_blocks(concluded.answer, width=out.width)
+    else:
+        blocks = _compared(found, gate if out.form == "markdown" else None)
+    out.write([*blocks, *decided], as_plain(concluded))
     return 0 if gate is None else _gate_code(gate)
 
 
 def _compared(found: Sequence[Comparison], gate: Gate | None) -> Iterator[Block]:
-    """Yield the result of the gate, and each comparison."""
     from servebench.report.screens.comparison import comparison_blocks, gate_blocks
 
     if gate is not None:
@@ -133,7 +130,7 @@ def _decided(concluded: Conclusions, folders: Mapping[str, Path]) -> list[Block]
     from servebench.analysis.answer.next_steps import decide_step
     from servebench.report.blocks import Line
     from servebench.report.screens.answer import step_block
-    from servebench.report.screens.decisions import decision_blocks
+    from servebench.report.screens.comparison import decision_blocks
     from servebench.store.studies import command_words
 
     blocks: list[Block] = []
@@ -155,3 +152,73 @@ def _gate_code(gate: Gate) -> int:
     for candidate, why in gate_undecided(gate):
         click.echo(f"servebench: {candidate} cannot be judged: {why}", err=True)
     return EXIT_NOT_JUDGED if gate.undecided else 0
+
+
+@define(
+    "recommend",
+    examples=[
+        ("servebench recommend last", "choose among the runs of the latest study"),
+        ("servebench recommend study_a study_b --rules my_rules.yaml", "by your own use cases and weights"),
+        ("servebench recommend --show-rules", "print the rules, to start from"),
+    ],
+)
+@stored_argument(several=True, required=False)
+@rules_option
+@click.option("--show-rules", is_flag=True, help="Print the built-in rules.")
+@varying_option
+@doubtful_option
+@verbose_option
+@format_option
+@json_option
+@outputs_option
+def recommend_command(
+    *,
+    names: tuple[str, ...],
+    rules_path: Path | None,
+    show_rules: bool,
+    varying: str | None,
+    with_doubtful: bool,
+    verbose: bool,
+    form: str | None,
+    as_json: bool,
+    outputs: Path,
+) -> int:
+    """Recommend a run for each use case: how sure the choice is, and what would change it."""
+    from servebench.analysis.conclude import Options, conclude
+    from servebench.analysis.fairness import check_varying
+    from servebench.analysis.recommendation.rules import load_rules, rules_text
+    from servebench.contracts.emulation import imitated
+    from servebench.contracts.labels import run_labels
+    from servebench.contracts.stored import StudyData
+    from servebench.report.export.conclusions import as_plain
+    from servebench.report.output import Output
+    from servebench.report.screens.recommendation import recommendation_blocks
+    from servebench.store.studies import find, runs_beside, runs_of
+    from servebench.util.errors import ConfigError
+
+    if show_rules:
+        click.echo(rules_text(), nl=False)
+        return 0
+    out = Output(form, as_json=as_json, verbose=verbose)
+    rules = load_rules(rules_path)
+    if not names:
+        raise ConfigError(
+            "recommend needs a study, or runs to choose among; 'servebench ls' lists them, 'last' is the latest"
+        )
+    found = [find(name, outputs) for name in names]
+    runs = [run for one in found for run in runs_of(one)]
+    check_varying(varying, runs)
+    earlier = runs_beside(found[0]) if len(found) == 1 else ()
+    # a study that has decided has done so with its own starts
+    studies = [one for one in found if isinstance(one, StudyData)] if len(found) == 1 else []
+    concluded = conclude(
+        runs, studies, Options(varying=varying, with_doubtful=with_doubtful, rules=rules), earlier=earlier
+    )
+    labels = run_labels(runs)
+    if how := imitated(run.fact("launch") for run in runs):
+        named = [labels[run.run_id].text for run in runs if run.emulated]
+        which = "" if len(named) == len(runs) else f" ({', '.join(named)})"
+        click.echo(f"servebench: {how} engines{which}: these numbers do not describe the real ones", err=True)
+    complete = verbose if out.form == "markdown" else out.complete
+    out.write(recommendation_blocks(concluded.recommendations or (), verbose=complete), as_plain(concluded))
+    return 0

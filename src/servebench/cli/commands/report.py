@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from servebench.cli.command import (
     FILE,
     OneOf,
-    chosen_format,
     define,
     doubtful_option,
     format_option,
@@ -22,10 +21,9 @@ from servebench.cli.command import (
 )
 
 if TYPE_CHECKING:
+    from servebench.report.output import Output
     from servebench.report.screens.page import Page
 
-PAGE_WIDTH = 120
-"""Tables of more columns than fit have a row for each point."""
 TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
 
 
@@ -49,7 +47,7 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
 @varying_option
 @doubtful_option
 @outputs_option
-def command(
+def report_command(
     *,
     name: str,
     out: Path | None,
@@ -68,37 +66,37 @@ def command(
     """
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.report.files import write_file
-    from servebench.report.html.build import page_of
     from servebench.report.html.page import page
+    from servebench.report.html.page_data import page_of
+    from servebench.report.output import Output
     from servebench.store.studies import find
     from servebench.util.errors import ConfigError
 
-    form = chosen_format(form, as_json=as_json)
+    to = Output(form, as_json=as_json)
     if tool is not None:
-        if form == "markdown":
-            raise ConfigError(
-                f"--format markdown is for the page, and --as {tool} prints numbers: leave one of the two out"
-            )
         for option, given in (("--out", out), ("--open", opened), ("--varying", varying), ("--rules", rules_path)):
             if given:
                 raise ConfigError(f"{option} is for the page, and --as {tool} prints numbers: leave one of the two out")
-        return _print_as(tool, name, as_json=form == "json", outputs=outputs)
+        return _print_as(tool, name, to, outputs=outputs)
     found = find(name, outputs)
     data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
-    if form == "markdown":
+    if to.form == "markdown":
         return _print_markdown(data, out, opened=opened)
     target = out or found.path / "report.html"
     write_file(target, page(data))
-    click.echo(_as_json(data, target).rstrip() if form == "json" else target)
+    if to.as_json:
+        to.write((), _plain(data, target))
+    else:
+        click.echo(target)
     if opened:
         click.launch(str(target))
     return 0
 
 
 def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
-    """Write the answer and the recommendations as Markdown to a file or standard output."""
     from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
+    from servebench.report.output import PAGE_WIDTH
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.recommendation import recommendation_blocks
     from servebench.util.errors import ConfigError
@@ -115,20 +113,17 @@ def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
     return 0
 
 
-def _as_json(data: Page, target: Path) -> str:
-    """Return what the first screen of a page says, as JSON."""
+def _plain(data: Page, target: Path) -> dict[str, Any]:
     from servebench.report.export.conclusions import as_plain
-    from servebench.util.plain_data import to_json as plain_json
 
     found = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.words)}
-    return plain_json({**found, **as_plain(data.conclusions)})
+    return {**found, **as_plain(data.conclusions)}
 
 
-def _print_as(tool: str, name: str, *, as_json: bool, outputs: Path) -> int:
+def _print_as(tool: str, name: str, to: Output, *, outputs: Path) -> int:
     """Print a run as another tool would. Raises ConfigError, StoreError."""
     from servebench.measure.dialects import DIALECTS
-    from servebench.report.terminal.as_tool import points_as_tool, print_as_tool, write_json
-    from servebench.report.terminal.tables import console
+    from servebench.report.screens.as_tool import as_tool_blocks, points_as_tool
     from servebench.store.studies import find, runs_of
     from servebench.util.errors import ConfigError
 
@@ -136,8 +131,6 @@ def _print_as(tool: str, name: str, *, as_json: bool, outputs: Path) -> int:
     points = points_as_tool(runs_of(find(name, outputs)), dialect)
     if not points:
         raise ConfigError(f"'{name}' has no successful requests to recompute from: all failed, or it was imported")
-    if as_json:
-        write_json(points, tool, dialect.notes)
-    else:
-        print_as_tool(points, dialect.title, dialect.notes, console())
+    data = {"as": tool, "notes": list(dialect.notes), "points": [point.as_dict() for point in points]}
+    to.write(as_tool_blocks(points, dialect), data)
     return 0

@@ -1,4 +1,9 @@
-"""`servebench run`, the default command."""
+"""`servebench run`, the default command, `preview` and `demo`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +16,9 @@ from servebench.cli.command import (
     verbose_option,
     words_argument,
 )
-from servebench.cli.commands.preview import print_previews
+
+if TYPE_CHECKING:
+    from servebench.registry.registry import Registry
 
 
 @define(
@@ -44,7 +51,7 @@ from servebench.cli.commands.preview import print_previews
 @click.option(
     "-cn", "--config-name", metavar="NAME", expose_value=False, help="Start from another file than config.yaml."
 )
-def command(
+def run_command(
     *,
     words: tuple[str, ...],
     trusted: bool,
@@ -98,3 +105,55 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
         raise ConfigError(f"{asked}: words with tune. belong to 'servebench tune'")
     known = registry()
     return run_study(words, known, listen=listeners(known, Detail(verbose=verbose, as_json=as_json)), trusted=trusted)
+
+
+@define(
+    "preview",
+    free_words=True,
+    examples=[
+        ("servebench preview workload=rag_prefix", "requests of the preset, with the default model"),
+        ("servebench preview -m workload=unique,multi_turn model=qwen2.5-7b-instruct", "two workloads"),
+    ],
+)
+@words_argument
+def preview_command(words: tuple[str, ...]) -> int:
+    """Show the requests of a workload, their lengths and the ideal cache hits, without an engine."""
+    from servebench.registry.registry import registry
+
+    return print_previews(words, registry())
+
+
+def print_previews(words: Sequence[str], registry: Registry) -> int:
+    """Print each different workload of the jobs that the words describe. Returns 0. Raises ConfigError, PreflightError."""
+    from servebench.config import compose_jobs
+    from servebench.report.output import Output
+    from servebench.report.screens.preview import preview_blocks
+    from servebench.run.preview import preview, preview_key
+
+    shown = []
+    for job in compose_jobs(words, registry):
+        key = preview_key(job.settings)
+        if key not in shown:
+            shown.append(key)
+            Output().write(preview_blocks(preview(job.settings, registry)))
+    return 0
+
+
+@define(
+    "demo",
+    free_words=True,
+    examples=[
+        ("servebench demo", "three emulated engines on three workloads"),
+        ("servebench demo study.name=first study.dir=/tmp/outputs", "with overrides, as of a run"),
+    ],
+)
+@words_argument
+@verbose_option
+@json_option
+def demo_command(words: tuple[str, ...], *, verbose: bool, as_json: bool) -> int:
+    """Run three emulated engines on three workloads, without a GPU, in three minutes, and write the report."""
+    from servebench.cli.main import dispatch
+
+    code = run_words(("-m", "experiment=demo", *words), verbose=verbose, as_json=as_json)
+    outputs = next((word.partition("=")[2] for word in words if word.startswith("study.dir=")), "outputs")
+    return code or (0 if as_json else dispatch(["report", "last", "--outputs", outputs]))

@@ -1,4 +1,4 @@
-"""`servebench show`."""
+"""`servebench show` and `ls`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from servebench.cli.command import (
-    chosen_format,
+    conditions_argument,
     define,
     format_option,
     json_option,
@@ -19,14 +19,10 @@ from servebench.cli.command import (
 from servebench.util.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from servebench.analysis.conclude import Conclusions
     from servebench.analysis.limits import LimitFinding
     from servebench.contracts.stored import RunData, StudyData
+    from servebench.report.output import Output
     from servebench.store.layout import StudyFolder
-
-
-PAGE_WIDTH = 120
-"""Tables of more columns than fit have a row for each point."""
 
 
 @define(
@@ -43,119 +39,107 @@ PAGE_WIDTH = 120
 @format_option
 @json_option
 @outputs_option
-def command(*, name: str, request_id: str | None, verbose: bool, form: str | None, as_json: bool, outputs: Path) -> int:
+def show_command(
+    *, name: str, request_id: str | None, verbose: bool, form: str | None, as_json: bool, outputs: Path
+) -> int:
     """Show the set-up and the results of a stored run, or the answer of a stored study."""
     from servebench.contracts.stored import StudyData
-    from servebench.report.terminal.stored import show_study
-    from servebench.report.terminal.timings import show_request
+    from servebench.report.blocks import Line
+    from servebench.report.output import Output
+    from servebench.report.screens.times import request_lines
     from servebench.store.layout import StudyFolder
-    from servebench.store.studies import find, number_runs
+    from servebench.store.studies import find
     from servebench.store.tune import is_tune
-    from servebench.study.outlook import study_conclusions
 
-    form = chosen_format(form, as_json=as_json)
-    as_json = form == "json"
+    out = Output(form, as_json=as_json, verbose=verbose)
     found = find(name, outputs)
     if request_id is not None:
-        if form == "markdown":
+        if out.form == "markdown":
             raise ConfigError("--request has no Markdown: leave out --format markdown")
-        show_request(one_run(found), request_id)
-        return 0
-    if form == "markdown":
-        return _print_markdown(found, verbose=verbose)
-    if not isinstance(found, StudyData):
-        return _show_run(found, as_json=as_json, verbose=verbose)
-    if is_tune(StudyFolder(found.path)):
-        return _show_tune(StudyFolder(found.path), as_json=as_json, verbose=verbose)
-    if len(found.runs) == 1:
-        return _show_run(found.runs[0], as_json=as_json, verbose=verbose)
-    numbers, concluded = number_runs(found.path.parent), None
+        Output().write(map(Line.of, request_lines(one_run(found), request_id)))
+    elif isinstance(found, StudyData) and is_tune(StudyFolder(found.path)):
+        _show_tune(StudyFolder(found.path), out)
+    elif isinstance(found, StudyData) and (len(found.runs) != 1 or out.form == "markdown"):
+        _show_study(found, out)
+    else:
+        _show_run(found.runs[0] if isinstance(found, StudyData) else found, out)
+    return 0
+
+
+def _show_run(found: RunData, out: Output) -> None:
+    """Print a run: its set-up, results, where its time goes and what limits it; as Markdown its answer."""
+    from servebench.analysis.answer.next_steps import UNFINISHED
+    from servebench.analysis.conclude import Options, conclude
+    from servebench.analysis.limits import findings
+    from servebench.analysis.repeats import summarize_repeats
+    from servebench.contracts.labels import run_labels
+    from servebench.report.blocks import Block, NextCommand
+    from servebench.report.parts import times_of
+    from servebench.report.screens.answer import answer_blocks
+    from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
+    from servebench.report.screens.times import run_times_blocks
+    from servebench.store.studies import command_words, load_study
+    from servebench.util.short_id import short_id
+
+    if out.form == "markdown":
+        answer = conclude([found], [], Options(limits=True, name=command_words(found.path.parent))).answer
+        out.write(answer_blocks(answer, width=out.width, complete=out.verbose))
+        return
+    label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
+    limits: list[LimitFinding] = []
+    blocks: list[Block] = list(run_blocks(found, label, summarize_repeats(found.point_rows)))
+    try:
+        times = times_of(found, found.name)
+        data, limits = times.as_dict(), findings(found)
+        blocks += run_times_blocks(times, complete=out.complete)
+    except StoreError as error:
+        data = {"unreadable": str(error)}
+        if not out.as_json:
+            click.echo(f"where the time goes: {error}", err=True)
+    blocks += limit_blocks(limits, verbose=out.verbose)
+    if found.status in UNFINISHED | {"failed"}:
+        failed = " --failed" if found.status == "failed" else ""
+        blocks.append(NextCommand("next", f"servebench resume {short_id(found.study_id)}{failed}"))
+    out.write(blocks, run_data(found, label, data, limits))
+
+
+def _show_study(found: StudyData, out: Output) -> None:
+    """Print a study: its answer, and its runs where all is asked for; as Markdown its answer."""
+    from servebench.report.screens.answer import answer_blocks
+    from servebench.report.screens.listing import list_blocks
+    from servebench.report.screens.stored import study_blocks, study_data
+    from servebench.store.studies import number_runs
+    from servebench.study.outlook import study_conclusions
+
+    concluded = None
     try:
         concluded = study_conclusions(found.path)
     except StoreError:
         # what can be read is data, too
-        if not as_json:
+        if not out.as_json:
             raise
-    show_study(found, as_json=as_json, numbers=numbers, concluded=concluded, verbose=verbose)
-    return 0
+    markdown = out.form == "markdown"
+    blocks = [] if markdown else list(study_blocks(found))
+    if out.complete and not markdown:
+        blocks += list_blocks([found], number_runs(found.path.parent))
+    if concluded is not None:
+        complete, verbose = (out.verbose, False) if markdown else (out.complete, out.verbose)
+        blocks += answer_blocks(concluded.answer, width=out.width, complete=complete, verbose=verbose)
+    out.write(blocks, study_data(found, concluded) if out.as_json else None)
 
 
-def _show_run(found: RunData, *, as_json: bool, verbose: bool) -> int:
-    """Print a run: its set-up, results, where its time goes and what limits it."""
-    from servebench.analysis.answer.next_steps import UNFINISHED
-    from servebench.analysis.limits import findings
-    from servebench.analysis.repeats import summarize_repeats
-    from servebench.contracts.labels import run_labels
-    from servebench.report.screens.limits import limit_blocks
-    from servebench.report.terminal.blocks import print_blocks
-    from servebench.report.terminal.stored import show_run
-    from servebench.report.terminal.tables import console
-    from servebench.report.terminal.timings import parts_json, show_time_parts
-    from servebench.store.studies import load_study
-    from servebench.util.short_id import short_id
-
-    label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
-    limits: list[LimitFinding] = []
-    try:
-        times, limits = parts_json(found) if as_json else None, findings(found)
-    except StoreError as error:
-        times = {"unreadable": str(error)}
-    show_run(
-        found, as_json=as_json, label=label, repeats=summarize_repeats(found.point_rows), times=times, limits=limits
-    )
-    if not as_json:
-        try:
-            show_time_parts(found, verbose=verbose)
-        except StoreError as error:
-            click.echo(f"where the time goes: {error}", err=True)
-        print_blocks(limit_blocks(limits, verbose=verbose), console())
-        if found.status in UNFINISHED | {"failed"}:
-            failed = " --failed" if found.status == "failed" else ""
-            click.echo(f"next: servebench resume {short_id(found.study_id)}{failed}")
-    return 0
-
-
-def _print_markdown(found: RunData | StudyData, *, verbose: bool) -> int:
-    """Print the answer of a study or tune, or that of a run alone, as Markdown."""
-    from servebench.contracts.stored import StudyData
-    from servebench.registry.registry import registry
-    from servebench.report.export.markdown import to_markdown
-    from servebench.report.screens.answer import answer_blocks
-    from servebench.report.screens.tuning import tune_blocks
-    from servebench.store.layout import StudyFolder
-    from servebench.store.tune import is_tune
-    from servebench.study.tune_answer import stored_answer
-
-    if isinstance(found, StudyData) and is_tune(StudyFolder(found.path)):
-        answer = stored_answer(StudyFolder(found.path), registry())
-        blocks = tune_blocks(answer, width=PAGE_WIDTH, complete=verbose)
-    else:
-        blocks = answer_blocks(_conclusions(found).answer, width=PAGE_WIDTH, complete=verbose)
-    click.echo(to_markdown(blocks), nl=False)
-    return 0
-
-
-def _conclusions(found: RunData | StudyData) -> Conclusions:
-    from servebench.analysis.conclude import Options, conclude
-    from servebench.contracts.stored import StudyData
-    from servebench.store.studies import command_words
-    from servebench.study.outlook import study_conclusions
-
-    if isinstance(found, StudyData):
-        return study_conclusions(found.path)
-    return conclude([found], [], Options(limits=True, name=command_words(found.path.parent)))
-
-
-def _show_tune(folder: StudyFolder, *, as_json: bool, verbose: bool) -> int:
-    """Print the answer of a tune."""
+def _show_tune(folder: StudyFolder, out: Output) -> None:
     from servebench.analysis.events import TuneAnswered
     from servebench.registry.registry import registry
+    from servebench.report.screens.tuning import tune_blocks
     from servebench.report.terminal.display import Detail, Display
     from servebench.study.tune_answer import stored_answer
 
-    show = Display(detail=Detail(verbose=verbose, as_json=as_json))
-    show(TuneAnswered(stored_answer(folder, registry())))
-    return 0
+    answer = stored_answer(folder, registry())
+    if out.form == "markdown":
+        out.write(tune_blocks(answer, width=out.width, complete=out.verbose))
+    else:
+        Display(detail=Detail(verbose=out.verbose, as_json=out.as_json))(TuneAnswered(answer))
 
 
 def one_run(found: RunData | StudyData) -> RunData:
@@ -166,3 +150,64 @@ def one_run(found: RunData | StudyData) -> RunData:
     if len(runs) != 1:
         raise ConfigError(f"--request needs one run, and {found.path.name} has {len(runs)}; name one: STUDY/RUN")
     return runs[0]
+
+
+NEWEST = 100
+
+
+@define(
+    "ls",
+    examples=[
+        ("servebench ls", "all runs"),
+        ("servebench ls engine=vllm,sglang status=finished", "runs that meet both conditions"),
+        ("servebench ls 'model=*llama*' engine.dtype=float16 --json", "by pattern and config key, as JSON"),
+    ],
+)
+@conditions_argument
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help=f"Show all runs: the candidates of tunes, and on a terminal more than about {NEWEST} of the newest.",
+)
+@json_option
+@outputs_option
+def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outputs: Path) -> int:
+    """List stored runs, all or those that meet the conditions, newest last.
+
+    Other commands take a run by its number: servebench compare 1 2.
+    """
+    from servebench.report.output import Output
+    from servebench.report.screens.listing import list_blocks, run_list
+    from servebench.store.overview import listed_rows
+    from servebench.store.studies import load_outputs, number_runs, select
+
+    wanted = parse_conditions(conditions)
+    studies = select(load_outputs(outputs, listed_rows), wanted)
+    out, numbers = Output(as_json=as_json), number_runs(outputs)
+    if as_json:
+        out.write((), run_list(studies, numbers))
+    elif studies:
+        candidates = every or not {"study", "run"}.isdisjoint(wanted)
+        width, most = (None, None) if out.complete else (out.width, None if every else NEWEST)
+        out.write(list_blocks(studies, numbers, width=width, most=most, candidates=candidates))
+    else:
+        click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
+    return 0
+
+
+def parse_conditions(words: tuple[str, ...]) -> dict[str, str]:
+    """Return the conditions in `key=value` words. Raises ConfigError."""
+    from servebench.store.studies import CONDITION_KEYS
+    from servebench.util.errors import ConfigError
+
+    conditions = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not (key in CONDITION_KEYS or "." in key):
+            raise ConfigError(
+                f"ls: '{word}' is not a condition; use KEY=VALUE with one of {', '.join(CONDITION_KEYS)}, or a config key "
+                "such as engine.dtype"
+            )
+        conditions[key] = value
+    return conditions

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @verbose_option
 @json_option
 @config_dir_option
-def command(
+def tune_command(
     *, words: tuple[str, ...], study: str | None, outputs: str | None, trusted: bool, verbose: bool, as_json: bool
 ) -> int:
     """Find the best settings of an engine for a model, a GPU, a workload and a load, within a budget of engine time.
@@ -76,7 +76,7 @@ def command(
 
 def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, listen: Listen) -> int:
     """Continue a stored tune with more budget. Raises ConfigError."""
-    from servebench.config.tuning import parse_question, split_words
+    from servebench.config.tune_space import parse_question, split_words
     from servebench.registry.registry import registry
     from servebench.store.layout import outputs_folder
     from servebench.store.studies import named_studies

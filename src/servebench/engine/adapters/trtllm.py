@@ -1,14 +1,14 @@
-"""TensorRT-LLM: `trtllm-serve`, with its PyTorch backend or, up to 1.2, with a built TensorRT engine.
+"""TensorRT-LLM: `trtllm-serve`, with its PyTorch backend or, up to 1.2, with its TensorRT backend.
 
 Settings that it reads only from its YAML (dtype, prefix caching, graphs) are passed as a config file that the command itself
 writes, so that the printed command can be pasted. Never run here: flags and responses are those of the 1.2 sources
-(`commands/serve.py`, `commands/build.py`, `llmapi/llm_args.py`).
+(`commands/serve.py`, `llmapi/llm_args.py`).
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import httpx
 import orjson
@@ -21,19 +21,15 @@ from servebench.contracts.engine import (
     LaunchContext,
     LogHint,
     PhaseMarker,
-    Preparation,
     RunningEngine,
-    Say,
     ServerTimings,
 )
 from servebench.contracts.limits import Limit
 from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.adapters import trtllm_build
 from servebench.engine.adapters.engine_package import read_emulation
 from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import LONGER_STEPS, argument, engine_knobs
-from servebench.engine.adapters.trtllm_plan import BuildPlan, TrtllmSettings, build_plan, in_folder
 from servebench.protocol.json_values import between
 from servebench.util.bounded_http import client
 
@@ -49,6 +45,7 @@ FLAGS = FlagTable(
     unsupported_reasons={
         "quantization": "trtllm-serve reads it from the checkpoint; use a quantized model",
         "seed": "trtllm-serve has none; requests may carry one",
+        "dtype": "a TensorRT engine has that of its weights; use engine.backend=pytorch",
     },
 )
 
@@ -59,15 +56,20 @@ KEPT_BYTES_MAX = 128 << 20
 KEPT_TIMEOUT_S = 60.0
 
 
-def llm_options(settings: EngineSettings, backend: str = "pytorch") -> dict[str, Any]:
-    """Return the contents of the YAML of `--config`.
+@dataclass(frozen=True, kw_only=True)
+class TrtllmSettings(EngineSettings):
+    """`backend` is `pytorch`, or `tensorrt` (up to 1.2): then `model.path` may be a built engine, and `model.tokenizer` names its
+    tokenizer."""
 
-    Structured output needs its backend there. A built engine already contains the type of its weights.
-    """
+    backend: Literal["pytorch", "tensorrt"] = "pytorch"
+
+
+def llm_options(settings: EngineSettings) -> dict[str, Any]:
+    """Return the contents of the YAML of `--config`. Structured output needs its backend there."""
     options: dict[str, Any] = {"guided_decoding_backend": "xgrammar", "return_perf_metrics": True}
     if settings.request_timings == "after_load":
         options["perf_metrics_max_requests"] = KEPT_MAX
-    if settings.dtype is not None and backend == "pytorch":
+    if settings.dtype is not None:
         options["dtype"] = settings.dtype
     if settings.prefix_caching is not None:
         options["kv_cache_config"] = {"enable_block_reuse": settings.prefix_caching}
@@ -149,54 +151,34 @@ class TrtllmEngine(Engine):
             wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Unsupported .{0,200}sm",
             build="this build of TensorRT-LLM",
         ),
+        LogHint(
+            r"Invalid value for '--backend'",
+            "unknown_flag",
+            "TensorRT-LLM after 1.2 has no TensorRT backend: use engine.backend=pytorch, or install 1.2",
+        ),
         LogHint(r"libmpi|MPI_Init", "other", "TensorRT-LLM needs OpenMPI: apt-get install libopenmpi-dev"),
     )
 
     def check(self, context: LaunchContext) -> list[str]:
-        """Report unsupported settings and a missing executable; for `tensorrt` also what the build lacks."""
-        settings = context.engine
-        assert isinstance(settings, TrtllmSettings)
-        problems = [line for line in FLAGS.unsupported(settings) if not line.startswith("engine.dtype=")]
-        if settings.backend == "tensorrt":
-            problems += _build_problems(context, settings)
+        """Report unsupported settings and a missing executable."""
+        settings = _settings(context)
+        problems = FLAGS.unsupported(settings)
+        if settings.backend == "pytorch":
+            problems = [line for line in problems if not line.startswith("engine.dtype=")]
         return problems + missing_executable(settings, "trtllm-serve", "pip install tensorrt-llm")
-
-    def prepare(self, context: LaunchContext, say: Say) -> None:
-        """For `tensorrt`: convert and build the engine, or reuse a built one. Raises EngineError."""
-        plan = self._plan(context)
-        if plan is not None:
-            trtllm_build.prepare(plan, self.hints, say)
-
-    def preparations(self, context: LaunchContext) -> Sequence[Preparation]:
-        """Return how long the engine's build took, and whether it was reused."""
-        plan = self._plan(context)
-        return trtllm_build.last_preparation(plan) if plan is not None else ()
-
-    def prepare_commands(self, context: LaunchContext) -> Sequence[Command]:
-        """Return conversion and build, with the current folder as their working folder."""
-        plan = self._plan(context)
-        commands = (plan.convert, plan.build) if plan is not None else ()
-        return tuple(in_folder(command, Path()) for command in commands if command is not None)
-
-    def _plan(self, context: LaunchContext) -> BuildPlan | None:
-        settings = context.engine
-        return build_plan(context) if isinstance(settings, TrtllmSettings) and settings.backend == "tensorrt" else None
 
     def command(self, context: LaunchContext) -> Command:
         """Return `trtllm-serve MODEL ... --config FILE`, in a shell that first writes the file and is then replaced."""
-        settings = context.engine
-        assert isinstance(settings, TrtllmSettings)
+        settings, model = _settings(context), context.model
         config = context.cache_dir / "trtllm" / f"options-{context.port}.yaml"
-        model, plan = context.model.path or context.model.name, self._plan(context)
-        served = str(plan.engine) if plan is not None else model
-        arguments = [settings.executable or "trtllm-serve", served, "--backend", settings.backend]
-        if plan is not None:
-            arguments += ["--tokenizer", context.model.tokenizer or model]
+        arguments = [settings.executable or "trtllm-serve", model.path or model.name, "--backend", settings.backend]
+        if settings.backend == "tensorrt" and model.tokenizer is not None:
+            arguments += ["--tokenizer", model.tokenizer]
         arguments += ["--host", settings.host, "--port", str(context.port), *FLAGS.arguments(settings)]
         arguments += [*extra_arguments(settings.extra_args), "--config", str(config)]
         script = 'mkdir -p "$(dirname "$1")" && printf "%s\\n" "$2" > "$1" && shift 2 && exec "$@"'
         # JSON is YAML
-        options = json.dumps(llm_options(settings, settings.backend))
+        options = json.dumps(llm_options(settings))
         return Command(argv=("sh", "-c", script, "trtllm", str(config), options, *arguments), env=dict(settings.env))
 
     def timings_after_load(self, context: LaunchContext, running: RunningEngine) -> Mapping[str, ServerTimings]:
@@ -223,27 +205,6 @@ class TrtllmEngine(Engine):
         return model.path.rstrip("/").rsplit("/", 1)[-1] if model.path else model.name
 
 
-def _build_problems(context: LaunchContext, settings: TrtllmSettings) -> list[str]:
-    problems = []
-    if context.model.path is None:
-        problems.append("a TensorRT engine (engine.backend=tensorrt) is built from a local folder; set model.path=")
-    plan = build_plan(context)
-    if plan is None:
-        return problems
-    versions = trtllm_build.installed_versions(settings.builder)
-    newer = trtllm_build.too_new(versions)
-    if newer is not None:
-        problems.append(
-            f"TensorRT-LLM {newer} no longer supports engine.backend=tensorrt (the last version is 1.2); "
-            "install 1.2, or use engine.backend=pytorch"
-        )
-    if plan.convert is not None and settings.convert_script is None:
-        problems.append(
-            "the model must be converted first (engine.backend=tensorrt); set engine.convert_script= to TensorRT-LLM's "
-            "examples/models/core/FAMILY/convert_checkpoint.py, or model.path= to a converted checkpoint"
-        )
-    elif plan.convert is not None and not Path(settings.convert_script or "").is_file():
-        problems.append(f"the conversion script engine.convert_script={settings.convert_script} does not exist")
-    if not versions:
-        problems.append(f"'{settings.builder}' (engine.builder) is not on PATH; TensorRT-LLM up to 1.2 installs it")
-    return problems
+def _settings(context: LaunchContext) -> TrtllmSettings:
+    assert isinstance(context.engine, TrtllmSettings)
+    return context.engine

@@ -36,11 +36,6 @@ class DockerLauncher(Launcher):
         problems = unlaunchable(engine)
         if not problems and image_of(engine, settings) is None:
             problems.append(f"engine={engine.name} has no official image; set launch.image=")
-        if engine.prepare_commands(context):
-            problems.append(
-                f"engine={engine.name} needs a build step, which launch=docker does not run in the container; "
-                "use launch=process, or settings without a build"
-            )
         if context.spans_endpoint is not None and settings.network == "bridge":
             problems.append(
                 "engine.request_timings=spans: a container cannot reach "

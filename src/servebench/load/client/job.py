@@ -164,27 +164,16 @@ def encode_job(target: Target, plan: PointPlan, spool: Path, progress: Path) -> 
             for facts, body_at, blob in zip(request_facts(plan), places, blobs, strict=True)
         ],
     }
-    return pack_job(head, blobs)
-
-
-def pack_job(head: Mapping[str, Any], blobs: Sequence[bytes]) -> bytes:
-    """Return a job's head and requests in the form in which they go through a pipe."""
     text = orjson.dumps(head)
     return b"".join([_LENGTH.pack(len(text)), text, *blobs])
 
 
-def read_packed_job(descriptor: int) -> tuple[dict[str, Any], list[bytes]]:
-    """Read the head and the requests of a job from a pipe, unbuffered. Raises EOFError when the pipe ends early."""
-    head: dict[str, Any] = orjson.loads(_read_exactly(descriptor, _LENGTH.unpack(_read_exactly(descriptor, 8))[0]))
-    return head, [_read_exactly(descriptor, facts[-1]) for facts in head["requests"]]
-
-
 def read_job(descriptor: int) -> PhaseJob:
-    """Read the job from a pipe, unbuffered, so that the orders that follow stay in the pipe."""
-    head, blobs = read_packed_job(descriptor)
+    """Read the job from a pipe, unbuffered, so that the orders that follow stay in it. Raises EOFError when it ends early."""
+    head: dict[str, Any] = orjson.loads(_read_exactly(descriptor, _LENGTH.unpack(_read_exactly(descriptor, 8))[0]))
+    requests = [WireRequest(*[*facts, _read_exactly(descriptor, size)]) for *facts, size in head.pop("requests")]
     target = head.pop("target")
     target["headers"] = tuple(tuple(pair) for pair in target["headers"])
-    requests = [WireRequest(*[*facts, blob]) for (*facts, _), blob in zip(head.pop("requests"), blobs, strict=True)]
     return PhaseJob(target=Target(**target), requests=requests, **head)
 
 

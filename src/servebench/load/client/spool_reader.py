@@ -1,4 +1,4 @@
-"""Reads spools: the exchanges of a finished or killed phase, and frames on their way from another machine."""
+"""Reads the exchanges of a finished or killed phase from its spool."""
 
 from __future__ import annotations
 
@@ -39,33 +39,6 @@ def read_spool(path: Path) -> Iterator[Exchange]:
         raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
     with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         yield from _exchanges(data, path)
-
-
-def take_shifted_frames(data: bytearray, offset_ns: int) -> bytes:
-    """Remove the complete frames from the front of `data`, and return them with `offset_ns` subtracted from every stamp.
-
-    This converts the spool of another machine to the clock of this one. Stamps of 0 ("did not happen") stay 0.
-    """
-    taken = bytearray()
-    position = 0
-    with memoryview(data) as view:
-        for kind, index, start, stop in _frames(view):
-            payload = bytearray(view[start:stop])
-            if kind in (READS, USER):
-                (count,) = COUNT.unpack_from(payload)
-                first = COUNT.size * (1 + count)
-                for at in range(first, first + TIMESPEC.size * count, TIMESPEC.size):
-                    seconds, nanoseconds = TIMESPEC.unpack_from(payload, at)
-                    TIMESPEC.pack_into(payload, at, *divmod(seconds * NS_PER_S + nanoseconds - offset_ns, NS_PER_S))
-            elif kind == SENT:
-                STAMPS.pack_into(payload, 0, *(stamp and stamp - offset_ns for stamp in STAMPS.unpack_from(payload)))
-            elif kind == END:
-                ended_ns, code = CLOSE.unpack_from(payload)
-                CLOSE.pack_into(payload, 0, ended_ns - offset_ns, code)
-            taken += HEAD.pack(kind, index, stop - start) + payload
-            position = stop
-    del data[:position]
-    return bytes(taken)
 
 
 class _OpenExchange:
@@ -118,18 +91,6 @@ def _reads(data: mmap.mmap, frames: Sequence[tuple[int, int]]) -> Reads:
         bounds += accumulate(fields[:count], initial=bounds.pop())
         parts.append(data[start + COUNT.size + (COUNT.size + TIMESPEC.size) * count : stop])
     return Reads(stamps, bounds, b"".join(parts))
-
-
-def _frames(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the kind, index and bounds of the payload of each complete frame."""
-    position, size = 0, len(data)
-    while position + HEAD.size <= size:
-        kind, index, length = HEAD.unpack_from(data, position)
-        start = position + HEAD.size
-        position = start + length
-        if position > size:
-            return
-        yield kind, index, start, position
 
 
 def _names(data: mmap.mmap, path: Path) -> tuple[list[tuple[str, str | None]], int]:

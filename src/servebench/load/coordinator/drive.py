@@ -19,20 +19,16 @@ from servebench.load.coordinator.share import merge_reports, split_plan, worker_
 from servebench.load.coordinator.worker_process import READY_TIMEOUT_S, STOP_TIMEOUT_S, TICK_S, WorkerProcess
 from servebench.util.errors import LoadError, StoreError, reason_of
 
-LOCAL_WORKER = ("servebench.load.client.worker",)
-RAY_WORKER = ("servebench.load.ray.bridge", "--node")
+WORKER = ("servebench.load.client.worker",)
 
 Watch = Callable[[Counts], StopReason | Literal["finish"] | None]
 """Called every TICK_S while load runs. Returns a reason to stop the phase, `finish` to send nothing more and let the requests in
 flight end, or None."""
 
 
-def drive(
-    target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers: int = 1, nodes: Sequence[str] = ()
-) -> PhaseReport:
+def drive(target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers: int = 1) -> PhaseReport:
     """Drive one phase and return the client's report of itself; the exchanges are in the spools (`read_spool` of each of
-    `worker_spools`). All workers start together, once each has its connections. With `nodes` (ids of nodes of a Ray
-    cluster) each worker runs on one of them, behind a local process.
+    `worker_spools`). All workers start together, once each has its connections.
 
     Raises LoadError when the target cannot be resolved or a worker never started, StoreError when a spool cannot be
     written. A worker that dies ends the phase for all: the report says `worker_died`, and the spools keep every finished
@@ -42,10 +38,9 @@ def drive(
     with ExitStack() as stack:
         crew: list[WorkerProcess] = []
         try:
-            for number, (share, path) in enumerate(zip(plans, worker_spools(spool, len(plans)), strict=True)):
+            for share, path in zip(plans, worker_spools(spool, len(plans)), strict=True):
                 page = _create_progress_page(stack)
-                command = [*RAY_WORKER, nodes[number]] if nodes else LOCAL_WORKER
-                worker = WorkerProcess(share.measured, stack.enter_context(WorkerProgress.attach(str(page))), command)
+                worker = WorkerProcess(share.measured, stack.enter_context(WorkerProgress.attach(str(page))), WORKER)
                 stack.callback(worker.close)
                 crew.append(worker)
                 with contextlib.suppress(OSError):

@@ -25,9 +25,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def worker_count(
-    configured: int | Literal["auto", "ray"], *, in_flight: int, rate_req_s: float | None, cores: int
-) -> int:
+def worker_count(configured: int | Literal["auto"], *, in_flight: int, rate_req_s: float | None, cores: int) -> int:
     """Return the number of workers of a phase: as configured, and never more than it has streams.
 
     `auto`: one for each STREAMS_PER_WORKER streams (REQUESTS_S_PER_WORKER requests a second in an open loop), at most a
@@ -102,8 +100,6 @@ def merge_reports(reports: Sequence[PhaseReport]) -> PhaseReport:
         raise ValueError("no worker has reported")
     lags_p99 = [report.loop_lag_ms_p99 for report in reports if report.loop_lag_ms_p99 is not None]
     lags_max = [report.loop_lag_ms_max for report in reports if report.loop_lag_ms_max is not None]
-    offsets = [report.clock_offset_ms for report in reports]
-    errors = [report.clock_offset_error_ms for report in reports]
     return PhaseReport(
         started_ns=min(report.started_ns for report in reports),
         ended_ns=max(report.ended_ns for report in reports),
@@ -123,6 +119,4 @@ def merge_reports(reports: Sequence[PhaseReport]) -> PhaseReport:
         receive_queue_bytes_max=max(report.receive_queue_bytes_max for report in reports),
         nap_ms=max(report.nap_ms for report in reports),
         workers=sum(report.workers for report in reports),
-        clock_offset_ms=max((o for o in offsets if o is not None), key=abs, default=None),
-        clock_offset_error_ms=max((e for e in errors if e is not None), default=None),
     )

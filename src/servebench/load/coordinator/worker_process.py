@@ -32,7 +32,7 @@ STALLED_S = 5.0
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of a load worker, and of what connects to a Ray cluster for one."""
+    """Return the environment of a load worker and of the server of the self-check."""
     return python_environment(None, *SCHEDULER_SECRETS)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
-from servebench.quality.data import GSM8K
-from servebench.quality.rows import examples, read_rows, sample
+from servebench.quality.rows import GSM8K, examples, read_rows, sample
 from servebench.util.errors import ConfigError
 
 _NUMBER = re.compile(r"-?\d[\d,]*+(?:\.\d++)?+")
@@ -57,7 +56,6 @@ class Gsm8kScorer(Scorer):
 
 
 def _parts(row: Mapping[str, Any]) -> tuple[Any, str, str | None]:
-    """Return question, worked answer, and the number in it."""
     truth = row.get("answer") or row.get("expected")
     expected = number_of(str(truth)) if truth is not None else None
     worked = str(truth) if truth is not None and "####" in str(truth) else f"#### {expected}"

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
-from servebench.quality.data import MMLU
-from servebench.quality.rows import examples, read_rows, sample
+from servebench.quality.rows import MMLU, examples, read_rows, sample
 from servebench.util.errors import ConfigError
 
 MAX_TOKENS = 8

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,43 +17,35 @@ from urllib.parse import quote
 import streamlit as st
 
 from servebench.analysis.estimate import best_level, mean_of
-from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.limits import findings_of
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.statistics import values_needed
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow, columns_shown
-from servebench.report.blocks import Heading
+from servebench.report.blocks import Charts, Fold
 from servebench.report.charts import draw
-from servebench.report.charts import runs as run_charts
 from servebench.report.charts.model import STATS, ChartSet
-from servebench.report.charts.parts import time_charts, time_note
 from servebench.report.charts.specs import comparing, legend_of, weak_note
-from servebench.report.charts.timeline import timeline_of
 from servebench.report.dashboard import serve as warm
-from servebench.report.html import build
-from servebench.report.html.page import part
+from servebench.report.html import page_data
+from servebench.report.html.page import SECTIONS, part
 from servebench.report.screens.comparison import comparison_blocks
-from servebench.report.screens.first_screen import first_screen
-from servebench.report.screens.limits import limit_blocks
-from servebench.report.screens.results import CHARTS_NOTE, times_blocks
+from servebench.report.screens.results import CHARTS_NOTE
 from servebench.store import studies as read
 from servebench.util.safe_text import clean_csv, clean_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pandas as pd
 
     from servebench.analysis.verdict.model import Comparison
     from servebench.contracts.labels import RunLabel
     from servebench.contracts.stored import RunData
-    from servebench.report.charts.model import Series
-    from servebench.report.parts import RunTimes
+    from servebench.report.blocks import Block
     from servebench.report.screens.page import Page
 
-VIEWS = ("Runs", "Study", "Charts", "Quality", "Compare", "Timeline", "Time parts", "Fairness", "Raw table")
+VIEWS = ("Runs", "Study", "Charts", "Compare", "Raw table")
 FILTERS = ("study", "engine", "model", "gpu", "workload")
 LINES_MAX = 40
 """More runs are unreadable in one chart; the newest are drawn."""
@@ -69,7 +62,6 @@ SCROLL_HINT = (
 )
 URL: Any = {"bind": "query-params"}
 """What makes a choice a part of the page's address, so that a link shows the same."""
-QUALITY_COLUMNS = ("n", "measure", "at", "right_per_s", "latency_ms_p50", "latency_ms_p99", "unanswered", "emulated")
 
 
 @st.cache_resource(show_spinner="reading the requests", max_entries=32)
@@ -136,10 +128,10 @@ def percentile() -> str:
     return st.segmented_control("percentile", STATS, default=STATS[0], key="percentile", **URL) or STATS[0]
 
 
-def draw_set(found: ChartSet, stat: str, beside: int = PANELS) -> None:
+def draw_set(found: ChartSet, stat: str) -> None:
     """Draw the panels of a set beside each other, or below each other where they are wide."""
     st.text(clean_line(f"{found.title}{f', {stat}' if found.stats else ''}"))
-    columns = st.columns(1 if found.wide else beside)
+    columns = st.columns(1 if found.wide else PANELS)
     for index, chart in enumerate(found.charts):
         place = columns[index % len(columns)]
         place.text(clean_line(chart.title))
@@ -149,17 +141,12 @@ def draw_set(found: ChartSet, stat: str, beside: int = PANELS) -> None:
         st.caption(found.note)
 
 
-def legend(series: list[Series]) -> None:
+def legend(series: Iterable[Mapping[str, str]]) -> None:
     """Show the colour and mark of each series."""
     entries = (
-        f'<b style="color:{one["colour"]}">{one["mark"]}</b> {escape(clean_line(one["name"]))}'
-        for one in legend_of(series)
+        f'<b style="color:{one["colour"]}">{one["mark"]}</b> {escape(clean_line(one["name"]))}' for one in series
     )
     st.html(" &emsp; ".join(entries))
-
-
-def _clean_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: clean_line(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
@@ -240,87 +227,62 @@ def without_weak_p99(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def study_view(outputs: str, names: Sequence[str], changed: int) -> None:
-    """Show the first screen of a study's report, and its charts."""
+    """Show a section of a study's report: first its answer, then any other."""
     name = st.selectbox("study", names, format_func=clean_line, key="one-study", **URL)
     if name is None:
         return
-    data, screen = study_page(outputs, str(name), changed)
-    st.html(screen)
+    data = study_page(outputs, str(name), changed)
+    titles = {title or "Answer": build for _, title, build in SECTIONS}
+    section = st.segmented_control("section", titles, default="Answer", key="section", **URL) or "Answer"
+    if blocks := list(titles[section](data)):
+        show(blocks)
+    else:
+        st.info("There is nothing to show here.")
     if not data.with_earlier:
         st.caption("Of this study alone. 'servebench report' counts the starts of earlier studies too.")
-    series = [one.series for one in data.runs]
-    found = comparing(series, data.limits)
-    if not found:
-        return
-    stat = percentile()
-    legend(series)
-    for one in found:
-        draw_set(one, stat)
+
+
+def show(blocks: Iterable[Block]) -> None:
+    """Show blocks of a report: charts as Streamlit draws them, all else as on a page, where all texts are escaped."""
+    for drawn, some in groupby(blocks, key=_has_charts):
+        if not drawn:
+            st.html(part(some))
+            continue
+        for block in some:
+            if isinstance(block, Fold):
+                with st.expander(block.title):
+                    show(block.blocks)
+            elif isinstance(block, Charts):
+                stat = percentile() if block.stats else st.session_state.get("percentile") or STATS[0]
+                if block.legend:
+                    legend(block.legend)
+                for one in block.sets:
+                    draw_set(one, stat)
+
+
+def _has_charts(block: Block) -> bool:
+    return isinstance(block, Charts) or (isinstance(block, Fold) and any(map(_has_charts, block.blocks)))
 
 
 @st.cache_resource(show_spinner="reading the study", max_entries=16)
-def study_page(outputs: str, name: str, changed: int) -> tuple[Page, str]:  # noqa: ARG001  part of the cache's key
-    """Return what the report of a study shows, and its first screen as HTML in which all texts are escaped."""
-    data = build.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
-    return data, part(first_screen(data))
+def study_page(outputs: str, name: str, changed: int) -> Page:  # noqa: ARG001  part of the cache's key
+    """Return what the report of a study shows."""
+    return page_data.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
 
 
 def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     """Show throughput, latencies and cost of the chosen runs over the load."""
     verdicts = set(points["verdict"])
     series = [
-        build.series_of(run, label, [row for row in run.point_rows if row.verdict in verdicts])
+        page_data.series_of(run, label, [row for row in run.point_rows if row.verdict in verdicts])
         for run, label in labelled(outputs, newest(points), changed)
     ]
     stat = percentile()
     limit = st.number_input("TTFT limit, ms (0 for none)", min_value=0.0, value=0.0, step=50.0, key="ttft-limit", **URL)
-    legend(series)
+    legend(legend_of(series))
     for found in comparing(series, {"ttft_ms": limit} if limit else {}):
         draw_set(found, stat)
     st.caption(f"{CHARTS_NOTE} {weak_note(series)}")
-
-
-def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
-    """Show quality by data set."""
-    import pandas as pd
-
-    keys = [key for key in points["run_key"].drop_duplicates() if (Path(outputs) / key / "quality.parquet").is_file()]
-    found = labelled(outputs, keys[-LINES_MAX:], changed)
-    rows = [row for run, label in found for row in build.quality_rows(run, label.text)]
-    if not rows:
-        st.info("None of these runs measured quality. Set quality= to measure it.")
-        return
-    engines = {label.text: run.engine for run, label in found}
-    series = [replace(build.series_of(run, label, ()), name=label.text) for run, label in found]
-    for one in run_charts.quality(rows, series):
-        draw_set(one, STATS[0])
-    named = [
-        {
-            "run": row.run,
-            "dataset": row.result.benchmark,
-            **{name: getattr(row, name) for name in ("share", "low", "high", "load")},
-            **{name: getattr(row.result, name) for name in QUALITY_COLUMNS},
-            "engine": engines.get(row.run, "-"),
-            "doubts": ", ".join(doubt.code for doubt in row.result.doubts),
-        }
-        for row in rows
-    ]
-    frame = pd.DataFrame(named)
-    st.caption("Parity: answers under load that equal those of the same engine alone.")
-    grid(frame, column_config=quality_headings())
-
-
-def quality_headings() -> dict[str, str]:
-    """Return the titles and units of the quality table's columns."""
-    return {
-        "dataset": "data set",
-        "share": "share right",
-        "low": "low, 95%",
-        "high": "high, 95%",
-        "n": "questions",
-        "right_per_s": "right answers/s",
-        "latency_ms_p50": "latency p50, ms",
-    }
 
 
 def raw_view(points: pd.DataFrame) -> None:
@@ -338,24 +300,18 @@ def alike(points: pd.DataFrame, keys: list[str]) -> list[str]:
     return same if len(same) > 1 else keys
 
 
-def pick_runs(points: pd.DataFrame, label: str, most: int, start: int) -> list[str]:
-    """Return the runs that the user chose."""
-    keys = list(points["run_key"].drop_duplicates())[::-1]
-    default = list(reversed(alike(points, keys)[:start]))
-    chosen = st.multiselect(
-        label, keys, default=default, max_selections=most, key="runs", format_func=clean_line, **URL
-    )
-    return [str(key) for key in chosen]
-
-
 def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     """Show the verdicts of `servebench compare`; the first run is the baseline."""
-    keys = pick_runs(points, "runs; the first is the baseline", COMPARED_MAX, 2)
+    every = list(points["run_key"].drop_duplicates())[::-1]
+    keys = st.multiselect(
+        "runs; the first is the baseline", every, default=list(reversed(alike(points, every)[:2])),
+        max_selections=COMPARED_MAX, key="runs", format_func=clean_line, **URL,
+    )  # fmt: skip
     if len(keys) < 2:
         st.info("Choose two runs or more.")
         return
     with_doubtful = st.checkbox("include doubtful points", key="with-doubtful", **URL)
-    for one in compared(outputs, tuple(keys), changed, with_doubtful):
+    for one in compared(outputs, tuple(map(str, keys)), changed, with_doubtful):
         st.html(part(comparison_blocks(one)))
 
 
@@ -369,64 +325,6 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     own = [read.load_study(runs[0].path.parent)] if any(a.study_id == b.study_id for a, b in pairs) else []
     options = Options(with_doubtful=with_doubtful, answers=True)
     return conclude(runs, own, options, pairs=pairs, earlier=read.runs_beside(runs[0])).comparisons
-
-
-def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
-    """Show the requests of a run over time, with its telemetry."""
-    keys = list(points["run_key"].drop_duplicates())[::-1]
-    key = st.selectbox("run", keys, format_func=clean_line, key="one-run", **URL)
-    if key is None:
-        return
-    run = load_run(outputs, str(key), changed)
-    found = timeline_of(run, run.name)
-    drawn = run_charts.timeline(found) if found else None
-    if found is None or drawn is None:
-        st.info("No requests of this run are stored.")
-        return
-    draw_set(drawn, STATS[0])
-    for _, _, who in found.disturbed:
-        st.text(clean_line(who))
-    found_limits = [one for _, one in findings_of([run])]
-    st.html(part([Heading("What limits it"), *limit_blocks(found_limits, verbose=True)]))
-
-
-def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
-    """Show where the time of the requests of the chosen runs goes, and what the slowest have in common."""
-    keys = pick_runs(points, "runs", COMPARED_MAX, 3)
-    found = run_times(outputs, tuple(keys), changed)
-    sets = time_charts(found)
-    if not sets:
-        st.info("Choose a run whose requests are stored.")
-        return
-    st.caption(time_note(found))
-    for one in sets:
-        draw_set(one, STATS[0], beside=2)
-    st.html(part(times_blocks(found)))
-
-
-@st.cache_resource(show_spinner="comparing the slowest requests with the others", max_entries=16)
-def run_times(outputs: str, keys: tuple[str, ...], changed: int) -> list[RunTimes]:
-    """Return where the time of each run's requests goes."""
-    found = labelled(outputs, list(keys), changed)
-    return build.run_times([run for run, _ in found], {run.run_id: label.text for run, label in found})
-
-
-def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
-    """Show the settings that runs do not share."""
-    keys = pick_runs(points, "runs; each is compared with the first", COMPARED_MAX, 2)
-    if len(keys) < 2:
-        st.info("Choose two runs or more.")
-        return
-    runs = [load_run(outputs, key, changed) for key in keys]
-    for run in runs[1:]:
-        found = unequal_settings(runs[0], run)
-        st.code(f"{run.run_id} vs {runs[0].run_id}", language=None)
-        if not found:
-            st.success("same settings")
-            continue
-        mattering = sum(one.matters for one in found)
-        (st.warning if mattering else st.info)(f"{len(found)} different settings, {mattering} of them matter")
-        grid([_clean_row(vars(one)) for one in found])
 
 
 def main() -> None:
@@ -455,12 +353,8 @@ def main() -> None:
     views = {
         "Runs": lambda: runs_view(kept, runs),
         "Charts": lambda: charts_view(outputs, kept, changed),
-        "Quality": lambda: quality_view(outputs, kept, changed),
         "Raw table": lambda: raw_view(kept),
         "Compare": lambda: compare_view(outputs, kept, changed),
-        "Timeline": lambda: timeline_view(outputs, kept, changed),
-        "Time parts": lambda: parts_view(outputs, kept, changed),
-        "Fairness": lambda: fairness_view(outputs, kept, changed),
     }
     views[view or VIEWS[0]]()
 

@@ -55,7 +55,6 @@ def as_plain(found: Conclusions | None) -> dict[str, Any]:
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
-    """An answer: values, and beside them the text that screens show."""
     rest = plain(replace(answer, comparisons=(), workloads=(), limits=None))
     del rest["comparisons"]
     return {

@@ -92,7 +92,6 @@ def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Itera
 
 
 def _hidden(answer: Answer, *, complete: bool, verbose: bool) -> list[str]:
-    """What there is more that changes no verdict."""
     marks = (
         [] if complete else [remark for remark in answer.remarks if not remark.first and not type_of(remark.code).wide]
     )
@@ -124,7 +123,6 @@ def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
 
 
 def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
-    """A column for each run, a row for each level."""
     columns = [TableColumn(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
     rows = [row(level.words, *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels]
     rows.append(row("trust", *(_trust(column, marks) for column in one.columns)))
@@ -132,7 +130,6 @@ def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
 
 
 def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
-    """A column for each level, a row for each run, whose label has so much room."""
     columns = [TableColumn("tok/s", left=True, wrap=True, width_max=room)]
     columns += [TableColumn(level.words) for level in one.levels]
     rows = [
@@ -143,7 +140,6 @@ def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
 
 
 def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
-    """A row for each level of each run."""
     columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
     columns += [
         TableColumn("load", left=True),

@@ -1,13 +1,15 @@
-"""Comparisons, pair by pair or in brief, and the gate on them."""
+"""Comparisons, pair by pair or in brief, the gate on them, and what a study with `study.until=decided` has decided."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from servebench.analysis.answer import Answer
+from servebench.analysis.decided import StudyDecision
 from servebench.analysis.gate import Gate
-from servebench.analysis.verdict.model import Comparison
-from servebench.report.blocks import Block, Fold, Heading, Label, Line, Span, Table, TableColumn, row
+from servebench.analysis.verdict.model import EQUAL, FASTER, MIXED, SLOWER, Comparison
+from servebench.report.blocks import Block, Fold, Heading, Label, Line, Span, Table, TableColumn, items, row
 from servebench.report.screens.answer import answer_blocks
+from servebench.report.wording import decisions
 from servebench.report.wording.comparison import (
     HEADINGS,
     cells_of,
@@ -23,6 +25,8 @@ from servebench.report.wording.quality import agreement_text, parity_text
 TONES = {"faster": "good", "slower": "bad", "no difference": "same", "unequal_settings": "warn"}
 AGREEMENT_TONES = {"different": "bad", "not different": "same", "too small to tell": "warn"}
 PARITY_TONES = {"the same": "good", "no more than itself": "same", "more than itself": "bad"}
+
+DECISION_TONES = {FASTER: "good", SLOWER: "bad", EQUAL: "same", MIXED: "warn"}
 
 NAMED_MAX = 3
 """More pairs without a verdict are only counted."""
@@ -45,7 +49,6 @@ def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterato
 
 
 def _rows(comparison: Comparison) -> Iterator[Block]:
-    """The table of metrics by load, what its intervals rest on, and the settings that differ."""
     columns = [TableColumn(name, left=name == "metric") for name in HEADINGS[:-1]]
     notes = reason_numbers(comparison)
     rows = []
@@ -89,3 +92,18 @@ def gate_blocks(gate: Gate) -> Iterator[Block]:
     yield Line.of("Gate: ", Span(result, "strong"), f" (limit of a regression: {100 * gate.limit:g}%)")
     reasons = gate_failures(gate) or [f"{candidate}: {why}" for candidate, why in gate_undecided(gate)]
     yield from (Line.of(one) for one in reasons)
+
+
+def decision_blocks(found: StudyDecision) -> Iterator[Block]:
+    """Yield a table for each pair of runs, what is still open, and how much starts differ."""
+    columns = [TableColumn(name, left=name in ("metric", "verdict")) for name in decisions.HEADINGS]
+    for pair in found.pairs:
+        yield Heading(decisions.title_of(pair))
+        rows = []
+        for one in pair.rows:
+            load, metric, verdict, *rest = decisions.cells_of(one, pair)
+            rows.append(row(load, metric, Line.of(verdict, tone=DECISION_TONES.get(one.result, "dim")), *rest))
+        yield Table(columns, rows, ruled=True)
+        yield Line.of(decisions.levels_line(pair), tone="strong")
+    yield items(decisions.notes_of(found))
+    yield Line.of(decisions.NOTE, tone="dim")

@@ -56,7 +56,6 @@ def recommendation_blocks(
 
 
 def _brief(found: Sequence[Recommendation]) -> Iterator[Block]:
-    """Who is best for each use and by how much, then the runners-up; what all uses share only once."""
     unmeasured = [one.use_case.title for one in found if one.outcome == "not measured"]
     measured = [one for one in found if one.outcome != "not measured"]
     parts = [one.group.split(" · ") for one in measured]

@@ -1,19 +1,19 @@
 """The sections of a report on results: charts, points, repeats, timelines, cold start and quality."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from servebench.contracts.stored import mapping
-from servebench.report.blocks import Block, Charts, Fold, Heading, Label, Line, items, table
+from servebench.report.blocks import Block, Charts, Fold, Label, Line, table
 from servebench.report.charts import runs
 from servebench.report.charts.model import STATS
 from servebench.report.charts.parts import time_charts, time_note
 from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.specs import comparing, distributions, legend_of, weak_note
-from servebench.report.parts import FACTORS_NOTE, RunTimes
 from servebench.report.screens.comparison import AGREEMENT_TONES
 from servebench.report.screens.page import Page
 from servebench.report.screens.points import points_blocks, repeats_blocks
+from servebench.report.screens.times import times_blocks
 from servebench.report.trust import point_trust
 from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import number
@@ -63,31 +63,6 @@ def where_time_goes(data: Page) -> Iterator[Block]:
     yield Line.of(time_note(data.times), tone="dim")
     yield Charts(sets)
     yield from times_blocks(data.times)
-
-
-def times_blocks(found: Sequence[RunTimes]) -> Iterator[Block]:
-    """Yield what TTFT and E2E of runs are and what their slowest requests have in common, and what these were compared by."""
-    for run in found:
-        if run.lines:
-            if len(found) > 1:
-                yield Heading(run.name)
-            yield items(run.lines)
-    rows = [
-        [
-            *(run.name, tail.level.words, tail.metric, one.kind.title),
-            *(number(one.slow), number(one.rest), f"{one.more_often:.0%}", f"{one.p:.2g}"),
-            Label("in common", "warn") if one.found else "",
-        ]
-        for run in found
-        for tail in run.tails
-        for one in tail.factors
-    ]
-    if rows:
-        head = ("run", "load", "of", "median of", "slowest", "others", "more often", "p", "finding")
-        caption = "What the slowest requests have in common"
-        compared = table(head, rows, left=(0, 1, 2, 3, 8), caption=caption)
-        title = "what the slowest requests were compared by"
-        yield Fold(title, [Line.of(FACTORS_NOTE, tone="dim"), compared])
 
 
 def points(data: Page) -> Iterator[Block]:

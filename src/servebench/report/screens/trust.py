@@ -87,7 +87,6 @@ def _word(one: Remark) -> str:
 
 
 def _remarks(remarks: Sequence[Remark]) -> Iterator[Block]:
-    """Which points are void, doubtful or wide, and why."""
     shown = [one for one in remarks if one.first or type_of(one.code).wide]
     shown.sort(key=lambda one: (type_of(one.code).wide is not None, not type_of(one.code).void))
     places: dict[tuple[str, str], list[Remark]] = {}

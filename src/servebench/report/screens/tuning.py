@@ -21,7 +21,7 @@ from servebench.report.blocks import (
     items,
     row,
 )
-from servebench.report.charts.tuning import tune_charts
+from servebench.report.charts.tune_gains import gains
 from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
@@ -44,7 +44,7 @@ from servebench.report.wording.tuning import (
 
 ROWS_MAX = 8
 WIDE, NAME_MAX, SETTINGS = 120, 14, 1
-"""From so many columns on settings have a column; names are shortened on a narrower screen. The column of the settings."""
+"""From this width on settings have a column, at this place; names are shortened on a narrower screen."""
 TONES = {"better": "strong good", "open": "strong warn", "none": "strong bad", "too little": "strong bad"}
 
 
@@ -54,7 +54,7 @@ VERDICTS = {
     "as good": ("", "no gain", "what the best other settings gain is too little to matter, and may be chance"),
     "stock": ("", "no gain", "no candidate was better than stock"),
     "too little": ("warn", "not measured", "the budget did not suffice for a comparison"),
-    "none": ("bad", "no winner", "no candidate could be measured or met the limits"),
+    "none": ("bad", "none is best", "no candidate could be measured or met the limits"),
 }
 """How far to trust each verdict: a tone, a word, and why."""
 
@@ -78,7 +78,7 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
 
 
 def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
-    """Yield the answer on a page: the same, with charts and how far to trust it."""
+    """Yield the answer on a page: the same, with a chart and how far to trust it."""
     yield Line.of("Which settings are best?", tone="dim large")
     if answer.command:
         yield Verbatim(answer.command)
@@ -93,8 +93,8 @@ def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
         use.append(Fold("the engine's command", [Verbatim(answer.engine_command)]))
     yield Sides([(title, group) for title, group in (("How far to trust it", [trust]), ("Use it", use)) if group])
     yield from _contributions(answer)
-    if charts := list(tune_charts(answer.tried)):
-        yield Charts(charts)
+    if (chart := gains(answer.tried)) is not None:
+        yield Charts([chart])
     yield Heading("What was tried, and how it ended", level=2)
     yield from _candidates(answer, WIDE, complete=True)
     yield Line.of(spent_line(answer), tone="dim")
@@ -111,7 +111,7 @@ def _headline(answer: TuneAnswer) -> Iterator[Block]:
 
 def _contributions(answer: TuneAnswer) -> Iterator[Block]:
     if contributions := contribution_lines(answer):
-        yield Line.of("What each setting contributes (the winner against itself without it):")
+        yield Line.of("What each setting contributes (the best candidate against itself without it):")
         yield Items([Line.of(line, indent=2) for line in contributions])
 
 

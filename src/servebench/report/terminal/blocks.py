@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 
+from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from servebench.report.blocks import Block, Gap, Heading, Items, Line, NextCommand, Table, plain
-from servebench.report.terminal.tables import new_table
 
+NATURAL = 100_000
+"""More than any line takes: tables whose columns never wrap are whole in files and pipes."""
 TONES = {"strong": "bold", "good": "green", "warn": "yellow", "bad": "red", "same": "cyan", "dim": "dim"}
 
 
@@ -24,7 +26,10 @@ def print_blocks(blocks: Iterable[Block], out: Console) -> None:
                 for line in block.lines:
                     out.print(_text(line))
             case Table():
-                out.print(rich_table(block))
+                table = rich_table(block)
+                if out.soft_wrap and not any(one.wrap for one in block.columns):
+                    table.width = out.measure(table, options=out.options.update(width=NATURAL)).maximum
+                out.print(table)
             case NextCommand():
                 text = Text(f"{block.kind}: ").append(block.command, style="bold" if block.reason else "")
                 out.print(text.append(f"  ({block.reason})" if block.reason else "", style="dim"))
@@ -41,9 +46,13 @@ def _text(line: Line) -> Text:
 
 def rich_table(block: Table) -> RichTable:
     """Return a table for a terminal."""
-    table = new_table(narrow=True)
-    if not block.ruled:
-        table.box, table.padding = None, (0, 2, 0, 0)
+    table = RichTable(
+        show_edge=False,
+        header_style="bold",
+        box=box.SIMPLE_HEAD if block.ruled else None,
+        padding=0 if block.ruled else (0, 2, 0, 0),
+        pad_edge=False,
+    )
     for one in block.columns:
         table.add_column(
             one.title,

@@ -39,7 +39,7 @@ from servebench.report.blocks import items
 from servebench.report.content import content_lines, quality_line, quality_lines, search_lines
 from servebench.report.export.conclusions import to_json
 from servebench.report.screens.answer import answer_blocks
-from servebench.report.screens.decisions import decision_blocks
+from servebench.report.screens.comparison import decision_blocks
 from servebench.report.screens.points import (
     failure_items,
     live_table,
@@ -147,7 +147,6 @@ class Display:
                 self._line(event)
 
     def _line(self, event: Event) -> None:
-        """Print the line of an event, if it has one."""
         if type(event) not in WORDS or (self._closing and isinstance(event, TurnStarted)):
             return
         text = line_of(event)
@@ -161,7 +160,6 @@ class Display:
             self._print(text)
 
     def _begin(self, event: TurnStarted) -> None:
-        """Start the display of a run."""
         names = list(self._schedule.labels)
         place = f"run {names.index(event.run) + 1} of {len(names)}: " if event.run in names and len(names) > 1 else ""
         self._run, self._began = self._schedule.labels.get(event.run, ""), time.monotonic()
@@ -171,7 +169,6 @@ class Display:
             self._print(event.title)
 
     def _print(self, text: str) -> None:
-        """Print a line that stays on screen."""
         if not self.quiet:
             self.err.print(Text(shown(text)))
 
@@ -181,7 +178,6 @@ class Display:
             self._print("  " + text)
 
     def _problem(self, text: str) -> None:
-        """Print an error, also when quiet."""
         self.err.print(Text(f"servebench: {shown(text)}", style="red"))
 
     def _wait(self, text: str) -> None:
@@ -191,7 +187,6 @@ class Display:
             self._status = text
 
     def _show_waits(self) -> None:
-        """Print what is waited for after 5 s, 20 s, 80 s and so on."""
         shown: tuple[tuple[str, float], float] | None = None
         while not self._over.wait(1.0):
             waiting = self._waiting
@@ -206,7 +201,6 @@ class Display:
                     self._print(f"  waiting: {self._status}")
 
     def _progress(self, event: PhaseProgress) -> None:
-        """Show the progress of a phase."""
         if event.stalled:
             self._wait(f"{event.label}: a load worker does nothing: it hangs or was stopped")
             return

@@ -1,25 +1,16 @@
-"""Consoles and tables of the terminal output."""
+"""Consoles of the terminal output."""
 
 import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
 
 from servebench.util.safe_text import clean_terminal
 from servebench.util.stdio import rendered
 
 PIPED_WIDTH = 160
-STATUS_STYLES = {
-    "finished": "green",
-    "failed": "red",
-    "interrupted": "yellow",
-    "running": "cyan",
-    "not started": "yellow",
-}
 
 
 class CleanConsole(Console):
@@ -43,18 +34,3 @@ def console(file: TextIO | None = None) -> Console:
     file = file or sys.stdout
     terminal = file.isatty()
     return CleanConsole(file, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
-
-
-def new_table(title: str | None = None, *, narrow: bool = False) -> Table:
-    """Return an empty table; a `narrow` one fits a terminal of 80 columns."""
-    return Table(
-        title=title,
-        title_justify="left",
-        show_edge=not narrow,
-        title_style="bold",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=0 if narrow else (0, 1, 0, 0),
-        pad_edge=False,
-        caption_justify="left",
-    )

@@ -7,59 +7,58 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench.contracts import events as e
-from servebench.contracts import notices as n
 from servebench.util.figures import duration, number, seconds
 from servebench.util.short_id import short_id
 
 WAITING = {
-    e.Activity.ASKING_SERVER: "requests failed: asking the server whether it still answers",
-    e.Activity.CLEANING_LOG: "removing keys from {of}",
-    e.Activity.EMPTYING_CACHE: "emptying the prefix cache of {of}",
-    e.Activity.FINDING_SERVER: "waiting for the running server to answer a first request",
-    e.Activity.FIRST_TOKEN: "waiting for {of} to generate a first token",
-    e.Activity.GRADING: "grading {count} answers of {of}",
-    e.Activity.LOADING_PROMPTS: "preparing prompts",
-    e.Activity.MAKING_PROMPTS: "preparing {count} prompts",
-    e.Activity.POINT: "preparing the point",
-    e.Activity.PREPARING_ENGINE: "preparing {of}",
-    e.Activity.QUALITY: "quality {of} at concurrency {count}",
-    e.Activity.SELF_CHECK: "self-check of the client",
-    e.Activity.SPANS: "waiting for spans",
-    e.Activity.STOPPING_ENGINE: "stopping {of}",
-    e.Activity.STOPPING_FIRST_START: "stopping {of} for its warm restart",
-    e.Activity.SUMMARY: "writing the summary",
-    e.Activity.TIMINGS: "reading request timings of {of}",
-    e.Activity.TRACKING: "logging to MLflow",
-    e.Activity.WARM_RESTART: "waiting for the warm restart of {of}",
+    "asking_server": "requests failed: asking the server whether it still answers",
+    "cleaning_log": "removing keys from {of}",
+    "emptying_cache": "emptying the prefix cache of {of}",
+    "finding_server": "waiting for the running server to answer a first request",
+    "first_token": "waiting for {of} to generate a first token",
+    "grading": "grading {count} answers of {of}",
+    "loading_prompts": "preparing prompts",
+    "making_prompts": "preparing {count} prompts",
+    "point": "preparing the point",
+    "preparing_engine": "preparing {of}",
+    "quality": "quality {of} at concurrency {count}",
+    "self_check": "self-check of the client",
+    "spans": "waiting for spans",
+    "stopping_engine": "stopping {of}",
+    "stopping_first_start": "stopping {of} for its warm restart",
+    "summary": "writing the summary",
+    "timings": "reading request timings of {of}",
+    "tracking": "logging to MLflow",
+    "warm_restart": "waiting for the warm restart of {of}",
 }
 
 FAILED = {
-    n.StudyStep.COMPARISON: "the results cannot be compared: {error}",
-    n.StudyStep.SELF_CHECK: "no self-check: {error}; the points have no figures of the client's error",
-    n.StudyStep.SUMMARY: "no summary of the study for MLflow: {error}",
-    n.StudyStep.TIMINGS: "no request timings after the load: {error}",
-    n.StudyStep.TUNE_ANSWER: "the answer cannot be written: {error}",
+    "comparison": "the results cannot be compared: {error}",
+    "self_check": "no self-check: {error}; the points have no figures of the client's error",
+    "summary": "no summary of the study for MLflow: {error}",
+    "timings": "no request timings after the load: {error}",
+    "tune_answer": "the answer cannot be written: {error}",
 }
 
 VOID = {
-    n.Void.AGAIN: "the point is void and is measured again",
-    n.Void.ANOTHER_START: "a point is void; another start replaces it",
-    n.Void.NO_BUDGET: "a point is void; the budget has no room for another start",
+    "again": "the point is void and is measured again",
+    "another_start": "a point is void; another start replaces it",
+    "no_budget": "a point is void; the budget has no room for another start",
 }
 
-JOBS = {n.JobStage.SUBMITTED: "submitted as job {at}", n.JobStage.RUNNING: "running on {at}"}
+JOBS = {"submitted": "submitted as job {at}", "running": "running on {at}"}
 
 AWAITED = {
-    n.Resource.PLACE: "waiting for another run on this machine to end",
-    n.Resource.GPUS: "waiting for {number} of {there_are} GPUs",
-    n.Resource.PORT: "waiting for port {number}, which another run uses",
+    "place": "waiting for another run on this machine to end",
+    "gpus": "waiting for {number} of {there_are} GPUs",
+    "port": "waiting for port {number}, which another run uses",
 }
 
-ONCE = (n.ScorerLeftOut,)
+ONCE = (e.ScorerLeftOut,)
 """The events that several runs of a study emit alike: their line is printed once."""
-DETAILS = (n.EngineReused, n.EngineReady)
+DETAILS = (e.EngineReused, e.EngineReady)
 """The events of which the live area shows as much."""
-PROBLEMS = (n.JobLost, n.LeftBehind, e.ErrorSaid, n.TrackingFailed)
+PROBLEMS = (e.JobLost, e.LeftBehind, e.ErrorSaid, e.TrackingFailed)
 """The events that are printed as errors."""
 
 
@@ -85,28 +84,28 @@ def _doing(event: e.Doing) -> str:
     return WAITING[event.activity].format_map(vars(event)) + (f" · {event.note}" if event.note else "")
 
 
-def _ready(event: n.EngineReady) -> str:
+def _ready(event: e.EngineReady) -> str:
     steps = ", ".join(f"{name.replace('_', ' ')} {ended_s:.2f}" for name, ended_s in event.phases)
     what = "warm restart" if event.restarted else "start"
     return f"{event.engine}: {what} took {event.phases[-1][1]:.1f} s ({steps})"
 
 
-def _kept(event: n.AnswersKept) -> str:
+def _kept(event: e.AnswersKept) -> str:
     of = f" of {event.items}" if event.items is not None else ""
     return f"quality {event.scorer} at concurrency {event.concurrency}: {event.answers}{of} answers are already stored"
 
 
-def _budget(event: n.BudgetSpent) -> str:
+def _budget(event: e.BudgetSpent) -> str:
     if event.minutes is None:
         return f"study.budget={event.setting}: another round would not fit into it"
     return f"the budget of {round(event.minutes, 1):,g} engine minutes: another round would not fit into it"
 
 
-def _failed_tracking(event: n.TrackingFailed) -> str:
+def _failed_tracking(event: e.TrackingFailed) -> str:
     return f"{event.error}; no results are lost: 'servebench sync {short_id(event.study)}' sends them later"
 
 
-def _time(event: n.EngineTime) -> str:
+def _time(event: e.EngineTime) -> str:
     return f"engines have run for {seconds(event.engines_s)} in all; this command took {seconds(event.command_s)}"
 
 
@@ -119,39 +118,39 @@ def _progress(event: e.PhaseProgress) -> str:
 
 
 WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
-    n.AnswersKept: _kept,
-    n.BudgetSpent: _budget,
-    n.CandidateProposed: "from what limits {stock}: {note}",
+    e.AnswersKept: _kept,
+    e.BudgetSpent: _budget,
+    e.CandidateProposed: "from what limits {stock}: {note}",
     e.Doing: _doing,
-    n.EngineReady: _ready,
-    n.EngineReused: "reusing the running {engine} from the previous run",
-    n.EngineTime: _time,
-    n.FlagRejected: "{engine} rejected its flags: starting it again without {flag}",
-    n.JobEnded: "{run}: {status} on {host}",
-    n.JobLost: "{run}: {reason}; it is submitted again, and its stored points are kept",
-    n.JobChanged: lambda event: f"{event.run}: {JOBS[event.state].format_map(vars(event))}",
+    e.EngineReady: _ready,
+    e.EngineReused: "reusing the running {engine} from the previous run",
+    e.EngineTime: _time,
+    e.FlagRejected: "{engine} rejected its flags: starting it again without {flag}",
+    e.JobEnded: "{run}: {status} on {host}",
+    e.JobLost: "{run}: {reason}; it is submitted again, and its stored points are kept",
+    e.JobChanged: lambda event: f"{event.run}: {JOBS[event.state].format_map(vars(event))}",
     e.JobsLeft: "{running} runs running, {unfinished} not finished",
-    n.JobsStopping: "stopping {jobs} jobs",
-    n.LeftBehind: lambda event: f"the engine left something behind: {'; '.join(event.what)}",
-    n.MachineBusy: "{by}; what they disturb is left out of the results or named in a warning",
-    n.NothingToGrade: "quality: {scorer} has nothing to grade in workload={workload}",
+    e.JobsStopping: "stopping {jobs} jobs",
+    e.LeftBehind: lambda event: f"the engine left something behind: {'; '.join(event.what)}",
+    e.MachineBusy: "{by}; what they disturb is left out of the results or named in a warning",
+    e.NothingToGrade: "quality: {scorer} has nothing to grade in workload={workload}",
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,
-    n.PointVoid: lambda event: f"{event.run}: {VOID[event.replaced]}",
-    n.PortTaken: "another process took port {taken}: starting {engine} again at port {port}",
+    e.PointVoid: lambda event: f"{event.run}: {VOID[event.replaced]}",
+    e.PortTaken: "another process took port {taken}: starting {engine} again at port {port}",
     e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
-    n.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),
-    n.ResultsStored: "results: {folder}",
+    e.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),
+    e.ResultsStored: "results: {folder}",
     e.Said: "{text}",
-    n.ScorerLeftOut: "quality: left out: {reason}",
-    n.SecretsLeft: "{path} may still hold keys ({reason}); to remove them: servebench recover",
-    n.StepFailed: lambda event: FAILED[event.step].format_map(vars(event)),
-    n.Tracked: lambda event: (
+    e.ScorerLeftOut: "quality: left out: {reason}",
+    e.SecretsLeft: "{path} may still hold keys ({reason}); to remove them: servebench recover",
+    e.StepFailed: lambda event: FAILED[event.step].format_map(vars(event)),
+    e.Tracked: lambda event: (
         f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {redacted_uri(event.uri)}"
     ),
-    n.TrackingFailed: _failed_tracking,
-    n.TuneStopped: "the tune stops, since {candidate} was not measured",
-    n.TuneUnfinished: lambda event: (
+    e.TrackingFailed: _failed_tracking,
+    e.TuneStopped: "the tune stops, since {candidate} was not measured",
+    e.TuneUnfinished: lambda event: (
         f"to continue:\nservebench resume {short_id(event.study)}{' --here' if event.here else ''}"
     ),
     e.TurnStarted: "{title}",
@@ -167,7 +166,7 @@ def line_of(event: e.Event) -> str:
 
 def is_problem(event: e.Event) -> bool:
     """Return whether an event is printed as an error."""
-    return isinstance(event, PROBLEMS) or (isinstance(event, n.StepFailed) and event.step is not n.StudyStep.TIMINGS)
+    return isinstance(event, PROBLEMS) or (isinstance(event, e.StepFailed) and event.step != "timings")
 
 
 def is_detail(event: e.Event) -> bool:

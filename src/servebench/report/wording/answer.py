@@ -86,7 +86,6 @@ def step_reason(step: NextStep) -> str:
 
 
 def _points_again(step: NextStep) -> str:
-    """How many of the doubtful points a longer measurement may settle."""
     if step.count == step.of:
         return f"the {step.count} points in doubt" if step.count > 1 else "the point in doubt"
     return f"{step.count} of the {step.of} points in doubt"
@@ -207,7 +206,6 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
 
 
 def _others_in_words(found: Sequence[OtherDifference]) -> str:
-    """What differs in other metrics where nobody leads in throughput."""
     texts = [
         f"{one.candidate} is {'worse' if one.row.metric is FAILED else one.row.result} than {one.baseline}: "
         f"{description_of(one.row)}"

@@ -195,7 +195,6 @@ def summary_of(comparison: Comparison) -> str:
 
 
 def _of_single_starts(comparison: Comparison, starts: tuple[int, int]) -> str:
-    """What two runs with one start each show, and what gives a verdict."""
     alone = [row for row in comparison.rows if row.has(ReasonKind.ONE_START)]
     clear = [row for row in alone if row.low is not None and row.high is not None and not row.low <= 0 <= row.high]
     most = f"these two differ most in {description_of(_largest(clear))}" if clear else "these two do not clearly differ"

@@ -70,7 +70,7 @@ def _unknown_size(one: UseReason) -> str:
 
 def _not_decided(one: UseReason) -> str:
     chance = (
-        f" its interval {_ends(one)} leaves out 0, but among so many rows this may be chance:" if one.interval else ""
+        f" its interval {_ends(one)} leaves out 0, but among this many rows it may be chance:" if one.interval else ""
     )
     return f"{_title(one)} against {one.rival} is not decided:{chance} more starts are needed"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from servebench.analysis.answer.model import Caveat, CaveatKind
 from servebench.analysis.tuning.answer import ChangeKind, Tried, TuneAnswer, WouldChange
 from servebench.analysis.tuning.candidates import describe_settings
-from servebench.analysis.tuning.steps import Left
+from servebench.analysis.tuning.ledger import Left
 from servebench.analysis.verdict.model import Difference
 from servebench.report.wording.answer import caveat_text
 from servebench.util.figures import MISSING, change, change_interval, number, percent
@@ -16,7 +16,7 @@ from servebench.util.figures import MISSING, change, change_interval, number, pe
 CHANGES: Mapping[ChangeKind, Callable[[WouldChange], str]] = {
     ChangeKind.OTHER_LOAD: lambda one: f"another load: the objective counts at {_levels(one.levels)} only",
     ChangeKind.HIGHER_LEVELS: lambda one: (
-        f"higher levels: the winner meets the SLO at {_levels(one.levels)}, the highest that was measured"
+        f"higher levels: the best candidate meets the SLO at {_levels(one.levels)}, the highest that was measured"
     ),
     ChangeKind.MORE_BUDGET: lambda one: f"more budget: {one.count} of {one.of} candidates were not tried",
     ChangeKind.MORE_STARTS: lambda one: (
@@ -40,8 +40,8 @@ def headline(answer: TuneAnswer) -> str:
     least = number(answer.cost(answer.least_budget))
     gain = gain_text(answer.gain) or "an unknown gain"
     return {
-        "better": f"{answer.winner_name} is best: {settings}; {gain} over stock",
-        "open": f"{answer.winner_name} looks best: {settings}; {gain} over stock, which is not proven",
+        "better": f"{answer.best_name} is best: {settings}; {gain} over stock",
+        "open": f"{answer.best_name} looks best: {settings}; {gain} over stock, which is not proven",
         "as good": f"stock is as good: the best other settings ({settings}) gain {gain}, too little to matter and not proven",
         "stock": "stock is as good: no other settings were better",
         "too little": f"the budget is too small: a comparison of one candidate with stock needs about {least} {answer.unit}",
@@ -80,11 +80,11 @@ def spent_line(answer: TuneAnswer) -> str:
 def value_line(answer: TuneAnswer) -> str:
     """Return the best candidate's value beside that of stock."""
     unit, stock = answer.objective.unit, f"stock {number(answer.stock_value)} {answer.objective.unit}"
-    return stock if not answer.settings else f"{answer.winner_name} {number(answer.value)} {unit}, {stock}"
+    return stock if not answer.settings else f"{answer.best_name} {number(answer.value)} {unit}, {stock}"
 
 
 def contribution_lines(answer: TuneAnswer) -> list[str]:
-    """Return what each setting of the winner contributes."""
+    """Return what each setting of the best candidate contributes."""
     return [
         f"{one.key}: {one.before} -> {one.after}: {gain_text(one.gain) or NOT_MEASURED}" for one in answer.contributions
     ]

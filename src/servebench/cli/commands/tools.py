@@ -1,0 +1,185 @@
+"""`servebench plugins`, `selfcheck`, `dashboard`, `export`, `import` and `help`."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from servebench.cli.command import FILE, PORT, CommandGroup, OneOf, define, json_option, outputs_option, stored_argument
+
+KINDS = ("engine", "scorer", "workload")
+
+
+@click.group(
+    "plugins",
+    cls=CommandGroup,
+    invoke_without_command=True,
+    examples=[
+        ("servebench plugins", "a table of plugins, and what each adds"),
+        ("servebench plugins --json", "the same for a program"),
+        ("servebench plugins new my-engine", "write the skeleton of an engine plugin"),
+    ],
+)
+@json_option
+@click.pass_context
+def plugins_command(ctx: click.Context, as_json: bool) -> int:
+    """List the installed plugins, what each adds, and what is wrong with a broken one; 'plugins new' writes a new one."""
+    if ctx.invoked_subcommand is None:
+        from servebench.registry.registry import registry
+        from servebench.report.output import Output
+        from servebench.report.screens.plugins import plugins_blocks, plugins_data
+
+        Output(as_json=as_json).write(plugins_blocks(registry()), plugins_data(registry()))
+    return 0
+
+
+@define(
+    "new",
+    examples=[
+        ("servebench plugins new my-engine", "an engine plugin in servebench-my-engine/"),
+        ("servebench plugins new my-bench --kind scorer --dir plugins", "a scorer plugin below plugins/"),
+    ],
+)
+@click.argument("name", metavar="NAME")
+@click.option("--kind", type=OneOf(KINDS), default="engine", help="What the plugin adds (default: engine).")
+@click.option(
+    "--dir", "directory", metavar="DIR", type=FILE, default=".", help="Folder to write it in (default: this folder)."
+)
+def new(name: str, kind: str, directory: Path) -> int:
+    """Write a working plugin to start from."""
+    from servebench.registry.registry import registry
+    from servebench.skeleton import write_plugin
+
+    click.echo(write_plugin(name, kind=kind, directory=directory, taken=registry().kinds), nl=False)
+    return 0
+
+
+plugins_command.add_command(new)
+
+
+@define(
+    "selfcheck",
+    examples=[
+        ("servebench selfcheck", "a table of the client's errors by load"),
+        ("servebench selfcheck --json", "the same for a program"),
+    ],
+)
+@outputs_option
+@json_option
+def selfcheck_command(outputs: Path, as_json: bool) -> int:
+    """Measure how exact the load client is on this machine, in three seconds, and say what is known of how its engines wander."""
+    import time
+
+    from servebench.load.selfcheck.floor import format_floor, measure_floor
+    from servebench.report.wording.noise import NOTHING_KNOWN, noise_line
+    from servebench.store.noise import all_noise
+    from servebench.util.cache import cache_folder
+    from servebench.util.plain_data import to_json
+
+    floor = measure_floor(cache_folder())
+    known = list(all_noise(outputs))
+    if as_json:
+        noise = [{"facts": facts, **asdict(one)} for one, facts in known]
+        click.echo(to_json({**asdict(floor), "noise": noise}).rstrip())
+        return 0
+    lines = [noise_line(one, facts, time.time()) for one, facts in known] or [NOTHING_KNOWN]
+    click.echo("\n".join([*format_floor(floor), *lines]))
+    return 0
+
+
+@define(
+    "dashboard",
+    examples=[
+        ("servebench dashboard", "serve the runs of outputs/ on port 8501"),
+        ("servebench dashboard --port 9000 --outputs /data/outputs", "another port and folder"),
+    ],
+)
+@click.option("--port", metavar="N", type=PORT, default=8501, help="Port to listen on (default: 8501).")
+@click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Also answer under this name, of a proxy.")
+@outputs_option
+def dashboard_command(port: int, hosts: tuple[str, ...], outputs: Path) -> int:
+    """Serve pages over all runs for a browser on this machine, until interrupted."""
+    from servebench.report.dashboard.launch import serve_dashboard
+
+    serve_dashboard(outputs, port, [name.lower() for name in hosts])
+
+
+@define(
+    "export",
+    examples=[
+        ("servebench export last --format csv", "all points, to standard output"),
+        ("servebench export my_study --format json --out my_study.json", "manifests and points, to a file"),
+    ],
+)
+@stored_argument(several=True)
+@click.option("--format", "form", type=OneOf(("csv", "json")), required=True, help="Format of the export.")
+@click.option("--out", metavar="FILE", type=FILE, help="File to write (default: standard output).")
+@outputs_option
+def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
+    """Export runs for other programs."""
+    from servebench.report.export.runs import to_csv, to_json
+    from servebench.report.files import write_file
+    from servebench.store.studies import find, runs_of
+
+    runs = [run for name in names for run in runs_of(find(name, outputs))]
+    text = to_csv(runs) if form == "csv" else to_json(runs)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_file(out, text)
+    return 0
+
+
+@define(
+    "import",
+    examples=[
+        ("servebench import vllm_c1.json vllm_c8.json", "two load levels of one run"),
+        ("servebench import genai.json --tool genai-bench --engine sglang --gpu h100", "name what the file leaves out"),
+    ],
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
+@click.option("--tool", metavar="TOOL", help="Tool that wrote the files (default: recognised by content).")
+@click.option("--engine", metavar="NAME", help="Engine that was measured.")
+@click.option("--model", metavar="NAME", help="Model that was served.")
+@click.option("--gpu", metavar="NAME", help="GPU that it ran on.")
+@click.option("--workload", metavar="NAME", help="Workload that was sent.")
+@click.option("--name", metavar="NAME", help="Name of the new study.")
+@outputs_option
+def import_command(files: tuple[Path, ...], tool: str | None, outputs: Path, **names: str | None) -> int:
+    """Import result files of vllm bench, sglang, guidellm, aiperf and genai-bench as runs of a new study.
+
+    Files of one tool, engine and model become the load levels of one run, which is marked as foreign.
+    """
+    from servebench.foreign.as_study import store_foreign
+    from servebench.foreign.readers import read_foreign
+
+    found = [(file, read_foreign(file, tool)) for file in files]
+    given = {key: value for key, value in {"tool": tool, **names}.items() if value is not None}
+    click.echo(store_foreign(outputs, found, given))
+    return 0
+
+
+@define(
+    "help",
+    examples=[
+        ("servebench help", "list commands, config groups and options"),
+        ("servebench help compare", "explain one command"),
+    ],
+)
+@click.argument("name", metavar="[COMMAND]", required=False)
+@click.pass_context
+def help_command(ctx: click.Context, name: str | None) -> int:
+    """Print this text, or explain one command."""
+    from servebench.cli.group import cli, unknown_command
+    from servebench.util.errors import ConfigError
+
+    top = ctx.parent or ctx
+    if name is None:
+        click.echo(top.get_help())
+        return 0
+    found = cli.get_command(top, name)
+    if found is None:
+        raise ConfigError(unknown_command(name))
+    with click.Context(found, parent=top, info_name=name) as own:
+        click.echo(found.get_help(own))
+    return 0

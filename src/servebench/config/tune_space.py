@@ -1,0 +1,255 @@
+"""Read the `tune.` words of a command, and the spaces of engines from the config group `tune`; every error is one line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from servebench.config.problems import nearest_name, suggest, summarize_error
+from servebench.config.strict import Strict, parse_strict, read_yaml
+from servebench.config.validate import check_section
+from servebench.contracts.tuning import (
+    OBJECTIVES,
+    ForbiddenSettings,
+    TuneParameter,
+    TuneQuestion,
+    TuneRule,
+    TuneSpace,
+)
+from servebench.registry.conf import TUNE_FOLDER, config_folders
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError
+
+PREFIX = "tune."
+SEARCHED = ("engine.", "model.")
+"""Which keys a space may vary: those that shape the engine."""
+NEVER = ("engine.name", "engine.host", "engine.port", "engine.executable", "model.name")
+VALUES_MAX = 1000
+TRIALS_MIN = 6
+"""Starts that compare one candidate with stock: one of each in the race, and two of each in the finals."""
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the `tune.` words of a command, and its other words."""
+    own = [word for word in words if word.lstrip("+").startswith(PREFIX)]
+    return own, [word for word in words if word not in own]
+
+
+def parse_question(words: Sequence[str]) -> TuneQuestion:
+    """Return the question that these `tune.` words ask. Raises ConfigError with all problems."""
+    known = [f"{PREFIX}{one.name}" for one in fields(TuneQuestion)]
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for word in words:
+        key, _, text = word.lstrip("+").partition("=")
+        if key not in known:
+            faults.append(f"{word}: unknown key; {suggest(key, known)}")
+            continue
+        try:
+            values[key.removeprefix(PREFIX)] = _value(word, text)
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ConfigError(faults)
+    return check_question(values)
+
+
+def _value(word: str, text: str) -> Any:
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([word.lstrip("+")])
+    except HydraException as error:
+        raise ValueError(f"{word}: invalid override ({summarize_error(error)})") from error
+    if parsed.is_sweep_override():
+        raise ValueError(
+            f"{word}: a tune has one question; write a list in brackets, as in {word.partition('=')[0]}=[{text}]"
+        )
+    value = parsed.value()
+    # `tune.budget=90m` is text, and `tune.margin=3%` too
+    return value if not isinstance(value, str) else value.strip("'\"")
+
+
+def check_question(values: Mapping[str, Any]) -> TuneQuestion:
+    """Return a question of these values. Raises ConfigError with all problems."""
+    plain = dict(values)
+    for name in ("levels", "only"):
+        if plain.get(name) is not None and not isinstance(plain[name], list | tuple):
+            plain[name] = [plain[name]]
+    found, problems = check_section("tune", plain, {"tune": TuneQuestion})
+    if problems:
+        raise ConfigError([problem.text for problem in problems])
+    question: TuneQuestion = found
+    faults = []
+    if question.objective not in OBJECTIVES:
+        near = nearest_name(question.objective, list(OBJECTIVES))
+        hint = f"did you mean {near}?" if near else f"use one of {', '.join(OBJECTIVES)}"
+        faults.append(f"tune.objective={question.objective}: unknown objective; {hint}")
+    for name in ("budget_s", "margin_share", "error_share", "quality_share"):
+        try:
+            getattr(question, name)
+        except ValueError as error:
+            faults.append(str(error))
+    least = {"count": 2, "finalists": 1, "final_starts": 2, "trials": TRIALS_MIN}
+    for name, low in least.items():
+        value = getattr(question, name)
+        if value is not None and value < low:
+            faults.append(f"tune.{name} must be at least {low} (got {value})")
+    if question.levels is not None and (not question.levels or min(question.levels) <= 0):
+        faults.append(f"tune.levels must be load levels above 0, such as [32] (got {list(question.levels)})")
+    if faults:
+        raise ConfigError(faults)
+    return question
+
+
+def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (), path: str | None = None) -> TuneSpace:
+    """Return the space of an engine: that of a file, or of `tune/ENGINE.yaml` in the user's, built-in or plugins' folders.
+
+    Raises ConfigError with all problems.
+    """
+    places = [Path(name) for name in config_dirs] + config_folders(registry)
+    found = (
+        Path(path)
+        if path
+        else next((file for one in places if (file := one / TUNE_FOLDER / f"{engine}.yaml").is_file()), None)
+    )
+    if found is None:
+        known = sorted({file.stem for one in places for file in (one / TUNE_FOLDER).glob("*.yaml")})
+        raise ConfigError(
+            f"there is no space of settings for engine={engine}: write {TUNE_FOLDER}/{engine}.yaml and add its folder with "
+            f"--config-dir, or name a file with tune.space=FILE (there are {', '.join(known)}; see docs/tune.md)"
+        )
+    return parse_space(engine, str(found), read_yaml(found))
+
+
+def parse_space(engine: str, file: str, data: Any) -> TuneSpace:
+    """Return the space in the contents of a YAML file. Raises ConfigError with all problems, each with file and key."""
+    space = parse_strict(_Space, data, file)
+    return TuneSpace(
+        engine=engine,
+        file=file,
+        source=space.source,
+        parameters=tuple(
+            TuneParameter(
+                key=key, values=one.all_values, unit=one.unit, source=one.source, answers=one.answers, when=one.when
+            )
+            for key, one in space.parameters.items()
+        ),
+        rules=tuple(
+            TuneRule(name=one.name or f"rules[{index}]", settings=one.settings, when=one.when)
+            for index, one in enumerate(space.rules)
+        ),
+        forbidden=tuple(ForbiddenSettings(when=one.when, why=one.why) for one in space.forbidden),
+    )
+
+
+def load_recipes(path: str, engine: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and settings in a file of recipes that are for this engine. Raises ConfigError with all problems.
+
+    The file is a YAML list of `{name: ..., set: {KEY: VALUE}}`; `engine:` limits one to an engine.
+    """
+    found = enumerate(parse_strict(list[_Recipe], read_yaml(Path(path)), path), 1)
+    return [(one.name or f"recipe {index}", one.settings) for index, one in found if one.engine in (None, engine)]
+
+
+def _searched(key: str) -> str:
+    if not key.startswith(SEARCHED) or key in NEVER:
+        raise ValueError(
+            "cannot be varied: name a setting of the engine, such as engine.max_num_seqs or engine.extra_args.FLAG"
+        )
+    return key
+
+
+def _resolved(value: Any) -> Any:
+    """The value with `cores` and `cores/N` of this machine as numbers."""
+    if not (isinstance(value, str) and value.startswith("cores")):
+        return value
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    rest = value.removeprefix("cores")
+    if rest and not (rest[0] in "/*" and rest[1:].isdigit() and int(rest[1:])):
+        raise ValueError(f"write cores, cores/2 or cores*2 (got {value})")
+    number = int(rest[1:] or 1)
+    return max(1, cores * number if rest.startswith("*") else cores // number)
+
+
+_Key = Annotated[str, AfterValidator(_searched)]
+_Value = Annotated[Any, AfterValidator(_resolved)]
+_Number = Annotated[int | float, BeforeValidator(_resolved)]
+_Settings = Annotated[dict[_Key, _Value], Field(min_length=1, alias="set")]
+_When = dict[str, Any]
+
+
+class _Range(Strict):
+    first: Annotated[_Number, Field(alias="from")]
+    last: Annotated[_Number, Field(alias="to")]
+    step: Annotated[int | float | None, Field(gt=0)] = None
+    factor: Annotated[int | float | None, Field(gt=1)] = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.step is None) == (self.factor is None):
+            raise ValueError("needs either a step above 0 or a factor above 1")
+        if self.factor is not None and self.first <= 0:
+            raise ValueError(f"with a factor must begin above 0 (got {self.first})")
+        if not 1 <= len(self.values) <= VALUES_MAX:
+            raise ValueError(f"must have 1 to {VALUES_MAX} values")
+        return self
+
+    @property
+    def values(self) -> tuple[int | float, ...]:
+        """All values, as far as VALUES_MAX and one more."""
+        found: list[int | float] = []
+        value = self.first
+        while value <= self.last and len(found) <= VALUES_MAX:
+            found.append(value)
+            value = value + self.step if self.step is not None else type(value)(value * (self.factor or 1))
+        return tuple(found)
+
+
+class _Parameter(Strict):
+    values: Annotated[tuple[_Value, ...] | None, Field(min_length=1)] = None
+    range: _Range | None = None
+    unit: str = ""
+    source: str = ""
+    answers: bool = False
+    when: _When = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.values is None) == (self.range is None):
+            raise ValueError("needs either values or range")
+        return self
+
+    @property
+    def all_values(self) -> tuple[Any, ...]:
+        """The values, listed or in a range."""
+        return self.values or (self.range.values if self.range is not None else ())
+
+
+class _Rule(Strict):
+    name: str = ""
+    settings: _Settings
+    when: _When = Field(default_factory=dict)
+
+
+class _Forbidden(Strict):
+    when: _When
+    why: Annotated[str, Field(min_length=1)]
+
+
+class _Space(Strict):
+    source: str = ""
+    parameters: Annotated[dict[_Key, _Parameter], Field(min_length=1)]
+    rules: tuple[_Rule, ...] = ()
+    forbidden: tuple[_Forbidden, ...] = ()
+
+
+class _Recipe(Strict):
+    name: str = ""
+    settings: _Settings
+    engine: str | None = None

@@ -1,1 +1,0 @@
-"""Load workers on the nodes of a Ray cluster."""

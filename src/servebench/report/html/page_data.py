@@ -1,0 +1,160 @@
+"""Collects what the HTML report of a run or study shows."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from servebench.analysis.conclude import Options, conclude
+from servebench.analysis.decided import study_settings
+from servebench.analysis.quality.agreement import Agreement
+from servebench.analysis.recommendation.rules import Rules
+from servebench.analysis.repeats import summarize_repeats
+from servebench.analysis.stored_runs import quality_agreements, quality_summaries, shared_limits
+from servebench.contracts.labels import RunLabel, run_labels
+from servebench.contracts.level import Level
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.stored import RunData, StudyData, mapping
+from servebench.measure.columns import gaps_ms, in_window, measured_rows, request_metrics
+from servebench.report.charts.model import Series
+from servebench.report.charts.runs import QualityRow
+from servebench.report.charts.timeline import timeline_of
+from servebench.report.parts import RunTimes, times_of
+from servebench.report.screens.page import Page, RunPage
+from servebench.store import studies as read
+from servebench.util.errors import StoreError
+from servebench.util.short_id import short_id
+
+TIMELINES_MAX = 6
+COMPARISONS_MAX = 12
+
+
+def page_of(
+    found: RunData | StudyData,
+    rules: Rules,
+    *,
+    with_doubtful: bool = False,
+    varying: str | None = None,
+    with_earlier: bool = True,
+) -> Page:
+    """Return everything that the report of a run or study shows; with what the starts of earlier studies say of how much starts
+    differ, unless there is no time to read them. A study with `study.until=decided` has decided with them, so it always reads
+    them."""
+    from servebench import __version__
+
+    runs, study = read.runs_of(found), found.study_id
+    folder = found.path if isinstance(found, StudyData) else found.path.parent
+    labels = run_labels(runs)
+    names = {key: label.text for key, label in labels.items()}
+    pages = [run_page(run, labels[run.run_id]) for run in runs]
+    readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
+    with_earlier = with_earlier or any(study_settings(run) is not None for run in runs)
+    earlier = read.runs_beside(found) if with_earlier and len(readable) > 1 else []
+    options = Options(
+        varying=varying,
+        with_doubtful=with_doubtful,
+        rules=rules,
+        limits=True,
+        name=read.command_words(folder),
+        words=found.words,
+    )
+    concluded = conclude(runs, [found] if isinstance(found, StudyData) else [], options, earlier=earlier)
+    at = common_level(pages)
+    over = [(one.name, summarize_repeats(one.run.point_rows)) for one in pages]
+    return Page(
+        title=short_id(study) if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",
+        folder=study if isinstance(found, StudyData) else found.run_id,
+        words=found.words,
+        command=found.command,
+        runs=pages,
+        version=__version__,
+        conclusions=concluded,
+        agreements=_all_agreements(runs, names),
+        unjudged="" if concluded.comparisons or len(readable) < 2 else "one run per setup: there is nothing to compare",
+        timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
+        times=run_times(readable, names),
+        quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
+        faults=found.faults if isinstance(found, StudyData) else (),
+        distribution_at=at,
+        repeats=[(name, found) for name, found in over if found.rows],
+        limits=shared_limits(runs),
+        with_earlier=with_earlier,
+    )
+
+
+def run_times(runs: Sequence[RunData], names: Mapping[str, str]) -> list[RunTimes]:
+    """Return where the time of each run's requests goes, by the run's name; without runs whose requests cannot be read."""
+    found = []
+    for run in runs:
+        with suppress(StoreError):
+            found.append(times_of(run, names[run.run_id]))
+    return found
+
+
+def _pairs(runs: Sequence[RunData], *facts: str) -> list[tuple[RunData, RunData]]:
+    groups: dict[tuple[str | None, ...], list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.fact(name) for name in facts), []).append(run)
+    return [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
+
+
+def _all_agreements(runs: Sequence[RunData], names: Mapping[str, str]) -> list[tuple[str, str, Agreement]]:
+    return [
+        (names[a.run_id], names[b.run_id], one) for a, b in _pairs(runs, "model") for one in quality_agreements(a, b)
+    ]
+
+
+def quality_rows(run: RunData, name: str) -> list[QualityRow]:
+    """Return the score of each benchmark at each load that has an interval."""
+    return [
+        QualityRow(run=name, result=one, share=one.value, low=one.low, high=one.high)
+        for one in quality_summaries(run)
+        if one.value is not None and one.low is not None and one.high is not None
+    ]
+
+
+def run_page(run: RunData, label: RunLabel) -> RunPage:
+    """Return a run with its rows, and the latencies of its requests by level."""
+    rows = run.point_rows
+    latencies: dict[Level, dict[str, Any]] = {}
+    try:
+        requests = run.requests
+    except StoreError:
+        requests = None
+    if requests is not None and not requests.empty:
+        metrics = request_metrics(requests)
+        for row in rows:
+            if row.window_ns is None or row.verdict == "void" or row.level in latencies:
+                continue
+            inside = in_window(metrics[metrics["point"] == row.point], *row.window_ns, row.left_out)
+            ok = inside[inside["ok"]]
+            own = requests[(requests["point"] == row.point) & requests["request_id"].isin(ok["request_id"])]
+            latencies[row.level] = {
+                "ttft_ms": ok["ttft_ms"].dropna().to_numpy(dtype=np.float64),
+                "e2e_ms": ok["e2e_ms"].dropna().to_numpy(dtype=np.float64),
+                "itl_ms": gaps_ms(measured_rows(own)),
+            }
+    return RunPage(run=run, label=label, series=series_of(run, label, rows, latencies), rows=rows)
+
+
+def series_of(
+    run: RunData, label: RunLabel, rows: Sequence[PointRow], latencies: Mapping[Level, Mapping[str, Any]] | None = None
+) -> Series:
+    """Return a run as charts show it."""
+    gpus = int(mapping(run.config.get("gpu")).get("count") or 0)
+    return Series(
+        name=label.series,
+        panel=label.workload,
+        colour=label.colour,
+        rows=rows,
+        gpu_count=gpus,
+        latencies=latencies or {},
+    )
+
+
+def common_level(pages: Sequence[RunPage]) -> Level | None:
+    """Return the highest load level among those that most runs have latencies for."""
+    counts = Counter(level for one in pages for level in one.series.latencies)
+    return max(counts, key=lambda level: (counts[level], level), default=None)

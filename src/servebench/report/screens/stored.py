@@ -1,0 +1,92 @@
+"""What `servebench show` shows of a run or a study."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from servebench.analysis.conclude import Conclusions
+from servebench.analysis.limits import LimitFinding
+from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.stored_runs import quality_summaries
+from servebench.analysis.warnings.catalog import explain
+from servebench.contracts.stored import RunData, StudyData, mapping
+from servebench.report.blocks import Block, Line, items
+from servebench.report.content import quality_lines
+from servebench.report.export.conclusions import as_plain, finding_as_plain
+from servebench.report.screens.listing import run_facts
+from servebench.report.screens.points import points_blocks, repeats_blocks
+from servebench.report.wording.limits import action_text, fact_text, statement_of
+from servebench.util.figures import local_time, number, seconds
+from servebench.util.safe_text import clean_line
+from servebench.util.short_id import short_id
+
+
+def run_blocks(run: RunData, label: str, repeats: RepeatSummary) -> Iterator[Block]:
+    """Yield a run, by its label in its study: its facts, points, repeats, quality and warnings."""
+    rows = run.point_rows
+    yield Line.of(f"{short_id(run.study_id)} {label}", tone="strong")
+    yield from _fact_lines(_header(run))
+    if rows:
+        yield from points_blocks([("", row) for row in rows], "show")
+        yield from repeats_blocks([("", repeats)], "over repeats")
+    for code in dict.fromkeys(code for row in rows for code in row.doubts):
+        where = ", ".join(dict.fromkeys(str(row.level) for row in rows if code in row.doubts))
+        yield Line.of(f"{code} (at {where}): {explain(code)}")
+    yield items(quality_lines(quality_summaries(run)))
+    yield items(f"unreadable: {fault}" for fault in run.faults)
+
+
+def run_data(run: RunData, label: str, times: Mapping[str, Any], limits: Sequence[LimitFinding]) -> dict[str, Any]:
+    """Return a run as plain data, with where the time of its requests goes, and what limits it."""
+    found = {"times": times, "limits": [finding_as_plain(one) for one in limits]}
+    rows = [row.as_dict() for row in run.point_rows]
+    return {"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": rows, **found}
+
+
+def _header(run: RunData) -> dict[str, str | None]:
+    start, restart = mapping(run.manifest.get("cold_start")), mapping(run.manifest.get("warm_restart"))
+    shared = " (shared)" if start.get("shared") else ""
+    return {
+        "folder": str(run.path),
+        "command": run.command or None,
+        "status": run.standing + (f": {run.error}" if run.error else ""),
+        "engine": " ".join(filter(None, (run.fact("engine"), run.fact("engine_version"), f"({run.fact('launch')})"))),
+        "model": run.fact("model"),
+        "gpu": run.fact("gpu") if run.fact("gpu") != "none" else None,
+        "workload": run.fact("workload"),
+        "started": local_time(run.started_s),
+        "measured by": run.foreign,
+        "cold start": None if start.get("seconds") is None else f"{number(start['seconds'])} s{shared}",
+        "warm restart": None if restart.get("seconds") is None else f"{number(restart['seconds'])} s",
+    }
+
+
+def _fact_lines(facts: Mapping[str, str | None]) -> Iterator[Block]:
+    for name, value in facts.items():
+        if value:
+            yield Line.of(f"{name + ':':<12} {clean_line(value)}")
+
+
+def study_blocks(study: StudyData) -> Iterator[Block]:
+    """Yield the facts of a study."""
+    started, ended = study.state.get("started_s"), study.state.get("ended_s")
+    yield Line.of(short_id(study.study_id), tone="strong")
+    facts = {"folder": str(study.path), "status": study.status, "command": study.command or None}
+    yield from _fact_lines({**facts, "took": seconds(ended - started) if started and ended else None})
+
+
+def study_data(study: StudyData, concluded: Conclusions | None) -> dict[str, Any]:
+    """Return a study as plain data: its state, its runs and its conclusions."""
+    state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "process", "ticket")}
+    facts = {"study": study.study_id, "path": str(study.path), **state, "id": short_id(study.study_id)}
+    return {**facts, "runs": [run_facts(run) for run in study.runs], **as_plain(concluded)}
+
+
+def limit_blocks(found: Sequence[LimitFinding], *, verbose: bool = False) -> Iterator[Block]:
+    """Yield the finding of each level and what to try first; `verbose` adds the evidence and everything to try."""
+    for one in found:
+        yield Line.of(f"limit at {one.level.words}: {statement_of(one)}")
+        if verbose:
+            yield from (Line.of(fact_text(fact), indent=2) for fact in one.evidence)
+        for proposal in one.proposals[: None if verbose else 1]:
+            setting = f" [{proposal.override}]" if verbose and proposal.override else ""
+            yield Line.of(f"try: {action_text(proposal)}{setting}; it may cost: {proposal.cost}", indent=2)

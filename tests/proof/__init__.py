@@ -1,0 +1,1 @@
+"""How often the conclusions are right on real engines: `make proof`."""
