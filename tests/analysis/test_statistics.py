@@ -93,6 +93,20 @@ def test_rare_queues_raise_the_upper_ends_of_ttft_in_an_open_loop() -> None:
     assert found["ttft_ms_mean"] != without["ttft_ms_mean"]
 
 
+@pytest.mark.parametrize(
+    ("prompt_tokens", "rate", "none"), [(100.0, 15.0, False), (2000.0, 15.0, True), (2000.0, 5.0, False)]
+)
+def test_answers_that_long_prompts_slow_have_no_interval_in_an_open_loop(prompt_tokens, rate, none) -> None:
+    """Each prompt takes 40 ms beyond a token: 0.6 of the time at 15 requests/s, 0.2 at 5."""
+    rng = np.random.default_rng(2)
+    drawn = open_loop(np.minimum(rng.poisson(3, 400), 5), rng.normal(50, 0.5, 400), rate=rate)
+    assert drawn.arrivals is not None
+    read = replace(drawn.arrivals, prompt_tokens=np.full(400, prompt_tokens))
+    found = stats.headline_intervals(replace(drawn, arrivals=read))
+    assert {found[name] is None for name in stats.SLOWED} == {none}
+    assert found["output_throughput_tok_s"] is not None
+
+
 def test_no_mean_ttft_where_the_engine_may_not_keep_up() -> None:
     """And the row says why."""
     rng = np.random.default_rng(2)

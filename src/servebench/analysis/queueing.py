@@ -47,6 +47,9 @@ USE_MIN = 0.25
 ANSWERED_MAX = 1.25
 """Nor is it one where so many times the requests were answered that it allows: then TTFT grows for another reason."""
 Z_95 = 1.96
+LONG_PROMPT_TOKENS, READING_MAX = 400, 0.5
+"""Where prompts are shorter, or read in a smaller share of the time, 92 to 100% of the intervals of TPOT, ITL and E2E hold the
+truth in simulated open loops (docs/precision.md)."""
 QUEUE_MAX = 4000
 """Longer queues are not considered."""
 PARTS = 100
@@ -120,23 +123,15 @@ def long_run(arrivals: Arrivals) -> LongRun | None:
     return LongRun(values[order], weights[order])
 
 
-def slowed_by_prompts(arrivals: Arrivals) -> float:
-    """Return which share of the time between tokens is spent on the prompts of requests that arrive meanwhile: by how much more
-    of it answers have during which more of them arrive, by least squares. 0 where too few say so, or it is not clear."""
-    life_s = (arrivals.e2e_ms - arrivals.ttft_ms) / MS_PER_S
-    known = np.isfinite(arrivals.tpot_ms) & (life_s > 0)
-    if known.sum() < REQUESTS_MIN:
-        return 0.0
-    began = arrivals.sent_s[known] + arrivals.ttft_ms[known] / MS_PER_S
-    inside = np.searchsorted(arrivals.sent_s, began + life_s[known]) - np.searchsorted(arrivals.sent_s, began)
-    others, tpot_ms = inside / life_s[known], arrivals.tpot_ms[known]
-    spread = float(others.var())
-    if spread == 0:
-        return 0.0
-    slope = float(np.mean((others - others.mean()) * (tpot_ms - tpot_ms.mean()))) / spread
-    rest = float(tpot_ms.var()) - slope**2 * spread
-    clear = slope > Z_95 * (max(rest, 0.0) / spread / known.sum()) ** 0.5
-    return slope * float(others.mean()) / float(tpot_ms.mean()) if clear else 0.0
+def reads_long_prompts(arrivals: Arrivals) -> bool:
+    """Return whether the engine spends so much of its time on prompts that answers are slower while others' prompts are read:
+    by how long the quickest TTFTs are, beyond a token, at the planned rate. Short prompts wait for something else."""
+    long = float(arrivals.prompt_tokens.mean()) >= LONG_PROMPT_TOKENS if arrivals.prompt_tokens.size else False
+    known = arrivals.tpot_ms[np.isfinite(arrivals.tpot_ms)]
+    if not long or not known.size:
+        return False
+    reading_ms = float(np.percentile(arrivals.ttft_ms, 10)) - float(np.median(known))
+    return arrivals.rate_req_s * reading_ms / MS_PER_S >= READING_MAX
 
 
 def find_knee(arrivals: Arrivals, before: Ints) -> Knee | None:

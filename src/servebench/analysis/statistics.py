@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis.quantiles import beta_quantile
-from servebench.analysis.queueing import is_random, long_run
+from servebench.analysis.queueing import is_random, long_run, reads_long_prompts
 from servebench.analysis.serial import (
     FLAT,
     ROUNDS_MIN,
@@ -55,6 +55,8 @@ QUEUED = (
     *("e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95"),
 )
 """Columns that rare queues make long (`queueing`)."""
+SLOWED = ("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean", "itl_ms_p99", "e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95")
+"""Columns that others' long prompts make long."""
 RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
 
@@ -94,7 +96,8 @@ def headline_intervals(
     }
     if sample.arrivals is None or not is_random(sample.arrivals):
         return found
-    return found | _with_queues(found, sample, sample.arrivals)
+    found |= _with_queues(found, sample, sample.arrivals)
+    return found | dict.fromkeys(SLOWED if reads_long_prompts(sample.arrivals) else ())
 
 
 def _with_queues(
@@ -180,6 +183,8 @@ def missing_interval(row: PointRow, column: str) -> str | None:
         return f"the window is {times}as long as an answer; an interval takes {ROUNDS_MIN:g} times"
     if row.rate is not None and column in QUEUED:
         return "the rate is so near the capacity that the window may lack the longest queues"
+    if row.rate is not None and column in SLOWED:
+        return "prompts take half of the engine's time at this rate, and slow the answers by more than a window shows"
     return "token counts are unknown" if column.startswith("output") else "too few requests have it"
 
 
