@@ -38,7 +38,7 @@ NOT_THE_ENGINE = frozenset(
 
 
 PATIENCE, PATIENCE_MIN_S = 3.0, 60.0
-"""A start may take so many times as long as the first start and block of stock, and at least so many seconds."""
+"""The longest time of a start, as a multiple of the first start and block of stock, and the least limit in seconds."""
 
 
 @dataclass(kw_only=True)
