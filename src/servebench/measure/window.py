@@ -14,8 +14,8 @@ from servebench.util.stretches import Spans, between, compressed, length, merged
 from servebench.util.units import NS_PER_S
 
 FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
-"""The largest share of the arrivals of an open loop that is cut at either end: an engine that is still filling up biases everything, one that
-empties only the latencies of the last answers."""
+"""The largest shares of the arrivals of an open loop that are cut in front and behind: an engine that is still filling up biases
+everything, one that empties only the latencies of the last answers."""
 FILLING = 1.5
 """How many times the longest answer the engine of an open loop takes to fill up: answers grow longer while it does."""
 KEPT_SHARE_MIN = 0.5

@@ -44,7 +44,7 @@ class Looks:
         self._wanted = self.least
 
     def is_due(self, ended: int, elapsed_s: float) -> bool:
-        """Whether this number of ended requests is worth a look, or the time is over: there are enough, or will not be in time."""
+        """Whether this number of ended requests is worth a look, or the time is over and no more are worth waiting for."""
         over = elapsed_s >= self.budget_s and self._is_enough(ended, elapsed_s)
         return self.ended_by is None and (over or ended >= self._next)
 
