@@ -13,9 +13,9 @@ from servebench.testing import (
     SCHEMA,
     TEXT,
     EngineConformance,
-    ServerBehavior,
     compose,
     launch_process,
+    plain_server,
     write_stand_in,
 )
 from servebench_tgi.engine import TgiEngine
@@ -117,7 +117,7 @@ while True:
 def test_only_the_launcher_gets_sigterm(tmp_path):
     """The launcher stops the shard once; nothing is killed and nothing is left."""
     port = free_port("127.0.0.1")
-    router = write_stand_in(tmp_path / "router", ServerBehavior(models=("tgi",)), host="127.0.0.1", port=port)
+    router = write_stand_in(tmp_path / "router", plain_server("tgi", port=port))
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     launcher = tmp_path / "text-generation-launcher"
     seen, released = tmp_path / "seen", tmp_path / "released"

@@ -151,12 +151,12 @@ class ServerConnection(asyncio.Protocol):
         if path == "/v1/models":
             model = {"id": spec.model_name, "object": "model", "owned_by": "servebench-emulator"}
             self.respond(200, {"object": "list", "data": [model]})
+        elif path == spec.version_path or path in (settings.partition("?")[0] for settings in spec.settings_paths):
+            self.respond(200, {"version": f"emulated {__version__}", **engine.state()})
         elif path == spec.health_path:
             self.respond(200, {"status": "ok"})
         elif path == spec.metrics_path:
             self.respond(200, engine.metrics(), "text/plain; version=0.0.4")
-        elif path == spec.version_path or path in (settings.partition("?")[0] for settings in spec.settings_paths):
-            self.respond(200, {"version": f"emulated {__version__}", **engine.state()})
         elif path == "/perf_metrics" and (kept := engine.late.take()) is not None:
             self.respond(200, kept)
         elif method == "POST" and path == spec.reset_path:

@@ -139,9 +139,7 @@ class EmulatedEngine:
         if faults.out_of_memory_at is not None and in_flight + 1 >= faults.out_of_memory_at:
             log(emulation.out_of_memory_line)
             os._exit(1)
-        if faults.reject_above is not None and in_flight >= faults.reject_above:
-            raise RequestRejected(503, "Service Unavailable: too many requests")
-        if self.scheduler.rejects():
+        if (faults.reject_above is not None and in_flight >= faults.reject_above) or self.scheduler.rejects():
             if emulation.overload == "event" and parsed.stream:
                 body = error_body(self.spec, emulation.overload_status, "The request queue is full.")
                 event = encode_chunk(b"data: " + json.dumps(body).encode() + b"\n\n")

@@ -99,7 +99,8 @@ def _check_fields(spec: EmulationSpec, body: Mapping[str, Any]) -> None:
     if spec.model_checked and model not in (None, spec.model_name, *spec.adapters):
         raise RequestRejected(404, f"The model `{model}` does not exist.")
     strict = spec.emulation.strict_fields
-    unknown = set(body) - KNOWN_FIELDS - set(spec.exact_output) if strict is not None else set()
+    known = KNOWN_FIELDS if spec.known_fields is None else set(spec.known_fields)
+    unknown = set(body) - known - set(spec.exact_output) if strict is not None else set()
     if strict is not None and unknown:
         raise RequestRejected(strict, f"Extra inputs are not permitted: {', '.join(sorted(unknown))}")
 
@@ -129,12 +130,21 @@ def _answer(spec: EmulationSpec, body: Mapping[str, Any], key: int, most: int) -
     """Return the answer's tokens, whether a schema constrains it, and whether it ends by itself."""
     response_format = body.get("response_format")
     kind = response_format.get("type") if isinstance(response_format, Mapping) else None
-    if spec.schema_enforced and kind in ("json_schema", "json_object") and isinstance(response_format, Mapping):
-        inner = response_format.get("json_schema")
-        schema = inner.get("schema") if isinstance(inner, Mapping) else None
-        pieces = schema_pieces(schema, key)
+    prompt = body["messages"][-1].get("content") if "messages" in body else body.get("prompt")
+    if isinstance(prompt, str) and prompt in spec.answers:
+        return text.split_tokens(spec.answers[prompt]), False, True
+    if spec.schema_enforced and kind is not None and kind != "text":
+        pieces = schema_pieces(_schema_in(response_format), key)
         return pieces[:most], True, len(pieces) <= most
     least = body.get("min_tokens")
     exact = bool(spec.exact_output) and all(body.get(name) == value for name, value in spec.exact_output.items())
     length = most if exact else min(most, max(text.natural_length(key), least if isinstance(least, int) else 1))
     return text.answer_pieces(key, length), False, length < most
+
+
+def _schema_in(value: object) -> Mapping[str, Any] | None:
+    """Return the schema of a `response_format`, wherever an engine has it."""
+    if not isinstance(value, Mapping):
+        return None
+    schema = value.get("schema")
+    return schema if isinstance(schema, Mapping) else next(filter(None, map(_schema_in, value.values())), None)

@@ -15,15 +15,15 @@ from servebench.registry.registry import registry  # noqa: E402
 from servebench.testing.engine import EngineConformance  # noqa: E402
 from servebench.testing.engine.suite import CHAT, SCHEMA, TEXT, launch_process  # noqa: E402
 from servebench.testing.scorers import ScorerConformance  # noqa: E402
-from servebench.testing.server import FakeServer, ServerBehavior, write_stand_in  # noqa: E402
+from servebench.testing.server import FakeServer, plain_server, write_stand_in  # noqa: E402
 from servebench.testing.workloads import WorkloadConformance  # noqa: E402
 
 __all__ = [
     "EngineConformance",
     "FakeServer",
     "ScorerConformance",
-    "ServerBehavior",
     "WorkloadConformance",
+    "plain_server",
     "write_stand_in",
 ]
 __all__ += ["CHAT", "SCHEMA", "TEXT", "compose", "engine_tokenizer", "launch_process", "registry"]

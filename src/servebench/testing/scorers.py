@@ -30,7 +30,7 @@ from servebench.testing.command import (
     run_in_another_process,
     run_servebench,
 )
-from servebench.testing.server import FakeServer, ServerBehavior
+from servebench.testing.server import FakeServer, plain_server
 from servebench.util.errors import ConfigError, QualityError
 
 MODEL = "model"
@@ -219,7 +219,7 @@ class ScorerConformance:
         scorer = self.make()
         if not scorer.asks_itself:
             pytest.skip("this scorer sends no requests of its own")
-        with FakeServer() as server:
+        with FakeServer(plain_server(MODEL)) as server:
             gone = Endpoint(base_url=server.base_url, model=MODEL)
         try:
             judged = scorer.evaluate(gone, count=2, concurrency=2)
@@ -238,7 +238,7 @@ class ScorerConformance:
         first = items[0]
         answers = {item.messages[-1]["content"] if item.messages else item.prompt: self.wrong for item in items}
         answers[first.messages[-1]["content"] if first.messages else first.prompt] = self.right(first)
-        with FakeServer(ServerBehavior(models=(MODEL,), answers=answers)) as server:
+        with FakeServer(plain_server(MODEL, answers=answers)) as server:
             words = [
                 *attach_overrides(server.base_url, MODEL),
                 *("workload=unique", "load.concurrency=[1]", "load.requests=1", "load.warmup_requests=0"),

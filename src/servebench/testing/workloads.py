@@ -25,7 +25,7 @@ from servebench.testing.command import (
     run_in_another_process,
     run_servebench,
 )
-from servebench.testing.server import FakeServer, ServerBehavior
+from servebench.testing.server import FakeServer, plain_server
 
 MODEL = "model"
 COUNT = 8
@@ -176,7 +176,7 @@ class WorkloadConformance:
 
     def test_run(self, tmp_path: Path) -> None:
         """`workload=NAME` with a server that answers every request: every request is a row."""
-        with FakeServer(ServerBehavior(models=(MODEL,))) as server:
+        with FakeServer(plain_server(MODEL)) as server:
             target = attach_overrides(server.base_url, MODEL)
             load = ("load.concurrency=[2]", f"load.requests={COUNT}", "load.warmup_requests=2", "load.self_check=never")
             disabled = ("tracking=none", "telemetry.enabled=false", "study.name=s")

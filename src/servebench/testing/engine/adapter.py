@@ -186,7 +186,7 @@ class DialectTests(EngineSuite):
         one, usage in the stream."""
         dialect = self.engine.dialect
         request = replace(request_, exact_output=exact, seed=7)
-        path, body = compose(self.engine(), request, "model")
+        path, body = compose(self.engine(), request, self.engine().served_model(self.model))
         assert json.loads(json.dumps(body)) == body, "a body must survive JSON"
         assert path == kind_of(request).path_of(dialect)
         assert ("messages" in body) != ("prompt" in body)
@@ -194,24 +194,25 @@ class DialectTests(EngineSuite):
         assert (body.get("seed") == 7) == dialect.takes_seed
         for name, value in dialect.exact_output.items():
             assert (body.get(name) == value) == exact
-        with FakeServer(self.server_behavior()) as server, client(()) as http:
+        with FakeServer(self.server()) as server, client(()) as http:
             answer = http.post(server.base_url + path, json=body)
             assert answer.status_code == 200, answer.text
             events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
-        usage = next(event["usage"] for event in events if event.get("usage"))
+        # an engine may send a usage of zeros before
+        usage = [event["usage"] for event in events if event.get("usage")][-1]
         if exact and dialect.exact_output:
             assert usage["completion_tokens"] == request.output_tokens
 
     def test_schema_is_sent_if_it_is_enforced(self) -> None:
         """And not otherwise."""
-        _, body = compose(self.engine(), replace(CHAT, schema=SCHEMA), "model")
+        _, body = compose(self.engine(), replace(CHAT, schema=SCHEMA), self.engine().served_model(self.model))
         assert (json.dumps(SCHEMA) in json.dumps(body)) == self.engine.dialect.json_schema
-        with FakeServer(self.server_behavior()) as server, client(()) as http:
+        with FakeServer(self.server()) as server, client(()) as http:
             assert http.post(f"{server.base_url}/chat/completions", json=body).status_code == 200
 
     def test_attach(self, tmp_path: Path) -> None:
         """The adapter works with a server that is already running, and leaves it running."""
-        with FakeServer(self.server_behavior()) as server:
+        with FakeServer(self.server()) as server:
             running = AttachLauncher().launch(
                 self.engine(),
                 self.context(tmp_path),
@@ -219,7 +220,7 @@ class DialectTests(EngineSuite):
                 log_path=tmp_path / "log",
                 say=ignore,
             )
-            assert running.version == ("0.0.stand-in" if self.engine.version_path else None)
+            assert (running.version is not None) == (self.engine.version_path is not None)
             assert not running.stop().stopped
             with client(()) as http:
                 generate_token(http, server.base_url, self.engine(), running.model, 5.0)

@@ -121,7 +121,7 @@ class LifeTests(EngineSuite):
 
     def test_overload(self, life_of: LifeOf, launch: Launch, tmp_path: Path) -> None:
         """Each of many concurrent requests is served or rejected; nothing hangs, and the server answers afterwards."""
-        life = life_of(max_running=2, gap_s=0.1)
+        life = life_of(max_running=2, step_ms=100.0)
         running = launch(life.context)
         requests = [replace(CHAT, request_id=str(index), output_tokens=8) for index in range(self.overload)]
         _, records = self.drive(running, requests, tmp_path)
@@ -142,7 +142,7 @@ class LifeTests(EngineSuite):
 
     def test_death_during_load(self, life_of: LifeOf, launch: Launch, tmp_path: Path) -> None:
         """A kill -9 while it answers is noticed, reported in one line, and leaves nothing behind."""
-        life = life_of(gap_s=0.4)
+        life = life_of(step_ms=400.0)
         running = launch(life.context)
         assert running.pid is not None
         pid = running.pid

@@ -3,18 +3,20 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import httpx
 import pytest
 
+from servebench.contracts.emulation import EmulatedFaults, EmulationSpec, Loading
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan, StopReason
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings
+from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import free_port
 from servebench.load.client.progress import Counts
@@ -23,7 +25,7 @@ from servebench.load.coordinator.drive import drive
 from servebench.measure.derive import record
 from servebench.protocol.kinds.table import compose
 from servebench.run.requests import target_of
-from servebench.testing.server import ServerBehavior, write_stand_in
+from servebench.testing.server import FAST, write_stand_in
 from servebench.util.errors import FailureKind
 
 HOST = "127.0.0.1"
@@ -32,6 +34,7 @@ KINDS = {
     *(FailureKind.PORT_IN_USE, FailureKind.UNKNOWN_FLAG, FailureKind.OTHER),
 }
 BUSY = (429, 503)
+UNPROCESSABLE = 422
 
 SAMPLES: Mapping[str, tuple[Any, ...]] = {
     "tensor_parallel_size": (2,),
@@ -99,7 +102,7 @@ class EngineSuite:
     settings: ClassVar[Mapping[str, Any]] = {}
     model: ClassVar[ModelSettings] = ModelSettings(name="org/model", path="/models/model")
     own_defaults: ClassVar[Mapping[str, Any]] = {}
-    known_fields: ClassVar[Sequence[str] | None] = None
+    known_fields: ClassVar[tuple[str, ...] | None] = None
     sample_log: ClassVar[Sequence[str]] = ()
     failures: ClassVar[Mapping[str, str]] = {}
     rejection: ClassVar[int | Literal["event"]] = 503
@@ -148,18 +151,23 @@ class EngineSuite:
         command = self.engine().command(context)
         return command.argv, command.env
 
-    def server_behavior(self, **more: Any) -> ServerBehavior:
-        """Return the behavior of a server of this kind."""
-        dialect = self.engine.dialect
-        return ServerBehavior(
-            models=(self.engine().served_model(self.model),),
-            known_fields=self.known_fields,
-            exact_output=dict(dialect.exact_output),
-            rejection=self.rejection,
-            sends_done=dialect.sends_done,
-            timings=self.engine.emulation.timings,
-            **more,
+    def server(self, port: int = 8123, max_running: int | None = None, step_ms: float = 1.0) -> EmulationSpec:
+        """Return the emulated engine, which is strict about fields: it rejects more than `max_running` requests at once, and a
+        token takes it `step_ms`."""
+        spec = spec_of(self.engine(), self.context(Path(), port=port), EmulatedSettings(name="emulated"))
+        busy: dict[str, Any] = (
+            {"overload": "event"} if self.rejection == "event" else {"overload_status": self.rejection}
         )
+        emulation = replace(
+            spec.emulation,
+            **{"overload": "status", **busy},
+            strict_fields=None if self.known_fields is None else UNPROCESSABLE,
+            step_overhead_ms=step_ms,
+            loading_status=None,
+            loading=(Loading(line="the stand-in listens"),),
+        )
+        faults = EmulatedFaults(reject_above=max_running)
+        return replace(spec, emulation=emulation, faults=faults, known_fields=self.known_fields, model=FAST)
 
     def why_not_real(self, folder: Path) -> str | None:
         """Return why the engine's own program cannot run here; None if it can."""
@@ -187,9 +195,7 @@ class EngineSuite:
                 pytest.skip(reason or "there is no stand-in for this engine")
             stand_in = write_stand_in(
                 tmp_path / "bin" / self.program,
-                self.server_behavior(**behavior),
-                host=HOST,
-                port=port,
+                self.server(port, **behavior),
                 log=self.sample_log,
                 dies_with=dies_with,
                 exit_codes=self.stand_in_exit_codes(),
