@@ -21,7 +21,7 @@ from servebench.report.blocks import (
     items,
     row,
 )
-from servebench.report.charts.tuning import gains
+from servebench.report.charts.tune_gains import gains
 from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
