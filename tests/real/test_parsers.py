@@ -10,7 +10,7 @@ import pytest
 
 from servebench.analysis.tuning.candidates import override_words
 from servebench.config import compose_jobs
-from servebench.config.tuning import load_space
+from servebench.config.tune_space import load_space
 from servebench.engine.pool import launch_context
 
 PROBE = Path(__file__).with_name("parser_probe.py")

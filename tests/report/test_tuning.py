@@ -12,7 +12,7 @@ from servebench.analysis.tuning.answer import ChangeKind, Contribution, Figures,
 from servebench.analysis.tuning.ledger import Left
 from servebench.analysis.verdict import Difference, Method, MethodKind
 from servebench.contracts.tuning import Candidate, TuneQuestion
-from servebench.report.charts.tuning import gains
+from servebench.report.charts.tune_gains import gains
 from servebench.report.html.page import tune_page
 from servebench.report.screens.tuning import tune_blocks
 from servebench.report.terminal.blocks import print_blocks

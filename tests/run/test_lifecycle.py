@@ -17,7 +17,7 @@ from servebench.run.prior import PriorProgress, prior_progress
 from servebench.run.session import RunRequest, RunTask
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.state import RunState, write_run
-from servebench.store.tables import read_points, read_requests
+from servebench.store.tables import read_frame, read_requests
 from servebench.util.errors import EngineError, FailureKind, LoadError
 from support.fake_engine import FakeLoad, FakeTokenizer, fake_job, fake_registry
 from support.orchestration import Recorder
@@ -92,7 +92,7 @@ def test_a_run_measures_its_points_in_order(bench):
     assert ended(result) == ("finished", None)
     assert bench.load.phases == ["c1-r0 warm-up", "c1-r0", "c2-r0 warm-up", "c2-r0"]
     assert [point.row.requests_ok for point in result.outcome.points] == [4, 4]
-    assert list(read_points(bench.folder()).point) == ["c1-r0", "c2-r0"]
+    assert list(read_frame(bench.folder().points).point) == ["c1-r0", "c2-r0"]
     assert read_requests(bench.folder()).groupby(["point", "warmup"]).size().to_dict() == {
         ("c1-r0", False): 4, ("c1-r0", True): 2, ("c2-r0", False): 4, ("c2-r0", True): 2,
     }  # fmt: skip
@@ -174,7 +174,7 @@ def test_a_dead_engine_fails_the_run_and_keeps_its_points(bench):
     assert "killed by signal 9" in result.outcome.error
     assert bench.load.phases == ["c1-r0", "c2-r0"], "later levels are not tried"
     assert [codes(point) & {"engine_died"} for point in result.outcome.points] == [set(), {"engine_died"}]
-    assert list(read_points(bench.folder()).point) == ["c1-r0", "c2-r0"]
+    assert list(read_frame(bench.folder().points).point) == ["c1-r0", "c2-r0"]
     assert len(read_requests(bench.folder()).query("point == 'c2-r0'")) == 2
 
 
@@ -233,7 +233,7 @@ def test_an_interrupt_keeps_what_was_measured(bench, by):
     bench.load.on_phase = on_phase
     result = bench.run()
     assert ended(result) == ("interrupted", FailureKind.INTERRUPTED)
-    assert next(iter(read_points(bench.folder()).point)) == "c1-r0"
+    assert next(iter(read_frame(bench.folder().points).point)) == "c1-r0"
 
 
 def test_a_warm_up_that_is_stopped_ends_the_point(bench):
@@ -333,7 +333,7 @@ def test_a_cache_that_is_not_emptied_is_a_warning_of_each_point(bench, monkeypat
     assert "/reset returned 404" in warnings[0][0].message
     assert warnings[0][0].mark
     assert [point.row.cache_state for point in result.outcome.points] == ["salted", "reset"]
-    assert "cache_not_reset" in list(read_points(bench.folder()).doubts[0])
+    assert "cache_not_reset" in list(read_frame(bench.folder().points).doubts[0])
 
 
 def test_the_files_of_request_timings_are_new_private_and_removed(bench, monkeypatch):

@@ -16,7 +16,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
 from servebench.store import tables
 from servebench.store.layout import RunFolder
-from servebench.store.tables import RecordWriter, add_points, read_points, read_records, read_requests, write_points
+from servebench.store.tables import RecordWriter, add_points, read_frame, read_records, read_requests, write_points
 from servebench.util.errors import StoreError
 
 REQUESTS_TEXT = """
@@ -118,7 +118,7 @@ def test_no_records_no_files(tmp_path):
     assert list(folder.path.iterdir()) == []
     assert list(read_requests(folder).columns)[:4] == ["run_id", "point", "request_id", "session_id"]
     assert read_records(folder) == []
-    assert read_points(folder).empty
+    assert read_frame(folder.points).empty
 
 
 CHILD = """
@@ -242,7 +242,7 @@ def test_a_broken_table_is_one_line(tmp_path, data):
     folder = folder_in(tmp_path)
     folder.requests.write_bytes(data)
     folder.points.write_bytes(data)
-    for read in (read_requests, read_records, read_points):
+    for read in (read_requests, read_records, lambda folder: read_frame(folder.points)):
         with pytest.raises(StoreError, match=r"^/.*\.parquet cannot be read: [^\n]+$"):
             read(folder)
     with pytest.raises(StoreError, match=r"points\.parquet cannot be read"):
@@ -331,7 +331,7 @@ def test_points_written_again_replace_and_added_ones_follow(tmp_path):
     write_points(folder, [Point(row=full_row(concurrency=9))])
     write_points(folder, [Point(row=full_row(), doubts=(void,))])
     add_points(folder, [Point(row=full_row(concurrency=2, engine_version="1.2", level_reached=True))])
-    frame = read_points(folder)
+    frame = read_frame(folder.points)
     assert list(frame["concurrency"]) == [1, 2]
     assert list(frame["verdict"]) == ["void", "valid"]
     assert list(frame["doubts"].map(list)) == [["errors"], []]

@@ -14,7 +14,7 @@ from servebench.store.manifest import read_manifest
 from servebench.store.overview import all_points
 from servebench.store.plan import read_plan
 from servebench.store.state import read_run, read_study
-from servebench.store.tables import read_frame, read_points, read_readings, read_records
+from servebench.store.tables import read_frame, read_readings, read_records
 from servebench.store.versions import check_table, of_this_version
 from servebench.util.errors import StoreError
 
@@ -54,7 +54,7 @@ def test_every_kept_file_is_read(study):
     whole, cut = (folder.run(name) for name in state.runs)
     assert (read_run(whole).status, read_run(cut).status) == ("finished", "running")
     assert read_manifest(whole.manifest)["config"]["workload"]["name"] == "unique"
-    assert list(read_points(whole)["point"]) == ["c1-r0", "c2-r0"]
+    assert list(read_frame(whole.points)["point"]) == ["c1-r0", "c2-r0"]
     # a warm-up request and six of each level
     assert len(read_records(whole)) == 14
     assert len(read_records(cut)) == 8
@@ -82,7 +82,7 @@ def newer(study, name):
         ("plan.json", lambda folder, run: read_plan(folder)),
         ("00_vllm_unique/manifest.json", lambda folder, run: read_manifest(run.manifest)),
         ("00_vllm_unique/run.json", lambda folder, run: read_run(run)),
-        ("00_vllm_unique/points.parquet", lambda folder, run: read_points(run)),
+        ("00_vllm_unique/points.parquet", lambda folder, run: read_frame(run.points)),
         ("00_vllm_unique/requests.parquet", lambda folder, run: read_records(run)),
         ("00_vllm_unique/telemetry.parquet", lambda folder, run: read_readings(run)),
         ("00_vllm_unique/answers.parquet", lambda folder, run: read_frame(run.answers)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.config.tuning import load_space
+from servebench.config.tune_space import load_space
 from servebench.contracts.tuning import Candidate
 from servebench.registry.registry import registry
 from servebench.study.tune_plan import plan_tune, proposed_candidates, take_backs_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -11,7 +12,8 @@ from pydantic_core import ErrorDetails
 
 from servebench.config.problems import format_value, nearest_name
 from servebench.config.validate import rule_of
-from servebench.util.errors import ConfigError
+from servebench.util.bounded_file import STATE_BYTES_MAX, load_yaml, read_bytes
+from servebench.util.errors import ConfigError, reason_of
 
 Kind = TypeVar("Kind")
 NAMED_MAX = 16
@@ -22,6 +24,21 @@ class Strict(BaseModel):
     """A mapping of a file, without keys that are unknown."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def read_yaml(path: Path, where: str = "") -> Any:
+    """Return the value in a YAML file, which errors call by its path or `where`. Raises ConfigError."""
+    import yaml
+
+    where = where or str(path)
+    try:
+        return load_yaml(read_bytes(path, STATE_BYTES_MAX).decode())
+    except OSError as error:
+        raise ConfigError(f"{where} cannot be read: {reason_of(error)}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise ConfigError(f"{where} cannot be read: {error}") from error
 
 
 def parse_strict(kind: type[Kind], data: Any, where: str) -> Kind:

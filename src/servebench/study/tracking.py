@@ -99,8 +99,8 @@ def write_summary(path: Path) -> Path:
     from servebench.report.export.markdown import to_markdown
     from servebench.report.export.runs import to_csv
     from servebench.report.files import write_file
-    from servebench.report.html.build import page_of
     from servebench.report.html.page import page
+    from servebench.report.html.page_data import page_of
     from servebench.report.screens.comparison import comparison_blocks
     from servebench.store import studies as read
 

@@ -17,7 +17,7 @@ from servebench.analysis.estimate import THROUGHPUT, levels_of, mean_of
 from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
 from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.warnings.catalog import type_of
-from servebench.config.tuning import load_space, split_words
+from servebench.config.tune_space import load_space, split_words
 from servebench.contracts.emulation import imitated
 from servebench.contracts.tuning import Candidate, TuneSpace
 from servebench.registry.registry import Registry

@@ -21,7 +21,7 @@ from servebench.analysis.tuning.candidates import (
 from servebench.analysis.tuning.ledger import BLOCKS_MAX, STARTS_MAX, RaceEntrant
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.config.arguments import parse_arguments
-from servebench.config.tuning import load_recipes, load_space, parse_question, split_words
+from servebench.config.tune_space import load_recipes, load_space, parse_question, split_words
 from servebench.contracts.events import Listen, unheard
 from servebench.contracts.tuning import MAX_LOAD, Candidate, RefusedCandidate, TuneQuestion, TuneSpace
 from servebench.protocol.kinds.table import kind_named

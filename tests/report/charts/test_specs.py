@@ -53,7 +53,6 @@ def test_a_panel_for_each_workload_and_a_colour_for_each_engine_on_every_chart(f
     assert {one.name for one in drawn} >= {
         "output_throughput",
         *("ttft", "tpot", "itl", "e2e"),
-        "ttft_against_throughput",
     }
     for found in drawn:
         assert [chart.title for chart in found.charts] == ["unique", "rag"]

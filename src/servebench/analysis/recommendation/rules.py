@@ -12,10 +12,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from servebench.analysis.slo import SloLimits
-from servebench.config.strict import Strict, parse_strict
+from servebench.config.strict import Strict, parse_strict, read_yaml
 from servebench.contracts.point_row import POINT_COLUMNS
-from servebench.util.bounded_file import STATE_BYTES_MAX, load_yaml, read_bytes
-from servebench.util.errors import ConfigError, reason_of
+from servebench.util.bounded_file import load_yaml
+from servebench.util.errors import ConfigError
 
 COLD_START = "cold_start"
 """The metric that no column holds: the seconds of a cold start."""
@@ -109,18 +109,8 @@ def rules_text() -> str:
 
 def load_rules(path: Path | None = None) -> Rules:
     """Return the rules of a file, or the default ones. Raises ConfigError with everything that is wrong."""
-    import yaml
-
     where = f"--rules {path}" if path else "recommend.yaml"
-    try:
-        text = read_bytes(path, STATE_BYTES_MAX).decode() if path else rules_text()
-        data = load_yaml(text)
-    except OSError as error:
-        raise ConfigError(f"{where} cannot be read: {reason_of(error)}") from error
-    except ValueError as error:
-        raise ConfigError(f"{where} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
+    data = read_yaml(path, where) if path else load_yaml(rules_text())
     if not isinstance(data, dict) or not isinstance(data.get("use_cases"), dict):
         raise ConfigError(f"{where} has no use_cases; 'servebench recommend --show-rules' prints an example")
     rules = parse_strict(Rules, data, where)

@@ -76,7 +76,7 @@ def tune_command(
 
 def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, listen: Listen) -> int:
     """Continue a stored tune with more budget. Raises ConfigError."""
-    from servebench.config.tuning import parse_question, split_words
+    from servebench.config.tune_space import parse_question, split_words
     from servebench.registry.registry import registry
     from servebench.store.layout import outputs_folder
     from servebench.store.studies import named_studies

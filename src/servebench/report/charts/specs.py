@@ -285,48 +285,37 @@ def _in_words(title: str, rows: Sequence[Mapping[str, Any]], axis: str) -> str:
     return f"{title} ({axis}): " + "; ".join(f"{run} {', '.join(values)}" for run, values in parts.items()) + "."
 
 
-def _against(series: Sequence[Series], name: str, title: str, note: str, axes: tuple[str, str]) -> ChartSet | None:
-    """Return a chart of two metrics, the points of a run joined by ascending load."""
+def user_speed(series: Sequence[Series]) -> ChartSet | None:
+    """Return tokens per second of one user against those of one GPU (of the machine without GPUs), the points of a run joined by
+    ascending load."""
+    title, up = "Speed of one user against throughput", POINT_COLUMNS["output_throughput_tok_s"].labelled
     charts = []
     for panel, own in panels_of(series).items():
         rows = []
         for one in own:
             for load, level in by_level(one.rows).items():
                 tpot, throughput = mean_of(level, "tpot_ms_mean"), mean_of(level, "output_throughput_tok_s")
-                first = mean_of(level, "ttft_ms_p50")
-                x, y = ((tpot and 1000 / tpot), throughput) if name.startswith("user") else (throughput, first)
-                if x and y:
-                    share = max(one.gpu_count, 1) if name.startswith("user") else 1
-                    place = {"x": x, "y": y / share, "order": load, "label": f"{load:g}"}
+                if tpot and throughput:
+                    place = {
+                        "x": 1000 / tpot,
+                        "y": throughput / max(one.gpu_count, 1),
+                        "order": load,
+                        "label": f"{load:g}",
+                    }
                     rows.append({**tips_of(one.name, level), **place})
         if rows:
-            per = " per GPU" if name.startswith("user") and any(one.gpu_count for one in own) else ""
-            across = {"field": "x", "type": "quantitative", "title": axes[0], "axis": {"tickCount": 5}}
-            drawn = lines(rows, own, across, axes[1] + per, labelled=True)
-            charts.append(Chart(title=panel, spec={**drawn, "height": HEIGHT}, words=_in_words(title, rows, axes[1])))
-    return ChartSet(name=name, title=title, charts=charts, note=note) if charts else None
-
-
-def user_speed(series: Sequence[Series]) -> ChartSet | None:
-    """Return tokens per second of one user against those of one GPU (of the machine without GPUs)."""
-    return _against(
-        series,
-        "user_speed_against_throughput",
-        "Speed of one user against throughput",
-        "Up and to the right is better; the number at a point is its load.",
-        ("tok/s of one user (1 / TPOT)", POINT_COLUMNS["output_throughput_tok_s"].labelled),
-    )
-
-
-def tradeoff(series: Sequence[Series]) -> ChartSet | None:
-    """Return TTFT against throughput."""
-    return _against(
-        series,
-        "ttft_against_throughput",
-        "TTFT against throughput",
-        "Down and to the right is better; the number at a point is its load.",
-        (POINT_COLUMNS["output_throughput_tok_s"].labelled, POINT_COLUMNS["ttft_ms_p50"].labelled),
-    )
+            per = " per GPU" if any(one.gpu_count for one in own) else ""
+            across = {
+                "field": "x",
+                "type": "quantitative",
+                "title": "tok/s of one user (1 / TPOT)",
+                "axis": {"tickCount": 5},
+            }
+            drawn = lines(rows, own, across, up + per, labelled=True)
+            charts.append(Chart(title=panel, spec={**drawn, "height": HEIGHT}, words=_in_words(title, rows, up)))
+    note = "Up and to the right is better; the number at a point is its load."
+    found = ChartSet(name="user_speed_against_throughput", title=title, charts=charts, note=note)
+    return found if charts else None
 
 
 LATENCIES = {f"{one.name}_ms": one.axis for one in METRICS if one.name in ("ttft", "itl", "e2e")}
@@ -398,4 +387,4 @@ def _medians(rows: Sequence[Mapping[str, Any]], axis: str) -> str:
 def comparing(series: Sequence[Series], limits: Mapping[str, float]) -> list[ChartSet]:
     """Return the charts that compare runs over the load, without those that have no values."""
     over = [against_load(series, metric, limits.get(metric.slo)) for metric in METRICS]
-    return [one for one in (*over, user_speed(series), tradeoff(series)) if one is not None]
+    return [one for one in (*over, user_speed(series)) if one is not None]

@@ -27,7 +27,7 @@ from servebench.report.charts import draw
 from servebench.report.charts.model import STATS, ChartSet
 from servebench.report.charts.specs import comparing, legend_of, weak_note
 from servebench.report.dashboard import serve as warm
-from servebench.report.html import build
+from servebench.report.html import page_data
 from servebench.report.html.page import SECTIONS, part
 from servebench.report.screens.comparison import comparison_blocks
 from servebench.report.screens.results import CHARTS_NOTE
@@ -267,14 +267,14 @@ def _has_charts(block: Block) -> bool:
 @st.cache_resource(show_spinner="reading the study", max_entries=16)
 def study_page(outputs: str, name: str, changed: int) -> Page:  # noqa: ARG001  part of the cache's key
     """Return what the report of a study shows."""
-    return build.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
+    return page_data.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
 
 
 def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     """Show throughput, latencies and cost of the chosen runs over the load."""
     verdicts = set(points["verdict"])
     series = [
-        build.series_of(run, label, [row for row in run.point_rows if row.verdict in verdicts])
+        page_data.series_of(run, label, [row for row in run.point_rows if row.verdict in verdicts])
         for run, label in labelled(outputs, newest(points), changed)
     ]
     stat = percentile()

@@ -8,22 +8,25 @@ from servebench.registry.registry import Registry
 from servebench.report.blocks import Block, Line, Span, items, table
 
 TONES = {"broken": "bad", "disabled": "dim"}
-COLUMNS = ("name", "distribution", "version", "status", "hooks", "error")
 
 
 def plugins_blocks(registry: Registry) -> Iterator[Block]:
     """Yield the plugins, what the registry offers by kind, and its faults."""
-    rows: list[list[str | Span]] = [
-        [
-            *(info.name, info.distribution, info.version, Span(info.status, TONES.get(info.status, ""))),
-            *("\n".join(info.hooks), Span(info.error or "", "bad")),
-        ]
+    rows = [
+        (
+            info.name,
+            info.distribution,
+            info.version,
+            Span(info.status, TONES.get(info.status, "")),
+            "\n".join(info.hooks),
+        )
         for info in registry.plugins
     ]
     if rows:
-        yield table(COLUMNS, rows, left=(0, 1, 2, 3, 4), wrap=(5,))
+        yield table(("name", "distribution", "version", "status", "hooks"), rows, left=range(5))
     else:
         yield Line.of("no plugins are installed; the built-ins are available")
+    yield items((f"{info.name} is broken: {info.error}" for info in registry.plugins if info.error), tone="bad")
     yield items(f"{kind}: {', '.join(sorted(classes))}" for kind, classes in registry.kinds.items())
     yield items(f"warning: {fault}" for fault in registry.faults)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servebench.config import compose_jobs
-from servebench.config.tuning import load_recipes, load_space, parse_question, parse_space, split_words
+from servebench.config.tune_space import load_recipes, load_space, parse_question, parse_space, split_words
 from servebench.contracts.tuning import TuneQuestion
 from servebench.registry.registry import registry
 from servebench.util.errors import ConfigError

@@ -10,7 +10,7 @@ from servebench.analysis.recommendation.rules import load_rules
 from servebench.report.blocks import Charts, Label, Sides, Table, Verbatim
 from servebench.report.charts import runs
 from servebench.report.charts.timeline import panels_of, timeline_of
-from servebench.report.html import build
+from servebench.report.html import page_data
 from servebench.report.screens import results
 from servebench.report.screens.first_screen import first_screen
 from servebench.report.screens.trust import trust_blocks
@@ -100,14 +100,14 @@ def test_quality_is_the_share_right_with_wilsons_interval(make_study):
     add_quality(
         RunFolder(path), quality_records("gsm8k", [True, True, False, None]) + quality_records("mmlu", [True, True])
     )
-    found = build.quality_rows(read.load_run(path), "alpha")
+    found = page_data.quality_rows(read.load_run(path), "alpha")
     assert [(row.result.benchmark, row.result.n, row.result.unanswered) for row in found] == [
         ("gsm8k", 3, 1),
         ("mmlu", 2, 0),
     ]
     assert found[0].share == pytest.approx(2 / 3)
     assert found[0].low < 2 / 3 < found[0].high
-    assert build.quality_rows(read.load_run(path.parent), "none") == []
+    assert page_data.quality_rows(read.load_run(path.parent), "none") == []
 
 
 def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study):
@@ -117,7 +117,7 @@ def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study)
     changed = (replace(base, slow=1.4), SimulatedLoad(seed=2, version="2.0"))
     path = make_study((base, SimulatedLoad(seed=1)), changed, name="later")
     study = read.load_study(path)
-    (shown,) = build.page_of(study, load_rules()).comparisons
+    (shown,) = page_data.page_of(study, load_rules()).comparisons
     (compared,) = compare_speed([tuple(study.runs)], earlier=read.runs_beside(study))
     assert shown == compared
     assert shown.result == "slower"
@@ -130,7 +130,7 @@ def test_a_study_at_work_says_how_far_it_is_and_offers_no_resume(make_study):
     (done,) = study.runs
     begun = replace(done, name="01_b", state={**done.state, "status": "running"}, rows=tuple)
     to_come = read.load_run(path / "02_c")
-    data = build.page_of(replace(study, runs=(done, begun, to_come)), load_rules())
+    data = page_data.page_of(replace(study, runs=(done, begun, to_come)), load_rules())
     assert next(iter(trust_of(data))) == "still running"
     assert "1 of 3 runs have ended" in trust_of(data)["still running"][0]
     assert not [word for word, (_, tone) in trust_of(data).items() if "bad" in tone]
@@ -138,7 +138,7 @@ def test_a_study_at_work_says_how_far_it_is_and_offers_no_resume(make_study):
     (sides,) = (block for block in blocks if isinstance(block, Sides))
     assert [title for title, _ in sides.groups] == ["How far to trust it"]
     assert "02_c" not in blocks[0].text
-    found = trust_of(build.page_of(replace(study, runs=(done, to_come)), load_rules()))
+    found = trust_of(page_data.page_of(replace(study, runs=(done, to_come)), load_rules()))
     assert [text for text, tone in found.values() if "bad" in tone] == ["not started 02_c"]
 
 
@@ -152,7 +152,7 @@ def test_the_first_screen_says_which_points_not_to_trust_and_why(make_study):
             for row in doubted.point_rows]  # fmt: skip
     dead = replace(fast, name="02_trtllm", state={"status": "failed", "error": "out of memory"}, rows=tuple)
     runs = (fast, replace(doubted, rows=lambda: void), dead)
-    found = trust_of(build.page_of(replace(study, runs=runs), load_rules()))
+    found = trust_of(page_data.page_of(replace(study, runs=runs), load_rules()))
     assert list(found) == ["failed", "void", "doubtful", "wide"]
     assert found["failed"][0].endswith(": out of memory")
     assert found["void"][0].endswith("level_not_reached")
@@ -165,7 +165,7 @@ def test_the_first_screen_says_which_points_not_to_trust_and_why(make_study):
 def test_a_study_without_a_doubt_says_so(make_study):
     load = SimulatedLoad(levels=(8,), requests=100, starts=4)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
-    data = build.page_of(read.load_study(path), load_rules())
+    data = page_data.page_of(read.load_study(path), load_rules())
     assert trust_of(data) == {"valid": ("valid every point", "good")}
     batch = next(row for use, row in uses_of(data).items() if "Batch" in use)
     assert labels_in(batch["trust"]) == [("clear", "good")]
@@ -176,14 +176,14 @@ def test_the_first_screen_shows_a_command_without_arguments_too(make_study):
     study = read.load_study(make_study((SimulatedEngine(), SimulatedLoad(requests=20))))
     for words, command in (([], "servebench"), (["engine=a b"], "servebench 'engine=a b'"), (None, "")):
         found = replace(study, state={**study.state, "words": words})
-        blocks = first_screen(build.page_of(found, load_rules()))
+        blocks = first_screen(page_data.page_of(found, load_rules()))
         assert [block.text for block in blocks if isinstance(block, Verbatim)] == [command] * bool(command)
 
 
 def test_a_run_without_a_number_for_a_use_says_why(make_study):
     load = SimulatedLoad(levels=(8,), requests=60)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="late", ttft_ms=900), load))
-    data = build.page_of(read.load_study(path), load_rules())
+    data = page_data.page_of(read.load_study(path), load_rules())
     row = next(row for use, row in uses_of(data).items() if "TTFT limit" in use)
     assert row["late"].text.startswith("- ")
     assert "TTFT ≤ 500 ms" in row["late"].text
@@ -192,7 +192,7 @@ def test_a_run_without_a_number_for_a_use_says_why(make_study):
 def test_the_best_of_one_start_is_provisional_in_word_and_colour(make_study):
     load = SimulatedLoad(levels=(8,), requests=400)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
-    data = build.page_of(read.load_study(path), load_rules())
+    data = page_data.page_of(read.load_study(path), load_rules())
     batch = next(row for use, row in uses_of(data).items() if "Batch" in use)
     assert labels_in(batch["trust"]) == [("provisional", "warn")]
     assert (labels_in(batch["fast"]), labels_in(batch["slow"])) == ([("best, provisional", "warn")], [])
@@ -207,7 +207,9 @@ def test_a_printed_timeline_has_an_axis(make_study):
     samples = machine_readings((end - start) / S, step_s=(end - start) / S / 40, start_ns=start)
     add_telemetry(run, samples, run_id=row.run_id, point=row.point)
     shown = [
-        one for one in results.timeline(build.page_of(read.load_study(path), load_rules())) if isinstance(one, Charts)
+        one
+        for one in results.timeline(page_data.page_of(read.load_study(path), load_rules()))
+        if isinstance(one, Charts)
     ]
     assert len(shown[0].printed.charts) <= results.STILL_PANELS
     for chart_set in (*shown[0].sets, shown[0].printed):

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from servebench.config.problems import nearest_name, suggest, summarize_error
-from servebench.config.strict import Strict, parse_strict
+from servebench.config.strict import Strict, parse_strict, read_yaml
 from servebench.config.validate import check_section
 from servebench.contracts.tuning import (
     OBJECTIVES,
@@ -25,8 +25,7 @@ from servebench.contracts.tuning import (
 )
 from servebench.registry.conf import TUNE_FOLDER, config_folders
 from servebench.registry.registry import Registry
-from servebench.util.bounded_file import STATE_BYTES_MAX, load_yaml, read_bytes
-from servebench.util.errors import ConfigError, reason_of
+from servebench.util.errors import ConfigError
 
 PREFIX = "tune."
 SEARCHED = ("engine.", "model.")
@@ -125,21 +124,7 @@ def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (),
             f"there is no space of settings for engine={engine}: write {TUNE_FOLDER}/{engine}.yaml and add its folder with "
             f"--config-dir, or name a file with tune.space=FILE (there are {', '.join(known)}; see docs/tune.md)"
         )
-    return parse_space(engine, str(found), read_mapping(found))
-
-
-def read_mapping(path: Path) -> Any:
-    """Return the value in a YAML file. Raises ConfigError."""
-    import yaml
-
-    try:
-        return load_yaml(read_bytes(path, STATE_BYTES_MAX).decode())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return parse_space(engine, str(found), read_yaml(found))
 
 
 def parse_space(engine: str, file: str, data: Any) -> TuneSpace:
@@ -168,7 +153,7 @@ def load_recipes(path: str, engine: str) -> list[tuple[str, dict[str, Any]]]:
 
     The file is a YAML list of `{name: ..., set: {KEY: VALUE}}`; `engine:` limits one to an engine.
     """
-    found = enumerate(parse_strict(list[_Recipe], read_mapping(Path(path)), path), 1)
+    found = enumerate(parse_strict(list[_Recipe], read_yaml(Path(path)), path), 1)
     return [(one.name or f"recipe {index}", one.settings) for index, one in found if one.engine in (None, engine)]
 
 
