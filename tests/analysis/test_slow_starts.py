@@ -2,11 +2,18 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from servebench.analysis.slow_starts import find_slow_starts
+from servebench.analysis.answer.model import CaveatKind
+from servebench.analysis.conclude import conclude
+from servebench.analysis.slow_starts import OwnSlowStarts, find_slow_starts, own_slow_starts
 from servebench.contracts.level import Level
+from servebench.report.screens.answer import slow_starts_blocks
+from servebench.report.wording.answer import slow_starts_text
+from servebench.store.studies import load_study
+from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_study
 
 LEVELS = (Level(1), Level(4))
 
@@ -76,3 +83,42 @@ def test_noisy_levels_weigh_less():
         own[Level(16)] = 900 * own[Level(1)] / 60 * math.exp(rng.gauss(0, 0.15))
     starts["19"][Level(16)] = 500.0
     assert list(find_slow_starts(starts).slower) == ["19"]
+
+
+def stored_starts(tmp_path, effects):
+    """A study of one start each, with these effects on the engine's speed."""
+    engine = SimulatedEngine()
+    runs = [
+        (replace(engine, slow=math.exp(-effect)), SimulatedLoad(levels=(2, 8), requests=60, seed=seed))
+        for seed, effect in enumerate(effects)
+    ]
+    return load_study(write_simulated_study(tmp_path, *runs))
+
+
+def test_a_slow_start_is_named_where_its_run_is_shown(tmp_path):
+    study = stored_starts(tmp_path, [0, 0.01, 0, -0.01, 0.01, -0.3])
+    usual, slow = (own_slow_starts(run, study.runs) for run in (study.runs[0], study.runs[-1]))
+    assert usual == replace(slow, own_slower=())
+    assert (slow.count, slow.own, len(slow.slower)) == (6, 1, 1)
+    assert slow.own_slower[0] == pytest.approx(0.26, abs=0.06)
+    assert slow_starts_text(usual).endswith("slower at all levels; this one is not")
+    assert slow_starts_text(slow).startswith("1 of 6 starts of this engine is ")
+    assert slow_starts_text(slow).endswith("; this one is")
+    answer = conclude([study.runs[-1]], earlier=study.runs).answer
+    assert [one.slow_starts for one in answer.caveats if one.kind is CaveatKind.SLOW_STARTS] == [slow]
+    assert slow_starts_blocks(answer)
+
+
+def test_usual_starts_and_other_engines_say_nothing(tmp_path):
+    study = stored_starts(tmp_path, [0, 0.01, 0, -0.01, 0.01])
+    other = stored_starts(tmp_path / "other", [-0.3]).runs[0]
+    other = replace(other, manifest={**other.manifest, "engine_version": "2.0"})
+    assert own_slow_starts(study.runs[0], study.runs) is None
+    assert own_slow_starts(other, study.runs) is None
+
+
+def test_several_starts_of_a_run_are_counted():
+    slow = OwnSlowStarts(count=12, slower=(0.24, 0.2), own=5, own_slower=(0.2,))
+    assert slow_starts_text(slow) == (
+        "2 of 12 starts of this engine are 20% to 24% slower at all levels; 1 of the 5 starts of this run is"
+    )

@@ -63,7 +63,7 @@ def test_what_is_printed_has_the_keys_of_the_page(printed):
 def test_show_has_the_keys_of_the_page(printed):
     run = printed("show", "study/01_b_unique")
     assert run["rows"][0]["ttft_ms_p99_all"] is None
-    assert {"manifest", "rows", "times", "limits", *promised("ls", "each run")} - {"number"} == set(run)
+    assert {"manifest", "rows", "times", "limits", "slow_starts", *promised("ls", "each run")} - {"number"} == set(run)
     study = printed("show", "study")
     assert {*promised("show STUDY", "the study"), *promised("compare", "the document")} <= set(study)
     assert study["answer"] == printed("report", "study")["answer"]

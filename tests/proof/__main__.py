@@ -35,6 +35,7 @@ def _settings(words: tuple[str, ...]) -> dict[str, object]:
 @click.option("--long-points", type=click.IntRange(2), default=20, show_default=True, help="Points of the long run.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of all engines; repeatable.")
 @click.option("--change", metavar="KEY=VALUE", multiple=True, help="A setting of the changed engine; repeatable.")
+@click.option("--note", default="", help="A sentence for the page, such as what else the machine did.")
 @click.option(
     "--minutes",
     type=click.FloatRange(0),
@@ -47,8 +48,8 @@ def _settings(words: tuple[str, ...]) -> dict[str, object]:
               help="The page; its rows are written beside it as CSV.")  # fmt: skip
 @click.argument("words", nargs=-1)
 def main(*, engines: tuple[str, ...], neighbours: tuple[str, ...], rounds: int, levels: str, seconds: float,
-         long_points: int, settings: tuple[str, ...], change: tuple[str, ...], minutes: float, outputs: Path, output: Path,
-         words: tuple[str, ...]) -> int:  # fmt: skip
+         long_points: int, settings: tuple[str, ...], change: tuple[str, ...], note: str, minutes: float, outputs: Path,
+         output: Path, words: tuple[str, ...]) -> int:  # fmt: skip
     """Measure how often the conclusions of servebench are right on real engines, and write the page.
 
     WORDS are further overrides of all studies. Each start is stored as it ends: the same command goes on where a stopped or
@@ -69,7 +70,7 @@ def main(*, engines: tuple[str, ...], neighbours: tuple[str, ...], rounds: int, 
             click.echo("not all is measured: the same command goes on", err=True)
             break
     parts = [part for study in listed if (part := judge(study)) is not None]
-    write_file(output, page(parts, output.with_suffix(".csv").name))
+    write_file(output, page(parts, output.with_suffix(".csv").name, note))
     write_file(output.with_suffix(".csv"), rows_csv(parts))
     return 0
 
@@ -94,7 +95,9 @@ def judge(study: ProofStudy) -> ProofPart | None:
     said = (
         f"{runs[0].fact('engine_version')}; {machine.get('cpu_model')}, {machine.get('cpu_threads_usable')} threads; "
     )
-    said += f"measured from {local_time(runs[0].started_s)}, {commit}; points of {load.get('duration_s')} s. "
+    said += (
+        f"measured from {local_time(stored.state.get('started_s'))}, {commit}; points of {load.get('duration_s')} s. "
+    )
     if study.long:
         return ProofPart(
             engine=study.engine,

@@ -48,9 +48,11 @@ class ProofPart:
     changes: dict[Level, tuple[float, float, float]] | None = None
 
 
-def page(parts: Sequence[ProofPart], csv_name: str = "proof.csv") -> str:
-    """Return the page as Markdown."""
-    return "\n".join([HEAD.format(csv=csv_name), *(text for part in parts for text in _section(part))])
+def page(parts: Sequence[ProofPart], csv_name: str = "proof.csv", note: str = "") -> str:
+    """Return the page as Markdown; `note` comes before the parts."""
+    return "\n".join(
+        [HEAD.format(csv=csv_name), *([note, ""] if note else []), *(text for part in parts for text in _section(part))]
+    )
 
 
 def _section(part: ProofPart) -> list[str]:

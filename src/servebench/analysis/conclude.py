@@ -71,7 +71,7 @@ def conclude(
     """Return what runs say. Raises StoreError for a damaged table.
 
     `studies` are those whose own decisions count, `pairs` (baseline, candidate) what is compared instead of all runs of a
-    workload, and `earlier` other stored runs: those of the same set-ups show by how much starts differ.
+    workload, and `earlier` other stored runs: those of the same set-ups show by how much starts differ, and which are slow.
     """
     labels, measured = run_labels(runs), [run for run in runs if run.point_rows]
     listed = pairs_within(measured) if pairs is None else list(pairs)
@@ -96,6 +96,7 @@ def conclude(
         name=options.name,
         words=options.words,
         decision=decisions[0] if len(decisions) == 1 else None,
+        earlier=earlier,
     )
     found = Conclusions(
         answer=answer,

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from math import exp, log
-from statistics import median
+from statistics import fmean, median
 
+from servebench.analysis.setups import EARLIER_MAX, same_setup
 from servebench.contracts.level import Level
+from servebench.contracts.stored import RunData
 
 STARTS_MIN = 5
 """With fewer starts a median does not say which of them are usual."""
@@ -34,6 +37,47 @@ class SlowStarts:
 
     count: int
     slower: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSlowStarts:
+    """The slow starts of an engine beside those of one run: of `count` stored starts of the run's set-up, each of `slower` is
+    slower than the others by this share; the run has `own` starts, and those of `own_slower` are slow."""
+
+    count: int
+    slower: tuple[float, ...]
+    own: int
+    own_slower: tuple[float, ...]
+
+
+def own_slow_starts(run: RunData, earlier: Iterable[RunData]) -> OwnSlowStarts | None:
+    """Return which starts of a run's set-up are slow, among its own and those of the newest `earlier` runs; None if none is."""
+    newest = sorted(earlier, key=lambda one: one.started_s or 0.0, reverse=True)
+    alike = (other for other in newest if other.run_id != run.run_id and same_setup(run, other))
+    own = _throughputs(run)
+    if not own:
+        return None
+    found = find_slow_starts(
+        {**own, **{key: one for other in islice(alike, EARLIER_MAX) for key, one in _throughputs(other).items()}}
+    )
+    if not found.slower:
+        return None
+    return OwnSlowStarts(
+        count=found.count,
+        slower=tuple(found.slower.values()),
+        own=len(own),
+        own_slower=tuple(share for key, share in found.slower.items() if key in own),
+    )
+
+
+def _throughputs(run: RunData) -> dict[str, dict[Level, float]]:
+    """Return the throughput of each start of a run by level, the mean of its points that are not void."""
+    found: dict[str, dict[Level, list[float]]] = {}
+    for row in run.point_rows:
+        if row.verdict != "void" and row.output_throughput_tok_s and row.start_id:
+            levels = found.setdefault(f"{run.run_id} {row.start_id}", {})
+            levels.setdefault(row.level, []).append(row.output_throughput_tok_s)
+    return {key: {level: fmean(values) for level, values in own.items()} for key, own in found.items()}
 
 
 def find_slow_starts(starts: Mapping[str, Mapping[Level, float]]) -> SlowStarts:

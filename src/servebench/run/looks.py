@@ -28,10 +28,9 @@ class Looks:
     """How probable each wander of the engine was before (`analysis.serial`)."""
     concurrency: int | None
     least: int
-    """A point has at least so many requests in its window, and is first looked at when so many have ended and each stream has
-    had one."""
+    """The fewest requests in the window of a point. The first look is when this many have ended and each stream has had one."""
     budget_s: float
-    """So long a point lasts at most, unless `least` requests come within UNTIL_LIMIT times as long."""
+    """The longest time of a point, unless `least` requests come within UNTIL_LIMIT times as long."""
     warmup_s: float = 0.0
     offered_req_s: float | None = None
     """The rate of an open loop, if it is the same at all times."""
@@ -48,7 +47,7 @@ class Looks:
         self._wanted = self.least
 
     def is_due(self, ended: int, elapsed_s: float) -> bool:
-        """Whether so many ended requests are worth a look, or the time is over: there are enough, or will not be in time."""
+        """Whether this number of ended requests is worth a look, or the time is over and no more are worth waiting for."""
         over = elapsed_s >= self.budget_s and self._is_enough(ended, elapsed_s)
         return self.ended_by is None and (over or ended >= self._next)
 

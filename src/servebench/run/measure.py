@@ -259,7 +259,12 @@ def _run_phase(
         patience_s=patience_s,
         ask=driver.ask,
     )
-    workers = _workers(session, level, plan, warmup=warmup)
+    workers = worker_count(
+        session.settings.load.workers,
+        in_flight=min(plan.concurrency, max(1, len(plan.requests))),
+        rate_req_s=None if warmup else level.rate,
+        cores=usable_cores(),
+    )
     if session.lease.spans is not None:
         session.lease.spans.discard()
     try:
@@ -314,15 +319,4 @@ def looks_at(
         warmup_s=session.settings.load.warmup_s,
         with_tokens=lambda records: _counted(session, records, wait=False),
         disturbances=lambda: find_disturbances(sampler.so_far(SOURCES)),
-    )
-
-
-def _workers(session: RunSession, level: PlannedPoint, plan: PointPlan, *, warmup: bool) -> int:
-    """Return the number of workers that generate the load of a phase."""
-    in_flight = min(plan.concurrency, max(1, len(plan.requests)))
-    return worker_count(
-        session.settings.load.workers,
-        in_flight=in_flight,
-        rate_req_s=None if warmup else level.rate,
-        cores=usable_cores(),
     )

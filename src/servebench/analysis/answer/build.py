@@ -30,9 +30,10 @@ def answer_of(
     name: str = "last",
     words: Sequence[str] = (),
     decision: StudyDecision | None = None,
+    earlier: Sequence[RunData] = (),
 ) -> Answer:
     """Return the answer that runs and their comparisons give. `name` is how a command names the study of these runs, `words` is
-    the command that made it, `decision` what it has decided."""
+    the command that made it, `decision` what it has decided; `earlier` are other stored runs."""
     labels, found = run_labels(runs), comparisons
     entrants = {run.run_id: entrant_of(run, labels[run.run_id].text) for run in runs if run.point_rows}
     groups: dict[str, list[RunData]] = {}
@@ -48,7 +49,7 @@ def answer_of(
         ),
         inequalities=inequalities(found, labels),
         remarks=remarks(runs, labels),
-        caveats=tuple(caveats(runs, workloads)),
+        caveats=tuple(caveats(runs, workloads, labels, earlier)),
         next_steps=tuple(next_steps(runs, workloads, name, words, decision)),
         comparisons=tuple(found),
     )

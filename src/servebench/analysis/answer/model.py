@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.model import FASTER, Comparison, ComparisonRow
-from servebench.analysis.verdict.reasons import MethodKind
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
@@ -147,7 +147,7 @@ class LevelLead:
     @property
     def by_earlier(self) -> bool:
         """Whether an interval rests on how much earlier starts differed."""
-        return any(row.method is not None and row.method.kind is MethodKind.EARLIER_STARTS for row in self._rows)
+        return any(row.method is not None and row.method.earlier > 0 for row in self._rows)
 
     @property
     def _rows(self) -> list[ComparisonRow]:
@@ -285,6 +285,7 @@ class CaveatKind(StrEnum):
     ONE_START_EACH = "one_start_each"  # the leads are differences of single starts
     NO_VERDICT_YET = "no_verdict_yet"  # no lead is a verdict, and more starts may make it one
     BY_EARLIER = "by_earlier"  # with few starts of each, leads rest on how much earlier starts differed
+    SLOW_STARTS = "slow_starts"  # some starts of a run's engine are slow at all levels (`label`, `slow_starts`)
     WIDE = "wide"  # intervals are wider than `limits`, which `keys` make narrower
 
 
@@ -298,6 +299,7 @@ class Caveat:
     level: Level | None = None
     heavier: Level | None = None
     factor: float = 0.0
+    slow_starts: OwnSlowStarts | None = None
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
 

@@ -10,6 +10,7 @@ from typing import Any
 from servebench.analysis.answer.model import AnswerColumn, Caveat, CaveatKind, Inequality, Remark, WorkloadAnswer
 from servebench.analysis.answer.next_steps import one_start
 from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.slow_starts import own_slow_starts
 from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import CATALOG, type_of
 from servebench.contracts.emulation import imitated
@@ -139,8 +140,13 @@ def _without_implied(found: Mapping[tuple[str, Any], Inequality]) -> list[Inequa
     return [one for (key, where), one in found.items() if not implied(key, where)]
 
 
-def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Iterable[Caveat]:
-    """Yield what holds for the whole answer."""
+def caveats(
+    runs: Sequence[RunData],
+    workloads: Sequence[WorkloadAnswer],
+    labels: Mapping[str, RunLabel],
+    earlier: Sequence[RunData] = (),
+) -> Iterable[Caveat]:
+    """Yield what holds for the whole answer; `earlier` are other stored runs, whose starts show which ones are slow."""
     if how := imitated(run.fact("launch") for run in runs):
         yield Caveat(kind=CaveatKind.IMITATED, how=how)
     for one in workloads:
@@ -155,6 +161,9 @@ def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Ite
             yield Caveat(kind=CaveatKind.NO_VERDICT_YET)
     if any(lead.by_earlier for lead in leads):
         yield Caveat(kind=CaveatKind.BY_EARLIER)
+    for run in runs:
+        if (slow := own_slow_starts(run, [*earlier, *runs])) is not None:
+            yield Caveat(kind=CaveatKind.SLOW_STARTS, label=labels[run.run_id].text, slow_starts=slow)
     shown = (cell for one in workloads for column in one.columns for cell in column.cells.values())
     if any(cell.wide for cell in shown):
         yield from _wide(runs)

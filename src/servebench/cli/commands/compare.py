@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,7 @@ def compare_command(
     from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
     from servebench.report.output import Output
+    from servebench.report.screens.answer import slow_starts_blocks
     from servebench.report.screens.comparison import pairs_blocks
     from servebench.store.studies import find, load_outputs, load_study
 
@@ -103,15 +105,16 @@ def compare_command(
     concluded = conclude(runs, [load_study(path) for path in paths], options, pairs=pairs, earlier=earlier)
     found = concluded.comparisons
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
+    slow = slow_starts_blocks(concluded.answer)
     decided = _decided(concluded, {path.name: path for path in paths})
     if markdown:
-        write_file(markdown, to_markdown([*_compared(found, gate), *decided]))
+        write_file(markdown, to_markdown([*_compared(found, gate), *slow, *decided]))
     if junit:
         write_file(junit, to_junit(found, gate))
     if not out.complete and baseline is None and len(found) > 1:
         blocks = pairs_blocks(concluded.answer, width=out.width)
     else:
-        blocks = _compared(found, gate if out.form == "markdown" else None)
+        blocks = chain(_compared(found, gate if out.form == "markdown" else None), slow)
     out.write([*blocks, *decided], as_plain(concluded))
     return 0 if gate is None else _gate_code(gate)
 

@@ -72,22 +72,25 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.analysis.conclude import Options, conclude
     from servebench.analysis.limits import findings
     from servebench.analysis.repeats import summarize_repeats
+    from servebench.analysis.slow_starts import own_slow_starts
     from servebench.contracts.labels import run_labels
     from servebench.report.blocks import Block, NextCommand
     from servebench.report.parts import times_of
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
     from servebench.report.screens.times import run_times_blocks
-    from servebench.store.studies import command_words, load_study
+    from servebench.store.studies import command_words, load_study, runs_beside
     from servebench.util.short_id import short_id
 
     if out.form == "markdown":
-        answer = conclude([found], [], Options(limits=True, name=command_words(found.path.parent))).answer
+        options = Options(limits=True, name=command_words(found.path.parent))
+        answer = conclude([found], [], options, earlier=runs_beside(found)).answer
         out.write(answer_blocks(answer, width=out.width, complete=out.verbose))
         return
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
     limits: list[LimitFinding] = []
-    blocks: list[Block] = list(run_blocks(found, label, summarize_repeats(found.point_rows)))
+    slow = own_slow_starts(found, runs_beside(found))
+    blocks: list[Block] = list(run_blocks(found, label, summarize_repeats(found.point_rows), slow))
     try:
         times = times_of(found, found.name)
         data, limits = times.as_dict(), findings(found)
@@ -100,7 +103,7 @@ def _show_run(found: RunData, out: Output) -> None:
     if found.status in UNFINISHED | {"failed"}:
         failed = " --failed" if found.status == "failed" else ""
         blocks.append(NextCommand("next", f"servebench resume {short_id(found.study_id)}{failed}"))
-    out.write(blocks, run_data(found, label, data, limits))
+    out.write(blocks, run_data(found, label, data, limits, slow))
 
 
 def _show_study(found: StudyData, out: Output) -> None:

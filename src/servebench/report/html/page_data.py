@@ -51,7 +51,7 @@ def page_of(
     pages = [run_page(run, labels[run.run_id]) for run in runs]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     with_earlier = with_earlier or any(study_settings(run) is not None for run in runs)
-    earlier = read.runs_beside(found) if with_earlier and len(readable) > 1 else []
+    earlier = read.runs_beside(found) if with_earlier else []
     options = Options(
         varying=varying,
         with_doubtful=with_doubtful,

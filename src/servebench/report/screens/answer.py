@@ -8,6 +8,7 @@ from servebench.analysis.answer.model import (
     Answer,
     AnswerCell,
     AnswerColumn,
+    CaveatKind,
     Inequality,
     NextStep,
     Remark,
@@ -61,6 +62,11 @@ def answer_blocks(
     if hidden and hint:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
     yield from map(step_block, answer.next_steps)
+
+
+def slow_starts_blocks(answer: Answer) -> list[Block]:
+    """Return a line for each run whose engine has slow starts."""
+    return [Line.of(caveat_text(one), tone="warn") for one in answer.caveats if one.kind is CaveatKind.SLOW_STARTS]
 
 
 def footnotes(answer: Answer) -> dict[str, str]:

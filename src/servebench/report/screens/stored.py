@@ -6,28 +6,33 @@ from typing import Any
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding
 from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.stored_runs import quality_summaries
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.blocks import Block, Line, items
 from servebench.report.content import quality_lines
 from servebench.report.export.conclusions import as_plain, finding_as_plain
+from servebench.report.export.plain import plain
 from servebench.report.screens.listing import run_facts
 from servebench.report.screens.points import points_blocks, repeats_blocks
+from servebench.report.wording.answer import slow_starts_text
 from servebench.report.wording.limits import action_text, fact_text, statement_of
 from servebench.util.figures import local_time, number, seconds
 from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
 
 
-def run_blocks(run: RunData, label: str, repeats: RepeatSummary) -> Iterator[Block]:
-    """Yield a run, by its label in its study: its facts, points, repeats, quality and warnings."""
+def run_blocks(run: RunData, label: str, repeats: RepeatSummary, slow_starts: OwnSlowStarts | None) -> Iterator[Block]:
+    """Yield a run, by its label in its study: its facts, points, repeats, the slow starts of its engine, quality and warnings."""
     rows = run.point_rows
     yield Line.of(f"{short_id(run.study_id)} {label}", tone="strong")
     yield from _fact_lines(_header(run))
     if rows:
         yield from points_blocks([("", row) for row in rows], "show")
         yield from repeats_blocks([("", repeats)], "over repeats")
+    if slow_starts is not None:
+        yield Line.of(f"{slow_starts_text(slow_starts)}.", tone="warn")
     for code in dict.fromkeys(code for row in rows for code in row.doubts):
         where = ", ".join(dict.fromkeys(str(row.level) for row in rows if code in row.doubts))
         yield Line.of(f"{code} (at {where}): {explain(code)}")
@@ -35,9 +40,16 @@ def run_blocks(run: RunData, label: str, repeats: RepeatSummary) -> Iterator[Blo
     yield items(f"unreadable: {fault}" for fault in run.faults)
 
 
-def run_data(run: RunData, label: str, times: Mapping[str, Any], limits: Sequence[LimitFinding]) -> dict[str, Any]:
-    """Return a run as plain data, with where the time of its requests goes, and what limits it."""
-    found = {"times": times, "limits": [finding_as_plain(one) for one in limits]}
+def run_data(
+    run: RunData,
+    label: str,
+    times: Mapping[str, Any],
+    limits: Sequence[LimitFinding],
+    slow_starts: OwnSlowStarts | None,
+) -> dict[str, Any]:
+    """Return a run as plain data, with where the time of its requests goes, what limits it, and which starts are slow."""
+    found: dict[str, Any] = {"times": times, "limits": [finding_as_plain(one) for one in limits]}
+    found["slow_starts"] = None if slow_starts is None else plain(slow_starts)
     rows = [row.as_dict() for row in run.point_rows]
     return {"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": rows, **found}
 

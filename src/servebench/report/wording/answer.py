@@ -15,6 +15,7 @@ from servebench.analysis.answer.model import (
     Purpose,
     WorkloadAnswer,
 )
+from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.model import FAILED
 from servebench.report.wording.comparison import description_of
 from servebench.util.figures import duration, number
@@ -38,6 +39,23 @@ def _out_of_line(one: Caveat) -> str:
     )
 
 
+def slow_starts_text(slow: OwnSlowStarts) -> str:
+    """Return how many starts of a run's engine are slow, by how much, and whether the run's own starts are among them."""
+    few, many = min(slow.slower), max(slow.slower)
+    size = f"{many:.0%}" if f"{few:.0%}" == f"{many:.0%}" else f"{few:.0%} to {many:.0%}"
+    verb = "is" if len(slow.slower) == 1 else "are"
+    text = f"{len(slow.slower)} of {slow.count} starts of this engine {verb} {size} slower at all levels"
+    if slow.own == 1:
+        return f"{text}; this one is{'' if slow.own_slower else ' not'}"
+    among = f"{len(slow.own_slower) or 'none'} of the {slow.own} starts of this run"
+    return f"{text}; {among} {'are' if len(slow.own_slower) > 1 else 'is'}"
+
+
+def _slow_starts(one: Caveat) -> str:
+    assert one.slow_starts is not None
+    return f"{one.label}: {slow_starts_text(one.slow_starts)}."
+
+
 CAVEATS: dict[CaveatKind, Callable[[Caveat], str]] = {
     CaveatKind.IMITATED: lambda one: f"{one.how.capitalize()} engines: these numbers do not describe the real ones.",
     CaveatKind.OUT_OF_LINE: _out_of_line,
@@ -50,6 +68,7 @@ CAVEATS: dict[CaveatKind, Callable[[Caveat], str]] = {
     CaveatKind.BY_EARLIER: lambda _: (
         "With few starts of each, how sure these leads are rests on how much earlier starts of the same set-ups differed."
     ),
+    CaveatKind.SLOW_STARTS: _slow_starts,
     CaveatKind.WIDE: lambda one: (
         f"Wide: the interval is wider than {' or '.join(one.limits)}; raise {' or '.join(one.keys)}."
     ),
