@@ -46,16 +46,9 @@ def test_the_page_and_show_have_the_figures(study, capsys):
     assert "Right answers/s" in (study / "report.html").read_text()
     capsys.readouterr()
     dispatch(["show", "study/00_fast_unique"])
-<<<<<<< HEAD
-    told = capsys.readouterr().out
-    assert "mmlu" in told
-    assert "33.3%" in told
-    assert "sample_too_small: " in told
-=======
     shown = capsys.readouterr().out
     assert re.search(r"quality: mmlu .*% right of \d+ \[.*\] at concurrency 8", shown)
     assert "sample_too_small: " in shown
->>>>>>> main
 
 
 @pytest.mark.parametrize(
