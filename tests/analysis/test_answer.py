@@ -9,7 +9,6 @@ from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import compare_speed, pair_runs, seconds_per_start
-from servebench.analysis.verdict.one_start import starts_may_differ
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.contracts.level import Level
 from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
@@ -48,7 +47,7 @@ def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
         assert {(lead.best, lead.rival.label, lead.clear, lead.verdict) for lead in one.leads} == {
             ("fast", "slow", True, False)
         }
-        assert all(0.1 < lead.low < 0.5 < lead.high < 1 for lead in one.leads)
+        assert all(0.0 < lead.low < 0.5 < lead.high < 1.5 for lead in one.leads)
         assert "1 to 8 users: fast leads, at 8 users with 50%" in sentence_of(one)
     assert len(found.comparisons) == 2
 
@@ -132,9 +131,9 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
     path = make_study((replace(FAST, **steady), long), (replace(SLOW, slow=1.07, **steady), long))
     (workload,) = answer(path).workloads
     for lead in workload.leads:
-        assert (lead.low > 0, lead.high > 0.05) == (True, True)
+        assert (lead.low < 0, lead.high > 0.05) == (True, True)
         assert (lead.clear, lead.rival.tested) == (False, False)
-        assert lead.size < starts_may_differ() == pytest.approx(0.112, abs=0.001)
+        assert 0.1 < lead.rival.bound < 0.25
     assert (
         "no clear difference in tok/s between fast and slow (fast is 7% ahead at 8 users; with one start of each, up to "
         in sentence_of(workload)
@@ -143,12 +142,12 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
 
 
 def test_numbers_of_wide_intervals_have_no_best(make_study):
-    """Requests that are compared in pairs may say that a lead is certain, where the machine itself wandered."""
+    """Points that are known badly, because the machine wandered, allow for larger differences."""
     runs = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
     assert all(lead.clear for lead in concluded(runs).workloads[0].leads)
     wide = [
         replace(run, rows=lambda rows=run.point_rows: [
-            replace(row, output_throughput_tok_s_low=0.6 * row.output_throughput_tok_s) for row in rows
+            replace(row, output_throughput_tok_s_low=0.4 * row.output_throughput_tok_s) for row in rows
         ])
         for run in runs
     ]  # fmt: skip
@@ -249,7 +248,7 @@ def test_a_lead_matters_by_the_margin_of_its_comparison(make_study):
     runs = [(replace(FAST, name=name, slow=slow, **steady), load(levels=(4,), requests=40, starts=4, seed=seed))
             for name, slow, seed in (("fast", 1.0, 0), ("slow", 1.03, 1))]  # fmt: skip
     pairs = pair_runs([read.load_study(make_study(*runs))], None)
-    for margin, result, clear in ((0.01, "slower", True), (0.05, "no difference", False)):
+    for margin, result, clear in ((0.01, "slower", True), (0.12, "no difference", False)):
         compared = compare_speed(pairs, margin=margin)
         (lead,) = answer_of([run for pair in pairs for run in pair], compared).workloads[0].leads
         assert (compared[0].result, lead.clear) == (result, clear)

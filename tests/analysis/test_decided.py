@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.answer.next_steps import decide_step
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import StudyDecision, decide_study
-from servebench.analysis.pairing import compare_speed, pairs_within
 from servebench.analysis.recommendation.rules import load_rules
-from servebench.analysis.stored_runs import entrant_of
-from servebench.analysis.verdict.levels import lead_difference
-from servebench.analysis.verdict.looks import DECIDING as METRICS
 from servebench.analysis.verdict.model import (
     EQUAL,
+    METRICS,
     NOT_COMPARED,
     OPEN,
     SLOWER,
     Comparison,
     ComparisonRow,
-    StartValues,
 )
 from servebench.analysis.warnings.catalog import NOT_STATIONARY
 from servebench.contracts.level import Level
@@ -36,8 +31,6 @@ from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 A, B, C = "study/00_a_unique", "study/01_b_unique", "study/02_c_unique"
 SECONDS = {A: 10.0, B: 20.0, C: 40.0}
-E2E = METRICS[2]
-DECIDING = ("output_throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
 
 
 def engine(name, slow=1.0, **more):
@@ -60,23 +53,14 @@ def conclusions(path, **options):
     return decision, found.answer.workloads[0], found.answer.comparisons, batch
 
 
-def test_two_starts_that_decide_are_a_verdict_on_every_screen(make_study):
-    path = make_study((engine("a"), load(2)), (engine("b", 1.1), load(2, seed=1)))
+def test_few_starts_that_decide_are_a_verdict_on_every_screen(make_study):
+    path = make_study((engine("a"), load(4)), (engine("b", 1.15), load(4, seed=1)))
     decision, workload, (compared,), batch = conclusions(path)
     assert decision.pairs[0].levels == {Level(4): "slower"}
     assert (workload.leads[0].clear, workload.leads[0].verdict, workload.leads[0].best) == (True, True, "a")
     assert (compared.result, compared.margin) == ("slower", 0.03)
     assert (batch.outcome, batch.best.entrant.run_id) == ("best", "study/00_a_unique")
     assert batch.lead == pytest.approx(workload.leads[0].size)
-
-
-def test_a_use_rests_on_the_decision_where_a_test_of_two_fixed_starts_says_nothing(make_study):
-    path = make_study((engine("a", run_sd=0.015), load(2, seed=1)), (engine("b", 1.14, run_sd=0.015), load(2, seed=51)))
-    first, second = (entrant_of(run).levels[0] for run in read.load_study(path).runs)
-    assert not lead_difference("output_throughput_tok_s", first, second, 0.95).leaves_out_zero
-    decision, _, _, batch = conclusions(path)
-    assert decision.pairs[0].levels == {Level(4): SLOWER}
-    assert batch.outcome == "best"
 
 
 @pytest.mark.slow
@@ -93,18 +77,18 @@ def test_the_margin_of_the_study_is_that_of_every_screen(make_study, margin, ver
     assert batch.outcome == "no clear difference"
 
 
-def test_what_a_study_has_not_decided_has_no_verdict_anywhere(make_study):
-    """Its number of starts follows from what was seen: TPOT, and TTFT before six starts, say nothing by a fixed number."""
+def test_the_other_metrics_are_what_the_last_look_shows(make_study):
+    """TTFT before six starts says nothing."""
     path = make_study((engine("a"), load(4)), (engine("b", 1.1), load(4, seed=1)))
-    fixed = {row.metric.name: row.result for row in compare_speed(pairs_within(read.load_study(path).runs))[0].rows}
-    assert fixed["tpot_ms_p50"] == "slower"
     decision, _, (compared,), _ = conclusions(path)
+    (pair,) = decision.pairs
+    assert (pair.first.result, compared.first.result, compared.starts_needed) == (SLOWER, SLOWER, None)
     rows = {row.metric.name: row for row in compared.rows}
-    decided = {one.metric.name: one.result for one in decision.pairs[0].rows}
-    assert decided == {"output_throughput_tok_s": SLOWER, "ttft_ms_p50": OPEN, "e2e_ms_p50": SLOWER}
-    assert {name for name, row in rows.items() if row.result == "slower"} == {"output_throughput_tok_s", "e2e_ms_p50"}
-    assert rows["tpot_ms_p50"].result == rows["ttft_ms_p50"].result == "not enough data"
-    assert rows["tpot_ms_p50"].low is not None, "what was measured stays"
+    assert {name for name, row in rows.items() if row.result == "slower"} == {
+        "output_throughput_tok_s", "tpot_ms_p50", "e2e_ms_p50",
+    }  # fmt: skip
+    assert rows["ttft_ms_p50"].result == OPEN
+    assert {row.looked for row in rows.values() if row.difference} == {pair.starts_looked}
 
 
 def test_an_open_decision_is_open_on_every_screen(make_study):
@@ -182,22 +166,24 @@ def test_verdicts_that_do_not_count_are_in_brackets(make_study):
     study = read.load_study(make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1, config=config))))
     found = decide_study(study)
     (pair,) = found.pairs
-    assert [cells_of(one, pair)[2] for one in pair.rows] == ["(slower)", "open", "(slower)"]
+    assert cells_of(pair.first, pair)[2] == "(slower)"
+    assert {cells_of(one, pair)[2] for one in pair.rows} <= {"(slower)", "open", "not compared"}
     assert "engine.dtype" in levels_line(pair)
     (fair,) = decide_study(study, varying="engine.dtype").pairs
-    assert [cells_of(one, fair)[2] for one in fair.rows] == ["slower", "open", "slower"]
-    assert levels_line(fair) == "decided: slower at 4"
+    assert cells_of(fair.first, fair)[:3] == ("all", "output throughput", "slower")
+    assert levels_line(fair) == "decided: slower (slower at 4)"
 
 
-def test_a_lead_that_is_not_decided_is_said_with_its_size(make_study):
-    """A study that was killed in its first round."""
+def test_earlier_starts_decide_after_the_first_round(make_study):
     earlier = make_study((engine("a"), load(6, seed=4)), (engine("b", 1.2), load(6, seed=5)), name="earlier")
     study = read.load_study(make_study((engine("a"), load(1)), (engine("b", 1.2), load(1, seed=1))))
     stored = read.load_study(earlier).runs
-    (workload,) = conclude(study.runs, [study], earlier=stored).answer.workloads
-    assert (workload.leads[0].clear, workload.leads[0].rival.tested) == (False, True)
-    assert workload.leads[0].low > 0.1
-    assert "a is 20% ahead, which may still be chance" in sentence_of(workload)
+    (pair,) = decide_study(study, stored).pairs
+    assert (pair.first.result, pair.starts_looked, pair.first.method.earlier) == (SLOWER, 1, 12)
+    assert decide_study(study).pairs[0].first is None
+    found = conclude(study.runs, [study], earlier=stored).answer
+    assert found.workloads[0].leads[0].verdict
+    assert any(one.kind is CaveatKind.BY_EARLIER for one in found.caveats)
 
 
 def test_a_reason_is_said_once_with_its_places(make_study):
@@ -208,14 +194,14 @@ def test_a_reason_is_said_once_with_its_places(make_study):
     assert said.count(" vs ") == 6
 
 
-def open_pair(baseline, candidate, *levels):
-    """A pair with open levels, as (starts that it has, starts that would decide it)."""
-    rows = []
-    for number, (have, needed) in enumerate(levels):
-        starts = StartValues(baseline=np.zeros(have), candidate=np.zeros(have), paired=False)
-        row = ComparisonRow(level=str(number), metric=E2E, baseline=1.0, candidate=1.0, starts=starts)
-        rows.append(replace(row, looked=have, difference_at=needed))
-    return Comparison(baseline=baseline, candidate=candidate, ids=(baseline, candidate), margin=0.03, rows=tuple(rows))
+def open_pair(baseline, candidate, have, needed):
+    """A pair that is open after so many starts, with those that would decide it."""
+    row = ComparisonRow(level=Level(4), metric=METRICS[0], baseline=1.0, candidate=1.0, looked=have)
+    first = replace(row, overall=True)
+    return Comparison(
+        baseline=baseline, candidate=candidate, ids=(baseline, candidate), margin=0.03, rows=(row,), first=first,
+        starts_needed=needed,
+    )  # fmt: skip
 
 
 def decision_of(*pairs, ended=True):
@@ -236,17 +222,14 @@ def decision_of(*pairs, ended=True):
     ("pairs", "more"),
     [
         ([], None),
-        ([open_pair(A, B, (4, 6))], (2, 60.0)),
-        ([open_pair(A, B, (5, 6))], (1, 30.0)),
-        ([open_pair(A, B, (4, 24))], (20, 600.0)),
-        ([open_pair(A, B, (4, 30))], None),
-        ([open_pair(A, B, (4, None))], None),
-        ([open_pair(A, B, (24, 24))], None),
-        ([open_pair(A, B, (4, 6), (4, 8))], (4, 120.0)),
-        # what stays open is measured as long as the rest
-        ([open_pair(A, B, (4, 6), (4, None))], (2, 60.0)),
-        ([open_pair(A, B, (4, 6)), open_pair(A, C, (4, 8))], (4, 40.0 + 40.0 + 160.0)),
-        ([open_pair(A, B, (4, 6)), open_pair(A, C, (4, 30))], (2, 20.0 + 40.0 + 80.0)),
+        ([open_pair(A, B, 4, 6)], (2, 60.0)),
+        ([open_pair(A, B, 5, 6)], (1, 30.0)),
+        ([open_pair(A, B, 4, 24)], (20, 600.0)),
+        ([open_pair(A, B, 4, 30)], None),
+        ([open_pair(A, B, 4, None)], None),
+        ([open_pair(A, B, 24, 24)], None),
+        ([open_pair(A, B, 4, 6), open_pair(A, C, 4, 8)], (4, 40.0 + 40.0 + 160.0)),
+        ([open_pair(A, B, 4, 6), open_pair(A, C, 4, 30)], (2, 20.0 + 40.0 + 80.0)),
     ],
 )
 def test_the_starts_that_would_decide_and_their_engine_time(pairs, more):
@@ -255,11 +238,11 @@ def test_the_starts_that_would_decide_and_their_engine_time(pairs, more):
 
 def test_a_study_that_has_ended_offers_the_command_that_decides():
     """With a little more than the time that it predicts: a round that does not fit is not begun."""
-    pair = open_pair(A, B, (4, 24))
+    pair = open_pair(A, B, 4, 24)
     step = decide_step(decision_of(pair), "last")
     assert (step.command, step.seconds, step.continues) == ("servebench resume last --budget 11m", 600.0, False)
     assert decide_step(decision_of(pair, ended=False), "last") is None
-    assert decide_step(decision_of(open_pair(A, B, (4, 30))), "last") is None
+    assert decide_step(decision_of(open_pair(A, B, 4, 30)), "last") is None
 
 
 def test_more_budget_lifts_the_most_starts_and_keeps_what_was_decided(make_study):
@@ -274,8 +257,7 @@ def test_more_budget_lifts_the_most_starts_and_keeps_what_was_decided(make_study
         decide_study(replace(study, state={**study.state, "budget_s": budget})) for budget in (None, 7200.0)
     )
     assert (planned.budget_s, going_on.budget_s) == (3600.0, 7200.0)
-    starts = [[one.looked for one in found.pairs[0].rows if one.metric is E2E] for found in (planned, going_on)]
-    assert starts == [[5], [8]]
+    assert [found.pairs[0].starts_looked for found in (planned, going_on)] == [5, 8]
     for odd in (-1, "x", float("nan"), float("inf")):
         assert decide_study(replace(study, state={**study.state, "budget_s": odd})).budget_s == 3600.0
 
@@ -314,7 +296,7 @@ def test_a_void_point_keeps_a_level_open_until_the_third(make_study, tried, verd
     assert found.pairs[0].levels == {Level(2): OPEN, Level(4): verdict}
     assert found.pairs[0].open_levels == ((Level(2), Level(4)) if verdict is OPEN else (Level(2),))
     (throughput,) = [one for one in found.pairs[0].rows if one.level == Level(4) and one.metric is METRICS[0]]
-    assert (throughput.looked, throughput.starts.baseline.size) == (4, 5)
+    assert (throughput.looked, throughput.starts.baseline.size) == (5 if verdict is OPEN else 6, 5)
     assert said in text_of(throughput.reasons)
     assert "errors" in text_of(throughput.reasons)
     assert any(said in line for line in notes_of(found))
@@ -339,5 +321,6 @@ def test_what_was_decided_before_a_void_point_stays_decided_on_every_screen(make
     assert compared.result == "slower"
     assert {row.metric.name for row in compared.rows if row.result == "slower"} == {
         "output_throughput_tok_s",
+        "tpot_ms_p50",
         "e2e_ms_p50",
     }

@@ -4,7 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from servebench.analysis.estimate.level import interval_over_starts
 from servebench.analysis.repeats import grubbs, kendall_null, seasonal_kendall, summarize_repeats
+from servebench.analysis.start_model import Starts
 from servebench.contracts.point_row import PointRow
 from servebench.report.wording.repeats import note_text
 
@@ -150,9 +152,9 @@ def test_repeats_of_several_starts_are_no_starts() -> None:
     rows = [replace(row, start_id=str(row.repeat // 2)) for row in points({"4": values})]
     (found,) = summarize_repeats(rows).rows
     starts = np.log(values).reshape(3, 2).mean(axis=1)
-    half = 4.3027 * starts.std(ddof=1) / 3**0.5
+    low, high = interval_over_starts(Starts.of_one_level(starts, 0.0), "output_throughput_tok_s")
     assert (found.count, found.mean) == (6, pytest.approx(float(np.exp(starts.mean()))))
-    assert (found.low, found.high) == pytest.approx((found.mean * np.exp(-half), found.mean * np.exp(half)), 1e-4)
+    assert (found.low, found.high) == pytest.approx((np.exp(low), np.exp(high)), 1e-4)
 
 
 def test_in_an_open_loop_the_title_says_from_when_users_wait() -> None:

@@ -93,6 +93,20 @@ def test_rare_queues_raise_the_upper_ends_of_ttft_in_an_open_loop() -> None:
     assert found["ttft_ms_mean"] != without["ttft_ms_mean"]
 
 
+@pytest.mark.parametrize(
+    ("prompt_tokens", "rate", "none"), [(100.0, 15.0, False), (2000.0, 15.0, True), (2000.0, 5.0, False)]
+)
+def test_answers_that_long_prompts_slow_have_no_interval_in_an_open_loop(prompt_tokens, rate, none) -> None:
+    """Each prompt takes 40 ms beyond a token: 0.6 of the time at 15 requests/s, 0.2 at 5."""
+    rng = np.random.default_rng(2)
+    drawn = open_loop(np.minimum(rng.poisson(3, 400), 5), rng.normal(50, 0.5, 400), rate=rate)
+    assert drawn.arrivals is not None
+    read = replace(drawn.arrivals, prompt_tokens=np.full(400, prompt_tokens))
+    found = stats.headline_intervals(replace(drawn, arrivals=read))
+    assert {found[name] is None for name in stats.SLOWED} == {none}
+    assert found["output_throughput_tok_s"] is not None
+
+
 def test_no_mean_ttft_where_the_engine_may_not_keep_up() -> None:
     """And the row says why."""
     rng = np.random.default_rng(2)
@@ -152,12 +166,12 @@ def test_a_percentile_takes_so_many_values(percent: float, needed: int) -> None:
 
 
 def test_too_short_a_window_has_no_interval_and_says_why() -> None:
-    """A point of three rounds of answers, one with 200 requests for its p99, and one whose tokens are unknown."""
-    assert mean_interval(np.arange(100.0), SeriesSpan(seconds=10.0, rounds=3.0)) is None
+    """A point of less than three rounds of answers, one with 200 requests for its p99, and one whose tokens are unknown."""
+    assert mean_interval(np.arange(100.0), SeriesSpan(seconds=10.0, rounds=2.9)) is None
     row = PointRow.from_dict(
-        {"ttft_ms_mean": 10.0, "ttft_ms_p99": 20.0, "ttft_ms_n": 200, "e2e_ms_mean": 3000.0, "window_s": 9.0}
+        {"ttft_ms_mean": 10.0, "ttft_ms_p99": 20.0, "ttft_ms_n": 200, "e2e_ms_mean": 3000.0, "window_s": 6.0}
     )
-    assert "3 times as long as an answer" in str(stats.missing_interval(row, "ttft_ms_mean"))
+    assert "2 times as long as an answer" in str(stats.missing_interval(row, "ttft_ms_mean"))
     assert "takes 736 values, and the window has 200" in str(stats.missing_interval(row, "ttft_ms_p99"))
     assert stats.missing_interval(row, "itl_ms_mean") is None
 

@@ -43,7 +43,7 @@ def test_the_words_of_the_question():
     assert own == ["tune.budget=90m", "+tune.seed=3"]
     assert rest == ["engine=vllm", "load=quick"]
     question = parse_question([*own, "tune.margin=5%", "tune.levels=8", "tune.only=[engine.threads]"])
-    assert (question.budget_s, question.seed, question.margin_share) == (5400.0, 3, 0.05)
+    assert (question.budget_s, question.seed, question.share("margin")) == (5400.0, 3, 0.05)
     assert (question.levels, question.only) == ((8.0,), ("engine.threads",))
     assert parse_question([]) == TuneQuestion()
 

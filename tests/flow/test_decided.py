@@ -45,16 +45,18 @@ def _printed(run_main, *words):
 
 
 @pytest.mark.slow
-def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
-    """Both runs are finished, both starts are from engines of their own, and `compare` shows the decision, too."""
+def test_a_slower_engine_is_decided_with_few_starts(run_main, tmp_path):
+    """Both runs are finished, all starts are from engines of their own, and `compare` shows the decision, too."""
     done = run_main(*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.2", "launch.start_sd=0.005", "load.requests=400")
     assert done.returncode == 0, done.stderr
     for run in (FAST, SLOW):
-        assert list(points(tmp_path, run)["repeat"]) == [0, 0, 1, 1]
-        assert points(tmp_path, run)["start_id"].nunique() == 2
+        found = points(tmp_path, run)
+        starts = found["start_id"].nunique()
+        assert 2 <= starts <= 3
+        assert list(found["repeat"]) == [start for start in range(starts) for _ in range(2)]
         assert state(tmp_path, run) == "finished"
-    assert "round 2: 2 of 2 levels decided" in done.stderr
-    assert "decided: slower at 1, slower at 4" in done.stdout
+    assert f"round {starts}: 1 of 1 pairs decided" in done.stderr
+    assert "decided: slower (" in done.stdout
     assert "slowdown=1.2 vs slowdown=1.0" in done.stdout
     # the answer is the decision, though two starts are too few for a comparison with a fixed number of them
     assert "slowdown=1.0 leads, at 4 users with" in done.stdout
@@ -64,24 +66,23 @@ def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     manifest = json.loads((tmp_path / "outputs/s" / SLOW / "manifest.json").read_text())
     assert manifest["cold_start"]["phases"]
     compared = run_main("compare", "s")
-    assert "decided: slower at 1, slower at 4" in compared.stdout
+    assert "decided: slower (" in compared.stdout
     pair = f"s/{FAST}", f"s/{SLOW}"
     for words in (("s",), pair):
         (found,) = _printed(run_main, "compare", *words)["comparisons"]
         assert (found["verdict"], found["margin"]) == ("slower", 0.03)
     assert run_main("resume", "s").returncode == 0
-    assert len(points(tmp_path, SLOW)) == 4
+    assert len(points(tmp_path, SLOW)) == 2 * starts
 
 
 @pytest.mark.slow
-def test_equal_engines_are_equal_and_a_decided_level_is_measured_no_more(run_main, tmp_path):
+def test_equal_engines_are_equal(run_main, tmp_path):
     words = ("launch.slowdown=1,1.0001", "launch.start_sd=0.001", "study.margin=8%", "load.concurrency=[1,2]")
     done = run_main(*ENGINE, *LOAD, *STUDY, *words)
     assert done.returncode == 0, done.stderr
-    found = points(tmp_path, FAST)
-    counts = found.groupby("concurrency").size()
-    assert counts[1] >= 6, "TTFT takes six starts"
-    assert "equal at 1" in done.stdout
+    counts = points(tmp_path, FAST).groupby("concurrency").size()
+    assert counts[1] <= 6
+    assert "decided: equal (" in done.stdout
     assert list(counts) == list(points(tmp_path, SLOW).groupby("concurrency").size())
     # no screen names one of them, and MLflow's description says what the last screen says
     said = _printed(run_main, "report", "s")
@@ -104,7 +105,7 @@ def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main
     assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
     assert 2 <= points(tmp_path, FAST)["repeat"].nunique() < 12
     assert "study.budget=260s" in done.stderr
-    assert "open: slowdown=1.03 vs slowdown=1.0 at" in done.stderr
+    assert "open: slowdown=1.03 vs slowdown=1.0" in done.stderr
     assert "undecided: would take about" in done.stdout
     assert "engine minutes" in done.stdout
 
@@ -135,8 +136,7 @@ def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
     kept = after[after["point"].isin(before["point"])]
     assert list(kept["window_start_ns"]) == list(before["window_start_ns"])
     assert after.groupby(["concurrency", "repeat"]).size().max() == 1
-    assert "\ndecided: slower at 1" in done.stdout
-    assert "not decided: 1" not in done.stdout
+    assert "\ndecided: slower (" in done.stdout
     assert "next: servebench resume s --budget" not in done.stdout
     assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
     assert json.loads((folder / "study.json").read_text())["budget_s"] == budget_s

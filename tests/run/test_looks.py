@@ -66,9 +66,9 @@ def test_the_first_look_comes_when_each_stream_has_had_an_answer(streams, first)
 
 
 def test_too_few_rounds_within_the_budget_are_seen_at_the_first_look():
-    """Eight streams with answers of 12 s have five rounds in a minute, and an interval takes seven."""
-    found = looks(concurrency=8, least=24)
-    assert found.take(records(32, each_ms=12_000.0, streams=8), 48.0)
+    """Eight streams with answers of 40 s have less than two rounds in a minute, and an interval takes three."""
+    found = looks(concurrency=8, least=8)
+    assert found.take(records(16, each_ms=40_000.0, streams=8), 48.0)
     assert found.ended_by is EndReason.OUT_OF_REACH
 
 

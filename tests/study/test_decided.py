@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.verdict.looks import DECIDING
-from servebench.analysis.verdict.model import EQUAL, FASTER, OPEN, Comparison, ComparisonRow, StartValues
+from servebench.analysis.verdict.model import EQUAL, FASTER, OPEN, THROUGHPUT, Comparison, ComparisonRow
 from servebench.config import Job
 from servebench.contracts.events import PointVoid
 from servebench.contracts.level import Level
@@ -38,7 +36,9 @@ def point(name, void=False):
 
 
 def pair_of(ids, *rows):
-    return Comparison(baseline=ids[0], candidate=ids[1], ids=(ids[0], ids[1]), margin=0.03, rows=rows)
+    """A pair whose first question is open as long as a row is."""
+    first = next((row for row in rows if row.result is OPEN), rows[0])
+    return Comparison(baseline=ids[0], candidate=ids[1], ids=(ids[0], ids[1]), margin=0.03, rows=rows, first=first)
 
 
 class Runs:
@@ -59,7 +59,7 @@ class Runs:
             done = min(map(len, found)) >= self.starts and not any(
                 one.verdict == "void" for own in found for one in own
             )
-            row = ComparisonRow(level=Level(int(level[1:])), metric=DECIDING[0], baseline=None, candidate=None)
+            row = ComparisonRow(level=Level(int(level[1:])), metric=THROUGHPUT, baseline=None, candidate=None)
             rows.append(row.judged(FASTER if done else OPEN))
         ids = [f"s/{name}" for name in NAMES]
         return StudyDecision(
@@ -154,8 +154,7 @@ def test_void_points_of_a_turn_are_dropped_until_the_third(name, recorded, kept,
 
 def found_open(starts, *names):
     """What is decided when the level of these two runs is open after so many starts; without names nothing is open."""
-    values = StartValues(baseline=np.zeros(starts), candidate=np.zeros(starts), paired=False)
-    row = ComparisonRow(level=Level(1), metric=DECIDING[0], baseline=1.0, candidate=1.0, starts=values)
+    row = ComparisonRow(level=Level(1), metric=THROUGHPUT, baseline=1.0, candidate=1.0)
     row = replace(row.judged(OPEN if names else EQUAL), looked=starts)
     ids = [f"s/{name}" for name in names or NAMES]
     return StudyDecision(

@@ -10,7 +10,7 @@ from servebench.contracts.level import Level
 def lead_of(size, low=None, high=None, *, users=4, best="a", rival="b", codes=()):
     """A clear lead of this size over one rival, with an interval if it is given."""
     metric = next(one for one in METRICS if one.name == THROUGHPUT)
-    found = Difference(effect=size, low=low, high=high, method=Method(MethodKind.WITHIN_RUN)) if low else None
+    found = Difference(effect=size, low=low, high=high, method=Method(MethodKind.STARTS)) if low else None
     row = ComparisonRow(
         level=Level(users), metric=metric, baseline=None, candidate=None, difference=found, doubts=codes
     )

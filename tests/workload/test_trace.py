@@ -82,9 +82,13 @@ def test_azure_arrivals_whatever_the_decimals(tmp_path, moments):
         (
             "t.jsonl",
             '{"timestamp": 0, "input_length": 99999999999, "output_length": 1}',
-            "a request of 99999999999 tokens",
+            "line 1: input_length has the value '99999999999'; token counts",
         ),
-        ("t.jsonl", '{"timestamp": 0, "input_length": 1e999, "output_length": 1}', "line 1: not a request"),
+        (
+            "t.jsonl",
+            '{"timestamp": 0, "input_length": 1e999, "output_length": 1}',
+            "line 1: input_length has the value",
+        ),
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,3,99999999999\n", "value '99999999999'; token counts"),
     ],
 )
@@ -149,7 +153,7 @@ def test_mistakes(pieces, tmp_path):
     other.write_text("a,b\n1,2\n")
     empty = tmp_path / "empty.csv"
     empty.write_text("")
-    for path, said in ((bad, "line 1: not a request"), (other, "has the columns a, b"), (empty, "CSV file")):
+    for path, said in ((bad, "line 1: no lengths"), (other, "columns: a, b"), (empty, "the file is empty")):
         with pytest.raises(ConfigError, match=said):
             asked(pieces, 1, path=str(path))
     with pytest.raises(ConfigError, match="leaves no request"):

@@ -13,7 +13,6 @@ from servebench.analysis.recommendation.recommend import recommend
 from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.stored_runs import entrant_of, quality_agreements
 from servebench.analysis.verdict.levels import COSTS
-from servebench.analysis.verdict.looks import DECIDING
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
@@ -49,7 +48,7 @@ def recommend_runs(
             return row if row is not None and row.p_corrected is not None and row.competes else None
         ids = {first.entrant.run_id, second.entrant.run_id}
         paired = any(ids == set(one.ids) for one in decision.pairs)
-        return row if paired and row is not None and row.metric in DECIDING else None
+        return row if paired and row is not None and row.looked else None
 
     found = recommend(
         [entrant_of(run, names[run.run_id]) for run in runs],

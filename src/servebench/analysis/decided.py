@@ -12,27 +12,12 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.setups import start_spreads
+from servebench.analysis.setups import earlier_starts
 from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.compare import with_rows
-from servebench.analysis.verdict.looks import (
-    DECIDING,
-    TTFT_STARTS_MIN,
-    decide,
-    looks_beyond,
-    looks_until,
-    starts_at,
-    starts_needed,
-)
+from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
 from servebench.analysis.verdict.model import DIFFERENT, EQUAL, FAILED, OPEN, Comparison, ComparisonRow
-from servebench.analysis.verdict.reasons import (
-    MORE_STARTS_HELP,
-    Method,
-    MethodKind,
-    Reason,
-    ReasonKind,
-    without_repeats,
-)
+from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Reason, ReasonKind, without_repeats
 from servebench.contracts.labels import run_labels
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
@@ -82,29 +67,24 @@ class StudyDecision:
         }
 
     def below_last_look(self, runs: Iterable[str]) -> bool:
-        """Return whether some of these runs have an open level with fewer starts than the last look has."""
+        """Return whether some of these runs have an open pair with fewer starts than the last look has."""
         known = set(runs)
-        return any(
-            starts_at(pair, level) < LOOKS[-1]
-            for pair in self.pairs
-            if {*pair.ids} <= known
-            for level in pair.open_levels
-        )
+        return any(one.starts_looked < LOOKS[-1] for one in self.pairs if {*one.ids} <= known and one.open_levels)
 
     def more_starts(self) -> tuple[int, float] | None:
         """Return how many more starts of a run would decide what starts can decide, and the engine seconds of all of them, if it
         goes on as so far; None if nothing open would be decided within LOOKS."""
         wanted: dict[str, list[int | None]] = {}
         for pair in self.pairs:
-            for level in pair.open_levels:
-                needed, have = starts_needed(pair, level), starts_at(pair, level)
+            if pair.open_levels:
+                needed, have = pair.starts_needed, pair.starts_looked
                 more = needed - have if needed is not None and have < needed <= LOOKS[-1] else None
                 for run in pair.ids:
                     wanted.setdefault(run, []).append(more)
         most = max((more for own in wanted.values() for more in own if more is not None), default=0)
         if not most:
             return None
-        # a run with a level that stays open takes part in all rounds
+        # a run with a pair that stays open takes part in all rounds
         rounds = {run: most if None in own else max(one or 0 for one in own) for run, own in wanted.items()}
         return most, sum(count * self.start_seconds.get(run, 0.0) for run, count in rounds.items())
 
@@ -154,8 +134,7 @@ def decide_study(
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
     labels = {key: one.text for key, one in run_labels(study.runs).items()}
     sides = {
-        run.run_id: replace(side_of(run, labels[run.run_id]), spreads=start_spreads(run, before, own=False))
-        for run in measured
+        run.run_id: replace(side_of(run, labels[run.run_id]), earlier=earlier_starts(run, before)) for run in measured
     }
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
     seconds = {run.run_id: _engine_seconds(run.point_rows) for run in measured}
@@ -198,7 +177,11 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
                 rows += [_by_looks(one, one.competes, turned) for one in before] or [
                     _as_decided(row, looked.get((row.level, row.metric)), turned)
                 ]
-            return with_rows(replace(comparison, margin=pair.margin, starts=None), rows, DECIDING)
+            first = None if pair.first is None else _by_looks(pair.first, pair.first.competes, turned)
+            decided = replace(
+                comparison, margin=pair.margin, starts=None, first=first, starts_needed=pair.starts_needed
+            )
+            return with_rows(decided, rows, decided=True)
     return comparison
 
 
@@ -207,32 +190,25 @@ def _as_decided(row: ComparisonRow, looked: ComparisonRow | None, turned: bool) 
         return _by_looks(looked, row.competes, turned)
     if row.metric is FAILED or row.p_corrected is None:
         return row
-    open_by = Reason(ReasonKind.NOT_DECIDING)
-    if row.metric in DECIDING:
-        of_ttft = row.metric.source == "ttft_ms"
-        open_by = Reason(ReasonKind.STARTS_OF_TTFT, needed=TTFT_STARTS_MIN) if of_ttft else NOT_DECIDED
     # what a test for a fixed number of starts found missing is not what is missing here
     rest = [one for one in row.reasons if one.kind not in MORE_STARTS_HELP]
-    return replace(row.judged(OPEN), p_corrected=1.0).because(*without_repeats((open_by, *rest)))
+    return replace(row.judged(OPEN), p_corrected=1.0).because(*without_repeats((NOT_DECIDED, *rest)))
 
 
 def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow:
     """The row of the last look as one of the comparison; its p-value only says on which side of the error it is. Whether it
     competes is that of the comparison, which may accept warnings."""
-    assert row.starts is not None
-    assert row.difference is not None
-    values, equal = row.starts.first(row.looked), row.result is EQUAL
-    method = Method(MethodKind.LOOKS_EQUAL if equal else MethodKind.LOOKS, (row.looked, row.looked))
     known = row.result is EQUAL or row.result in DIFFERENT
+    values = row.starts.first(row.looked) if row.starts is not None and not row.overall else row.starts
     found = replace(
-        row.judged(row.result if known else OPEN, bound=None if row.result is OPEN else row.difference.bound),
-        baseline=float(np.exp(values.baseline.mean())),
-        candidate=float(np.exp(values.candidate.mean())),
+        row.judged(row.result if known else OPEN, bound=row.difference.bound if known and row.difference else None),
         starts=values,
-        difference=replace(row.difference, method=method),
         p_corrected=0.0 if row.result in DIFFERENT else 1.0,
         competes=competes,
     )
+    if values is not None and not row.overall:
+        means = [float(np.exp(one.mean())) for one in (values.baseline, values.candidate)]
+        found = replace(found, baseline=means[0], candidate=means[1])
     found = found.because(*without_repeats((*([NOT_DECIDED] if row.result is OPEN else []), *row.reasons)))
     return found.turned() if turned else found
 

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.serial import VALUES_PER_WAVE, WAVES_MAX, WAVES_MIN, slow_waves
+from servebench.analysis.serial import VALUES_PER_WAVE, WAVES_MIN, slow_waves
 from servebench.analysis.statistics import linearised, span_of
 from servebench.measure.points import PointSample
 
@@ -33,6 +33,8 @@ WANDER_S = (2.0, 5.0, 10.0, 20.0, 40.0)
 WANDER_SD = (0.01, 0.02, 0.035, 0.05)
 """How far an engine's speed may wander by itself, as a standard deviation."""
 STEADY_WEIGHT = 0.15
+WAVES_MAX = 12
+"""A change for good is in the slowest cosines."""
 CHANGE_SD = 0.10
 NOISES = np.geomspace(1e-3, 3.0, 16)
 """Variances of the independent noise that are considered, relative to the mean square of the coefficients."""

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from servebench.analysis.estimate import best_level
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.setups import spreads_of_pairs
+from servebench.analysis.setups import earlier_starts
 from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.compare import MARGIN, compare
 from servebench.analysis.verdict.model import Comparison
@@ -101,10 +101,14 @@ def compare_speed(
 ) -> list[Comparison]:
     """Compare the metrics of each pair of runs; `labels` are those of a larger view."""
     labels = labels or run_labels(run for pair in pairs for run in pair)
-    spreads = spreads_of_pairs(pairs, earlier)
     runs = {run.run_id: run for pair in pairs for run in pair}
+    known = list(earlier)
     sides = {
-        key: replace(side_of(run, labels[key].text), spreads=spreads[key], start_seconds=seconds_per_start(run))
+        key: replace(
+            side_of(run, labels[key].text),
+            earlier=earlier_starts(run, known, without=runs),
+            start_seconds=seconds_per_start(run),
+        )
         for key, run in runs.items()
     }
     # a run that never started has no settings of its machine that could differ

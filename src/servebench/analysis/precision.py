@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from servebench.analysis.serial import ROUNDS_MIN, WAVES_MAX, SeriesSpan
+from servebench.analysis.serial import FLAT, ROUNDS_MIN, Floats, SeriesSpan
 from servebench.analysis.statistics import headline_intervals, span_of, values_needed
 from servebench.contracts.precision import WINDOW_S_MIN, half_width
 from servebench.measure.points import PointSample
@@ -20,8 +20,9 @@ from servebench.measure.points import PointSample
 LOOK_GROWTH = 1.4
 """By how much the requests grow from one look to the next: a point is at most this much longer than it has to be."""
 FORECAST_MARGIN, EARLY_MARGIN = 2.0, 8.0
-"""A target is out of reach when the forecast is beyond the budget by more than this. As long as a longer window would have more
-waves (`serial.wave_count`), intervals fall faster than with the root of the time, and the second one counts."""
+"""A target is out of reach when the forecast is beyond the budget by more than this. Up to EARLY_ROUNDS
+intervals fall faster than with the root of the time, since a longer window has more waves, and the second one counts."""
+EARLY_ROUNDS = 24
 NO_INTERVAL_MARGIN = 1.25
 """The same for the time until there is an interval at all, which is known better."""
 
@@ -42,13 +43,13 @@ class MetricLook:
         return self.width is not None and self.width <= self.target
 
 
-def look(sample: PointSample, targets: Mapping[str, float]) -> list[MetricLook]:
+def look(sample: PointSample, targets: Mapping[str, float], prior: Floats = FLAT) -> list[MetricLook]:
     """Return what the sample says about each metric.
 
     The width of an interval falls with the root of the time; a metric without an interval takes at least as many values as
     its percentile, and as many rounds as any interval.
     """
-    intervals, span = headline_intervals(sample), span_of(sample)
+    intervals, span = headline_intervals(sample, prior=prior), span_of(sample)
     found = []
     for name, target in targets.items():
         interval = intervals.get(name)
@@ -70,7 +71,7 @@ def is_precise(metrics: Sequence[MetricLook], span: SeriesSpan) -> bool:
 
 def is_out_of_reach(metrics: Sequence[MetricLook], span: SeriesSpan, budget_s: float) -> bool:
     """Return whether a target will clearly not be reached within the budget."""
-    margin = FORECAST_MARGIN if span.rounds >= 2 * WAVES_MAX else EARLY_MARGIN
+    margin = FORECAST_MARGIN if span.rounds >= EARLY_ROUNDS else EARLY_MARGIN
     return any(
         metric.longer * span.seconds > (NO_INTERVAL_MARGIN if metric.width is None else margin) * budget_s
         for metric in metrics

@@ -47,6 +47,9 @@ USE_MIN = 0.25
 ANSWERED_MAX = 1.25
 """Nor is it one where so many times the requests were answered that it allows: then TTFT grows for another reason."""
 Z_95 = 1.96
+LONG_PROMPT_TOKENS, READING_MAX = 400, 0.5
+"""Where prompts are shorter, or read in a smaller share of the time, 92 to 100% of the intervals of TPOT, ITL and E2E hold the
+truth in simulated open loops (docs/precision.md)."""
 QUEUE_MAX = 4000
 """Longer queues are not considered."""
 PARTS = 100
@@ -118,6 +121,17 @@ def long_run(arrivals: Arrivals) -> LongRun | None:
     weights = np.concatenate([np.full(at_once.size, at_once_share), queue.shares[queue.limit :]])
     order = np.argsort(values)
     return LongRun(values[order], weights[order])
+
+
+def reads_long_prompts(arrivals: Arrivals) -> bool:
+    """Return whether the engine spends so much of its time on prompts that answers are slower while others' prompts are read:
+    by how long the quickest TTFTs are, beyond a token, at the planned rate. Short prompts wait for something else."""
+    long = float(arrivals.prompt_tokens.mean()) >= LONG_PROMPT_TOKENS if arrivals.prompt_tokens.size else False
+    known = arrivals.tpot_ms[np.isfinite(arrivals.tpot_ms)]
+    if not long or not known.size:
+        return False
+    reading_ms = float(np.percentile(arrivals.ttft_ms, 10)) - float(np.median(known))
+    return arrivals.rate_req_s * reading_ms / MS_PER_S >= READING_MAX
 
 
 def find_knee(arrivals: Arrivals, before: Ints) -> Knee | None:

@@ -6,37 +6,46 @@ waves: the coefficients of a few cosines, which are nearly normal whatever the v
 Econometrica 76; Mueller 2014, J. Bus. Econ. Stat. 32). Two things move them: noise that is the same for all of them, of any
 size, and an engine's speed that wanders (an Ornstein-Uhlenbeck process) by WANDER_SD, a share of the mean, with a relaxation
 time of WANDER_S. All sizes and times are considered and weighed by how well they explain the coefficients; given them, the
-error of the observed mean is normal, and the interval is between the quantiles of the weighted mixture. That engines wander by
-some percent, and rarely by much more, is prior knowledge: without it an interval of few waves is three times as long. An
-engine that wanders more slowly than WANDER_S, over minutes, is not covered by one short window: more starts and repeats
-show that.
+error of the observed mean is normal, and the interval is between the quantiles of the weighted mixture.
+
+A short window hardly tells slow wander from none, so its interval is as wide as the sizes allow that are thought possible
+before: the prior. Where nothing is known it is FLAT. One window of some minutes tells what a short one cannot: its likelihoods
+of all sizes and times (`wander_likelihood`) are the prior of later windows of that engine on that machine.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.quantiles import normal_shares, root, student_quantile
+from servebench.analysis.quantiles import normal_shares, root
 
 Floats = NDArray[np.float64]
 
-WAVES_MAX, WAVES_MIN = 12, 3
+WAVES_MAX, WAVES_MIN = 32, 3
 """How many cosines are used, at most and at least."""
-ROUNDS_MIN = 7.0
-"""How often the requests in flight have to be replaced for the series to say anything about its own error."""
+LEARNING_WAVES = 96
+"""The most cosines of a long window from which wander is learned: they reach down to the quick wander of other windows."""
+ROUNDS_MIN = 3.0
+"""How often the requests in flight have to be replaced for the series to say anything about its own error: the slowest waves,
+of which there are WAVES_MIN at least, are then two rounds long."""
 VALUES_PER_WAVE = 4
 """A series needs so many values for each cosine."""
-WANDER_S = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+WANDER_S = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 """Relaxation times of an engine's speed that are considered, in seconds."""
-WANDER_SD = (0.0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
+WANDER_SD = (0.0, 0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """How far it wanders, as a standard deviation relative to the mean."""
-WANDER_PRIOR = (0.05, 0.06, 0.09, 0.16, 0.22, 0.20, 0.13, 0.06, 0.02, 0.01)
-"""The prior probability of each of WANDER_SD: most engines that were measured for this wandered by 1 to 8%."""
+WANDER_PRIOR = (0.15, 0.12, 0.12, 0.12, 0.12, 0.12, 0.10, 0.08, 0.05, 0.02)
+"""The prior probability of each of WANDER_SD where nothing is known of the machine: flat up to 2%, and rarer beyond."""
+FLAT: Floats = np.tile(WANDER_PRIOR, (len(WANDER_S), 1)) / len(WANDER_S)
+"""The prior of all times (rows) and sizes where nothing is known."""
+KNOWN_SHARE = 0.9
+"""The weight of what a long window has shown."""
 NOISES = np.geomspace(0.05, 4.0, 30)
 """Standard deviations of the noise that are considered, relative to the root mean square of the coefficients."""
 ROUNDING = 1e-12
@@ -71,10 +80,10 @@ class SeriesSpan:
     rounds: float
 
 
-def wave_count(values: int, rounds: float) -> int | None:
+def wave_count(values: int, rounds: float, most: int = WAVES_MAX) -> int | None:
     """Return how many cosines to use for a series of `values` over `rounds`: waves as short as a round show how requests
     follow one another, not how the mean varies. None for too few of either."""
-    waves = int(min(WAVES_MAX, max(WAVES_MIN, rounds / 2), values / VALUES_PER_WAVE))
+    waves = int(min(most, max(WAVES_MIN, rounds / 2), values / VALUES_PER_WAVE))
     return waves if rounds >= ROUNDS_MIN and waves >= WAVES_MIN else None
 
 
@@ -87,10 +96,13 @@ def slow_waves(values: Floats, waves: int) -> Floats:
     return found
 
 
-def mean_interval(values: Floats, span: SeriesSpan, confidence: float = 0.95) -> tuple[float, float] | None:
+def mean_interval(
+    values: Floats, span: SeriesSpan, confidence: float = 0.95, prior: Floats = FLAT
+) -> tuple[float, float] | None:
     """Return the interval of the mean of positive values in order, which may depend on those before them.
 
-    It always holds the values' own mean. None for too few values or rounds, and for a mean that is not positive.
+    `prior` has the probability of each of WANDER_S (rows) and WANDER_SD. The interval always holds the values' own mean. None for
+    too few values or rounds, and for a mean that is not positive.
     """
     waves = wave_count(values.size, span.rounds)
     middle = float(values.mean()) if values.size else 0.0
@@ -99,33 +111,92 @@ def mean_interval(values: Floats, span: SeriesSpan, confidence: float = 0.95) ->
     cosines = slow_waves(values, waves) / middle
     if np.abs(cosines).max() <= ROUNDING:
         return middle, middle
-    low, high = _mixture(cosines, span.seconds, (1 - confidence) / 2)
+    low, high = _mixture(cosines, span.seconds, (1 - confidence) / 2, prior)
     return min(middle, middle * (1 - high)), max(middle, middle * (1 - low))
 
 
-def share_error(counted: Floats, span: SeriesSpan, confidence: float = 0.95) -> float | None:
-    """Return half the width of the interval of a share, from one value of 0 or 1 for each request, in order.
-
-    The cosines are taken to be alike (Student's t with as many degrees of freedom as there are: the equal-weighted
-    periodogram, Lazarus, Lewis, Stock and Watson 2018, J. Bus. Econ. Stat. 36). None for too few values or rounds.
-    """
-    waves = wave_count(counted.size, span.rounds)
-    if waves is None:
+def wander_likelihood(values: Floats, span: SeriesSpan) -> Floats | None:
+    """Return how well each of WANDER_S (rows) and WANDER_SD explains positive values in order, relative to what explains them
+    best, whatever their noise is. None for too few values or rounds, and for values that are all equal."""
+    waves = wave_count(values.size, span.rounds, LEARNING_WAVES)
+    middle = float(values.mean()) if values.size else 0.0
+    if waves is None or span.seconds <= 0 or middle <= 0:
         return None
-    return student_quantile(waves, (1 + confidence) / 2) * float(np.sqrt(np.mean(slow_waves(counted, waves) ** 2)))
+    cosines = slow_waves(values, waves) / middle
+    if np.abs(cosines).max() <= ROUNDING:
+        return None
+    logs = np.logaddexp.reduce(_Waves.of(cosines, span.seconds).log_likelihood, axis=1)
+    found: Floats = np.exp(logs - logs.max())
+    return found
 
 
-def _mixture(cosines: Floats, seconds: float, tail: float) -> tuple[float, float]:
+def learned_prior(likelihood: Sequence[Sequence[float]] | None) -> Floats:
+    """Return the prior of windows after a long one with these likelihoods; FLAT without one, or one that says nothing.
+
+    A share of it stays FLAT: a machine may be disturbed as it was not then, and a clear window says so.
+    """
+    known = np.array(likelihood if likelihood is not None else (), dtype=np.float64)
+    if known.shape != FLAT.shape or not np.isfinite(known).all() or (known < 0).any() or not known.any():
+        return FLAT
+    learned = FLAT * known
+    found: Floats = KNOWN_SHARE * learned / learned.sum() + (1 - KNOWN_SHARE) * FLAT
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyWander:
+    """The smallest and largest size of wander (shares) and its shortest and longest time (seconds) that are likely: between the
+    tenths at both ends of what a long window leaves open."""
+
+    sd: tuple[float, float]
+    seconds: tuple[float, float]
+
+
+def likely_wander(likelihood: Sequence[Sequence[float]]) -> LikelyWander:
+    """Return which wander is likely after a long window with these likelihoods."""
+    prior = learned_prior(likelihood)
+    sizes, times = (np.cumsum(prior.sum(axis=axis)) for axis in (0, 1))
+    ends = [[min(int(np.searchsorted(of, share)), of.size - 1) for share in (0.1, 0.9)] for of in (sizes, times)]
+    (least, most), (short, long) = ends
+    return LikelyWander((WANDER_SD[least], WANDER_SD[most]), (WANDER_S[short], WANDER_S[long]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waves:
+    """The cosines of a series and what is expected of them, on the grid (time of wander, noise, size of wander): `own` are the
+    cosines in the directions in which they are independent, `total` their variances. The others are those of `_wanders`, and the
+    variances of noise and wander."""
+
+    own: Floats
+    total: Floats
+    with_mean: Floats
+    of_mean: Floats
+    noise: Floats
+    wander: Floats
+
+    @classmethod
+    def of(cls, cosines: Floats, seconds: float) -> _Waves:
+        variances, with_mean, directions, of_mean = _wanders(cosines.size, float(f"{seconds:.1g}"))
+        own = np.einsum("tkd,k->td", directions, cosines)[:, None, None, :]
+        noise = ((NOISES * np.sqrt(np.mean(cosines**2))) ** 2)[None, :, None]
+        wander = (np.array(WANDER_SD) ** 2)[None, None, :]
+        total = noise[..., None] + wander[..., None] * variances[:, None, None, :]
+        return cls(own, total, with_mean[:, None, None, :], of_mean[:, None, None], noise, wander)
+
+    @property
+    def log_likelihood(self) -> Floats:
+        found: Floats = -0.5 * (np.log(self.total) + self.own**2 / self.total).sum(axis=-1)
+        return found
+
+
+def _mixture(cosines: Floats, seconds: float, tail: float, prior: Floats) -> tuple[float, float]:
     """Return the `tail` and 1 - `tail` quantiles of the error of the observed mean, relative to it."""
-    variances, with_mean, directions, of_mean = _wanders(cosines.size, float(f"{seconds:.1g}"))
-    own = np.einsum("tkd,k->td", directions, cosines)[:, None, None, :]
-    noise = ((NOISES * np.sqrt(np.mean(cosines**2))) ** 2)[None, :, None]
-    wander = (np.array(WANDER_SD) ** 2)[None, None, :]
-    total = noise[..., None] + wander[..., None] * variances[:, None, None, :]
-    log_weight = np.log(WANDER_PRIOR) - 0.5 * (np.log(total) + own**2 / total).sum(axis=-1)
-    slope = wander[..., None] * with_mean[:, None, None, :] / total
-    centre = (slope * own).sum(axis=-1)
-    rest = noise + wander * (of_mean[:, None, None] - (slope * with_mean[:, None, None, :]).sum(axis=-1))
+    waves = _Waves.of(cosines, seconds)
+    with np.errstate(divide="ignore"):
+        log_weight = np.log(prior)[:, None, :] + waves.log_likelihood
+    slope = waves.wander[..., None] * waves.with_mean / waves.total
+    centre = (slope * waves.own).sum(axis=-1)
+    rest = waves.noise + waves.wander * (waves.of_mean - (slope * waves.with_mean).sum(axis=-1))
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     known = weight > NEGLIGIBLE

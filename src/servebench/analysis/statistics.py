@@ -5,11 +5,11 @@ from series in order of time (`serial.mean_interval`): latencies in the order se
 between tokens are pooled over requests, so their mean is a ratio of two sums over requests, linearised (Cochran 1977,
 "Sampling Techniques", part 6.4).
 
-A percentile is where a share of the values lies below. Its interval reaches between the percentiles of two other shares
-(Woodruff 1952, J. Am. Stat. Assoc. 47): at least those of the exact limits for independent values (order statistics:
-Hahn and Meeker 1991, "Statistical Intervals", chapter 5), and as far as the series of "lies below" says. A slower engine moves
-all percentiles, so the error of the mean, relative to it, is added (root of the sum of squares). Where the values are too few
-for an end there is no interval: a p95 takes 72, a p99 736.
+A percentile is the mean of its influence series: a value above it counts for it and one below against it, as much as the
+density of the values there makes of one more on either side (Bahadur 1966, Ann. Math. Stat. 37; for values that depend on each
+other Sen 1968, Ann. Math. Stat. 39). So one series has both its own noise and the engine's speed, which moves all percentiles.
+Its interval reaches at least to the exact limits for independent values (order statistics: Hahn and Meeker 1991,
+"Statistical Intervals", chapter 5); where the values are too few for an end there is no interval: a p95 takes 72, a p99 736.
 
 In an open loop a short window lacks the rare long queues: the intervals of TTFT and E2E reach at least up to what `queueing`
 expects of the long run.
@@ -26,8 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis.quantiles import beta_quantile
-from servebench.analysis.queueing import is_random, long_run
-from servebench.analysis.serial import ROUNDS_MIN, VALUES_PER_WAVE, WAVES_MIN, SeriesSpan, mean_interval, share_error
+from servebench.analysis.queueing import is_random, long_run, reads_long_prompts
+from servebench.analysis.serial import (
+    FLAT,
+    ROUNDS_MIN,
+    VALUES_PER_WAVE,
+    WAVES_MIN,
+    SeriesSpan,
+    mean_interval,
+    wander_likelihood,
+)
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.point_row import PointRow
 from servebench.measure.points import Arrivals, PointSample
@@ -38,9 +46,8 @@ Ints = NDArray[np.int64]
 Interval = tuple[float, float]
 
 Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-BULK, BULK_PERCENT_MAX = (0.05, 0.95), 75
-"""How much slower the engine was is seen in the values between these shares; rare late requests say nothing about a median, but
-much about the percentiles above BULK_PERCENT_MAX."""
+DENSITY_SD = 2.0
+"""The density at a percentile is that between two others, each so many standard errors of independent values away."""
 LATE_TOGETHER = 2
 """By how much more values a p99 takes than if they were independent."""
 QUEUED = (
@@ -48,32 +55,39 @@ QUEUED = (
     *("e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95"),
 )
 """Columns that rare queues make long (`queueing`)."""
+SLOWED = ("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean", "itl_ms_p99", "e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95")
+"""Columns that others' long prompts make long."""
 RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
 
 
-def headline_intervals(sample: PointSample, *, confidence: float = CONFIDENCE) -> dict[str, Interval | None]:
+def headline_intervals(
+    sample: PointSample, *, confidence: float = CONFIDENCE, prior: Floats = FLAT
+) -> dict[str, Interval | None]:
     """Return the intervals of a point's headline numbers by column; None where the point says too little for one.
 
-    Each is meant to hold what the engine would show in the long run, without the difference between starts.
+    Each is meant to hold what the engine would show in the long run, without the difference between starts. `prior` is how
+    probable each wander of the engine was before (`serial`).
     """
     span = span_of(sample)
 
     def mean(values: Floats) -> Interval | None:
-        return mean_interval(values, span, confidence)
+        return mean_interval(values, span, confidence, prior)
 
     def percent(values: Floats, percent: float) -> Interval | None:
-        return pooled_percentile_interval(values, None, percent, span, confidence)
+        return pooled_percentile_interval(values, None, percent, span, confidence=confidence, prior=prior)
 
     found = {
-        "output_throughput_tok_s": rate_interval(sample, confidence=confidence),
+        "output_throughput_tok_s": rate_interval(sample, confidence=confidence, prior=prior),
         "ttft_ms_mean": mean(sample.ttft_ms),
         "ttft_ms_p50": percent(sample.ttft_ms, 50),
         "ttft_ms_p95": percent(sample.ttft_ms, 95),
         "ttft_ms_p99": percent(sample.ttft_ms, 99),
         "ttfo_ms_mean": mean(sample.ttfo_ms),
-        "itl_ms_mean": pooled_mean_interval(sample.itl_ms, sample.itl_counts, span, confidence),
-        "itl_ms_p99": pooled_percentile_interval(sample.itl_ms, sample.itl_counts, 99, span, confidence),
+        "itl_ms_mean": pooled_mean_interval(sample.itl_ms, sample.itl_counts, span, confidence, prior),
+        "itl_ms_p99": pooled_percentile_interval(
+            sample.itl_ms, sample.itl_counts, 99, span, confidence=confidence, prior=prior
+        ),
         "tpot_ms_mean": mean(sample.tpot_ms),
         "tpot_ms_p50": percent(sample.tpot_ms, 50),
         "e2e_ms_mean": mean(sample.e2e_ms),
@@ -82,7 +96,8 @@ def headline_intervals(sample: PointSample, *, confidence: float = CONFIDENCE) -
     }
     if sample.arrivals is None or not is_random(sample.arrivals):
         return found
-    return found | _with_queues(found, sample, sample.arrivals)
+    found |= _with_queues(found, sample, sample.arrivals)
+    return found | dict.fromkeys(SLOWED if reads_long_prompts(sample.arrivals) else ())
 
 
 def _with_queues(
@@ -106,6 +121,13 @@ def _with_queues(
         name: None if (known := intervals[name]) is None else (max(0.0, known[0]), max(known[1], end))
         for name, end in ends.items()
     }
+
+
+def point_wander(sample: PointSample) -> Floats | None:
+    """Return how well each time and size of wander explains the output of a point (`serial.wander_likelihood`); None for unknown
+    tokens, or too few values or rounds."""
+    rates = _rates(sample)
+    return None if rates is None else wander_likelihood(rates, span_of(sample))
 
 
 def span_of(sample: PointSample) -> SeriesSpan:
@@ -161,29 +183,38 @@ def missing_interval(row: PointRow, column: str) -> str | None:
         return f"the window is {times}as long as an answer; an interval takes {ROUNDS_MIN:g} times"
     if row.rate is not None and column in QUEUED:
         return "the rate is so near the capacity that the window may lack the longest queues"
+    if row.rate is not None and column in SLOWED:
+        return "prompts take half of the engine's time at this rate, and slow the answers by more than a window shows"
     return "token counts are unknown" if column.startswith("output") else "too few requests have it"
 
 
-def rate_interval(sample: PointSample, *, confidence: float = CONFIDENCE) -> Interval | None:
+def rate_interval(sample: PointSample, *, confidence: float = CONFIDENCE, prior: Floats = FLAT) -> Interval | None:
     """Return the interval of output tokens per second over the window; None for unknown tokens or fewer than two events."""
+    rates = _rates(sample)
+    found = None if rates is None else mean_interval(rates, span_of(sample), confidence, prior)
+    return None if found is None else (max(0.0, found[0]), found[1])
+
+
+def _rates(sample: PointSample) -> Floats | None:
+    """Return output tokens per second in slices of the window."""
     if sample.arrival_tokens is None or sample.arrival_s.size < 2 or sample.window_s <= 0:
         return None
     where = np.clip((sample.arrival_s / sample.window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
     amounts = np.bincount(where, weights=sample.arrival_tokens, minlength=RATE_SLICES).astype(np.float64)
-    found = mean_interval(amounts * (RATE_SLICES / sample.window_s), span_of(sample), confidence)
-    return None if found is None else (max(0.0, found[0]), found[1])
+    found: Floats = amounts * (RATE_SLICES / sample.window_s)
+    return found
 
 
 def pooled_mean_interval(
-    values: Floats, counts: Ints | None, span: SeriesSpan, confidence: float = CONFIDENCE
+    values: Floats, counts: Ints | None, span: SeriesSpan, confidence: float = CONFIDENCE, prior: Floats = FLAT
 ) -> Interval | None:
     """Return the interval of the mean of values pooled over requests: `counts` of them for each, request after request.
 
     Null counts are one for each. None for too few requests.
     """
     if counts is None:
-        return mean_interval(values, span, confidence)
-    return mean_interval(linearised(values, counts), span, confidence)
+        return mean_interval(values, span, confidence, prior)
+    return mean_interval(linearised(values, counts), span, confidence, prior)
 
 
 def linearised(values: Floats, counts: Ints) -> Floats:
@@ -198,7 +229,13 @@ def linearised(values: Floats, counts: Ints) -> Floats:
 
 
 def pooled_percentile_interval(
-    values: Floats, counts: Ints | None, percent: float, span: SeriesSpan, confidence: float = CONFIDENCE
+    values: Floats,
+    counts: Ints | None,
+    percent: float,
+    span: SeriesSpan,
+    *,
+    confidence: float = CONFIDENCE,
+    prior: Floats = FLAT,
 ) -> Interval | None:
     """Return the interval of a percentile of values pooled over requests, as `pooled_mean_interval`.
 
@@ -207,19 +244,17 @@ def pooled_percentile_interval(
     if values.size < values_needed(percent, confidence):
         return None
     share = percent / 100
-    below = (values <= np.quantile(values, share)).astype(np.float64)
-    error = share_error(below if counts is None else linearised(below, counts), span, confidence)
-    bulk = values if percent > BULK_PERCENT_MAX else np.clip(values, *np.quantile(values, BULK))
-    means = pooled_mean_interval(bulk, counts, span, confidence)
-    if error is None or means is None:
+    estimate = float(np.quantile(values, share))
+    below = (values <= estimate).astype(np.float64)
+    lies_below = below if counts is None else linearised(below, counts)
+    reach = DENSITY_SD * math.sqrt(share * (1 - share) / values.size)
+    left, right = max(0.0, share - reach), min(1.0, share + reach)
+    least, most = np.quantile(values, [left, right]).tolist()
+    found = mean_interval(estimate + (share - lies_below) * (most - least) / (right - left), span, confidence, prior)
+    if found is None:
         return None
-    low, high = _order_limits(share, values.size, (1 - confidence) / 2)
-    inside = 1 / (values.size + 1)
-    low, high = min(low, max(inside, share - error)), max(high, min(1 - inside, share + error))
-    least, estimate, most = np.quantile(values, [low, share, high]).tolist()
-    relative = estimate / float(bulk.mean())
-    slower, faster = means[1] * relative - estimate, estimate - means[0] * relative
-    return max(0.0, estimate - math.hypot(estimate - least, faster)), estimate + math.hypot(most - estimate, slower)
+    low, high = np.quantile(values, _order_limits(share, values.size, (1 - confidence) / 2)).tolist()
+    return min(max(0.0, found[0]), low), max(found[1], high)
 
 
 def _order_limits(share: float, count: int, tail: float) -> Interval:

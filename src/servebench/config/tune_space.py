@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -18,6 +19,7 @@ from servebench.config.validate import check_section
 from servebench.contracts.tuning import (
     OBJECTIVES,
     ForbiddenSettings,
+    Share,
     TuneParameter,
     TuneQuestion,
     TuneRule,
@@ -90,9 +92,13 @@ def check_question(values: Mapping[str, Any]) -> TuneQuestion:
         near = nearest_name(question.objective, list(OBJECTIVES))
         hint = f"did you mean {near}?" if near else f"use one of {', '.join(OBJECTIVES)}"
         faults.append(f"tune.objective={question.objective}: unknown objective; {hint}")
-    for name in ("budget_s", "margin_share", "error_share", "quality_share"):
+    shares: list[Callable[[], float]] = [
+        lambda: question.budget_s,
+        *(partial(question.share, one) for one in get_args(Share)),
+    ]
+    for value_of in shares:
         try:
-            getattr(question, name)
+            value_of()
         except ValueError as error:
             faults.append(str(error))
     least = {"count": 2, "finalists": 1, "final_starts": 2, "trials": TRIALS_MIN}

@@ -122,11 +122,10 @@ class Emulation:
 class EmulatedFaults(StrictSettings):
     """Faults of an emulated engine. Numbers of requests count from the start of the server, its probes left out.
 
-    `die_in_loading` and `hang_in_loading` before it is ready; `out_of_memory_at` so many requests in the server it dies;
-    every so-many-th request is silent for good after four tokens (`stall_every`), is ten times slower (`slow_every`) or
-    has its connection reset after four tokens (`reset_every`); `reject_above` so many requests in the server it rejects more
-    in its usual way; `usage_factor` multiplies the output tokens in its usage; `leave_child` has it leave behind a process in
-    a session of its own.
+    `die_in_loading` and `hang_in_loading` before it is ready; with `out_of_memory_at` requests in the server it dies; every n-th
+    request is silent for good after four tokens (`stall_every`), is ten times slower (`slow_every`) or has its connection reset
+    after four tokens (`reset_every`); with `reject_above` requests in the server it rejects more in its usual way; `usage_factor`
+    multiplies the output tokens in its usage; `leave_child` has it leave behind a process in a session of its own.
     """
 
     die_in_loading: bool = False

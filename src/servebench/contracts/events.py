@@ -330,7 +330,7 @@ Resource = Literal["place", "gpus", "port"]
 
 
 class ResourceAwaited(Event):
-    """A job waits until another run on its machine ends: for a place, so many GPUs of those that there are, or this port."""
+    """A job waits until another run on its machine ends: for a place, this number of the GPUs of the machine, or this port."""
 
     resource: Resource
     number: int = 0

@@ -39,6 +39,10 @@ class PhaseFacts:
     """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""
     timings_of: str | None = None
     """The engine whose request timings are read; null: none are."""
+    noise_from: str | None = None
+    """The long point from which the wander of the engine was learned; null: nothing is known of it."""
+    wander: Sequence[Sequence[float]] = ()
+    """How likely each time and size of wander is by it (`LearnedNoise.likelihood`)."""
     traces: Traces = field(default_factory=dict)
     """By what the secrets that answers may repeat are found after a kill."""
 

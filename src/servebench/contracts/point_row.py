@@ -334,6 +334,11 @@ class PointRow:
     start_id: str | None = column(
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
     )
+    interval_prior: str | None = column(
+        "",
+        "What the intervals take the engine's wander to be: `flat` (nothing is known), or the long point (`run/point`) of this "
+        "engine and machine that has shown it.",
+    )
     ended_by: str | None = column("", "Why a point with `load.until` ended: precise, out_of_reach, time or requests.")
     warmup_cut_s: float | None = column(
         "s",

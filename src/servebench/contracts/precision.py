@@ -18,9 +18,9 @@ OPEN_LOOP = ("ttft_ms_p50", "itl_ms_mean")
 WINDOW_S_MIN = 5.0
 """A shorter window holds too few engine steps, and one pause of a second moves its throughput by a fifth."""
 
-LOOKS = (2, 3, 4, 6, 8, 12, 16, 24)
-"""The numbers of starts after which `study.until=decided` looks whether a decision is known. Each is at most half as many
-again as the one before, so that few starts are made for nothing; after the last nothing is measured any more."""
+LOOKS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24)
+"""The numbers of starts after which `study.until=decided` looks whether a decision is known: after one only where earlier starts
+show how starts differ. After the last nothing is measured any more."""
 
 VOID_ATTEMPTS = 3
 """So often `study.until=decided` measures a point that is void, each time on another start of the engine."""

@@ -45,9 +45,8 @@ class Record:
     last_event_ns: int | None = column("ns", "When the last content event arrived.")
     ended_ns: int = field(metadata=about("ns", "When it was over, answered or not."))
     event_ns: list[int] = field(default_factory=list, metadata=about("ns", "When each content event arrived."))
-    event_tokens: list[int] | None = field(
-        default=None,
-        metadata=about("tokens", "Tokens that each content event carried, where the stream says so.", bits=32),
+    event_tokens: list[int] | None = column(
+        "tokens", "Tokens that each content event carried, where the stream says so.", bits=32
     )
     prompt_tokens: int | None = column("tokens", "Prompt tokens, by the server's count.", bits=32)
     cached_tokens: int | None = column("tokens", "Prompt tokens found in the prefix cache.", bits=32)
@@ -70,15 +69,11 @@ class Record:
     stamp_source: str = field(
         metadata=about("", "Who stamped what arrived: `kernel`, or `user` for the client itself.")
     )
-    hidden_tokens: int | None = field(
-        default=None,
-        metadata=about(
-            "tokens", "Reasoning that usage counts and the server did not send; not in the output.", bits=32
-        ),
+    hidden_tokens: int | None = column(
+        "tokens", "Reasoning that usage counts and the server did not send; not in the output.", bits=32
     )
-    filler: bool = field(
-        default=False,
-        metadata=about("", "Whether it was sent only to keep the level while the last measured requests ended."),
+    filler: bool = column(
+        "", "Whether it was sent only to keep the level while the last measured requests ended.", default=False
     )
     traceparent: str | None = column("", "Its W3C trace context, where `load.trace_headers` sent one.")
     answered_ns: int | None = column("ns", "When the last byte of a complete answer arrived.")

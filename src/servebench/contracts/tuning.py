@@ -13,6 +13,8 @@ Origin = Literal["stock", "rule", "recipe", "limit", "sampled", "taken back"]
 """Where a candidate comes from: the engine's stock settings, the space's rule of thumb, a file of the user, the finding of what
 limits the engine, a random draw, or a candidate with one of its settings taken back."""
 
+Share = Literal["margin", "error", "quality_margin"]
+"""The settings of a question that are shares."""
 STOCK = "stock"
 MAX_LOAD = "max_load"
 """The objective that no column holds: the highest load that meets the SLO."""
@@ -83,20 +85,9 @@ class TuneQuestion:
         """The engine time in seconds. Raises ValueError with one line."""
         return seconds_of("tune.budget", self.budget)
 
-    @property
-    def margin_share(self) -> float:
-        """The margin as a share. Raises ValueError with one line."""
-        return share_of("tune.margin", self.margin)
-
-    @property
-    def error_share(self) -> float:
-        """The error as a share. Raises ValueError with one line."""
-        return share_of("tune.error", self.error)
-
-    @property
-    def quality_share(self) -> float:
-        """By how much the share of right answers may fall. Raises ValueError with one line."""
-        return share_of("tune.quality_margin", self.quality_margin)
+    def share(self, name: Share) -> float:
+        """Return one of these settings as a share. Raises ValueError with one line."""
+        return share_of(f"tune.{name}", getattr(self, name))
 
     @property
     def target(self) -> Objective:

@@ -461,8 +461,8 @@ def _attained(
 
 
 BURST_GAP, BURST_GAP_MAX, BURST_JOINED = 2, 30, 0.1
-"""Bad requests with few good ones between them belong to one burst: so many that chance puts a tenth of the bad ones as near, but
-at least BURST_GAP and at most BURST_GAP_MAX."""
+"""Bad requests with few good ones between them belong to one burst. How many good ones: chance puts a tenth of the bad ones as
+near; at least BURST_GAP and at most BURST_GAP_MAX."""
 
 
 def design_effect(good: Sequence[bool]) -> float | None:

@@ -14,14 +14,14 @@ from servebench.util.stretches import Spans, between, compressed, length, merged
 from servebench.util.units import NS_PER_S
 
 FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
-"""At most so much of the arrivals of an open loop is cut: an engine that is still filling up biases everything, one that
-empties only the latencies of the last answers."""
+"""The largest shares of the arrivals of an open loop that are cut in front and behind: an engine that is still filling up biases
+everything, one that empties only the latencies of the last answers."""
 FILLING = 1.5
-"""In the time of so many answers the engine of an open loop fills up: answers grow longer while it does."""
+"""How many times the longest answer the engine of an open loop takes to fill up: answers grow longer while it does."""
 KEPT_SHARE_MIN = 0.5
 """Disturbed parts are left out if this share of the window and of its requests remains."""
 KEPT_REQUESTS_MIN = 12
-"""From so many requests on there is an interval."""
+"""The fewest requests for which there is an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,8 @@ def ask(
     """Return one answer for each item, in order, at temperature 0. A failed request is an answer with `error`.
 
     `timeout_s` limits a whole answer. `api` is the kind of the requests, which are sent in the engine's `dialect`. `on_answer`
-    is called with each answer as it comes. An endpoint that is not measured itself has `give_up_after`: after so many failures
-    in a row it is not asked any more, and while it is busy it is asked again.
+    is called with each answer as it comes. An endpoint that is not measured itself has `give_up_after`: after this number of
+    failures in a row it is not asked any more, and while it is busy it is asked again.
     """
     session = _AskSession(
         endpoint=endpoint,

@@ -100,7 +100,7 @@ def _task_of(turn: Turn, policy: Policy, context: RunContext) -> RunTask:
 
 
 def _has_enough(turn: Turn, outcome: RunOutcome) -> bool:
-    """Return whether so many requests were good that the other levels of the repeat are not needed."""
+    """Return whether enough requests were good, so that the other levels of the repeat are not needed."""
     if turn.enough is None:
         return False
     rows = [one.row for one in outcome.points if turn.includes(one.id.first)]

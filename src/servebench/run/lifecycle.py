@@ -11,6 +11,7 @@ from servebench.load.plan.source import LevelSource, level_source
 from servebench.run.grading import grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.live import awaited_death
 from servebench.run.measure import measure_level
+from servebench.run.noise import learn_noise
 from servebench.run.outcome import (
     Ending,
     Entry,
@@ -133,6 +134,8 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         if evidence.report.stopped is None:
             grade_load(request, session.lease, attempt, evidence.requests, evidence.records)
         progress.points.append(point)
+        if evidence.report.stopped is None:
+            learn_noise(session, attempt, point, evidence)
         levels.add_point(level, point, usable=is_usable(point.codes))
         names = {point.row.point for point in progress.points}
         # the table holds the stored points that the run has not reached yet, too

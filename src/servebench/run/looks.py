@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from servebench.analysis.disturbance import Disturbance, disturbed_spans
 from servebench.analysis.drift import point_drifts, warmup_share
 from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look
+from servebench.analysis.serial import FLAT, Floats
 from servebench.analysis.statistics import span_of
 from servebench.contracts.exchange import EndReason
 from servebench.contracts.results import Record
@@ -23,12 +24,13 @@ class Looks:
     """Decides when a phase has measured enough. `ended_by` is the decision, None while there is none."""
 
     targets: Mapping[str, float]
+    prior: Floats = field(default_factory=lambda: FLAT)
+    """How probable each wander of the engine was before (`analysis.serial`)."""
     concurrency: int | None
     least: int
-    """A point has at least so many requests in its window, and is first looked at when so many have ended and each stream has
-    had one."""
+    """The fewest requests in the window of a point. The first look is when this many have ended and each stream has had one."""
     budget_s: float
-    """So long a point lasts at most, unless `least` requests come within UNTIL_LIMIT times as long."""
+    """The longest time of a point, unless `least` requests come within UNTIL_LIMIT times as long."""
     warmup_s: float = 0.0
     offered_req_s: float | None = None
     """The rate of an open loop, if it is the same at all times."""
@@ -45,7 +47,7 @@ class Looks:
         self._wanted = self.least
 
     def is_due(self, ended: int, elapsed_s: float) -> bool:
-        """Whether so many ended requests are worth a look, or the time is over: there are enough, or will not be in time."""
+        """Whether this number of ended requests is worth a look, or the time is over and no more are worth waiting for."""
         over = elapsed_s >= self.budget_s and self._is_enough(ended, elapsed_s)
         return self.ended_by is None and (over or ended >= self._next)
 
@@ -64,7 +66,7 @@ class Looks:
         # a change that others made is no warm-up
         if cut_s and not disturbed:
             sample = self._sample(counted, self.warmup_s + cut_s)
-        self.metrics = look(sample, self.targets)
+        self.metrics = look(sample, self.targets, self.prior)
         # those sent before the level was reached, and while others had the machine, do not count
         self._wanted = self.least + sum(one.outcome == "ok" for one in measured) - sample.e2e_ms.size
         if not self._is_enough(len(measured), elapsed_s):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from servebench.analysis.disturbance import SOURCES, find_disturbances
 from servebench.analysis.evidence import PointEvidence
+from servebench.analysis.serial import learned_prior
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.events import Doing
@@ -26,6 +27,7 @@ from servebench.protocol.kinds.table import kind_of
 from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
+from servebench.run.noise import known_noise
 from servebench.run.outcome import SILENCE_MARGIN_S, entry
 from servebench.run.phase import references_of
 from servebench.run.point import build_point
@@ -72,9 +74,11 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
     cache_state, cache_warnings = _prepare_cache(session)
     fillers = _prepare_fillers(session, level, prompts)
     facts = _facts(session, level, prompts, fillers, warmup=False, cache_state=cache_state)
+    if (noise := known_noise(session, level)) is not None:
+        facts = replace(facts, noise_from=noise.point, wander=noise.likelihood)
     with TelemetryLog(session.request.folder, level.point) as log:
         with session.telemetry.sampler(log.add) as sampler:
-            looks = looks_at(session, level, sampler)
+            looks = looks_at(session, level, sampler, facts.wander)
             sent = (*prompts.requests, *fillers)
             report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
         readings = [*sampler.readings(), *session.load.readings()]
@@ -255,7 +259,12 @@ def _run_phase(
         patience_s=patience_s,
         ask=driver.ask,
     )
-    workers = _workers(session, level, plan, warmup=warmup)
+    workers = worker_count(
+        session.settings.load.workers,
+        in_flight=min(plan.concurrency, max(1, len(plan.requests))),
+        rate_req_s=None if warmup else level.rate,
+        cores=usable_cores(),
+    )
     if session.lease.spans is not None:
         session.lease.spans.discard()
     try:
@@ -294,12 +303,15 @@ def _plan(
     return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
 
 
-def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler) -> Looks | None:
+def looks_at(
+    session: RunSession, level: PlannedPoint, sampler: Sampler, wander: Sequence[Sequence[float]] = ()
+) -> Looks | None:
     """Return the looks that may end a point early; None for one of a fixed length."""
     if not level.targets or level.duration_s is None:
         return None
     return Looks(
         targets=level.targets,
+        prior=learned_prior(wander),
         concurrency=level.concurrency,
         offered_req_s=level.offered_req_s,
         least=session.settings.load.min_requests,
@@ -307,15 +319,4 @@ def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler) -> Look
         warmup_s=session.settings.load.warmup_s,
         with_tokens=lambda records: _counted(session, records, wait=False),
         disturbances=lambda: find_disturbances(sampler.so_far(SOURCES)),
-    )
-
-
-def _workers(session: RunSession, level: PlannedPoint, plan: PointPlan, *, warmup: bool) -> int:
-    """Return the number of workers that generate the load of a phase."""
-    in_flight = min(plan.concurrency, max(1, len(plan.requests)))
-    return worker_count(
-        session.settings.load.workers,
-        in_flight=in_flight,
-        rate_req_s=None if warmup else level.rate,
-        cores=usable_cores(),
     )

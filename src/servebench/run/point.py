@@ -8,6 +8,7 @@ from typing import Any
 from servebench.analysis.disturbance import disturbance_columns, disturbed_spans, find_disturbances
 from servebench.analysis.drift import Drift, point_drifts, trend_columns, warmup_share
 from servebench.analysis.evidence import PointEvidence
+from servebench.analysis.serial import learned_prior
 from servebench.analysis.statistics import headline_intervals
 from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
 from servebench.analysis.warnings.load import REQUESTS_MIN
@@ -70,7 +71,9 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
     fixed = level.requests is not None or (level.open_loop and not level.targets)
     planned = 0 if facts.warmup else report.planned if fixed else report.sent
     more: dict[str, Any] = {**trend_columns(drifts), "requests_planned": planned, "emulated": evidence.emulated}
-    return with_intervals(replace(row, **more), headline_intervals(sample)), drifts
+    more["interval_prior"] = facts.noise_from or "flat"
+    intervals = headline_intervals(sample, prior=learned_prior(facts.wander))
+    return with_intervals(replace(row, **more), intervals), drifts
 
 
 def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence[Reading]) -> PointRow:

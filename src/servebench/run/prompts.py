@@ -9,7 +9,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.store.prompts import SizedPrompts, keep_prompts, prompts_file, read_prompts
 
 SAMPLE = 20
-"""So many prompts say how many tokens of one tokenizer a token of another is."""
+"""How many prompts are counted to find how many tokens of one tokenizer a token of another is."""
 
 SAME_COUNT = 0.02
 """Tokenizers whose counts differ by no more, as a share, are taken for the same."""

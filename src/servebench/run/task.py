@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from servebench import __version__
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.engine import StartPhase, StopReport
+from servebench.contracts.engine import RunningEngine, StopReport
 from servebench.contracts.events import Doing, Events, LeftBehind, RunFinished, ScorerLeftOut, StepFailed, TurnStarted
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
-from servebench.engine.pool import EngineLease
+from servebench.engine.pool import EngineLease, FirstStart
 from servebench.engine.weights import weights_facts
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
@@ -194,33 +194,27 @@ def engine_facts(lease: EngineLease) -> dict[str, object]:
         "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,
         "engine_log": f"{lease.owner_log.parent.name}/{lease.owner_log.name}",
         "resolved_settings": lease.resolved,
-        "cold_start": cold_start(lease),
-        "warm_restart": warm_restart(lease),
+        "cold_start": _start(lease.first_start or running, lease),
+        # when files and compiled code are cached
+        "warm_restart": _start(running, lease) if lease.first_start is not None else None,
     }
 
 
-def cold_start(lease: EngineLease) -> dict[str, object] | None:
-    """Return the phases of the cold start, in seconds from the start of the command; null for an engine already running.
-
-    `shared`: an earlier run of the study started the engine, so its cold start must not be counted twice.
-    """
-    start = lease.first_start or lease.running
-    return _start(start.started_ns, start.phases, lease)
-
-
-def warm_restart(lease: EngineLease) -> dict[str, object] | None:
-    """Return the same for the second start with `engine.measure_restart`, when files and compiled code are cached; else null."""
-    return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
-
-
-def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> dict[str, object] | None:
-    if not ended:
+def _start(start: FirstStart | RunningEngine, lease: EngineLease) -> dict[str, object] | None:
+    """Return the phases of a start, in seconds from its command; null for an engine already running. `shared`: an earlier run of
+    the study started the engine, so its cold start must not be counted twice."""
+    if not start.phases:
         return None
     phases = [
-        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - started_ns) / NS_PER_S}
-        for phase in ended
+        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - start.started_ns) / NS_PER_S}
+        for phase in start.phases
     ]
-    return {"started_ns": started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.uses > 0}
+    return {
+        "started_ns": start.started_ns,
+        "seconds": phases[-1]["seconds"],
+        "phases": phases,
+        "shared": lease.uses > 0,
+    }
 
 
 def stop_facts(stopped: StopReport) -> dict[str, object]:

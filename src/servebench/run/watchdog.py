@@ -14,7 +14,7 @@ from servebench.load.client.progress import Counts
 from servebench.measure.derive import ttft_ms
 
 ASK_AFTER_S, ASK_FAILED_LEAST = 5.0, 3
-"""A server is asked whether it still answers after so long without an answer, and so many failed requests."""
+"""How long without an answer, and how many failed requests, until a server is asked whether it still answers."""
 
 LOOK_ENDED_MAX = 64
 """With more ended requests TTFT so far stays as it is: reading them all again would take CPU time from the load."""

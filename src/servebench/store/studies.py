@@ -210,6 +210,7 @@ def runs_beside(found: RunData | StudyData) -> list[RunData]:
     return [run for one in load_outputs(study.parent) for run in one.runs]
 
 
+NAMED_MAX = 6
 LAST = re.compile(r"last(?:~(\d+))?")
 
 
@@ -297,9 +298,9 @@ def _name(path: Path, outputs: Path) -> str:
     return str(path.relative_to(outputs)) if path.is_relative_to(outputs) else str(path)
 
 
-def _some(names: Iterable[str], most: int = 6) -> str:
+def _some(names: Iterable[str]) -> str:
     every = list(names)
-    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+    return ", ".join(every[:NAMED_MAX]) + (f" and {len(every) - NAMED_MAX} more" if len(every) > NAMED_MAX else "")
 
 
 def command_words(study: Path) -> str:

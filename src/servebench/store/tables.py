@@ -404,11 +404,11 @@ def read_readings(folder: RunFolder) -> dict[str, list[Reading]]:
     return found
 
 
-def read_frame(path: Path, memory_max: int | None = None) -> pd.DataFrame:
+def read_frame(path: Path) -> pd.DataFrame:
     """Return a stored table with the columns that it has; an empty frame where there is no file. Raises StoreError."""
     import pandas as pd
 
-    table = read_table(path, memory_max=memory_max)
+    table = read_table(path)
     return pd.DataFrame() if table is None else table.to_pandas(use_threads=False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from servebench.contracts.results import SCHEMA_VERSION
@@ -54,10 +54,6 @@ class TuneState:
         """The whole budget: engine starts for `tune.trials`, else seconds."""
         question = self.question
         return self.more + (float(question.trials) if question.trials is not None else question.budget_s)
-
-    def with_noted(self, key: str, result: Result) -> TuneState:
-        """Return the state with another noted result."""
-        return replace(self, noted={**self.noted, key: result})
 
     def stock_of(self, candidate: Candidate) -> StoredCandidate:
         """Return the stock settings of a candidate's engine. Raises StoreError."""

@@ -58,8 +58,8 @@ def check_decided(jobs: Sequence[Job]) -> None:
 
 
 class UntilDecided(Runs):
-    """Executes the runs start by start, in rounds, until every pair is decided at every level, the budget is used up, or each
-    has its most starts. What is decided is not measured again. A failed run does not stop the others.
+    """Executes the runs start by start, in rounds, until every pair is decided, the budget is used up, or each has its most
+    starts. A run without open pairs takes no further turns. A failed run does not stop the others.
 
     All decisions are made from what is on disk, so a study that was killed goes on as if it had not been.
     """
@@ -87,8 +87,8 @@ class UntilDecided(Runs):
             found = self.decide()
             if found is not None and measured:
                 self._events(Said(round_line(found, start)))
-            if found is not None and start >= STARTS_LEAST:
-                if self._too_expensive(found, self.open):
+            if found is not None and start:
+                if start >= STARTS_LEAST and self._too_expensive(found, self.open):
                     minutes = found.budget_s / 60
                     said = (
                         BudgetSpent(minutes=minutes)
@@ -101,7 +101,7 @@ class UntilDecided(Runs):
                     yield [self._closing(name) for name in decided]
             measured = False
             for attempt in range(VOID_ATTEMPTS):
-                turns = self._due(start, found)
+                turns = self._due(start)
                 # further attempts replace points that are void
                 if not turns or (attempt and not self._replaces(turns)):
                     break
@@ -112,9 +112,9 @@ class UntilDecided(Runs):
         if self.open:
             yield [self._closing(name) for name in self.open]
 
-    def _due(self, start: int, found: StudyDecision | None) -> list[Turn]:
+    def _due(self, start: int) -> list[Turn]:
         """Return a start of each run in which something is open and not measured."""
-        turns = [self._turn(task, start, found) for task in self.open.values()]
+        turns = [self._turn(task, start) for task in self.open.values()]
         turns = [turn for turn in turns if self._is_due(turn)]
         settings = [self.open[turn.run].job.settings for turn in turns]
         if settings and all(one.load.order == "shuffled" for one in settings):
@@ -144,7 +144,7 @@ class UntilDecided(Runs):
     def _open_levels(self, name: str, found: StudyDecision) -> set[Level]:
         return found.open_levels(self._id(name), map(self._id, self.open))
 
-    def _turn(self, task: RunTask, start: int, found: StudyDecision | None) -> Turn:
+    def _turn(self, task: RunTask, start: int) -> Turn:
         settings = task.job.settings
         turn = Turn(
             repeats_of(settings.load, start),
@@ -156,13 +156,10 @@ class UntilDecided(Runs):
         )
         turn = self._labelled(turn)
         given_up = levels_given_up(task.earlier)
-        all_open = start < STARTS_LEAST or found is None or settings.load.trace is not None
-        if found is None or (all_open and not given_up):
+        if not given_up:
             return turn
-        still_open = self._open_levels(task.name, found)
         listed = plan_levels(settings.load, settings.workload.seed)
-        levels = {one.id.level for one in listed if all_open or Level(one.concurrency, one.rate) in still_open}
-        return replace(turn, levels=frozenset(levels - given_up))
+        return replace(turn, levels=frozenset({one.id.level for one in listed} - given_up))
 
     def _closing(self, name: str) -> Turn:
         return self._labelled(closing_turn(name))

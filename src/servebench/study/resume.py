@@ -105,7 +105,7 @@ def _read_standing(
 
 
 ATTEMPTS_MAX = 4
-"""After so many attempts points are not measured for longer still."""
+"""The number of attempts after which points are not measured for longer still."""
 
 
 def measured_longer(job: Job, *, attempts: int = 1) -> Job:

@@ -1,17 +1,19 @@
 """Print the engine commands of a study without starting anything (`--cfg command`)."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from servebench.contracts.engine import Command, Engine, LaunchContext
 from servebench.contracts.settings import RunSettings
-from servebench.engine.describe import describe_command
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import Registry
 from servebench.run.preflight import jobs_of
 from servebench.util.cache import cache_folder
 from servebench.util.errors import PreflightError
+from servebench.util.redaction import redact
+from servebench.util.secret_patterns import MARK
 
 SPANS_PORT = 4318
 """Shown where the config leaves the port of spans open: OpenTelemetry's own."""
@@ -48,3 +50,15 @@ def _context(settings: RunSettings, engine: Engine) -> LaunchContext:
     return launch_context(
         replace(settings, engine=replace(settings.engine, port=port)), cache_folder(), lambda _: SPANS_PORT
     )
+
+
+def describe_command(command: Command) -> str:
+    """Return the command as one quoted line of shell, with its additional variables in front and secrets redacted."""
+    start = ["cd", shlex.quote(str(command.cwd)), "&&"] if command.cwd is not None else []
+    variables = [f"{name}={_quoted(value)}" for name, value in redact(dict(command.env)).items()]
+    return " ".join([*start, *variables, *map(_quoted, redact(list(command.argv)))])
+
+
+def _quoted(word: str) -> str:
+    rest = word.replace(MARK, "x")
+    return word if MARK in word and shlex.quote(rest) == rest else shlex.quote(word)

@@ -165,7 +165,7 @@ def continue_study(
     """Execute what is left of a stored study, from its stored plan: on its cluster, or with `here` on this machine.
     Returns the exit code: 0 only if the whole study is finished. `trusted`: the user trusts it without being asked. `better`:
     doubtful points are measured again, for longer. `more_s`: what a study with `study.until=decided` has not decided goes on,
-    for so many engine seconds more. `listen` opens what listens to its events.
+    for this many more engine seconds. `listen` opens what listens to its events.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """

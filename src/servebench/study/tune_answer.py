@@ -20,7 +20,6 @@ from servebench.analysis.warnings.catalog import type_of
 from servebench.config.tune_space import load_space, split_words
 from servebench.contracts.emulation import imitated
 from servebench.contracts.tuning import Candidate, TuneSpace
-from servebench.engine.describe import describe_command
 from servebench.registry.registry import Registry
 from servebench.report.html.page import tune_page
 from servebench.report.wording.tuning import gain_text
@@ -29,7 +28,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
 from servebench.store.studies import load_run
 from servebench.store.tune import TuneState
-from servebench.study.show_commands import engine_command
+from servebench.study.show_commands import describe_command, engine_command
 from servebench.study.tune_plan import candidate_job
 from servebench.study.tune_records import StoredTune, load_tune
 from servebench.util.errors import ConfigError, ServebenchError, StoreError

@@ -96,7 +96,7 @@ def _anchored(question: TuneQuestion) -> TuneQuestion:
         )
     except RuntimeError as error:
         raise ConfigError(
-            "tune.space, tune.candidates or tune.out: there is no such home folder; give a path"
+            "tune.space, tune.candidates or tune.out: this home folder does not exist; give a path"
         ) from error
 
 

@@ -54,8 +54,8 @@ class StoredTune:
         limited = any(one is not None for one in (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms))
         rules = RaceRules(
             budget=self.state.budget,
-            margin=question.margin_share,
-            error=question.error_share,
+            margin=question.share("margin"),
+            error=question.share("error"),
             finalists=question.finalists,
             final_starts=question.final_starts,
             levels=len(self.state.levels),

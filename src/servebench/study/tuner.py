@@ -38,7 +38,7 @@ NOT_THE_ENGINE = frozenset(
 
 
 PATIENCE, PATIENCE_MIN_S = 3.0, 60.0
-"""A start may take so many times as long as the first start and block of stock, and at least so many seconds."""
+"""The longest time of a start, as a multiple of the first start and block of stock, and the least limit in seconds."""
 
 
 @dataclass(kw_only=True)
@@ -239,7 +239,7 @@ class Tuner(StoredTune):
             write_study(self.folder, self.session.state)
 
     def _note(self, step: Step, noted: Result) -> None:
-        self.state = self.state.with_noted(step_key(step), noted)
+        self.state = replace(self.state, noted={**self.state.noted, step_key(step): noted})
         write_tune(self.folder, self.state, self.session.state)
 
     def _patience(self, step: Step) -> float | None:
@@ -262,7 +262,7 @@ class Tuner(StoredTune):
             note = parity_text((bad or found)[0])
             return Result(same_answers=not bad, cost=cost, note=note)
         floor = {one.benchmark: one.accuracy for one in summaries(stock)}
-        margin = self.state.question.quality_share
+        margin = self.state.question.share("quality_margin")
         scores = [(one, floor.get(one.benchmark)) for one in summaries(own)]
         worse = [
             f"{one.benchmark}: {one.accuracy:.1%} right, stock {known:.1%}"

@@ -7,9 +7,7 @@ import pytest
 from servebench.contracts import events
 from servebench.contracts.events import (
     Activity,
-    Doing,
     EngineReady,
-    ErrorSaid,
     Event,
     RaceEnded,
     RunFinished,
@@ -80,13 +78,6 @@ def test_the_lines_of_events(capsys):
         "no request timings after the load: refused",
         "MLflow experiment 'tests': mlflow ui --backend-store-uri https://host/mlflow",
     ]
-
-
-def test_only_errors_are_printed_when_quiet(capsys):
-    display = Display(quiet=True)
-    for event in (Said("a"), TurnStarted("00", "b"), Doing("spans"), ErrorSaid("c", run="00")):
-        display(event)
-    assert capsys.readouterr().err.splitlines() == ["servebench: 00: c"]
 
 
 def test_the_runs_of_a_tune_that_are_closed_after_its_race_print_their_errors_only(capsys, tmp_path):

@@ -1,23 +1,19 @@
 """Each value that a conclusion may have has its words, and each way to test a difference gives one of the same type."""
 
-import numpy as np
 import pytest
 
 from servebench.analysis.answer.model import CaveatKind, Purpose
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.start_model import Starts
 from servebench.analysis.tuning.answer import ChangeKind
 from servebench.analysis.verdict import Difference, MethodKind, ReasonKind
 from servebench.analysis.verdict.blocks import Blocks, MeasuredBlock, estimate
-from servebench.analysis.verdict.looks import Look
-from servebench.analysis.verdict.model import StartSpread, StartValues
 from servebench.analysis.verdict.reasons import Method
-from servebench.analysis.verdict.starts import EarlierStarts, FixedStarts
-from servebench.analysis.verdict.within_run import SingleStarts
+from servebench.analysis.verdict.starts import evidence_of
 from servebench.contracts.level import Level
 from servebench.report.wording import answer, comparison, recommendation, tuning
 
-VALUES = StartValues(baseline=np.array([0.0, 0.01]), candidate=np.array([0.1, 0.12]), paired=False, known=(0.02, 1))
-SPREAD = StartSpread(sd=0.01, count=8)
+ONE, TWO = (Starts.of_one_level([value], 0.01) for value in (0.0, 0.105))
 BLOCKS = [
     MeasuredBlock(name, f"{name}{i}", 0, value + i / 100) for name, value in (("a", 0.0), ("b", 0.1)) for i in (0, 1)
 ]
@@ -52,10 +48,8 @@ def test_every_reason_of_a_use_is_one_line(kind):
 @pytest.mark.parametrize(
     "evidence",
     [
-        FixedStarts(VALUES),
-        EarlierStarts(VALUES, SPREAD, SPREAD),
-        Look(VALUES, 2),
-        SingleStarts((0.0, (-0.1, 0.1)), (0.1, (0.0, 0.2))),
+        evidence_of(ONE, TWO, "output_throughput_tok_s"),
+        evidence_of(ONE, TWO, "ttft_ms_p50", [Starts.of_one_level([0.0, 0.01, 0.02], 0.01)]),
         Blocks(estimate(BLOCKS), "b", "a"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from servebench.analysis.answer.leads import find_lead, other_differences
 from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, FailedRun, WorkloadAnswer
@@ -43,7 +42,11 @@ def answer_of(
     return Answer(
         workloads=tuple(workloads),
         failures=tuple(
-            FailedRun(label=labels[run.run_id].text, standing=run.standing, error=_own_error(run))
+            FailedRun(
+                label=labels[run.run_id].text,
+                standing=run.standing,
+                error=run.error if run.error and run.error != run.status else "",
+            )
             for run in runs
             if run.status != "finished"
         ),
@@ -53,10 +56,6 @@ def answer_of(
         next_steps=tuple(next_steps(runs, workloads, name, words, decision)),
         comparisons=tuple(found),
     )
-
-
-def _own_error(run: RunData) -> str:
-    return run.error if run.error and run.error != run.status else ""
 
 
 def _workload_answer(
@@ -101,8 +100,8 @@ def _workload_answer(
 
 def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:
     sizes = {
-        tuple(_length_text(mapping(run.config.get("workload")).get(f"{way}_tokens")) for way in ("input", "output"))
-        for run in runs
+        tuple("" if one is None else setting_text(one) for one in (own.get("input_tokens"), own.get("output_tokens")))
+        for own in (mapping(run.config.get("workload")) for run in runs)
     }
     lengths = sizes.pop() if len(sizes) == 1 else ("", "")
     models = {(run.fact("model") or "").rstrip("/").rsplit("/", 1)[-1] for run in runs}
@@ -110,11 +109,6 @@ def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:
     parts = [f"{lengths[0]} in / {lengths[1]} out" if all(lengths) else ""]
     parts += [next(iter(one)) for one in (models, machines) if len(one) == 1]
     return tuple(part for part in parts if part and part != "none")
-
-
-def _length_text(length: Any) -> str:
-    """A length of a workload: its only value, or its distribution; empty if the data decide."""
-    return "" if length is None else setting_text(length)
 
 
 def _cells(entrant: Entrant) -> dict[Level, AnswerCell]:

@@ -10,7 +10,6 @@ from servebench.analysis.answer.model import AnswerCell, LevelLead, OtherDiffere
 from servebench.analysis.estimate import THROUGHPUT
 from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.model import DIFFERENT, EQUAL, Comparison, ComparisonRow
-from servebench.analysis.verdict.one_start import one_start_bound
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.level import Level
 
@@ -33,14 +32,13 @@ def find_lead(
     for run in order[1:]:
         comparison = next((one for one in comparisons if set(one.ids) == {first, run}), None)
         row = row_between(first, run, level, comparisons)
-        bound = _bound(row, cells[first][level], cells[run][level])
         rivals.append(
             Rival(
                 label=labels[run].series,
                 distance=values[run] / values[first] - 1,
                 row=row,
-                clear=_is_clear(row, bound, comparison.margin if comparison else 0.0),
-                bound=bound,
+                clear=_is_clear(row, comparison.margin if comparison else 0.0),
+                bound=_bound(row),
                 unequal=tuple(one.key for one in comparison.mattering) if comparison else (),
             )
         )
@@ -54,32 +52,19 @@ def _equal_within(rows: Iterable[ComparisonRow | None]) -> float | None:
     return max((one for one in bounds if one is not None), default=None) if None not in bounds else None
 
 
-def _is_clear(row: ComparisonRow | None, bound: float, margin: float) -> bool:
-    """Whether a lead is more than chance, and may be as large as a difference that matters, the margin of the comparison.
-
-    Over several starts, or where the spread of earlier ones is known, by the corrected p-value of the comparison. The interval
-    of one start each leaves out that starts differ, so there a lead must exceed `bound`.
-    """
+def _is_clear(row: ComparisonRow | None, margin: float) -> bool:
+    """Whether a lead is more than chance, and may be as large as a difference that matters, the margin of the comparison: by the
+    corrected p-value, or, of one start each, by its interval."""
     found = row.difference if row is not None else None
     if row is None or found is None or found.low <= 0 or found.high <= margin:
         return False
-    if row.p_corrected is not None:
-        return row.p_corrected < SIGNIFICANCE and (row.bound is None or row.bound > margin)
-    return found.effect > bound
+    return row.p_corrected is None or (row.p_corrected < SIGNIFICANCE and (row.bound is None or row.bound > margin))
 
 
-def _bound(row: ComparisonRow | None, ours: AnswerCell, theirs: AnswerCell) -> float:
-    """Return by how much one start each of two equal engines may differ, as a share: what starts do, and what the intervals of
-    the lead and of the two numbers leave open, whichever is more. The comparison pairs requests, which leaves out that the
-    engines or the machine may have wandered slowly at different times; the intervals of the numbers allow for that."""
+def _bound(row: ComparisonRow | None) -> float:
+    """Return what chance allows of a lead, as a share: the reach of its interval towards no lead."""
     found = row.difference if row is not None else None
-    own = math.log1p(found.effect) - found.logs[0] if found is not None else 0.0
-    apart = math.hypot(_log_distance(ours.value, ours.low), _log_distance(theirs.high, theirs.value))
-    return one_start_bound(max(own, apart))
-
-
-def _log_distance(upper: float | None, lower: float | None) -> float:
-    return math.log(upper / lower) if upper and lower and lower > 0 else 0.0
+    return math.expm1(math.log1p(found.effect) - found.logs[0]) if found is not None else 0.0
 
 
 def row_between(

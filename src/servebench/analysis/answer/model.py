@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.model import FASTER, Comparison, ComparisonRow
-from servebench.analysis.verdict.reasons import MethodKind
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
@@ -148,7 +147,7 @@ class LevelLead:
     @property
     def by_earlier(self) -> bool:
         """Whether an interval rests on how much earlier starts differed."""
-        return any(row.method is not None and row.method.kind is MethodKind.EARLIER_STARTS for row in self._rows)
+        return any(row.method is not None and row.method.earlier > 0 for row in self._rows)
 
     @property
     def _rows(self) -> list[ComparisonRow]:

@@ -4,11 +4,11 @@ The value is the geometric mean over starts of the engine, after that over the p
 its speed. Its 95% interval is
 
 - that of the point's row where there is one point,
-- Student's over the starts where there are several (on logarithms),
+- that of the model of starts where there are several (`analysis/start_model.py`),
 - of several points of one start as wide as their own intervals say (in quadrature), and from POINTS_MIN points on at least
   as wide as they differ: waves that are slower than a window show only in how much windows differ.
 
-Everything that shows, sends or judges a level reads it here. Only several starts or points need SciPy, so that `servebench ls`
+Everything that shows, sends or judges a level reads it here. Only several points of one start need SciPy, so that `servebench ls`
 stays fast.
 """
 
@@ -16,12 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, hypot, inf, isfinite, log
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
+import numpy as np
+
+from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
 from servebench.contracts.estimate import CONFIDENCE, Interval, LevelEstimate
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
+Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 THROUGHPUT = "output_throughput_tok_s"
 RATE_BEHIND: Mapping[str, str] = {
     "cost_usd_per_mtok": THROUGHPUT,
@@ -42,15 +46,9 @@ def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | Non
 
     None without points, and where a point has no positive and finite value.
     """
-    starts: dict[str | None, list[float]] = {}
-    for row in sorted(rows, key=lambda one: one.repeat):
-        value = row.get(column)
-        if value is None or not 0 < value < inf:
-            return None
-        starts.setdefault(row.start_id, []).append(log(value))
-    if not starts:
+    logs = _start_logs(rows, column)
+    if not logs:
         return None
-    logs = tuple(fmean(own) for own in starts.values())
     middle = fmean(logs)
     return LevelEstimate(
         column=column,
@@ -61,6 +59,17 @@ def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | Non
         points=len(rows),
         warnings=tuple(dict.fromkeys(code for row in rows for code in row.doubts)),
     )
+
+
+def _start_logs(rows: Sequence[PointRow], column: str) -> tuple[float, ...]:
+    """The logarithm of each start's mean, in the order of the repeats; empty where a point has no positive and finite value."""
+    starts: dict[str | None, list[float]] = {}
+    for row in sorted(rows, key=lambda one: one.repeat):
+        value = row.get(column)
+        if value is None or not 0 < value < inf:
+            return ()
+        starts.setdefault(row.start_id, []).append(log(value))
+    return tuple(fmean(own) for own in starts.values())
 
 
 def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
@@ -87,8 +96,16 @@ def best_level(rows: Iterable[PointRow]) -> LevelEstimate | None:
     among all; void points count for nothing. None without a throughput."""
     levels = levels_of(row for row in rows if row.verdict != "void" and row.output_throughput_tok_s)
     valid = [own for own in levels.values() if 2 * sum(row.verdict == "valid" for row in own) > len(own)]
-    estimates = (estimate_level(own, THROUGHPUT) for own in valid or levels.values())
-    return max((one for one in estimates if one is not None), key=lambda one: one.value, default=None)
+    means = [(fmean(logs), own) for own in valid or levels.values() if (logs := _start_logs(own, THROUGHPUT))]
+    return estimate_level(max(means, key=lambda one: one[0])[1], THROUGHPUT) if means else None
+
+
+def interval_over_starts(starts: Starts, column: str) -> Interval:
+    """Return the 95% interval of the value of one engine from several starts at one level, as logarithms. It holds the mean of
+    the starts."""
+    known, tail = StartModel((starts,), (), SLOW_SIDES.get(column, 0)).value(np.ones(1)), (1 - CONFIDENCE) / 2
+    middle = float(starts.values.mean())
+    return min(middle, known.quantile(tail)), max(middle, known.quantile(1 - tail))
 
 
 def student_interval(logs: Sequence[float]) -> Interval:
@@ -114,12 +131,20 @@ def interval_of_points(rows: Sequence[PointRow], column: str) -> Interval | None
 
 def _interval(rows: Sequence[PointRow], column: str, logs: Sequence[float]) -> Interval | None:
     if len(logs) > 1:
-        low, high = student_interval(logs)
+        error = error_of(rows, column) * (len(logs) / len(rows)) ** 0.5
+        low, high = interval_over_starts(Starts.of_one_level(logs, error), column)
         return exp(low), exp(high)
     if len(rows) == 1:
         return row_interval(rows[0], column)
     ends = interval_of_points(rows, column)
     return None if ends is None else (exp(ends[0]), exp(ends[1]))
+
+
+def error_of(rows: Sequence[PointRow], column: str) -> float:
+    """Return the standard error of the logarithm of a column in one of some points, by the lengths of their intervals (root mean
+    square); 0 without any."""
+    errors = [sum(one) / (2 * Z_95) for row in rows if (one := _reach(row, column)) is not None]
+    return fmean(each**2 for each in errors) ** 0.5 if errors else 0.0
 
 
 def row_interval(row: PointRow, column: str) -> Interval | None:

@@ -13,13 +13,12 @@ from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
 from servebench.analysis.verdict.levels import RankedLevel, lead_difference, metric_value
 from servebench.analysis.verdict.model import EQUAL, FASTER, ComparisonRow, Difference
-from servebench.analysis.verdict.one_start import exceeds_starts
-from servebench.analysis.verdict.within_run import WITHIN_RUN
+from servebench.analysis.verdict.starts import STARTS_MIN
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.estimate import CONFIDENCE, Interval
 
 BY_STARTS = ("output_throughput_tok_s", "cost_usd_per_mtok")
-"""Metrics by which starts of one engine differ as `exceeds_starts` takes it; latencies differ by more, and so do requests
+"""Metrics by which starts of one engine differ as the prior of the model takes it; latencies differ by more, and so do requests
 within an SLO."""
 
 
@@ -67,7 +66,7 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
 def _over_starts(first: Score, rival: Score, confidence: float) -> bool:
     ours, theirs = first.level, rival.level or rival.best
     found = lead_difference(first.metric, ours, theirs, confidence) if ours and theirs else None
-    return found is not None and found.method != WITHIN_RUN
+    return found is not None and min(found.method.starts) >= STARTS_MIN
 
 
 def _unmeasured(rival: Score, case: UseCase) -> UseReason | None:
@@ -177,12 +176,12 @@ def _objections_to_lead(
     if found is None:
         if size < rules.once_margin:
             yield UseReason(kind=UseReasonKind.ONE_MEASUREMENT, rival=name, share=shown)
+    elif min(found.method.starts) < STARTS_MIN and not _exceeds_starts(case.metric, size, found, rules):
+        yield UseReason(kind=UseReasonKind.STARTS_MAY_DIFFER, run=first.entrant.name, rival=name, share=shown)
     elif not found.leaves_out_zero:
         several = confidence if confidence > CONFIDENCE else 0.0
         ends = (found.low, found.high)
         yield UseReason(kind=UseReasonKind.INCLUDES_ZERO, rival=name, interval=ends, share=several)
-    elif found.method == WITHIN_RUN and not _exceeds_starts(case.metric, size, found, rules):
-        yield UseReason(kind=UseReasonKind.STARTS_MAY_DIFFER, run=first.entrant.name, rival=name, share=shown)
     elif size < rules.margin:
         yield UseReason(kind=UseReasonKind.BELOW_MARGIN, rival=name, share=shown, limit=rules.margin)
 
@@ -193,7 +192,7 @@ def _shown(size: float, case: UseCase) -> float:
 
 
 def _exceeds_starts(metric: str, size: float, found: Difference, rules: Rules) -> bool:
-    return exceeds_starts(math.log1p(size), _least(found)) if metric in BY_STARTS else size >= rules.once_margin
+    return found.leaves_out_zero and (metric in BY_STARTS or size >= rules.once_margin)
 
 
 def _least(found: Difference) -> float:

@@ -16,13 +16,11 @@ class UseReasonKind(StrEnum):
     # why the first of a ranking is not the best
     UNEQUAL = "unequal"  # settings of the first and of rivals differ and matter (`settings`)
     UNMEASURED = (
-        "unmeasured"  # a rival has no point that counts at heavier loads, where it may reach more (`rival`, `levels`)
+        "unmeasured"  # a rival, which may reach more, has no point that counts at heavier loads (`rival`, `levels`)
     )
     SLO_UNDECIDED = "slo_undecided"  # whether the first meets the SLO is undecided (`run`, `cause`)
     BY_SLO_POINT = "by_slo_point"  # the lead depends on which level is the SLO point (`rival`, `cause`)
-    ONE_COLD_START = (
-        "one_cold_start"  # one cold start of each is stored (`rival` and `share`, the lead, where it is small)
-    )
+    ONE_COLD_START = "one_cold_start"  # one cold start of each is stored (a small lead: `rival`, `share`)
     ONE_MEASUREMENT = "one_measurement"  # each was measured once, and the lead is small (`rival`, `share`)
     STARTS_MAY_DIFFER = "starts_may_differ"  # starts of one engine may differ by as much (`run`, `rival`, `share`)
     INCLUDES_ZERO = "includes_zero"
@@ -38,7 +36,7 @@ class UseReasonKind(StrEnum):
     """The first leads, and a point has warnings of unknown size (`run`; `rival`, if it is its point; `levels`, `codes`)."""
     MAY_ACCOUNT = "may_account"  # warnings may account for the lead (`rival`, `codes`)
     DOUBTFUL_POINT = (
-        "doubtful_point"  # the point is doubtful, although its warnings do not account for the lead (`run`, `codes`)
+        "doubtful_point"  # the point is doubtful; its warnings do not account for the lead (`run`, `codes`)
     )
     ONE_START_EACH = "one_start_each"  # the lead is more than chance, but of one start each
     # why a use was not measured

@@ -19,22 +19,19 @@ UnequalSettings = Callable[[Entrant, Entrant, Sequence[str]], Sequence[SettingDi
 """Returns the unequal settings of two entrants; the third argument names config groups that may differ."""
 
 
-def _nothing_decided(_first: Score, _second: Score) -> None:
-    return None
-
-
 def recommend(
     entrants: Sequence[Entrant],
     rules: Rules,
     *,
     unequal: UnequalSettings,
     with_doubtful: bool = False,
-    decided: DecidedRow = _nothing_decided,
+    decided: DecidedRow = lambda *_: None,
 ) -> list[Recommendation]:
     """Return a recommendation for each use case and each setup (model, GPU, workload) that was measured. Pure."""
     found: list[Recommendation] = []
     for case in rules.use_cases.values():
-        taking_part = [entrant for entrant in entrants if _takes_part(entrant, case)]
+        patterns = ("*",) if case.workloads is None else case.workloads
+        taking_part = [one for one in entrants if any(fnmatchcase(one.workload, pattern) for pattern in patterns)]
         why = _why_not_measured(case, taking_part)
         if why is not None:
             found.append(Recommendation(use_case=case, group="", outcome="not measured", why=why))
@@ -49,10 +46,6 @@ def recommend(
             for name, group in groups.items()
         ]
     return found
-
-
-def _takes_part(entrant: Entrant, case: UseCase) -> bool:
-    return case.workloads is None or any(fnmatchcase(entrant.workload, pattern) for pattern in case.workloads)
 
 
 def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> UseReason | None:

@@ -214,7 +214,7 @@ def answer_of(
     """Return the answer of a race. `candidates` are those of its entrants, and those without one of their settings each."""
     gain = gain_of(race)
     best = candidates[race.best] if race.best is not None else None
-    pick = recommended(race, question.margin_share)
+    pick = recommended(race, question.share("margin"))
     tried = [
         _tried(race, candidates[name], name, pick=pick, question=question, figures=figures) for name in race.entrants
     ]
@@ -223,7 +223,7 @@ def answer_of(
         question=question,
         levels=levels,
         finished=finished,
-        verdict=verdict_of(race, gain, question.margin_share),
+        verdict=verdict_of(race, gain, question.share("margin")),
         best=race.best,
         best_name=best.name if best is not None else "",
         recommended=pick,
@@ -233,7 +233,7 @@ def answer_of(
         stock_value=_value(race, race.stock, question),
         gain=gain,
         contributions=tuple(_contributions(race, candidates, stock_config)) if pick == race.best else (),
-        as_good=tuple(candidates[name].name for name in as_good(race, pick, question.margin_share)),
+        as_good=tuple(candidates[name].name for name in as_good(race, pick, question.share("margin"))),
         tried=tuple(
             sorted(_with_front(tried), key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))
         ),
@@ -372,7 +372,7 @@ def _would_change(
     levels: Sequence[float],
     spaces: Sequence[TuneSpace],
 ) -> Iterator[WouldChange]:
-    gain, pick = gain_of(race), recommended(race, question.margin_share)
+    gain, pick = gain_of(race), recommended(race, question.share("margin"))
     yield WouldChange(kind=ChangeKind.OTHER_LOAD, levels=tuple(levels))
     own = max(_values(race, race.best), default=0) if race.best is not None else -math.inf
     if race.rules.ladder and own >= math.log(levels[0]):
@@ -380,7 +380,7 @@ def _would_change(
     if untried := sum(_untried(race, name) for name in race.entrants):
         yield WouldChange(kind=ChangeKind.MORE_BUDGET, count=untried, of=len(race.entrants))
     cut = [name for name, left in race.left.items() if left.reason == "budget"]
-    if near := [candidates[name].name for name in as_good(race, pick, question.margin_share) if name in cut]:
+    if near := [candidates[name].name for name in as_good(race, pick, question.share("margin")) if name in cut]:
         yield WouldChange(kind=ChangeKind.MORE_STARTS, names=tuple(near))
     if gain is not None and gain.low <= 0:
         yield WouldChange(kind=ChangeKind.SMALL_GAIN)

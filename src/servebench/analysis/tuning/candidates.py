@@ -25,7 +25,7 @@ from servebench.contracts.tuning import (
 from servebench.util.figures import number
 
 CHANGES_MAX = 4
-"""So many parameters of a draw differ from the stock settings at most: a few changes can be explained, many cannot."""
+"""The most parameters of a draw that differ from the stock settings: a few changes can be explained, many cannot."""
 DRAWS_MAX = 200
 """Draws for each candidate that is wanted, before a space counts as used up."""
 GIGA = 1e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean, median
 from typing import Literal
@@ -94,17 +94,6 @@ FAILED_SHARE = 0.01
 """The share of failed requests above which a candidate leaves."""
 
 
-@dataclass
-class OwnResults:
-    """What is known of one candidate."""
-
-    results: list[tuple[Step, Result]] = field(default_factory=list)
-    good: float = 0.0
-    tested: float = 0.0
-    failed: int = 0
-    sent: int = 0
-
-
 class Ledger:
     """The results of a race by candidate."""
 
@@ -113,37 +102,34 @@ class Ledger:
         self.rules = rules
         self.entrants = {one.name: one for one in entrants}
         self.spent = 0.0
-        self._own: dict[str, OwnResults] = {}
+        self._own: dict[str, list[tuple[Step, Result]]] = {}
 
     def keep(self, step: Step, result: Result) -> None:
         """Add a result."""
-        own = self._own.setdefault(step.candidate, OwnResults())
-        own.results.append((step, result))
-        own.good, own.tested = own.good + result.good, own.tested + result.tested
-        own.failed, own.sent = own.failed + result.failed, own.sent + result.sent
+        self._own.setdefault(step.candidate, []).append((step, result))
         self.spent += result.cost
 
     def results(self, name: str) -> Sequence[tuple[Step, Result]]:
         """Return all steps of a candidate with their results."""
-        return self._own[name].results if name in self._own else ()
+        return self._own.get(name, ())
 
     def measures_again(self, result: Result) -> bool:
         """Return whether a void point is worth another attempt: not if its requests failed, which is the engine's doing; nor if
         another stayed void in all attempts, for then something is wrong with all alike; nor beyond the budget."""
         failing = result.sent > 0 and wilson(result.failed, result.sent)[0] > FAILED_SHARE
-        alike = any(kept.void for own in self._own.values() for _, kept in own.results)
+        alike = any(kept.void for own in self._own.values() for _, kept in own)
         return result.void and not failing and not alike and self.spent + 2 * result.cost <= self.rules.budget
 
     @property
     def measured(self) -> list[str]:
         """The candidates with at least one value."""
-        return [name for name in self._own if any(one.value is not None for _, one in self.results(name))]
+        return [name for name, own in self._own.items() if any(one.value is not None for _, one in own)]
 
     def blocks(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> list[MeasuredBlock]:
         """Return the values of the blocks of these phases: those of one level, or the means of blocks with all levels."""
         found: dict[tuple[str, str, int], dict[int, float]] = {}
         for name, own in self._own.items():
-            for step, result in own.results:
+            for step, result in own:
                 if result.value is not None and math.isfinite(result.value) and step.phase in phases:
                     start = f"{name}/{step.start}/{result.start_id}"
                     found.setdefault((name, start, step.repeat), {})[step.level] = result.value
@@ -187,7 +173,7 @@ class Ledger:
 
     def cost_of_answers(self) -> float:
         """Return what a check of answers is predicted to cost."""
-        known = [result.cost for own in self._own.values() for step, result in own.results if step.quality]
+        known = [result.cost for own in self._own.values() for step, result in own if step.quality]
         return max(known, default=2 * self.cost_of_start(1))
 
     def _costs(self, name: str | None, *, begins: bool) -> list[float]:
@@ -195,7 +181,7 @@ class Ledger:
         return [
             result.cost
             for own in owners
-            for step, result in own.results
+            for step, result in own
             if not step.quality and result.value is not None and (step.block + step.level == 0) == begins
         ]
 

@@ -247,7 +247,7 @@ class Race(Ledger):
                 if may_leave and self._leaves_now(name, level):
                     return
                 yield steps[block * self.rules.levels + level]
-                last = self._own[name].results[-1][1]
+                last = self._own[name][-1][1]
                 # stock is the baseline: it is measured on, as long as it runs
                 if self._disqualified(name) and (name != self.stock or last.failure):
                     return
@@ -275,17 +275,18 @@ class Race(Ledger):
 
     def _disqualified(self, name: str) -> bool:
         """Whether a candidate leaves whatever its speed: its engine failed, its requests failed, or it misses the SLO."""
-        own = self._own[name]
-        _, result = own.results[-1]
+        results = [one for _, one in self.results(name)]
+        result, failed, sent = results[-1], sum(one.failed for one in results), sum(one.sent for one in results)
+        good, tested = sum(one.good for one in results), sum(one.tested for one in results)
         left: Left | None = None
         if result.failure is not None:
             left = Left(reason="start failed", round=self.round, note=result.failure)
-        elif own.sent and wilson(own.failed, own.sent)[0] > FAILED_SHARE:
-            left = Left(reason="requests failed", round=self.round, note=f"{own.failed} of {own.sent} requests")
-        elif self.rules.attainment is not None and own.tested and not self.rules.ladder:
-            high = wilson(round(own.good), max(1, round(own.tested)))[1]
+        elif sent and wilson(failed, sent)[0] > FAILED_SHARE:
+            left = Left(reason="requests failed", round=self.round, note=f"{failed} of {sent} requests")
+        elif self.rules.attainment is not None and tested and not self.rules.ladder:
+            high = wilson(round(good), max(1, round(tested)))[1]
             if high < self.rules.attainment:
-                note = f"{own.good / own.tested:.1%} of the requests met it"
+                note = f"{good / tested:.1%} of the requests met it"
                 left = Left(reason="slo", round=self.round, note=note)
         if left is not None and name not in self.left:
             self.left[name] = left
@@ -366,7 +367,7 @@ class Race(Ledger):
             self.upcoming = tuple((step,) for step in checks)
             for one, step in zip(asked, checks, strict=True):
                 yield step
-                _, result = self._own[one].results[-1]
+                _, result = self._own[one][-1]
                 self._checked[one] = result.same_answers is True
                 if one == name and not self._checked[one]:
                     self.left[one] = Left(reason="answers", round=self.round, note=result.note)

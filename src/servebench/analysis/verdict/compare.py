@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from servebench.analysis.fairness import SettingDifference
-from servebench.analysis.verdict.families import Asked, corrected
+from servebench.analysis.verdict.families import corrected
 from servebench.analysis.verdict.model import (
     DIFFERENT,
     EQUAL,
     FAILED,
-    METRICS,
     MIXED,
     OPEN,
     UNEQUAL,
     Comparison,
     ComparisonRow,
-    Metric,
     Side,
     better,
 )
 from servebench.analysis.verdict.questions import questions
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
-from servebench.analysis.verdict.starts import group_by_start
+from servebench.analysis.verdict.starts import StartComparison, group_by_start
 
 SIGNIFICANCE = 0.05
 MARGIN = 0.05
@@ -45,8 +43,15 @@ def compare(
     `margin` is a share. P-values are corrected over all pairs. `with_doubtful` accepts what warnings make provisional.
     """
     listed = list(pairs)
-    asked = [questions(baseline, candidate, with_doubtful) for baseline, candidate, _ in listed]
-    corrections = corrected([[Asked(row.metric.name, row.p, row.starts) for row in rows] for rows in asked])
+    asked = [StartComparison(questions(a, b, with_doubtful), a, b) for a, b, _ in listed]
+    rows = [one.with_differences() for one in asked]
+    firsts = [found[0] if (found := one.first_question()) is not None else None for one in asked]
+    ps = corrected(
+        [
+            one.asked(None if first is None else first.p, own)
+            for one, own, first in zip(asked, rows, firsts, strict=True)
+        ]
+    )
     return [
         with_rows(
             Comparison(
@@ -54,14 +59,15 @@ def compare(
                 candidate=b.name,
                 ids=(a.run_id, b.run_id),
                 rows=(),
+                first=None if first is None else _judge(replace(first, p_corrected=p_first), margin),
                 unequal=tuple(unequal),
                 margin=margin,
                 starts=(len(group_by_start(a.samples)), len(group_by_start(b.samples))),
                 start_seconds=(a.start_seconds, b.start_seconds),
             ),
-            tuple(_judge(replace(row, p_corrected=p), margin) for row, p in zip(rows, ps, strict=True)),
+            [_judge(replace(row, p_corrected=p), margin) for row, p in zip(own, p_rows, strict=True)],
         )
-        for (a, b, unequal), rows, ps in zip(listed, asked, corrections, strict=True)
+        for (a, b, unequal), own, first, (p_first, p_rows) in zip(listed, rows, firsts, ps, strict=True)
     ]
 
 
@@ -83,20 +89,23 @@ def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:
     return row if row.reasons else row.because(Reason(open_by))
 
 
-def with_rows(
-    comparison: Comparison, rows: Iterable[ComparisonRow], deciding: Collection[Metric] = (*METRICS, FAILED)
-) -> Comparison:
-    """Return the comparison with these rows, and the result that follows from them. Only metrics that are `deciding` keep it
-    open."""
+def with_rows(comparison: Comparison, rows: Iterable[ComparisonRow], *, decided: bool = False) -> Comparison:
+    """Return the comparison with these rows, and the result that follows from them and its first question: what differs, and
+    *equal* only where no row is open; of a study that has `decided`, where its first question is answered so."""
+    first = comparison.first
     if comparison.mattering:
-        withheld = tuple(replace(row.judged(UNEQUAL, bound=row.bound), competes=False) for row in rows)
-        return replace(comparison, rows=withheld, result=UNEQUAL, bound=None)
+        withheld = [replace(row.judged(UNEQUAL, bound=row.bound), competes=False) for row in rows]
+        first = None if first is None else replace(first.judged(UNEQUAL), competes=False)
+        return replace(comparison, rows=tuple(withheld), first=first, result=UNEQUAL, bound=None)
     found = replace(comparison, rows=tuple(rows), bound=None)
-    if different := {row.result for row in found.competing} & DIFFERENT:
+    counted = (*found.competing, *([first] if first is not None and first.competes else []))
+    if different := {row.result for row in counted} & DIFFERENT:
         return replace(found, result=MIXED if len(different) > 1 else different.pop())
+    if decided:
+        is_equal = first is not None and first.competes and first.result is EQUAL
+        return replace(found, result=EQUAL, bound=first.bound) if first and is_equal else replace(found, result=OPEN)
     same = [row.bound or 0.0 for row in found.competing if row.result is EQUAL]
     # a row whose interval is too wide for a verdict may differ by more
-    undecided = [row for row in found.competing if row.result is OPEN and row.metric in deciding]
-    if same and all(row.low is None for row in undecided):
+    if same and all(row.low is None for row in found.competing if row.result is OPEN):
         return replace(found, result=EQUAL, bound=max(same))
     return replace(found, result=OPEN)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from servebench.analysis.estimate import THROUGHPUT, estimate_level
-from servebench.analysis.estimate.level import student_interval
+from servebench.analysis.estimate.level import interval_over_starts
 from servebench.analysis.rates import VALUES_MIN
-from servebench.analysis.statistics import Floats, Interval
-from servebench.analysis.verdict.model import ComparedPoint, Difference, StartValues
-from servebench.analysis.verdict.starts import STARTS_MIN, FixedStarts, group_by_start, same_requests
-from servebench.analysis.verdict.within_run import SingleStarts, log_interval, shown_intervals, statistic
+from servebench.analysis.start_model import Starts
+from servebench.analysis.statistics import Z_95, Floats, Interval
+from servebench.analysis.verdict.model import ComparedPoint, Difference
+from servebench.analysis.verdict.starts import PAIRS_MIN, STARTS_MIN, evidence_of, group_by_start, same_requests
+from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
 from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
@@ -100,7 +101,11 @@ def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
     logs = start_logs(metric, level)
     if logs is None:
         return None
-    ends = student_interval(logs.tolist()) if logs.size >= STARTS_MIN else _within_start(metric, level)
+    if logs.size >= STARTS_MIN:
+        starts = _starts(metric, level)
+        ends = None if starts is None else interval_over_starts(starts, metric)
+    else:
+        ends = _within_start(metric, level)
     return None if ends is None else (float(np.exp(ends[0])), float(np.exp(ends[1])))
 
 
@@ -124,15 +129,26 @@ def _within_start(metric: str, level: RankedLevel) -> Interval | None:
 
 def lead_difference(metric: str, first: RankedLevel, rival: RankedLevel, confidence: float) -> Difference | None:
     """Return by how much one level differs from another, of the same load or not; None without an interval."""
-    ours, theirs = start_logs(metric, first), start_logs(metric, rival)
-    if ours is None or theirs is None:
+    sides = [_starts(metric, level) for level in (rival, first)]
+    if sides[0] is None or sides[1] is None:
         return None
-    if min(ours.size, theirs.size) >= STARTS_MIN:
-        groups = [group_by_start(level.samples) for level in (rival, first)]
-        paired = ours.size == theirs.size and same_requests(groups[0], groups[1])
-        return FixedStarts(StartValues(baseline=theirs, candidate=ours, paired=paired)).difference(confidence)
-    sides = [(float(logs.mean()), _within_start(metric, level)) for logs, level in ((theirs, rival), (ours, first))]
-    return SingleStarts(sides[0], sides[1]).difference()
+    found, groups = evidence_of(sides[0], sides[1], metric), [group_by_start(level.samples) for level in (rival, first)]
+    pairs = metric in SOURCES and SOURCES[metric][1] is not None and len(sides[0].values) == len(sides[1].values)
+    pairs = pairs and len(sides[0].values) >= PAIRS_MIN and same_requests(groups[0], groups[1])
+    return (found.in_pairs if pairs else found).difference(confidence)
+
+
+def _starts(metric: str, level: RankedLevel) -> Starts | None:
+    """The starts of a level with the error of one of them; None for a single start without an interval."""
+    logs, errors = start_logs(metric, level), []
+    for points in group_by_start(level.samples):
+        repeats = {point.repeat for point in points}
+        rows = tuple(row for row in level.rows if row.repeat in repeats)
+        ends = _within_start(metric, replace(level, rows=rows, samples=tuple(points)))
+        errors += [(ends[1] - ends[0]) / (2 * Z_95)] if ends is not None and np.isfinite(ends).all() else []
+    if logs is None or (logs.size < STARTS_MIN and not errors):
+        return None
+    return Starts.of_one_level(logs, float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0)
 
 
 def pooled_latencies(points: Sequence[ComparedPoint]) -> tuple[Floats, Floats, Floats, Floats]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.rates import VALUES_MIN
+from servebench.analysis.start_model import Starts
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.contracts.estimate import CONFIDENCE, Interval
@@ -120,6 +121,7 @@ METRICS = (
     _metric("tpot_ms_p50", "tpot_ms", 50),
     _metric("e2e_ms_p50", "e2e_ms", 50),
 )
+THROUGHPUT = METRICS[0]
 FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")
 
 
@@ -152,44 +154,31 @@ class ComparedPoint:
 class Side:
     """A run as one side of a comparison.
 
-    `spreads` say by how much starts of its set-up differ, by (level, metric), as known from this and earlier runs.
-    `start_seconds` is how long one start was measured. `name` is its label, `run_id` identifies it.
+    `earlier` are other starts of its set-up, by metric: they say by how much starts differ. `start_seconds` is how long one
+    start was measured. `name` is its label, `run_id` identifies it.
     """
 
     name: str
     samples: tuple[ComparedPoint, ...]
     run_id: str = ""
-    spreads: Mapping[tuple[Level, str], StartSpread] = field(default_factory=dict)
+    earlier: Mapping[str, Starts] = field(default_factory=dict)
     start_seconds: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartSpread:
-    """By how much the starts of one set-up differ: the standard deviation of one start's logarithm, from `count` starts."""
-
-    sd: float
-    count: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartValues:
     """A metric at a level by start of the engine: logarithms (for `failed_share`: shares), in the order of the starts.
 
-    If `paired`, entries at the same place come from starts that sent the same requests. `errors` are about how far the few
-    requests of each start move its value on either side, as if they were independent (nothing: not at all). `known` is by how
-    much starts are known to differ from earlier ones, as (standard deviation, degrees of freedom).
+    `error` is the standard error of one start's value on either side, as its requests have it. `names` are the starts of each
+    side, so that values of one start at several levels are known to be of one; without them the numbers of the starts. If
+    `paired`, starts at the same place sent the same requests.
     """
 
     baseline: Floats
     candidate: Floats
-    paired: bool
-    errors: Floats = field(default_factory=lambda: np.empty(0))
-    known: tuple[float, int] = (0.0, 0)
-
-    @property
-    def error(self) -> float:
-        """The root mean square of `errors`: levels with a small one say more."""
-        return float(np.sqrt(np.mean(self.errors**2))) if self.errors.size else 0.0
+    error: tuple[float, float] = (0.0, 0.0)
+    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    paired: bool = False
 
     @property
     def fewest(self) -> int:
@@ -203,8 +192,12 @@ class StartValues:
 
     def first(self, count: int) -> StartValues:
         """Return the values of the first `count` starts."""
-        baseline, candidate, errors = (one[:count] for one in (self.baseline, self.candidate, self.errors))
-        return replace(self, baseline=baseline, candidate=candidate, errors=errors)
+        return replace(self, baseline=self.baseline[:count], candidate=self.candidate[:count])
+
+    def side(self, number: int) -> dict[str, float]:
+        """Return the values of the baseline (0) or the candidate (1) by start."""
+        values = (self.baseline, self.candidate)[number].tolist()
+        return dict(zip(self.names[number] or map(str, range(len(values))), values, strict=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +209,7 @@ class ComparisonRow:
     does not compete is provisional: its points have warnings whose effect on this metric has no known bound (`doubts`). Effects
     with a bound have widened the interval.
 
-    A study with `study.until=decided` looked at it after `looked` starts (0: not yet), and it would be known to differ, or to be
-    equal, with `difference_at` and `equal_at` starts, if it goes on as so far (None: more than can be said).
+    A study with `study.until=decided` looked at it after `looked` starts (0: not yet).
     """
 
     level: Level
@@ -237,8 +229,8 @@ class ComparisonRow:
     level_missing: bool = False
     """Whether the whole level cannot be compared: the candidate lacks it, or a point of it is void."""
     looked: int = 0
-    difference_at: int | None = None
-    equal_at: int | None = None
+    overall: bool = False
+    """Whether it is the mean over all levels, and `level` says nothing."""
 
     @property
     def effect(self) -> float | None:
@@ -274,11 +266,6 @@ class ComparisonRow:
     def reasons(self) -> tuple[Reason, ...]:
         """Why it has no verdict, or what its verdict rests on."""
         return self.verdict.reasons
-
-    @property
-    def paired(self) -> bool:
-        """Whether starts that sent the same requests are compared with each other."""
-        return self.starts is not None and self.starts.paired
 
     @property
     def may_be_chance(self) -> bool:
@@ -340,6 +327,10 @@ class Comparison:
     bound: float | None = None
     starts: tuple[int, int] | None = None
     start_seconds: tuple[float | None, float | None] = (None, None)
+    first: ComparisonRow | None = None
+    """The first question: output throughput over all levels. A study with `study.until=decided` ends by it."""
+    starts_needed: int | None = None
+    """With how many starts such a study would decide it, if it goes on as so far; None for more than can be said."""
     not_started: tuple[str, ...] = ()
     """The labels of those of the two runs that never started."""
     agreements: tuple[Agreement, ...] = ()
@@ -364,13 +355,25 @@ class Comparison:
 
     @property
     def levels(self) -> dict[Level, VerdictKind]:
-        """The verdict at each level: what one metric says, and *equal* only where all do."""
+        """The verdict at each level."""
         return {level: level_verdict(self.at(level)) for level in dict.fromkeys(one.level for one in self.rows)}
 
     @property
+    def answered(self) -> bool:
+        """Whether the first question has a verdict."""
+        return self.first is not None and self.first.result is not OPEN
+
+    @property
+    def starts_looked(self) -> int:
+        """How many starts of each run the last look had; 0 before the first."""
+        return self.first.looked if self.first is not None else 0
+
+    @property
     def open_levels(self) -> tuple[Level, ...]:
-        """The levels that more starts may decide."""
-        return tuple(level for level, verdict in self.levels.items() if verdict is OPEN)
+        """The levels that more starts may decide: none once the first question is answered."""
+        if self.answered:
+            return ()
+        return tuple(level for level, verdict in self.levels.items() if verdict is not NOT_COMPARED)
 
     def at(self, level: Level) -> list[ComparisonRow]:
         """Return the rows of a level."""
@@ -378,10 +381,9 @@ class Comparison:
 
 
 def level_verdict(rows: Sequence[ComparisonRow]) -> VerdictKind:
-    """Return the verdict of the rows of one level."""
+    """Return the verdict of the rows of one level: of any metric that differs, else that of the throughput."""
     found = {one.result for one in rows} - {NOT_COMPARED}
     if different := found & DIFFERENT:
         return MIXED if len(different) > 1 else different.pop()
-    if not found:
-        return NOT_COMPARED
-    return OPEN if OPEN in found else EQUAL
+    of_throughput = {one.result for one in rows if one.metric is THROUGHPUT} & found
+    return next(iter(of_throughput or found), NOT_COMPARED)

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, zip_longest
+from itertools import chain
 
 import numpy as np
 
 from servebench.analysis.estimate import mean_of
-from servebench.analysis.statistics import Z_95, Floats, Interval
+from servebench.analysis.statistics import Z_95, Floats
 from servebench.analysis.verdict.model import (
     FAILED,
     METRICS,
     ComparedPoint,
     ComparisonRow,
-    Difference,
-    Evidence,
     Metric,
     Side,
     StartValues,
-    Verdict,
 )
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
-from servebench.analysis.verdict.starts import (
-    STARTS_MIN,
-    EarlierStarts,
-    FixedStarts,
-    group_by_start,
-    known_spreads,
-    same_requests,
-)
-from servebench.analysis.verdict.within_run import WITHIN_RUN, SingleStarts, log_interval, shown_intervals, statistic
+from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
+from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.level import Level
 
@@ -61,8 +51,8 @@ def _of_level(
         return [replace(row, level_missing=True)]
     ours, theirs = map(group_by_start, sides)
     paired = len(ours) == len(theirs) and same_requests(ours, theirs)
-    rows = [_compare_metric(level, metric, (baseline, ours), (candidate, theirs), paired) for metric in metrics]
-    found = [row for row in (*rows, _compare_failures(level, ours, theirs, paired)) if row is not None]
+    rows = [_question(level, metric, (baseline, ours), (candidate, theirs), paired) for metric in metrics]
+    found = [row for row in (*rows, _compare_failures(level, ours, theirs)) if row is not None]
     return [_weighed(row, sides, with_doubtful) for row in found]
 
 
@@ -82,8 +72,6 @@ def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -
     doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
     bounded = tuple(dict.fromkeys(code for weight in weights for code in weight.bounded))
     share = (1 + weights[0].bound) * (1 + weights[1].bound) - 1
-    if row.difference is not None and row.metric is not FAILED:
-        row = replace(row, difference=row.difference.widened(share))
     row = row.because(
         *row.reasons,
         *([Reason(ReasonKind.WIDENED, share=share, codes=bounded)] if bounded else []),
@@ -113,14 +101,14 @@ def missing_row(level: Level, metric: Metric, reason: Reason) -> ComparisonRow:
     return row.because(reason)
 
 
-def _compare_metric(
+def _question(
     level: Level,
     metric: Metric,
     baseline: tuple[Side, Sequence[Points]],
     candidate: tuple[Side, Sequence[Points]],
     paired: bool,
 ) -> ComparisonRow | None:
-    """The row of a metric; None where neither side has it."""
+    """The row of a metric, with the values of its starts; None where neither side has it."""
     values = [[_values(points, metric) for points in starts] for _, starts in (baseline, candidate)]
     known = [[parts for parts in side if parts] for side in values]
     if not all(known):
@@ -131,31 +119,26 @@ def _compare_metric(
         kind = ReasonKind.FEW_REQUESTS if metric.percent is not None else ReasonKind.FEW_SLICES
         reason = Reason(kind, count=fewest, needed=metric.requests_min)
         return replace(missing_row(level, metric, reason), competes=True)
-    complete = [len(side) for side in values] == [len(side) for side in known]
+    sides = [
+        [(points, parts) for points, parts in zip(starts, own, strict=True) if parts]
+        for (_, starts), own in zip((baseline, candidate), values, strict=True)
+    ]
+    ours, theirs = sides
     starts = StartValues(
         baseline=_start_logs(known[0], metric),
         candidate=_start_logs(known[1], metric),
-        paired=paired and complete,
-        errors=np.array(
-            [
-                _request_error([part for parts in sides if parts is not None for part in parts], metric.percent)
-                for sides in zip_longest(*known)
-            ]
-        ),
+        error=(_error(ours, metric), _error(theirs, metric)),
+        names=(_names(ours), _names(theirs)),
+        paired=paired and [len(side) for side in values] == [len(side) for side in known],
     )
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
     row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
     if not starts.finite:
         return replace(row, starts=None).because(Reason(ReasonKind.REQUESTS_FAILED))
-    over: Evidence | None = FixedStarts(starts) if starts.fewest >= STARTS_MIN else None
-    if over is None and (spreads := known_spreads(level, metric.name, baseline[0], candidate[0])) is not None:
-        over = EarlierStarts(starts, *spreads)
-    if over is not None:
-        return replace(row, difference=over.difference())
-    logs = [float(one.mean()) for one in (starts.baseline, starts.candidate)]
-    ends = [_log_interval(own, parts, metric) for (_, own), parts in zip((baseline, candidate), known, strict=True)]
-    row = replace(row, difference=SingleStarts((logs[0], ends[0]), (logs[1], ends[1])).difference())
-    return row.because(ONE_START, *([] if row.difference else [Reason(ReasonKind.FEW_FOR_INTERVAL)]))
+    earlier = sum(
+        len(side.earlier[metric.name].values) for side, _ in (baseline, candidate) if metric.name in side.earlier
+    )
+    return row if starts.fewest >= STARTS_MIN or earlier >= EARLIER_MIN else row.because(ONE_START)
 
 
 def _without_requests(
@@ -170,9 +153,20 @@ def _without_requests(
     return replace(row, baseline=stored[0], candidate=stored[1])
 
 
-def _log_interval(starts: Sequence[Points], values: Sequence[Sequence[Floats]], metric: Metric) -> Interval | None:
-    shown = shown_intervals([point.row for points in starts for point in points], metric.name)
-    return log_interval([part for parts in values for part in parts], metric.percent, shown)
+def _names(starts: Sequence[tuple[Points, Sequence[Floats]]]) -> tuple[str, ...]:
+    return tuple(str(points[0].start_id) for points, _ in starts)
+
+
+def _error(starts: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric) -> float:
+    """The standard error of one start's logarithm, by the intervals of its points (root mean square over starts); as of
+    independent requests where they are too few for an interval."""
+    errors = []
+    for points, parts in starts:
+        shown = shown_intervals([point.row for point in points], metric.name)
+        ends = log_interval(parts, metric.percent, shown)
+        known = ends is not None and np.isfinite(ends).all()
+        errors.append((ends[1] - ends[0]) / (2 * Z_95) if ends and known else _request_error(parts, metric.percent))
+    return float(np.sqrt(np.mean(np.square(errors))))
 
 
 def _values(points: Points, metric: Metric) -> list[Floats]:
@@ -203,9 +197,7 @@ def _request_error(parts: Sequence[Floats], percent: float | None) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def _compare_failures(
-    level: Level, ours: Sequence[Points], theirs: Sequence[Points], paired: bool
-) -> ComparisonRow | None:
+def _compare_failures(level: Level, ours: Sequence[Points], theirs: Sequence[Points]) -> ComparisonRow | None:
     """Compare the shares of failed requests over starts; None where none failed.
 
     Failures come in bursts, so requests of one start do not test anything; with as many in each start, the binomial error
@@ -217,14 +209,16 @@ def _compare_failures(
     shares = [np.array([bad / size for bad, size in side]) for side in sides]
     pooled = [(sum(bad for bad, _ in side), sum(size for _, size in side)) for side in sides]
     error = sum(bad / size * (1 - bad / size) / size for bad, size in pooled) ** 0.5
-    starts = StartValues(baseline=shares[0], candidate=shares[1], paired=paired)
-    ours_mean, theirs_mean = (float(one.mean()) for one in shares)
-    row = ComparisonRow(level=level, metric=FAILED, baseline=ours_mean, candidate=theirs_mean, starts=starts)
-    if starts.fewest >= STARTS_MIN:
-        return replace(row, difference=FixedStarts(starts, least_error=error, shares=True).difference())
-    effect, half = theirs_mean - ours_mean, Z_95 * error
-    found = Difference(effect=effect, low=effect - half, high=effect + half, method=WITHIN_RUN)
-    return replace(row, difference=found, verdict=Verdict(reasons=(ONE_START,)))
+    starts = StartValues(baseline=shares[0], candidate=shares[1])
+    row = ComparisonRow(
+        level=level,
+        metric=FAILED,
+        baseline=float(shares[0].mean()),
+        candidate=float(shares[1].mean()),
+        starts=starts,
+        difference=failed_difference(starts, error),
+    )
+    return row if starts.fewest >= STARTS_MIN else row.because(ONE_START)
 
 
 def _failed_of(points: Points) -> tuple[int, int]:

@@ -11,7 +11,6 @@ class ReasonKind(StrEnum):
     """What stands against a verdict, or makes it provisional; in brackets, which fields of a Reason have a value."""
 
     ONE_START = "one_start"  # each side has one start of its engine, which says nothing of other starts
-    FEW_FOR_INTERVAL = "few_for_interval"  # too few requests for an interval
     LEVEL_MISSING = "level_missing"  # a side has no such level (`side`: `baseline`, `candidate` or `both`)
     METRIC_MISSING = "metric_missing"  # a side has no such number (`side`)
     REQUESTS_MISSING = "requests_missing"
@@ -30,27 +29,26 @@ class ReasonKind(StrEnum):
     """The row's own interval leaves out 0, and among all rows of the comparison that may be chance."""
     STARTS_NEEDED = "starts_needed"  # a study with `study.until=decided` has not decided this yet
     STARTS_OF_TTFT = "starts_of_ttft"  # a time to the first token is looked at from `needed` starts on
-    NOT_DECIDING = "not_deciding"  # a study with `study.until=decided` does not end by this metric
 
 
 class MethodKind(StrEnum):
     """What an interval of a difference rests on."""
 
-    WITHIN_RUN = "within_run"  # the requests of one start each: it says nothing of other starts
-    PAIRED_STARTS = "paired_starts"  # a paired t-test over starts that sent the same requests
-    STARTS = "starts"  # welch's t-test over the starts of each side
-    EARLIER_STARTS = "earlier_starts"  # the spread of earlier starts of the set-ups of both sides
-    LOOKS = "looks"  # a look of `study.until=decided`, for all looks together
-    LOOKS_EQUAL = "looks_equal"  # a look that found no difference: two one-sided tests, so the interval is of 90%
+    STARTS = "starts"  # the model of starts: the starts of each side, and earlier ones of their set-ups
+    LOOKS = "looks"  # the same at a look of `study.until=decided`, for all looks together
+    FAILED_SHARES = (
+        "failed_shares"  # shares of failed requests: Welch's t-test over starts, the requests of single ones
+    )
     BLOCKS = "blocks"  # blocks of load of a tune, within starts, by generalised least squares
 
 
 @dataclass(frozen=True)
 class Method:
-    """What an interval rests on, and the starts of each side (of the earlier ones for `earlier_starts`)."""
+    """What an interval rests on: the starts of each side, and `earlier` ones of their set-ups."""
 
     kind: MethodKind
     starts: tuple[int, int] = (1, 1)
+    earlier: int = 0
 
 
 MORE_STARTS_HELP = (ReasonKind.INTERVAL_TOO_WIDE, ReasonKind.MAY_BE_CHANCE)

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from servebench.analysis.statistics import Floats
-from servebench.analysis.verdict.model import ComparedPoint, Difference, Side, StartSpread, StartValues
+from servebench.analysis.start_model import SLOW_SIDES, Floats, Mixture, StartModel, Starts
+from servebench.analysis.statistics import Z_95
+from servebench.analysis.verdict.families import AskedPair
+from servebench.analysis.verdict.model import (
+    FAILED,
+    THROUGHPUT,
+    ComparedPoint,
+    ComparisonRow,
+    Difference,
+    Metric,
+    Side,
+    StartValues,
+)
 from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.level import Level
 
 STARTS_MIN = 2
-"""Starts on each side from which on they are compared: the fewest that show a spread."""
-KNOWN_STARTS_MIN = 5
-"""Starts of a set-up from which on their spread is taken as known for a run with a single start."""
+"""Starts on each side from which on a comparison gives a verdict: the fewest that show a spread."""
+EARLIER_MIN = 5
+"""Earlier starts of the set-ups from which on single starts get a verdict, too."""
+
+FEW_STARTS: Mapping[int, float] = {2: 2.0, 3: 1.25}
+"""By which factor p-values of few starts are larger where nothing earlier is known: they hardly show how much starts differ, and
+starts that differ by 3 to 5% would be called different too often."""
 PAIRED_SHARE_MIN = 0.9
-UNEXPLAINED_SD = 1e-9
-"""Below this the starts do not differ at all, as with an emulated engine: no test has anything to work with."""
+PAIRS_MIN = 4
+"""Starts of each side from which on those that sent the same requests may be compared in pairs: fewer say too little."""
+PAIRED_ERROR = 0.125
+"""About what is left of the errors of points in the difference of a pair: most of them is due to which requests were sent."""
+HIGH = 0.9
 
 Points = Sequence[ComparedPoint]
-Number = Floats | float
 
 
 def group_by_start(points: Points) -> list[list[ComparedPoint]]:
@@ -49,98 +67,175 @@ def _share_requests(a: ComparedPoint, b: ComparedPoint) -> bool:
 
 
 @dataclass(frozen=True)
-class FixedStarts:
-    """Evidence of at least STARTS_MIN starts on each side, whose number was fixed before.
+class OverStarts:
+    """Evidence of the starts of two engines, by the model of starts: of one level, or of a mean over levels (`weights`).
 
-    Starts that sent the same requests are compared by the paired t-test, others by Welch's (Student 1908; Welch 1947).
-    `least_error` is the smallest standard error of the difference that is believed: few starts may agree by chance. `shares`:
-    the values are shares, not logarithms.
+    `paired`: the model is that of the differences between starts that sent the same requests.
     """
 
-    values: StartValues
-    least_error: float = 0.0
-    shares: bool = False
+    model: StartModel
+    weights: Floats
+    method: Method
+    paired: bool = False
+
+    @property
+    def mixture(self) -> Mixture:
+        """What is known of the difference of the logarithms."""
+        return self.model.value(self.weights) if self.paired else self.model.value(-self.weights, self.weights)
+
+    @property
+    def in_pairs(self) -> OverStarts:
+        """The evidence by the differences of paired starts, which leave out what their requests share, where it knows more."""
+        a, b = self.model.engines
+        differences = Starts(a.levels, b.values - a.values, PAIRED_ERROR * np.hypot(a.errors, b.errors))
+        method = replace(self.method, earlier=0)
+        found = OverStarts(StartModel((differences,)), self.weights, method, paired=True)
+        ours, theirs = (one.mixture.quantile(HIGH) - one.mixture.quantile(1 - HIGH) for one in (found, self))
+        return found if ours < theirs else self
 
     def difference(self, confidence: float = CONFIDENCE) -> Difference:
-        """Return the difference of the means."""
-        values = self.values
-        found, error, freedom = mean_difference(values.baseline, values.candidate, paired=values.paired)
-        kind = MethodKind.PAIRED_STARTS if values.paired else MethodKind.STARTS
-        error = np.maximum(error, max(self.least_error, UNEXPLAINED_SD))
-        method = Method(kind, (values.baseline.size, values.candidate.size))
-        return student_difference(found, error, freedom, confidence, method, shares=self.shares)
+        """Return the difference of the engines."""
+        known, tail = self.mixture, (1 - confidence) / 2
+        effect, low, high = (float(np.expm1(known.quantile(share))) for share in (0.5, tail, 1 - tail))
+        return Difference(effect=effect, low=low, high=high, p=known.p, method=self.method)
+
+
+def evidence_of(
+    a: Starts, b: Starts, metric: str, earlier: Iterable[Starts] = (), kind: MethodKind = MethodKind.STARTS
+) -> OverStarts:
+    """Return the evidence of the starts of a baseline and a candidate, of the mean over their levels."""
+    known = [one for each in earlier if (one := each.at(a.levels)).values.size]
+    model = StartModel((a, b), known, SLOW_SIDES.get(metric, 0))
+    method = Method(kind, (len(a.values), len(b.values)), sum(len(one.values) for one in known))
+    return OverStarts(model, np.full(len(a.levels), 1 / len(a.levels)), method)
 
 
 @dataclass(frozen=True)
-class EarlierStarts:
-    """Evidence of few starts, by the spread of earlier starts of their set-ups (Welch 1947).
+class StartComparison:
+    """The rows of a pair of runs that rest on starts, with what the model of starts says of them; of the first `count` starts, if
+    it is given."""
 
-    Sides with the same spread share one estimate of it, which has its degrees of freedom once.
+    rows: Sequence[ComparisonRow]
+    baseline: Side
+    candidate: Side
+    count: int | None = None
+    kind: MethodKind = MethodKind.STARTS
+
+    def with_differences(self, confidence: float = CONFIDENCE) -> list[ComparisonRow]:
+        """Return the rows with their differences, and with a p-value where starts suffice for a verdict."""
+        return [self._with_difference(row, self._evidence.get(row.metric), confidence) for row in self.rows]
+
+    def asked(self, first: float | None, rows: Sequence[ComparisonRow], without: Collection[Metric] = ()) -> AskedPair:
+        """Return the p-values of the first question, of these rows, and of the mean over levels of each metric. Nothing is asked
+        of the metrics `without`."""
+        means = {
+            metric.name: self.given(row, evidence).p
+            for metric, evidence in self._evidence.items()
+            if (row := next((one for one in rows if one.metric is metric), None)) is not None
+        }
+        return AskedPair(first, [(row.metric.name, None if row.metric in without else row.p) for row in rows], means)
+
+    def first_question(self) -> tuple[ComparisonRow, OverStarts] | None:
+        """Return the row of the mean throughput over all levels, of those that compete if some do, with its evidence; None
+        where there is none."""
+        own = self._by_metric().get(THROUGHPUT, [])
+        counted = [row for row in own if row.competes] or own
+        if not counted:
+            return None
+        evidence = self._evidence_of(counted)
+        values = [_mean([row.baseline for row in counted]), _mean([row.candidate for row in counted])]
+        widest = max(counted, key=self._widened)
+        doubts = tuple(dict.fromkeys(code for row in counted for code in row.doubts))
+        row = replace(
+            counted[0], level=Level(), overall=True, baseline=values[0], candidate=values[1],
+            competes=all(one.competes for one in counted), doubts=doubts, widened=widest.widened,
+        )  # fmt: skip
+        return self.given(row, evidence), evidence
+
+    def given(self, row: ComparisonRow, evidence: OverStarts, confidence: float = CONFIDENCE) -> ComparisonRow:
+        """Return a row with the difference that evidence gives, wider by what warnings of a known size may account for."""
+        found = evidence.difference(confidence).widened(self._widened(row))
+        fewest, p = min(found.method.starts), found.p
+        if p is not None and found.method.earlier < EARLIER_MIN:
+            p = None if fewest < STARTS_MIN else min(1.0, p * FEW_STARTS.get(fewest, 1.0))
+        return replace(row, difference=replace(found, p=p))
+
+    def _by_metric(self) -> Mapping[Metric, list[ComparisonRow]]:
+        found: dict[Metric, list[ComparisonRow]] = {}
+        for row in self.rows:
+            if row.starts is not None and row.starts.finite and row.metric is not FAILED:
+                found.setdefault(row.metric, []).append(row)
+        return found
+
+    @cached_property
+    def _evidence(self) -> Mapping[Metric, OverStarts]:
+        return {metric: self._evidence_of(own) for metric, own in self._by_metric().items()}
+
+    def _evidence_of(self, rows: Sequence[ComparisonRow]) -> OverStarts:
+        values = [row.starts if self.count is None else row.starts.first(self.count) for row in rows if row.starts]
+        levels, metric = tuple(row.level for row in rows), rows[0].metric.name
+        earlier: list[Starts] = []
+        for side in (self.baseline, self.candidate):
+            one = side.earlier.get(metric)
+            # both sides may have the same set-up, and so the same earlier starts
+            if one is not None and not any(
+                np.array_equal(one.values, known.values, equal_nan=True) for known in earlier
+            ):
+                earlier.append(one)
+        a, b = (_matrix(levels, values, number) for number in (0, 1))
+        found = evidence_of(a, b, metric, earlier, self.kind)
+        # what requests share moves latencies; the throughput hardly
+        paired = (
+            rows[0].metric.percent is not None
+            and all(one.paired for one in values)
+            and a.values.shape == b.values.shape
+        )
+        return found.in_pairs if paired and len(a.values) >= PAIRS_MIN else found
+
+    def _with_difference(self, row: ComparisonRow, evidence: OverStarts | None, confidence: float) -> ComparisonRow:
+        values = row.starts
+        if evidence is None or values is None or not values.finite:
+            return row
+        if self.count is not None:
+            values = values.first(self.count)
+        weights = np.array([float(level == row.level) for level in evidence.model.engines[0].levels])
+        method = replace(evidence.method, starts=(values.baseline.size, values.candidate.size))
+        return self.given(row, replace(evidence, weights=weights, method=method), confidence)
+
+    def _widened(self, row: ComparisonRow) -> float:
+        if not row.widened:
+            return 0.0
+        return row.widened[-1 if self.count is None else min(self.count, len(row.widened)) - 1]
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    return float(np.exp(np.mean(np.log([one for one in values if one]))))
+
+
+def _matrix(levels: Sequence[Level], values: Sequence[StartValues], number: int) -> Starts:
+    """The values of a side (0 or 1) by start and level."""
+    sides = [one.side(number) for one in values]
+    names = dict.fromkeys(name for side in sides for name in side)
+    table = np.array([[side.get(name, np.nan) for side in sides] for name in names])
+    return Starts(tuple(levels), table, np.array([one.error[number] for one in values]))
+
+
+def failed_difference(shares: StartValues, least_error: float) -> Difference:
+    """Return the difference between shares of failed requests, over the starts of each side if there are several (Welch 1947).
+
+    `least_error` is the smallest standard error that is believed: few starts may agree by chance. Single starts test nothing.
     """
-
-    values: StartValues
-    ours: StartSpread
-    theirs: StartSpread
-
-    def difference(self, confidence: float = CONFIDENCE) -> Difference:
-        """Return the difference of the means."""
-        values, spreads = self.values, (self.ours, self.theirs)
-        squares = [
-            one.sd**2 / part.size for one, part in zip(spreads, (values.baseline, values.candidate), strict=True)
-        ]
-        freedoms = [one.count - 1 for one in spreads]
-        parts = sum(square**2 / freedom for square, freedom in zip(squares, freedoms, strict=True))
-        apart = parts > 0 and self.ours != self.theirs
-        freedom = sum(squares) ** 2 / parts if apart else float(min(freedoms))
-        found = float(values.candidate.mean() - values.baseline.mean())
-        method = Method(MethodKind.EARLIER_STARTS, (self.ours.count, self.theirs.count))
-        return student_difference(found, max(sum(squares) ** 0.5, UNEXPLAINED_SD), freedom, confidence, method)
-
-
-def student_difference(
-    found: Number, error: Number, freedom: Number, confidence: float, method: Method, *, shares: bool = False
-) -> Difference:
-    """Return the difference of two means (logarithms, or `shares`) with Student's interval and test."""
     from scipy.special import stdtr, stdtrit
 
-    effect, scale, of = float(found), float(error), float(freedom)
-    half = scale * float(stdtrit(of, (1 + confidence) / 2))
-    p = float(2 * stdtr(of, -abs(effect) / scale))
-    ends = (effect, effect - half, effect + half)
-    value, low, high = ends if shares else (float(np.expm1(one)) for one in ends)
-    return Difference(effect=value, low=low, high=high, p=p, method=method)
-
-
-def p_values_of_means(values: Sequence[StartValues], subsets: Floats) -> Floats:
-    """Return the p-value of each subset of levels (a row of weights that add up to one): that of its mean, start by start."""
-    from scipy.special import stdtr
-
-    a, b = (subsets @ np.array(side) for side in zip(*((one.baseline, one.candidate) for one in values), strict=True))
-    difference, error, freedom = mean_difference(a, b, paired=values[0].paired)
-    found: Floats = 2 * stdtr(freedom, -np.abs(difference) / np.maximum(error, UNEXPLAINED_SD))
-    return found
-
-
-def mean_difference(a: Floats, b: Floats, *, paired: bool) -> tuple[Floats, Floats, Floats]:
-    """Return the difference of means over the last axis, its standard error and degrees of freedom."""
-    difference = b.mean(axis=-1) - a.mean(axis=-1)
-    sizes = a.shape[-1], b.shape[-1]
-    if paired:
-        return difference, (b - a).std(axis=-1, ddof=1) / sizes[0] ** 0.5, np.full_like(difference, sizes[0] - 1)
-    squares = [side.var(axis=-1, ddof=1) / size for side, size in zip((a, b), sizes, strict=True)]
-    parts = sum(square**2 / (size - 1) for square, size in zip(squares, sizes, strict=True))
-    fewest = np.full_like(difference, min(sizes) - 1)
-    freedom = np.divide(sum(squares) ** 2, parts, out=fewest, where=parts > 0)
-    return difference, sum(squares) ** 0.5, freedom
-
-
-def known_spreads(level: Level, metric: str, baseline: Side, candidate: Side) -> tuple[StartSpread, StartSpread] | None:
-    """Return by how much starts of each side's set-up differ, where enough starts are known; else None."""
-    found = [side.spreads.get((level, metric)) for side in (baseline, candidate)]
-    known = [one for one in found if one is not None and one.count >= KNOWN_STARTS_MIN]
-    return (known[0], known[1]) if len(known) == len(found) else None
-
-
-def spread_of(logs: Floats) -> StartSpread | None:
-    """Return the spread of the logarithms of several starts; None for fewer than two."""
-    return StartSpread(sd=float(logs.std(ddof=1)), count=int(logs.size)) if logs.size > 1 else None
+    a, b = shares.baseline, shares.candidate
+    effect, method = float(b.mean() - a.mean()), Method(MethodKind.FAILED_SHARES, (a.size, b.size))
+    if shares.fewest < STARTS_MIN:
+        half = Z_95 * least_error
+        return Difference(effect=effect, low=effect - half, high=effect + half, method=method)
+    squares = [float(side.var(ddof=1)) / side.size for side in (a, b)]
+    parts = sum(square**2 / (side.size - 1) for square, side in zip(squares, (a, b), strict=True))
+    freedom = sum(squares) ** 2 / parts if parts > 0 else float(shares.fewest - 1)
+    error = max(sum(squares) ** 0.5, least_error, np.finfo(float).tiny)
+    half = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    p = float(2 * stdtr(freedom, -abs(effect) / error))
+    return Difference(effect=effect, low=effect - half, high=effect + half, p=p, method=method)

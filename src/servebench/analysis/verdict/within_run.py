@@ -10,14 +10,11 @@ windows show them, by how much they differ. The interval is the wider of the two
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from servebench.analysis.rates import SLOW_WAVES, VALUES_MIN, pooled_rate_error, slow_power
 from servebench.analysis.statistics import Floats, Interval
-from servebench.analysis.verdict.model import Difference
-from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.point_row import PointRow
 from servebench.util.percentile import percentile
@@ -26,7 +23,6 @@ WINDOWS_MIN = 3
 """Two windows say almost nothing of how much windows differ."""
 LEAST = 1e-3
 """An interval down to nothing is taken to end at this share of its value: it has to have a logarithm."""
-WITHIN_RUN = Method(MethodKind.WITHIN_RUN)
 Shown = tuple[float, float, float]
 """A value of a point and the ends of its interval."""
 
@@ -63,7 +59,7 @@ def shown_intervals(rows: Iterable[PointRow], column: str) -> list[Shown]:
 
 
 def _interval_shown(shown: Sequence[Shown]) -> Interval:
-    """Return the interval of the mean logarithm of windows: their own ends in quadrature (as in `SingleStarts`)."""
+    """Return the interval of the mean logarithm of windows: their own ends in quadrature."""
     value, low, high = np.log(np.array(shown)).T
     middle = float(value.mean())
     below, above = (float(np.hypot.reduce(reach)) / value.size for reach in (value - low, high - value))
@@ -111,32 +107,3 @@ def _percentile_interval(parts: Sequence[Floats], percent: float) -> Interval | 
     with np.errstate(divide="ignore"):
         low, high = (float(np.log(percentile(values, 100 * (share + reach)))) for reach in (-half, half))
     return low, high
-
-
-@dataclass(frozen=True)
-class SingleStarts:
-    """Evidence of one start each, by its requests: it says nothing of other starts, and tests nothing. Each side is a logarithm
-    with its 95% interval, None without one."""
-
-    baseline: tuple[float, Interval | None]
-    candidate: tuple[float, Interval | None]
-
-    def log_interval(self) -> Interval | None:
-        """Return the 95% interval of the logarithm of candidate / baseline.
-
-        The method of variance estimates recovery (Zou and Donner 2008, Stat. Med. 27): each end combines those of the two in
-        quadrature.
-        """
-        (a, ours), (b, theirs) = self.baseline, self.candidate
-        if ours is None or theirs is None:
-            return None
-        below, above = np.hypot(b - theirs[0], ours[1] - a), np.hypot(theirs[1] - b, a - ours[0])
-        return b - a - float(below), b - a + float(above)
-
-    def difference(self, _confidence: float = CONFIDENCE) -> Difference | None:
-        """Return the difference of these starts. The interval is always of 95%, for that is all that is known of each."""
-        ends = self.log_interval()
-        if ends is None:
-            return None
-        effect, low, high = (float(np.expm1(one)) for one in (self.candidate[0] - self.baseline[0], *ends))
-        return Difference(effect=effect, low=low, high=high, method=WITHIN_RUN)

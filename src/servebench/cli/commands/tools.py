@@ -64,15 +64,26 @@ plugins_command.add_command(new)
         ("servebench selfcheck --json", "the same for a program"),
     ],
 )
+@outputs_option
 @json_option
-def selfcheck_command(as_json: bool) -> int:
-    """Measure how exact the load client is on this machine, in three seconds."""
+def selfcheck_command(outputs: Path, as_json: bool) -> int:
+    """Measure how exact the load client is on this machine, in three seconds, and say what is known of how its engines wander."""
+    import time
+
     from servebench.load.selfcheck.floor import format_floor, measure_floor
+    from servebench.report.wording.noise import NOTHING_KNOWN, noise_line
+    from servebench.store.noise import all_noise
     from servebench.util.cache import cache_folder
     from servebench.util.plain_data import to_json
 
     floor = measure_floor(cache_folder())
-    click.echo(to_json(asdict(floor)).rstrip() if as_json else "\n".join(format_floor(floor)))
+    known = list(all_noise(outputs))
+    if as_json:
+        noise = [{"facts": facts, **asdict(one)} for one, facts in known]
+        click.echo(to_json({**asdict(floor), "noise": noise}).rstrip())
+        return 0
+    lines = [noise_line(one, facts, time.time()) for one, facts in known] or [NOTHING_KNOWN]
+    click.echo("\n".join([*format_floor(floor), *lines]))
     return 0
 
 

@@ -15,8 +15,8 @@ from termios import FIONREAD
 from servebench.contracts.exchange import WireOutcome
 from servebench.load.client.answer_reader import AnswerReader
 from servebench.load.client.connection import ClientConnection, WireFailure
+from servebench.load.client.connection_pool import ConnectionPool
 from servebench.load.client.job import PhaseJob
-from servebench.load.client.pool import ConnectionPool
 from servebench.load.client.progress import WorkerProgress
 from servebench.load.client.scheduler import ANSWERED, Scheduler
 from servebench.load.client.spool import meta_frame, sent_frame

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 from servebench.contracts.settings import LoadSettings
-from servebench.util.bounded_file import DATASET_BYTES_MAX, open_regular, open_text, parse_json
+from servebench.util.bounded_file import open_regular
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError, reason_of
+from servebench.util.trace_files import SUFFIXES, read_recorded
 from servebench.util.units import NS_PER_S
 
 FORMATS = (
     "a Mooncake .jsonl (timestamp in ms), a BurstGPT .csv (Timestamp in s), an Azure .csv (TIMESTAMP as a date), "
     "or a requests.parquet of servebench"
 )
-SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet")
-MS_PER_S = 1000
 
 
 def trace_errors(load: LoadSettings) -> list[str]:
@@ -27,7 +23,7 @@ def trace_errors(load: LoadSettings) -> list[str]:
     if load.trace is None or load.trace.path is None:
         return []
     path = Path(load.trace.path).expanduser()
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in (*SUFFIXES, ".parquet"):
         return [f"load.trace.path={load.trace.path}: unknown file type; use {FORMATS}"]
     if not path.is_file():
         return [f"load.trace.path={load.trace.path}: no such file; use {FORMATS}"]
@@ -44,58 +40,14 @@ def read_arrivals(name: str, point: str | None = None) -> list[float]:
     Raises ConfigError for a file that is missing, of another type, or without an arrival.
     """
     path = Path(name).expanduser()
-    try:
-        if path.suffix.lower() == ".parquet":
-            times = _read_requests_parquet(path, name, point)
-        elif path.suffix.lower() == ".csv":
-            times = list(_read_csv(path, name))
-        else:
-            times = list(_read_mooncake(path, name))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else error
-        raise ConfigError(f"load.trace.path={name} cannot be read: {reason}; use {FORMATS}") from error
+    if path.suffix.lower() == ".parquet":
+        times = _read_requests_parquet(path, name, point)
+    else:
+        times = [one.arrival_s for one in read_recorded(name, "load.trace.path", FORMATS)]
     finite = sorted(time_s for time_s in times if math.isfinite(time_s))
     if not finite:
         raise ConfigError(f"load.trace.path={name} contains no arrivals; use {FORMATS}")
     return [time_s - finite[0] for time_s in finite]
-
-
-def _read_mooncake(path: Path, name: str) -> Iterator[float]:
-    with open_text(path, DATASET_BYTES_MAX) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                yield float(parse_json(line)["timestamp"]) / MS_PER_S
-            except (ValueError, KeyError, TypeError) as error:
-                raise ConfigError(
-                    f"load.trace.path={name}, line {number}: no request with a timestamp in ms; use {FORMATS}"
-                ) from error
-
-
-def _read_csv(path: Path, name: str) -> Iterator[float]:
-    with open_text(path, DATASET_BYTES_MAX, newline="") as file:
-        rows = csv.DictReader(file)
-        column = next((c for c in rows.fieldnames or () if c.strip().lower() == "timestamp"), None)
-        if column is None:
-            columns = ", ".join((rows.fieldnames or ())[:8]) or "none: the file is empty"
-            raise ConfigError(f"load.trace.path={name} has no column 'timestamp' (columns: {columns}); use {FORMATS}")
-        for row in rows:
-            try:
-                yield _parse_time(row[column])
-            except (ValueError, TypeError) as error:
-                raise ConfigError(
-                    f"load.trace.path={name}, line {rows.line_num}: {row[column]!r} is not a time; use {FORMATS}"
-                ) from error
-
-
-def _parse_time(text: str) -> float:
-    """Return seconds from a number (BurstGPT) or a date with up to seven decimals (Azure). Raises ValueError."""
-    try:
-        return float(text)
-    except ValueError:
-        date = datetime.fromisoformat(text.strip())
-        return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
 
 
 def _read_requests_parquet(path: Path, name: str, point: str | None) -> list[float]:
@@ -107,6 +59,8 @@ def _read_requests_parquet(path: Path, name: str, point: str | None) -> list[flo
         with open_regular(path) as file:
             filler = ["filler"] if "filler" in pq.read_schema(file).names else []
         table = read_parquet(path, columns=["point", "scheduled_ns", "warmup", *filler])
+    except OSError as error:
+        raise ConfigError(f"load.trace.path={name} cannot be read: {reason_of(error)}; use {FORMATS}") from error
     except (pa.ArrowException, ValueError) as error:
         raise ConfigError(
             f"load.trace.path={name} is not a requests.parquet: {str(error).splitlines()[0]}; use {FORMATS}"

@@ -45,9 +45,9 @@ CONFIG = {
 }  # fmt: skip
 
 
-def parameters(percentile: str = "p50", hidden: Sequence[str] = ()) -> list[Spec]:
+def parameters(percentile: str = "p50") -> list[Spec]:
     """Return the parameters that all charts share: the percentile, and the series that are switched off."""
-    return [{"name": "stat", "value": percentile}, {"name": "hidden", "value": list(hidden)}]
+    return [{"name": "stat", "value": percentile}, {"name": "hidden", "value": []}]
 
 
 def framed(chart: Chart, *, width: int | str = "container", percentile: str = "p50") -> Spec:
@@ -61,7 +61,7 @@ def framed(chart: Chart, *, width: int | str = "container", percentile: str = "p
     return spec
 
 
-def composed(found: ChartSet, series: Sequence[Series], percentile: str = "p50") -> Spec:
+def composed(found: ChartSet, series: Sequence[Series]) -> Spec:
     """Return the spec of one picture: all panels with their titles and one legend."""
     names = list(dict.fromkeys(one.name for one in series))
     first = {one.name: one for one in series}
@@ -71,13 +71,13 @@ def composed(found: ChartSet, series: Sequence[Series], percentile: str = "p50")
     legend = {**empty, "mark": {"type": "point", "filled": True, "opacity": 1, "size": 0}, "encoding": scales}
     width = WIDE if found.wide else WIDTH
     panels = [{**one.spec, "width": width, "title": one.title} for one in found.charts]
-    title = f"{found.title}{f', {percentile}' if found.stats else ''}"
+    title = f"{found.title}{', p50' if found.stats else ''}"
     spec: Spec = _clean(
         {
             "title": {"text": title, "fontSize": 15},
             "vconcat": [*([legend] if series else []), {"concat": panels, "columns": 1 if found.wide else COLUMNS}],
             "resolve": {"scale": {"color": "independent", "shape": "independent"}},
-            "params": parameters(percentile),
+            "params": parameters(),
             "padding": 10,
         }
     )

@@ -43,10 +43,10 @@ NAMED_MAX = 6
 """More runs have no room for their names below an axis."""
 INTERVALS = ({"type": "area", "opacity": 0.13}, {"type": "rule", "opacity": 0.7})
 VISIBLE = {"filter": "indexof(hidden, datum.run) < 0"}
-TOLD = columns_shown("chart")
+SHOWN = columns_shown("chart")
 TIPS = {
     **{name: name for name in ("run", "load", "trust", "warnings")},
-    **{one.name: one.labelled for one in TOLD},
+    **{one.name: one.labelled for one in SHOWN},
 }
 """What a point says under the mouse, with its heading."""
 
@@ -100,7 +100,7 @@ def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
         "trust": "; ".join(dict.fromkeys(word for word, _ in trust)),
         "warnings": "; ".join(map(reason_of_code, why)) or "none",
     }
-    for column in (one.name for one in TOLD):
+    for column in (one.name for one in SHOWN):
         if row.get(column) is not None:
             alone = f"{row[column]:,}" if isinstance(row[column], int) else with_interval(row, column)
             if is_weak_percentile(row, column):
@@ -171,10 +171,6 @@ def _is_wide(values: Sequence[float]) -> bool:
     return bool(values) and min(values) > 0 and max(values) > LOG_FROM * min(values)
 
 
-def _value_scale(*, wide: bool) -> Spec:
-    return {"type": "log", "nice": False} if wide else {"type": "linear", "zero": True}
-
-
 def lines(
     rows: Sequence[Mapping[str, Any]],
     series: Sequence[Series],
@@ -194,7 +190,7 @@ def lines(
     up = {
         "type": "quantitative",
         "title": y,
-        "scale": _value_scale(wide=wide),
+        "scale": {"type": "log", "nice": False} if wide else {"type": "linear", "zero": True},
         "axis": {"format": ",.12~g", "tickCount": 5},
     }
     scales = colour_scales(series)

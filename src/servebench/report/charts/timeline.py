@@ -29,7 +29,7 @@ PANELS: tuple[tuple[str, str, str], ...] = (
 )
 """Telemetry that is drawn: its name, how it becomes a line, and the title of the line."""
 FACTORS = {"level": 1.0, "percent": 100.0, "gib": 1 / 2**30, "rate": 1.0}
-BINS = 160
+BINS, STEPS = 160, 200
 MAXIMA = ("kv_cache_usage", "gpu_utilization")
 """Shown as the maximum over several GPUs or ranks, not as their sum."""
 
@@ -122,8 +122,8 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     )
 
 
-def in_flight(own: pd.DataFrame, start_ns: int, end_ns: int, steps: int = 200) -> Panel:
+def in_flight(own: pd.DataFrame, start_ns: int, end_ns: int) -> Panel:
     """Return the number of requests in flight over time."""
-    at = np.linspace(start_ns, end_ns, steps)
+    at = np.linspace(start_ns, end_ns, STEPS)
     count = in_flight_at(at, own["sent_ns"].to_numpy(), own["ended_ns"].to_numpy())
     return "requests in flight", [((t - start_ns) / NS_PER_S, float(n)) for t, n in zip(at, count, strict=True)]

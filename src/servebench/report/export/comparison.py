@@ -42,6 +42,7 @@ def comparison_as_plain(comparison: Comparison) -> dict[str, Any]:
         "summary": summary_of(comparison),
         "margin": comparison.margin,
         "bound": comparison.bound,
+        "first": None if comparison.first is None else row_as_plain(comparison.first),
         "rows": [row_as_plain(row) for row in comparison.rows],
         "unequal": [plain(one) for one in comparison.unequal],
         "quality": [_agreement_dict(one) for one in comparison.agreements],
@@ -54,9 +55,11 @@ def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
     known = row.starts
     found = {name: getattr(row, name) for name in ROW_KEYS} | {
         "metric": row.metric.name,
+        "level": None if row.overall else row.level,
         "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
         "method": row.method.kind if row.method is not None else None,
-        "paired": row.paired,
+        "paired": known is not None and known.paired,
+        "earlier_starts": row.method.earlier if row.method is not None else 0,
         "why": text_of(row.reasons),
     }
     return {name: plain(value) for name, value in found.items()}

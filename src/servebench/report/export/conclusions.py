@@ -14,8 +14,7 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.limits import LimitFinding
 from servebench.analysis.recommendation.model import Recommendation, Score
-from servebench.analysis.verdict.looks import starts_needed
-from servebench.analysis.verdict.model import Comparison
+from servebench.analysis.verdict.model import Comparison, VerdictKind
 from servebench.report.export.comparison import comparison_as_plain, row_as_plain
 from servebench.report.export.plain import plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
@@ -122,8 +121,10 @@ def _pair(pair: Comparison) -> dict[str, Any]:
         "baseline": baseline,
         "candidate": candidate,
         "margin": pair.margin,
+        "verdict": word_of(pair.first.result if pair.first is not None else VerdictKind.OPEN),
+        "starts": pair.starts_looked,
         "levels": {str(level): word_of(verdict) for level, verdict in pair.levels.items()},
-        "starts_needed": {str(level): starts_needed(pair, level) for level in pair.open_levels},
+        "starts_needed": pair.starts_needed,
     }
 
 

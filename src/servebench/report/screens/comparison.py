@@ -100,7 +100,7 @@ def decision_blocks(found: StudyDecision) -> Iterator[Block]:
     for pair in found.pairs:
         yield Heading(decisions.title_of(pair))
         rows = []
-        for one in pair.rows:
+        for one in (*([pair.first] if pair.first is not None else []), *pair.rows):
             load, metric, verdict, *rest = decisions.cells_of(one, pair)
             rows.append(row(load, metric, Line.of(verdict, tone=DECISION_TONES.get(one.result, "dim")), *rest))
         yield Table(columns, rows, ruled=True)

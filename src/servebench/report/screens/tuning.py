@@ -8,17 +8,11 @@ from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.report.blocks import (
     Block,
     Charts,
-    Fold,
-    Heading,
     Items,
-    Label,
     Line,
     NextCommand,
-    Sides,
     Table,
     TableColumn,
-    Verbatim,
-    items,
     row,
 )
 from servebench.report.charts.tune_gains import gains
@@ -48,17 +42,6 @@ WIDE, NAME_MAX, SETTINGS = 120, 14, 1
 TONES = {"better": "strong good", "open": "strong warn", "none": "strong bad", "too little": "strong bad"}
 
 
-VERDICTS = {
-    "better": ("good", "proven", "the interval of the gain over stock, from fresh starts in the finals, leaves out 0"),
-    "open": ("warn", "not proven", "the gain over stock may be chance"),
-    "as good": ("", "no gain", "what the best other settings gain is too little to matter, and may be chance"),
-    "stock": ("", "no gain", "no candidate was better than stock"),
-    "too little": ("warn", "not measured", "the budget did not suffice for a comparison"),
-    "none": ("bad", "none is best", "no candidate could be measured or met the limits"),
-}
-"""How far to trust each verdict: a tone, a word, and why."""
-
-
 def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[Block]:
     """Yield the answer on one screen; all candidates where it is `complete`."""
     if not answer.finished:
@@ -78,30 +61,11 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
 
 
 def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
-    """Yield the answer on a page: the same, with a chart and how far to trust it."""
+    """Yield the answer on a page: the same, with a chart."""
     yield Line.of("Which settings are best?", tone="dim large")
-    if answer.command:
-        yield Verbatim(answer.command)
-    yield from _headline(answer)
-    tone, word, why = VERDICTS[answer.verdict]
-    notes = [] if answer.finished else [("warn", "so far", "the race is not over")]
-    notes += [(tone, word, why), ("warn", "points in doubt", doubt_line(answer))]
-    notes += [("warn", "not real", imitation_line(answer))]
-    trust = Items([Line.of(Label(word, tone), f" {text}") for tone, word, text in notes if text])
-    use: list[Block] = [NextCommand("next", command, why) for command, why in answer.next_steps]
-    if answer.engine_command:
-        use.append(Fold("the engine's command", [Verbatim(answer.engine_command)]))
-    yield Sides([(title, group) for title, group in (("How far to trust it", [trust]), ("Use it", use)) if group])
-    yield from _contributions(answer)
+    yield from tune_blocks(answer, width=WIDE, complete=True)
     if (chart := gains(answer.tried)) is not None:
         yield Charts([chart])
-    yield Heading("What was tried, and how it ended", level=2)
-    yield from _candidates(answer, WIDE, complete=True)
-    yield Line.of(spent_line(answer), tone="dim")
-    if refused := refused_lines(answer):
-        yield items(refused, tone="warn")
-    yield Heading("What would change the answer", level=2)
-    yield items(change_lines(answer))
 
 
 def _headline(answer: TuneAnswer) -> Iterator[Block]:

@@ -77,12 +77,11 @@ class Detail:
 class Display:
     """Everything that is printed while a study runs. Use it as a context manager."""
 
-    def __init__(self, *, quiet: bool = False, detail: Detail | None = None) -> None:
+    def __init__(self, *, detail: Detail | None = None) -> None:
         # a closed pipe, a full disk or a lost terminal must not abort a study
         self.out = console(best_effort(sys.stdout))
         self.err = console(best_effort(sys.stderr))
-        self.quiet = quiet
-        self.lively = self.err.is_terminal and not quiet
+        self.lively = self.err.is_terminal
         self._live: Live | None = None
         self._options = detail or Detail()
         self.complete = self._options.verbose or not self.out.is_terminal
@@ -169,8 +168,7 @@ class Display:
             self._print(event.title)
 
     def _print(self, text: str) -> None:
-        if not self.quiet:
-            self.err.print(Text(shown(text)))
+        self.err.print(Text(shown(text)))
 
     def _row(self, text: str) -> None:
         """Print a result, unless the live area shows it."""

@@ -101,14 +101,6 @@ def _budget(event: e.BudgetSpent) -> str:
     return f"the budget of {round(event.minutes, 1):,g} engine minutes: another round would not fit into it"
 
 
-def _failed_tracking(event: e.TrackingFailed) -> str:
-    return f"{event.error}; no results are lost: 'servebench sync {short_id(event.study)}' sends them later"
-
-
-def _time(event: e.EngineTime) -> str:
-    return f"engines have run for {seconds(event.engines_s)} in all; this command took {seconds(event.command_s)}"
-
-
 def _progress(event: e.PhaseProgress) -> str:
     left = f" · {seconds(event.left_s)} left" if event.left_s is not None else ""
     wrong = f" · {event.failed} failed" if event.failed else ""
@@ -124,7 +116,9 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.Doing: _doing,
     e.EngineReady: _ready,
     e.EngineReused: "reusing the running {engine} from the previous run",
-    e.EngineTime: _time,
+    e.EngineTime: lambda event: (
+        f"engines have run for {seconds(event.engines_s)} in all; this command took {seconds(event.command_s)}"
+    ),
     e.FlagRejected: "{engine} rejected its flags: starting it again without {flag}",
     e.JobEnded: "{run}: {status} on {host}",
     e.JobLost: "{run}: {reason}; it is submitted again, and its stored points are kept",
@@ -148,7 +142,9 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.Tracked: lambda event: (
         f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {redacted_uri(event.uri)}"
     ),
-    e.TrackingFailed: _failed_tracking,
+    e.TrackingFailed: lambda event: (
+        f"{event.error}; no results are lost: 'servebench sync {short_id(event.study)}' sends them later"
+    ),
     e.TuneStopped: "the tune stops, since {candidate} was not measured",
     e.TuneUnfinished: lambda event: (
         f"to continue:\nservebench resume {short_id(event.study)}{' --here' if event.here else ''}"

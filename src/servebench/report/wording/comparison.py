@@ -9,15 +9,12 @@ from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
-from servebench.analysis.verdict.within_run import WITHIN_RUN
 from servebench.report.wording.quality import agreement_text
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent
 
 HEADINGS = ("load", "metric", "baseline", "candidate", "change [95%]", "verdict")
-ONE_START_NOTE = (
-    "The intervals are of these two starts. Two starts of one engine differ, so they say nothing of the engines."
-)
+ONE_START_NOTE = "With one start each, the intervals allow for what two starts of one engine usually differ by."
 OPEN_LOOP_NOTE = "At a rate of arrivals TTFT and E2E count from the schedule."
 ONE_START = "one start each: no verdict on the engines"
 MORE_STARTS = "more starts are needed (study.starts)"
@@ -31,7 +28,6 @@ KEYS_SHOWN = 4
 SIDES = {"baseline": "the baseline", "candidate": "the candidate", "both": "either"}
 REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.ONE_START: lambda _: ONE_START,
-    ReasonKind.FEW_FOR_INTERVAL: lambda _: "too few requests for an interval",
     ReasonKind.LEVEL_MISSING: lambda one: f"the {one.side} has no such level",
     ReasonKind.METRIC_MISSING: lambda one: f"there is no such number of {SIDES[one.side]}",
     ReasonKind.REQUESTS_MISSING: lambda one: f"there are no single requests of {SIDES[one.side]}",
@@ -47,9 +43,6 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.MAY_BE_CHANCE: lambda _: f"among this many rows, an interval may leave out 0 by chance: {MORE_STARTS}",
     ReasonKind.STARTS_NEEDED: lambda _: "not decided: more starts are needed (servebench resume STUDY --budget 30m)",
     ReasonKind.STARTS_OF_TTFT: lambda one: f"TTFT takes {one.needed} starts",
-    ReasonKind.NOT_DECIDING: lambda _: (
-        f"study.until=decided ends by other metrics; study.starts={STARTS_ADVISED} gives a verdict on this one"
-    ),
 }
 
 
@@ -100,7 +93,7 @@ def change_of(row: ComparisonRow) -> str:
 
 def verdict_of(row: ComparisonRow) -> str:
     """Return a row's verdict, which never contradicts its interval; in brackets if it does not compete."""
-    if row.method == WITHIN_RUN and row.result == "not enough data":
+    if row.has(ReasonKind.ONE_START) and row.result == "not enough data":
         return "one start"
     if row.result == "not enough data" and row.p_corrected is not None:
         return "may be chance" if row.may_be_chance else "not decided"
@@ -139,23 +132,22 @@ def cells_of(row: ComparisonRow) -> tuple[str, ...]:
 def method_text(method: Method) -> str:
     """Return what an interval rests on."""
     ours, theirs = method.starts
+    earlier = f" and {method.earlier} earlier ones" if method.earlier else ""
     return {
-        MethodKind.WITHIN_RUN: "this start only",
-        MethodKind.PAIRED_STARTS: f"paired t-test over {ours} starts",
-        MethodKind.STARTS: f"Welch's t-test over {ours} and {theirs} starts",
-        MethodKind.EARLIER_STARTS: f"spread of {ours} and {theirs} earlier starts",
-        MethodKind.LOOKS: f"over {ours} starts, for all looks together",
+        MethodKind.STARTS: f"the model of starts, from {ours} and {theirs} starts{earlier}",
+        MethodKind.LOOKS: f"the model of starts, from {ours} starts each{earlier}, for all looks together",
+        MethodKind.FAILED_SHARES: f"failed requests of {ours} and {theirs} starts",
         MethodKind.BLOCKS: f"blocks of {ours} and {theirs} starts",
-        MethodKind.LOOKS_EQUAL: f"over {ours} starts, of 'no difference' 90%, two one-sided tests",
     }[method.kind]
 
 
 def starts_note(comparison: Comparison) -> str | None:
     """Return what the intervals rest on; None where nothing is compared."""
     methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
+    once = any(row.has(ReasonKind.ONE_START) for row in comparison.rows)
     open_loop = any(row.level.open_loop and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows)
     late = " " + OPEN_LOOP_NOTE if open_loop else ""
-    if WITHIN_RUN in methods:
+    if once and methods:
         return ONE_START_NOTE + late
     several = " " + OF_ONE_ROW if any(row.may_be_chance for row in comparison.rows) else ""
     return f"Change with its 95% interval: {'; '.join(map(method_text, methods))}.{several}{late}" if methods else None
@@ -163,10 +155,11 @@ def starts_note(comparison: Comparison) -> str | None:
 
 def description_of(row: ComparisonRow) -> str:
     """Return what changed, by how much, and where."""
+    where = "on average over the levels" if row.overall else f"at {row.level.words}"
     if row.effect is None or row.low is None or row.high is None:
-        return f"{row.metric.title} at {row.level.words}"
+        return f"{row.metric.title} {where}"
     size = f"{100 * row.effect:+.1f} points" if row.metric is FAILED else figures.change(row.effect)
-    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} at {row.level.words}"
+    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} {where}"
 
 
 def summary_of(comparison: Comparison) -> str:
@@ -180,7 +173,8 @@ def summary_of(comparison: Comparison) -> str:
     if comparison.result in ("faster", "slower", "mixed"):
         mixed = comparison.result == "mixed"
         how = "faster in some metrics and slower in others" if mixed else comparison.result
-        different = [row for row in comparison.competing if row.result in ("faster", "slower")]
+        asked = (*comparison.competing, *([comparison.first] if comparison.first is not None else []))
+        different = [row for row in asked if row.result in ("faster", "slower")]
         return f"{comparison.candidate} is {how}; largest change: {description_of(_largest(different))}"
     same = [row.bound or 0.0 for row in comparison.competing if row.result == "no difference"]
     count = len(comparison.competing)

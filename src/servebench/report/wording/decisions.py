@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.verdict.looks import starts_at, starts_needed
 from servebench.analysis.verdict.model import (
     EQUAL,
     FASTER,
@@ -20,9 +19,8 @@ from servebench.util.figures import MISSING, change, change_interval, percent
 
 HEADINGS = ("load", "metric", "verdict", "difference [interval]", "starts")
 NOTE = (
-    "Intervals: 95%, of 'equal' 90% (two one-sided tests); they hold for all looks together. One metric that differs decides a "
-    "level, which is not measured any further. P-values are corrected for the number of levels, metrics and pairs, so where a "
-    "verdict is still open the interval may leave out 0."
+    "The first row decides: the mean throughput over all levels. The others are what its last look shows. Intervals hold for all "
+    "looks together; verdicts allow for the number of rows and pairs, so where one is open the interval may leave out 0."
 )
 DIFFERENT = (FASTER, SLOWER, MIXED)
 WORDS = {EQUAL: "equal", OPEN: "open"}
@@ -31,13 +29,10 @@ WORDS = {EQUAL: "equal", OPEN: "open"}
 
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
-    verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict is not NOT_COMPARED]
-    undecided = [
-        f"{title_of(pair)} at {', '.join(map(str, pair.open_levels))}" for pair in found.pairs if pair.open_levels
-    ]
-    done = sum(verdict is not OPEN for verdict in verdicts)
+    undecided = [title_of(pair) for pair in found.pairs if pair.open_levels]
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
-    return f"round {rounds}: {done} of {len(verdicts)} levels decided after {_minutes(found)}{rest}"
+    done, count = len(found.pairs) - len(undecided), len(found.pairs)
+    return f"round {rounds}: {done} of {count} pairs decided after {_minutes(found)}{rest}"
 
 
 def title_of(pair: Comparison) -> str:
@@ -51,17 +46,20 @@ def word_of(verdict: VerdictKind) -> str:
 
 
 def levels_line(pair: Comparison) -> str:
-    """Return the verdict at each level; in brackets where warnings make it provisional, none where fairness refuses one."""
+    """Return the verdict, and those of the levels; in brackets where warnings make one provisional, none where fairness refuses
+    it."""
     if pair.mattering:
         return f"no verdict: the runs have different settings ({mattering_keys(pair.mattering)})"
+    if pair.first is None or pair.first.result is OPEN:
+        return "not decided"
+    first = pair.first.result
     firm = {row.level for row in pair.competing if row.result in DIFFERENT}
     shown = [
         f"{f'({verdict})' if verdict in DIFFERENT and level not in firm else word_of(verdict)} at {level}"
         for level, verdict in pair.levels.items()
-        if verdict is not OPEN
     ]
-    lines = [f"decided: {', '.join(shown)}"] if shown else []
-    return "; ".join([*lines, *([f"not decided: {', '.join(map(str, pair.open_levels))}"] if pair.open_levels else [])])
+    word = word_of(first) if pair.first.competes or first not in DIFFERENT else f"({first})"
+    return f"decided: {word} ({', '.join(shown)})"
 
 
 def _minutes(found: StudyDecision) -> str:
@@ -75,7 +73,7 @@ def cells_of(row: ComparisonRow, pair: Comparison) -> tuple[str, ...]:
     shown = text if counts or row.result in (OPEN, NOT_COMPARED) else f"({text})"
     known = row.effect is not None and row.looked
     size = f"{change(row.effect)} {change_interval(row.low, row.high)}" if known else MISSING
-    return (str(row.level), row.metric.title, shown, size, str(row.looked or MISSING))
+    return ("all" if row.overall else str(row.level), row.metric.title, shown, size, str(row.looked or MISSING))
 
 
 def notes_of(found: StudyDecision) -> list[str]:
@@ -84,8 +82,8 @@ def notes_of(found: StudyDecision) -> list[str]:
     places: dict[str, dict[str, None]] = {}
     for pair in found.pairs:
         for row in pair.rows:
-            if row.reasons:
-                places.setdefault(text_of(row.reasons), {})[f"{title_of(pair)} at {row.level}"] = None
+            for one in row.reasons:
+                places.setdefault(text_of([one]), {})[f"{title_of(pair)} at {row.level}"] = None
     lines += [f"{why}: {'; '.join(where)}" for why, where in places.items()]
     for name, spread in found.spreads.items():
         if spread.between is not None:
@@ -97,14 +95,13 @@ def notes_of(found: StudyDecision) -> list[str]:
 
 
 def _open_lines(pair: Comparison, found: StudyDecision) -> list[str]:
-    lines = []
-    for level in pair.open_levels:
-        starts, needed = starts_at(pair, level), starts_needed(pair, level)
-        if needed is None or needed <= starts:
-            more = "it would take very many more starts" if starts > 1 else "it has no two starts of each"
-        else:
-            minutes = (needed - starts) * sum(found.start_seconds.get(one, 0.0) for one in pair.ids) / 60
-            count = f"{needed - starts} more start{'s' * (needed - starts > 1)} of each"
-            more = f"would take about {count}, {max(1, round(minutes))} engine minutes"
-        lines.append(f"{title_of(pair)} at {level}: undecided: {more}")
-    return lines
+    if not pair.open_levels:
+        return []
+    starts, needed = pair.starts_looked, pair.starts_needed
+    if needed is None or needed <= starts:
+        more = "it would take very many more starts" if starts else "it has too few starts"
+    else:
+        minutes = (needed - starts) * sum(found.start_seconds.get(one, 0.0) for one in pair.ids) / 60
+        count = f"{needed - starts} more start{'s' * (needed - starts > 1)} of each"
+        more = f"would take about {count}, {max(1, round(minutes))} engine minutes"
+    return [f"{title_of(pair)}: undecided: {more}"]

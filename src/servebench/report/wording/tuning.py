@@ -62,7 +62,7 @@ def change_lines(answer: TuneAnswer) -> list[str]:
 def asked_line(answer: TuneAnswer) -> str:
     """Return the question in one line."""
     objective = answer.objective
-    way, margin = "highest" if objective.higher else "lowest", percent(answer.question.margin_share)
+    way, margin = "highest" if objective.higher else "lowest", percent(answer.question.share("margin"))
     return f"{way} {objective.name} ({objective.unit}) at {_levels(answer.levels)}; settings within {margin} count as equal"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from servebench.contracts.exchange import Target
 from servebench.load.client.connection import WireFailure
-from servebench.load.client.pool import STALE_MIN, ConnectionPool
+from servebench.load.client.connection_pool import STALE_MIN, ConnectionPool
 from support.waiting import wait_until
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"

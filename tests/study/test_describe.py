@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from servebench.contracts.engine import Command
-from servebench.engine.describe import describe_command
+from servebench.study.show_commands import describe_command
 
 
 def test_what_is_printed_can_be_pasted(tmp_path):

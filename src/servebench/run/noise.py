@@ -1,0 +1,67 @@
+"""What a run knows of how its engine wanders, and what it learns of it from a long point."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from servebench.analysis.evidence import PointEvidence
+from servebench.analysis.statistics import point_wander
+from servebench.contracts.noise import LONG_S, LearnedNoise
+from servebench.contracts.results import Point
+from servebench.load.plan.levels import PlannedPoint
+from servebench.measure.points import point_sample
+from servebench.run.session import RunSession
+from servebench.store.manifest import digest
+from servebench.store.noise import read_noise, write_noise
+from servebench.util.units import NS_PER_S
+
+MACHINE = ("platform", "cpu_model", "cpu_threads_usable", "gpus")
+"""The facts of a machine with which an engine may wander otherwise: with a new kernel or driver it is another one."""
+
+
+def known_noise(session: RunSession, level: PlannedPoint) -> LearnedNoise | None:
+    """Return what an earlier long point has shown of this engine, on this machine, with this kind of load."""
+    return read_noise(_outputs(session), _facts(session, level), time.time())
+
+
+def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence: PointEvidence) -> LearnedNoise | None:
+    """Store what a valid point of LONG_S or more shows, and return it; None for another. Raises StoreError."""
+    row = point.row
+    if point.judged_row.verdict != "valid" or (row.window_s or 0.0) < LONG_S or row.window_end_ns is None:
+        return None
+    sample = point_sample(evidence.measured, level.concurrency, warmup_s=session.settings.load.warmup_s)
+    likelihood = point_wander(sample)
+    if likelihood is None:
+        return None
+    found = LearnedNoise(
+        point=f"{session.request.run_id}/{row.point}",
+        ended_s=min(row.window_end_ns / NS_PER_S, time.time()),
+        window_s=row.window_s or 0.0,
+        likelihood=[[round(one, 9) for one in sizes] for sizes in likelihood.tolist()],
+    )
+    write_noise(_outputs(session), _facts(session, level), found)
+    return found
+
+
+def _outputs(session: RunSession) -> Path:
+    return session.request.study.path.parent
+
+
+def _facts(session: RunSession, level: PlannedPoint) -> Mapping[str, Any]:
+    """Return what has to be the same: the kind of load is a closed loop of any size, or one rate."""
+    config, machine = session.request.task.job.resolved, session.request.machine
+    launch = config.get("launch") or {}
+    return {
+        "engine": session.settings.engine.name,
+        "engine_version": session.lease.running.version,
+        "launch": session.settings.launch.name,
+        # where the server is, or how a simulated one behaves
+        "launch_settings": digest(launch),
+        "gpu": session.settings.gpu.name,
+        "gpu_count": session.settings.gpu.count,
+        "load": "closed" if level.rate is None else f"rate {level.rate:g}",
+        "machine": {name: machine.get(name) for name in MACHINE},
+    }

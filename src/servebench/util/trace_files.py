@@ -1,0 +1,85 @@
+"""Recorded requests of real services, read from the formats in which such traces are published."""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json
+from servebench.util.errors import ConfigError, reason_of
+from servebench.util.safe_text import in_one_line
+
+SUFFIXES = (".jsonl", ".ndjson", ".csv")
+LINE_CHARACTERS_MAX = 1 << 20
+SHOWN_MAX = 80
+COLUMNS_SHOWN = 8
+MS_PER_S = 1000
+
+
+class Recorded(NamedTuple):
+    """A request of a trace: where it stands in its file, when it arrived (seconds, NaN for none), and its other values."""
+
+    place: str
+    arrival_s: float
+    values: Mapping[str, Any]
+
+
+def read_recorded(name: str, key: str, formats: str) -> Iterator[Recorded]:
+    """Yield the requests of a file: JSON lines with a `timestamp` in ms (Mooncake), or a CSV file with a column `timestamp` in
+    seconds (BurstGPT) or as a date (Azure). Raises ConfigError, which names the setting `key` and the `formats` to use."""
+    path = Path(name).expanduser()
+    try:
+        with open_text(path, DATASET_BYTES_MAX, newline="") as file:
+            yield from (_csv_rows if path.suffix.lower() == ".csv" else json_lines)(_lines(file))
+    except ValueError as error:
+        raise ConfigError(f"{key}={name}{error}; use {formats}") from error
+    except (OSError, csv.Error) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else error
+        raise ConfigError(f"{key}={name} cannot be read: {reason}; use {formats}") from error
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    try:
+        yield from iter(partial(file.readline, LINE_CHARACTERS_MAX), "")
+    except UnicodeDecodeError as error:
+        raise ValueError(f" cannot be read: {error}") from error
+
+
+def json_lines(lines: Iterable[str]) -> Iterator[Recorded]:
+    """Yield the requests of JSON lines. Raises ValueError, which continues a sentence that names the file."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                values = parse_json(line)
+                yield Recorded(f"line {number}", float(values["timestamp"]) / MS_PER_S, values)
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
+                raise ValueError(f", line {number}: no request with a timestamp in ms") from error
+
+
+def _csv_rows(lines: Iterator[str]) -> Iterator[Recorded]:
+    rows = csv.DictReader(lines)
+    names = rows.fieldnames or ()
+    column = next((one for one in names if one.strip().lower() == "timestamp"), None)
+    if column is None:
+        columns = in_one_line(", ".join(names[:COLUMNS_SHOWN]), SHOWN_MAX) or "none: the file is empty"
+        raise ValueError(f" has no column 'timestamp' (columns: {columns})")
+    for row in rows:
+        try:
+            yield Recorded(f"line {rows.line_num}", _seconds(row[column] or ""), row)
+        except (ValueError, OverflowError) as error:
+            shown = in_one_line(str(row[column]), SHOWN_MAX)
+            raise ValueError(f", line {rows.line_num}: {shown!r} is not a time") from error
+
+
+def _seconds(text: str) -> float:
+    if not text.strip():
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        # with up to seven decimals
+        date = datetime.fromisoformat(text.strip())
+        return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
