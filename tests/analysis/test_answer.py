@@ -14,8 +14,9 @@ from servebench.contracts.level import Level
 from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
 from servebench.report.wording.comparison import summary_of
 from servebench.store import studies as read
+from servebench.store.layout import StudyFolder
 from support.conclusions import lead_of
-from support.studies import SimulatedEngine, SimulatedLoad, with_columns
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns, write_simulated_run
 
 
 def load(workload="unique", **more):
@@ -444,3 +445,17 @@ def test_a_lead_that_rests_on_earlier_starts_says_so(make_study):
         found = concluded(study.runs, earlier=earlier)
         assert any(lead.by_earlier for lead in found.workloads[0].leads) == said
         assert any(text in caveat_text(one) for one in found.caveats) == said
+
+
+@pytest.mark.parametrize(
+    ("length", "exact", "level", "named"),
+    [(40, True, 4, True), ("20..60", True, 4, False), (40, False, 4, False), (40, True, 1, False)],
+)
+def test_answers_of_one_length_are_named(tmp_path, length, exact, level, named):
+    """Where users share the engine: their phases never mix."""
+    settings = {"workload.output_tokens": length, "workload.exact_output": exact}
+    folder = StudyFolder(tmp_path / "study").run("run")
+    write_simulated_run(folder, SimulatedEngine(), SimulatedLoad(levels=(level,), config=settings))
+    caveats = conclude([read.load_run(folder.path)]).answer.caveats
+    assert [one.tokens for one in caveats if one.kind is CaveatKind.ONE_LENGTH] == [40] * named
+    assert ("output_tokens=20..60" in " ".join(map(caveat_text, caveats))) is named

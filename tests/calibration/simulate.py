@@ -39,6 +39,7 @@ DAY_NS = 86_400 * NS_PER_S
 
 ENGINE = (
     *("engine=vllm", "launch=simulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "workload=unique"),
+    "workload.output_tokens=64",
     *("load=quick", "load.until=null", "tracking=none", "telemetry.enabled=false"),
 )
 """The set-up of the simulated engines, unless a cell says otherwise: steps of about 10 ms."""

@@ -19,7 +19,9 @@ def folder(tmp_path, engine="vllm"):
 @pytest.mark.slow
 def test_three_engines_without_any_of_them(servebench, tmp_path):
     """Nothing installed, no weights, no GPU: a study of three, and everything made is marked."""
-    done = servebench("-m", "engine=vllm,sglang,trtllm", "workload=rag_prefix", *CARD, *SMALL)
+    done = servebench(
+        "-m", "engine=vllm,sglang,trtllm", "workload=rag_prefix", "workload.output_tokens=64", *CARD, *SMALL
+    )
     assert done.returncode == 0, done.stderr
     for engine in ("vllm", "sglang", "trtllm"):
         point = pd.read_csv(folder(tmp_path, engine) / "points.csv").iloc[0]

@@ -66,7 +66,14 @@ def test_streams_of_fixed_answers_do_not_run_in_step(run_main, tmp_path):
     found = {}
     for stagger in ("true", "false"):
         words = ("load.concurrency=[16]", "load.requests=160", f"load.stagger={stagger}", f"study.name=s-{stagger}")
-        engine = ("engine=vllm", "launch=simulated", "workload=unique", "tracking=none", "gpu=h100")
+        engine = (
+            "engine=vllm",
+            "launch=simulated",
+            "workload=unique",
+            "workload.output_tokens=64",
+            "tracking=none",
+            "gpu=h100",
+        )
         done = run_main(*engine, "model=qwen2.5-7b-instruct", *words)
         assert done.returncode == 0, done.stderr
         (frame,) = points(tmp_path, f"s-{stagger}")

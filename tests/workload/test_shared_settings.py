@@ -1,12 +1,12 @@
 """What all workloads share: the fields of a request, and configs that say what the settings default to."""
 
-import json
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from pydantic import TypeAdapter
 
+from servebench.config.validate import check_section, with_ranges
+from servebench.contracts.settings import LengthSettings
 from servebench.workload.agent_loop import AgentLoopWorkload
 from servebench.workload.long_context import LongContextWorkload
 from servebench.workload.multi_turn import MultiTurnWorkload
@@ -52,7 +52,7 @@ def test_streams_do_not_depend_on_one_another(pieces, kind):
         (LongContextWorkload, None),
         (SummarizationWorkload, None),
         (StructuredJsonWorkload, (None, 512)),
-        (RagPrefixWorkload, (512, 64)),
+        (RagPrefixWorkload, (512, LengthSettings(kind="uniform", min=32, max=96))),
     ],
 )
 def test_config_files(kind, lengths):
@@ -60,7 +60,8 @@ def test_config_files(kind, lengths):
     plain = OmegaConf.to_container(OmegaConf.load(CONF / f"{kind.name}.yaml"))
     assert isinstance(plain, dict)
     assert plain.pop("defaults") == ["base", "_self_"]
-    found = TypeAdapter(kind.settings_type).validate_json(json.dumps(plain))
+    found, problems = check_section("workload", with_ranges(plain), {"workload": kind.settings_type})
+    assert not problems
     assert lengths in (None, (found.input_tokens, found.output_tokens))
     chosen = {name: getattr(found, name) for name in ("api", "cache", "input_tokens", "output_tokens")}
     assert found == kind.settings_type(name=kind.name, **chosen)

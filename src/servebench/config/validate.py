@@ -139,7 +139,8 @@ _LISTS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
 
 
 def _lenient(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy with obvious shorthand spelled out: a number as a list of one level, a model's name from its path."""
+    """Return a copy with obvious shorthand spelled out: a number as a list of one level, a model's name from its path, and
+    `8..24` in a workload as the uniform distribution from 8 to 24."""
     copied: dict[str, Any] = copy.deepcopy(dict(plain))
     for group, key, kinds in _LISTS:
         section = copied.get(group)
@@ -149,7 +150,17 @@ def _lenient(plain: Mapping[str, Any]) -> dict[str, Any]:
     model = copied.get("model")
     if isinstance(model, dict) and model.get("name") is None and isinstance(model.get("path"), str) and model["path"]:
         model["name"] = PurePath(model["path"]).name.removesuffix(".gguf")
+    if isinstance(copied.get("workload"), dict):
+        copied["workload"] = with_ranges(copied["workload"])
     return copied
+
+
+def with_ranges(value: Any) -> Any:
+    """Return a copy in which each text `8..24` is a uniform distribution."""
+    if isinstance(value, dict):
+        return {key: with_ranges(item) for key, item in value.items()}
+    found = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", value) if isinstance(value, str) else None
+    return value if found is None else {"kind": "uniform", "min": int(found[1]), "max": int(found[2])}
 
 
 def _type_of(

@@ -134,7 +134,8 @@ class GpuSettings(StrictSettings):
 @dataclass(frozen=True, kw_only=True)
 class LengthSettings(StrictSettings):
     """A distribution of counts: of tokens, or of the turns of a session. `fixed` uses `mean`; `uniform` uses `min` and `max`;
-    `normal` and `lognormal` use `mean` and `stdev` (of the count itself) and are clipped to `min` and `max`, from 1 up."""
+    `normal` and `lognormal` use `mean` and `stdev` (of the count itself) and are clipped to `min` and `max`, from 1 up.
+    In a config `8..24` is short for `{kind: uniform, min: 8, max: 24}`."""
 
     kind: Literal["fixed", "uniform", "normal", "lognormal"] = "fixed"
     mean: Annotated[float, Ge(1), Le(TOKENS_MAX)] | None = None

@@ -286,6 +286,7 @@ class CaveatKind(StrEnum):
     NO_VERDICT_YET = "no_verdict_yet"  # no lead is a verdict, and more starts may make it one
     BY_EARLIER = "by_earlier"  # with few starts of each, leads rest on how much earlier starts differed
     SLOW_STARTS = "slow_starts"  # some starts of a run's engine are slow at all levels (`label`, `slow_starts`)
+    ONE_LENGTH = "one_length"  # the answers of a closed loop all have `tokens` tokens
     WIDE = "wide"  # intervals are wider than `limits`, which `keys` make narrower
 
 
@@ -300,6 +301,7 @@ class Caveat:
     heavier: Level | None = None
     factor: float = 0.0
     slow_starts: OwnSlowStarts | None = None
+    tokens: int = 0
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ from servebench.analysis.warnings.catalog import CATALOG, type_of
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.level import Level
-from servebench.contracts.stored import RunData
+from servebench.contracts.stored import RunData, mapping
 
 WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest")
 """Facts of the model's files. One that differs between some runs makes the later ones differ between the same."""
@@ -164,9 +164,19 @@ def caveats(
     for run in runs:
         if (slow := own_slow_starts(run, [*earlier, *runs])) is not None:
             yield Caveat(kind=CaveatKind.SLOW_STARTS, label=labels[run.run_id].text, slow_starts=slow)
+    for tokens in sorted({length for run in runs if (length := _one_length(run)) is not None}):
+        yield Caveat(kind=CaveatKind.ONE_LENGTH, tokens=tokens)
     shown = (cell for one in workloads for column in one.columns for cell in column.cells.values())
     if any(cell.wide for cell in shown):
         yield from _wide(runs)
+
+
+def _one_length(run: RunData) -> int | None:
+    """The length that all answers of a run with several users in a closed loop have; None where they differ."""
+    workload = mapping(run.config.get("workload"))
+    length = workload.get("output_tokens")
+    several = any((row.concurrency or 1) > 1 for row in run.point_rows)
+    return length if several and workload.get("exact_output") is True and isinstance(length, int) else None
 
 
 def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:

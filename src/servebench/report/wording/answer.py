@@ -56,6 +56,14 @@ def _slow_starts(one: Caveat) -> str:
     return f"{one.label}: {slow_starts_text(one.slow_starts)}."
 
 
+def _one_length(one: Caveat) -> str:
+    least = max(1, one.tokens // 2)
+    return (
+        f"All answers have {one.tokens} tokens: users of a closed loop then keep one pattern of phases while a start lives, "
+        f"so TTFT differs more between starts; workload.output_tokens={least}..{2 * one.tokens - least} varies them."
+    )
+
+
 CAVEATS: dict[CaveatKind, Callable[[Caveat], str]] = {
     CaveatKind.IMITATED: lambda one: f"{one.how.capitalize()} engines: these numbers do not describe the real ones.",
     CaveatKind.OUT_OF_LINE: _out_of_line,
@@ -69,6 +77,7 @@ CAVEATS: dict[CaveatKind, Callable[[Caveat], str]] = {
         "With few starts of each, how sure these leads are rests on how much earlier starts of the same set-ups differed."
     ),
     CaveatKind.SLOW_STARTS: _slow_starts,
+    CaveatKind.ONE_LENGTH: _one_length,
     CaveatKind.WIDE: lambda one: (
         f"Wide: the interval is wider than {' or '.join(one.limits)}; raise {' or '.join(one.keys)}."
     ),
