@@ -108,12 +108,12 @@ def dashboard_command(port: int, hosts: tuple[str, ...], outputs: Path) -> int:
     "export",
     examples=[
         ("servebench export last --format csv", "all points, to standard output"),
-        ("servebench export my_study --format json --out my_study.json", "manifests and points, to a file"),
+        ("servebench export my_study --format llm-d --out reports", "one llm-d report per point, in a folder"),
     ],
 )
 @stored_argument(several=True)
-@click.option("--format", "form", type=OneOf(("csv", "json")), required=True, help="Format of the export.")
-@click.option("--out", metavar="FILE", type=FILE, help="File to write (default: standard output).")
+@click.option("--format", "form", type=OneOf(("csv", "json", "llm-d")), required=True, help="Format of the export.")
+@click.option("--out", metavar="PATH", type=FILE, help="File or folder to write (default: standard output).")
 @outputs_option
 def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
     """Export runs for other programs."""
@@ -122,6 +122,11 @@ def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs:
     from servebench.store.studies import find, runs_of
 
     runs = [run for name in names for run in runs_of(find(name, outputs))]
+    if form == "llm-d":
+        from servebench.report.export.llm_d import write_reports
+
+        click.echo(write_reports(runs, out), nl=False)
+        return 0
     text = to_csv(runs) if form == "csv" else to_json(runs)
     if out is None:
         click.echo(text, nl=False)
