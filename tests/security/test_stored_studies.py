@@ -246,7 +246,6 @@ def test_own_studies_ask_nothing_also_after_a_kill_and_a_move(run_main, study):
 
 SPLICED = {
     "another plan": lambda study: changed(study / "plan.json", lambda plan: plan["runs"][1]["config"]["load"].update(requests=6)),
-    "no plan, but manifests": lambda study: (study / "plan.json").unlink(),
     "another server": lambda study: changed(
         study / "study.json", lambda state: state.update(tracking={"name": "mlflow", "uri": "http://elsewhere.example"})
     ),
@@ -271,6 +270,16 @@ def test_a_study_that_is_not_as_it_was_signed_is_not_continued(run_main, study, 
         if words[0] != "recover":
             in_one_line(done)
             assert "--trust" in done.stderr
+    assert (study / "study.json").read_bytes() == before
+
+
+def test_a_study_without_its_plan_is_not_continued_by_its_manifests(run_main, study):
+    (study / "plan.json").unlink()
+    before = (study / "study.json").read_bytes()
+    for words in (("resume", "s"), ("work", "s", RUN)):
+        done = run_main(*words)
+        in_one_line(done)
+        assert "has no plan.json: run the study's command again" in done.stderr
     assert (study / "study.json").read_bytes() == before
 
 

@@ -174,6 +174,7 @@ def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[s
         "status": outcome.status,
         "error": outcome.error,
         "ended_s": ended_s,
+        "interval_priors": list(dict.fromkeys(one.row.interval_prior for one in outcome.points)),
         **({"search": outcome.search} if outcome.search is not None else {}),
         **({"quality": [asdict(one) for one in outcome.quality]} if outcome.quality else {}),
     }

@@ -183,7 +183,7 @@ def test_equal_engines_are_rarely_called_different(spread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("spread", "shift", "starts"), [(0.01, -0.05, 3.2), (0.01, -0.1, 2.1), (0.03, -0.1, 4.2)])
+@pytest.mark.parametrize(("spread", "shift", "starts"), [(0.01, -0.05, 3.6), (0.01, -0.1, 2.4), (0.03, -0.1, 4.2)])
 def test_a_slower_engine_is_found_in_few_starts(spread, shift, starts):
     rng = np.random.default_rng(3)
     found = [study(rng, spread, shift) for _ in range(30)]
