@@ -23,8 +23,8 @@ servebench judges them by the code of real runs: the same windows, intervals, co
 *met*: the whole 95% interval keeps the promise (Wilson's of a share, Student's of a bias, of a width that of the standard
 deviation that it is divided by); *not met*: the whole interval breaks it; *open*: only more repetitions can tell.
 
-Each part has the commit that gave it and says nothing of later changes: `make calibrate` measures the parts that are missing or of
-another commit, `make calibrate PART=aa` one of them.
+Each part has the commit that gave it and says nothing of later changes: `make calibrate` measures the parts that are missing or
+of another commit, `make calibrate PART=aa` one of them.
 
 **{met} of {all} rows are met, {open} are open, {unmet} are not met**, {silent} have no data. All rows are in [{csv}]({csv}).
 """

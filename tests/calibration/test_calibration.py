@@ -85,7 +85,7 @@ def test_lines_show_wilson_intervals():
 
 def test_the_page_is_made_of_stored_parts(tmp_path):
     """A summary of each promise with its commit and date; every row with its verdict is in the CSV."""
-    lines = (line(SHARE, [0.0] * 40), line(BIAS, [0.5, 0.5, 0.501]))
+    lines = (line(SHARE, [0.0] * 40), line(replace(BIAS, name="q"), [0.5, 0.5, 0.501]))
     part = CalibrationPart(
         name="p", commit="abc", date="2026-11-25", seed=3, repetitions=40, lines=lines, complete=True
     )
