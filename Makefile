@@ -68,8 +68,8 @@ settings: $(VENV)/.dev ## every setting in every form through a simulated study 
 reference: $(VENV)/.run ## write the pages of the docs that list config keys, columns and warnings from the code
 	$(BIN)/python .ci/reference.py
 
-calibrate: $(VENV)/.run ## measure on simulated engines how often the conclusions are right, and write docs/calibration.md (hours; REPETITIONS=50 for less; ARGS="--only aa" prints one promise)
-	-PYTHONPATH=tests $(BIN)/python -m calibration --repetitions $(REPETITIONS) --seed $(SEED) --processes $(JOBS) $(or $(ARGS),--output docs/calibration.md)
+calibrate: $(VENV)/.run ## measure on simulated engines how often the conclusions are right, and write docs/calibration.md from its parts (hours; PART=aa for one; REPETITIONS=50 for less; ARGS="--only aa" prints one promise)
+	-PYTHONPATH=tests $(BIN)/python -m calibration --repetitions $(REPETITIONS) --seed $(SEED) --processes $(JOBS) $(or $(ARGS),$(if $(PART),--only $(PART)) --output docs/calibration.md)
 
 proof: $(VENV)/.run ## start real engines again and again, measure how often the conclusions on them are right, and write docs/proof.md (hours; goes on where it was stopped; ARGS="--engine vllm --minutes 30")
 	PYTHONPATH=tests $(BIN)/python -m proof $(ARGS)

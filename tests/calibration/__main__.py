@@ -1,13 +1,16 @@
 """Measure how often the conclusions of servebench are right: `make calibrate`, or `PYTHONPATH=tests python -m calibration`."""
 
+import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import click
 
-from calibration.cells import Line
-from calibration.page import measured_text, page
+from calibration.cells import CalibrationCell, Line
+from calibration.page import CalibrationPart, measured_text, page, read_parts, rows_csv
 from calibration.price import price_page
 from calibration.run import calibrate, chosen_cells
 from calibration.tuning import tune_page
@@ -30,7 +33,7 @@ REPETITIONS = 200
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the page here, after each cell, instead of to standard output.",
+    help="The page, such as docs/calibration.md: parts are stored in a folder of its name, rows in a CSV beside it.",
 )
 def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, processes: int, output: Path | None) -> int:
     """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
@@ -51,19 +54,68 @@ def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, proce
         else:
             write_file(output, text)
         return 0
-    found: list[Line] = []
+    commit, broken = _commit(), False
+    folder = None if output is None or cell else output.with_suffix("")
+    stored = {part.name: part for part in read_parts(folder)} if folder is not None else {}
+    groups: dict[str, list[CalibrationCell]] = {}
+    for one in chosen_cells(only, cell):
+        groups.setdefault(one.promises[0].name, []).append(one)
+    measured = []
+    for name, cells in groups.items():
+        part = CalibrationPart(
+            name=name,
+            commit=commit,
+            date=f"{date.today()}",
+            seed=seed,
+            repetitions=repetitions,
+            lines=(),
+            complete=False,
+        )
+        if (known := stored.get(name)) is not None and replace(known, lines=(), date=part.date) == replace(
+            part, complete=True
+        ):
+            click.echo(f"{name}: stored with this commit, seed and number of repetitions", err=True)
+            measured.append(known)
+            continue
+        found: list[Line] = []
 
-    def keep(lines: Sequence[Line]) -> None:
-        _show(lines)
-        found.extend(lines)
-        if output is not None:
-            # cells take minutes: a run that is stopped keeps those that have ended
-            write_file(output, page(found, repetitions=repetitions, seed=seed, only=only, cell=cell))
+        def keep(lines: Sequence[Line], part: CalibrationPart = part, found: list[Line] = found) -> None:
+            _show(lines)
+            found.extend(lines)
+            if folder is not None:
+                # cells take minutes: a run that is stopped keeps those that have ended
+                replace(part, lines=tuple(found)).write(folder)
 
-    calibrate(chosen_cells(only, cell), repetitions=repetitions, seed=seed, processes=processes, progress=keep)
-    if output is None:
-        click.echo(page(found, repetitions=repetitions, seed=seed, only=only, cell=cell), nl=False)
-    return 1 if any(line.verdict == "not met" for line in found) else 0
+        calibrate(cells, repetitions=repetitions, seed=seed, processes=processes, progress=keep)
+        measured.append(replace(part, lines=tuple(found), complete=True))
+        broken = broken or any(line.verdict == "not met" for line in found)
+        if folder is not None:
+            measured[-1].write(folder)
+    if output is None or folder is None:
+        click.echo(page(measured) + "\n" + rows_csv(measured), nl=False)
+    else:
+        parts = read_parts(folder)
+        write_file(output, page(parts, output.with_suffix(".csv").name))
+        write_file(output.with_suffix(".csv"), rows_csv(parts))
+    return 1 if broken else 0
+
+
+def _commit() -> str:
+    """Return the commit of this checkout, with a + where files differ from it; unknown without git."""
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--abbrev=9",
+        "--dirty=+",
+        "--exclude=*",
+    ]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _show(lines: Sequence[Line]) -> None:

@@ -8,11 +8,12 @@ from statistics import pstdev
 
 import pytest
 
+import calibration.__main__
 from calibration import windows
 from calibration.__main__ import main
 from calibration.cells import CalibrationCell, Line, Promise, lines_of
 from calibration.comparisons import AA
-from calibration.page import page
+from calibration.page import CalibrationPart, page, read_parts, rows_csv
 from calibration.run import all_cells, calibrate, chosen_cells
 from calibration.simulate import STEADY, Plant, run_data, simulate_run, simulate_search
 from servebench.util.errors import ConfigError
@@ -82,14 +83,33 @@ def test_lines_show_wilson_intervals():
     assert (found.low, found.high) == (pytest.approx(0.0179, abs=1e-3), pytest.approx(0.4042, abs=1e-3))
 
 
-def test_the_page_has_every_line():
-    """With its bar and verdict, and the command that writes it."""
-    lines = [line(SHARE, [0.0] * 40), line(BIAS, [0.5, 0.5, 0.501])]
-    text = page(lines, repetitions=40, seed=3, only=["p"], cell="1 user")
-    assert "python -m calibration --repetitions 40 --seed 3 --only p --cell '1 user'" in text
-    assert "| c | 40 | 0.0% | 0.0% to 8.8% | ≤ 5% | open |" in text
-    assert "| not met |" in text
-    assert "**0 of 2 lines are met, 1 are open, 1 are not met**" in text
+def test_the_page_is_made_of_stored_parts(tmp_path):
+    """A summary of each promise with its commit and date; every row with its verdict is in the CSV."""
+    lines = (line(SHARE, [0.0] * 40), line(replace(BIAS, name="q"), [0.5, 0.5, 0.501]))
+    part = CalibrationPart(
+        name="p", commit="abc", date="2026-11-25", seed=3, repetitions=40, lines=lines, complete=True
+    )
+    part.write(tmp_path)
+    assert read_parts(tmp_path) == [part]
+    text = page([part])
+    assert "**0 of 2 rows are met, 1 are open, 1 are not met**" in text
+    assert "| p | a promise | ≤ 5% | 0 | 1 | 0 | 0 | abc, 2026-11-25, 40 repetitions, seed 3 |" in text
+    head, first, second = rows_csv([part]).splitlines()
+    assert head.startswith("promise,cell,repetitions")
+    assert first == "p,c,40,0,0,0,0.087622,≤ 5%,open,abc,2026-11-25,3"
+    assert second.endswith("not met,abc,2026-11-25,3")
+
+
+def test_a_stored_part_is_not_measured_again(tmp_path, monkeypatch, capfd):
+    """As long as commit, seed and repetitions are the same."""
+    cell = CalibrationCell(promises=(SHARE,), name="c", trial=lambda seed, truth: {(SHARE, ""): 0.0})
+    monkeypatch.setattr(calibration.__main__, "chosen_cells", lambda only, named: [cell])
+    words = ["--repetitions", "100", "--output", str(tmp_path / "calibration.md")]
+    assert main(words, standalone_mode=False) == 0
+    assert "1 of 1 rows are met" in (tmp_path / "calibration.md").read_text()
+    assert main(words, standalone_mode=False) == 0
+    assert "p: stored with this commit" in capfd.readouterr().err
+    assert (tmp_path / "calibration.csv").read_text().count("\n") == 2
 
 
 def test_promises_are_chosen_by_name():
