@@ -78,7 +78,7 @@ MISTAKES = (
     (["workload=summarization", "workload.input_tokens=20"], ["workload.input_tokens=20"]),
     (
         ["workload=unique", "workload.input_tokens=100000", "engine.max_model_len=2048"],
-        ["workload.input_tokens=100000", "workload.output_tokens=64", "engine.max_model_len=2048"],
+        ["workload.input_tokens=100000", "workload.output_tokens=32", "engine.max_model_len=2048"],
     ),
 )
 
