@@ -175,11 +175,11 @@ def test_verdicts_that_do_not_count_are_in_brackets(make_study):
 
 
 def test_earlier_starts_decide_after_the_first_round(make_study):
-    earlier = make_study((engine("a"), load(6, seed=4)), (engine("b", 1.2), load(6, seed=5)), name="earlier")
+    earlier = make_study((engine("a"), load(60, seed=4)), (engine("b", 1.2), load(60, seed=5)), name="earlier")
     study = read.load_study(make_study((engine("a"), load(1)), (engine("b", 1.2), load(1, seed=1))))
     stored = read.load_study(earlier).runs
     (pair,) = decide_study(study, stored).pairs
-    assert (pair.first.result, pair.starts_looked, pair.first.method.earlier) == (SLOWER, 1, 12)
+    assert (pair.first.result, pair.starts_looked, pair.first.method.earlier) == (SLOWER, 1, 120)
     assert decide_study(study).pairs[0].first is None
     found = conclude(study.runs, [study], earlier=stored).answer
     assert found.workloads[0].leads[0].verdict

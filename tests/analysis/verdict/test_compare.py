@@ -110,15 +110,17 @@ def test_a_slowdown_of_five_percent_is_found_with_five_starts():
 def test_starts_known_from_earlier_runs_give_a_single_start_a_verdict():
     rng = np.random.default_rng(3)
     a, b = quick_side(rng, starts=1, start_sd=0.0), quick_side(rng, starts=1, start_sd=0.0, slow=1.2)
-    logs = rng.normal(0, 0.01, (8, 1)) + rng.normal(0, 0.005, (8, 4))
+    logs = rng.normal(0, 0.01, (150, 1)) + rng.normal(0, 0.005, (150, 4))
     known = Starts(tuple(map(Level, LEVELS)), logs, np.full(4, 0.01))
     found = one(replace(a, earlier={"tpot_ms_p50": known}), replace(b, earlier={"tpot_ms_p50": known}))
     of_tpot = [row for row in found.rows if row.metric.name == "tpot_ms_p50"]
     assert {row.result for row in of_tpot} == {"slower"}
-    assert {row.method for row in of_tpot} == {Method(MethodKind.STARTS, (1, 1), 8)}, "both sides share their set-up"
+    assert {row.method for row in of_tpot} == {Method(MethodKind.STARTS, (1, 1), 150)}, "both sides share their set-up"
     assert found.result == "slower"
-    few = {"tpot_ms_p50": replace(known, values=logs[:3])}
-    assert one(replace(a, earlier=few), replace(b, earlier=few)).result == "not enough data"
+    # one of the two may be a slow start, of which a few earlier ones hardly know
+    for count in (3, 8):
+        few = {"tpot_ms_p50": replace(known, values=logs[:count])}
+        assert one(replace(a, earlier=few), replace(b, earlier=few)).result == "not enough data"
 
 
 def test_repeats_of_one_start_are_not_starts(side):
