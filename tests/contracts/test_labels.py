@@ -54,6 +54,7 @@ def source(key, value, *, where="workload"):
     ("key", "values", "texts"),
     [
         ("turns", [{"kind": "fixed", "value": 2}, 3], ["turns={kind:fixed,value:2}", "turns=3"]),
+        ("output_tokens", [{"kind": "uniform", "min": 8, "max": 24}, 16], ["output_tokens=8..24", "output_tokens=16"]),
         ("until", [None, "10%"], ["until=null", "until=10%"]),
         ("exact", [True, False], ["exact=true", "exact=false"]),
         ("of", [[1, 3], [2]], ["of=[1,3]", "of=[2]"]),

@@ -57,6 +57,8 @@ def test_each_start_draws_its_own_speed(run_main, tmp_path):
     assert speeds.max() / speeds.min() > 1.1
     (log,) = (tmp_path / "outputs" / "s").glob("*/engine.log")
     assert log.read_text().count("simulated start") == 3
+    # the table of the run knows how far to trust its points, as the answer does
+    assert not [line for line in done.stdout.splitlines() if line.split()[-1:] == ["unknown"]]
 
 
 @pytest.mark.slow

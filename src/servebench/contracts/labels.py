@@ -166,6 +166,8 @@ def setting_text(value: Any) -> str:
     """Return a value of a stored config as a label shows it: as a config file has it, without nulls, and `default` for null."""
     if isinstance(value, Mapping):
         known = {name: item for name, item in value.items() if item is not None}
+        if known.keys() == {"kind", "min", "max"} and known["kind"] == "uniform":
+            return f"{known['min']}..{known['max']}"
         return "{" + ",".join(f"{name}:{setting_text(item)}" for name, item in known.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(setting_text, value)) + "]"

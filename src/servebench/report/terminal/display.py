@@ -227,7 +227,7 @@ class Display:
         if outcome.points and self.complete:
             points = outcome.points
             blocks = [
-                *points_blocks([("", point.row) for point in points], "run", title),
+                *points_blocks([("", point.judged_row) for point in points], "run", title),
                 items(content_lines(points, verbose=self._options.verbose)),
                 warning_items(points),
                 failure_items(points),
