@@ -60,7 +60,7 @@ VARIED = (
 
 def cells() -> Iterator[CalibrationCell]:
     """Yield the cells."""
-    for starts in (1, STARTS):
+    for starts in (1, 2, STARTS):
         for spread in SPREADS:
             name = f"{_count(starts)} a side, starts differ by {spread:.0%}"
             yield CalibrationCell(

@@ -33,7 +33,7 @@ def test_a_long_point_is_the_prior_of_later_points_of_this_engine(run_main, tmp_
     assert known > unknown
     (noise,) = json.loads(run_main("selfcheck", "--json").stdout)["noise"]
     assert noise["point"] == after.interval_prior
-    assert noise["facts"]["load"] == "closed"
+    assert noise["facts"]["engine"] == "vllm"
 
 
 @pytest.mark.slow
@@ -57,3 +57,10 @@ def test_a_steady_engine_has_narrower_intervals_and_others_do_not_share_them(run
     done = run_main(*words["after"], "study.name=damaged")
     assert done.returncode == 0, done.stderr
     assert point(tmp_path, "damaged").interval_prior == "flat"
+    # what cannot be stored costs no point
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.write_text("a file")
+    done = run_main(*words["long"], "study.name=unwritable")
+    assert done.returncode == 0, done.stderr
+    assert point(tmp_path, "unwritable").verdict == "valid"

@@ -32,8 +32,8 @@ WAVES_MAX, WAVES_MIN = 32, 3
 LEARNING_WAVES = 96
 """The most cosines of a long window from which wander is learned: they reach down to the quick wander of other windows."""
 ROUNDS_MIN = 3.0
-"""How often the requests in flight have to be replaced for the series to say anything about its own error: the slowest waves,
-of which there are WAVES_MIN at least, are then two rounds long."""
+"""How often the requests in flight have to be replaced for the series to say anything about its own error: the quickest of
+WAVES_MIN waves is then two rounds long."""
 VALUES_PER_WAVE = 4
 """A series needs so many values for each cosine."""
 WANDER_S = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)

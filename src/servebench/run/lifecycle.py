@@ -134,13 +134,13 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         if evidence.report.stopped is None:
             grade_load(request, session.lease, attempt, evidence.requests, evidence.records)
         progress.points.append(point)
-        if evidence.report.stopped is None:
-            learn_noise(session, attempt, point, evidence)
         levels.add_point(level, point, usable=is_usable(point.codes))
         names = {point.row.point for point in progress.points}
         # the table holds the stored points that the run has not reached yet, too
         later = [point for point in request.task.earlier.points.values() if point.row.point not in names]
         write_points(request.folder, [*progress.points, *later])
+        if evidence.report.stopped is None:
+            learn_noise(session, attempt, point, evidence)
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
             *(evidence.report.stopped, session.lease.running.died()),

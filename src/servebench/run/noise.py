@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from servebench.analysis.evidence import PointEvidence
+from servebench.analysis.serial import FLAT, WANDER_S, WANDER_SD, learned_prior
 from servebench.analysis.statistics import point_wander
 from servebench.contracts.noise import LONG_S, LearnedNoise
 from servebench.contracts.results import Point
@@ -16,6 +18,7 @@ from servebench.measure.points import point_sample
 from servebench.run.session import RunSession
 from servebench.store.manifest import digest
 from servebench.store.noise import read_noise, write_noise
+from servebench.util.errors import StoreError
 from servebench.util.units import NS_PER_S
 
 MACHINE = ("platform", "cpu_model", "cpu_threads_usable", "gpus")
@@ -23,14 +26,18 @@ MACHINE = ("platform", "cpu_model", "cpu_threads_usable", "gpus")
 
 
 def known_noise(session: RunSession, level: PlannedPoint) -> LearnedNoise | None:
-    """Return what an earlier long point has shown of this engine, on this machine, with this kind of load."""
-    return read_noise(_outputs(session), _facts(session, level), time.time())
+    """Return what an earlier long point has shown of this engine on this machine; None for an open loop, where the output follows
+    the arrivals and says little of the engine's speed."""
+    found = None if level.open_loop else read_noise(_outputs(session), _facts(session), time.time())
+    return found if found is not None and learned_prior(found.likelihood) is not FLAT else None
 
 
 def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence: PointEvidence) -> LearnedNoise | None:
-    """Store what a valid point of LONG_S or more shows, and return it; None for another. Raises StoreError."""
+    """Store what a valid point of a closed loop shows that lasted LONG_S or longer and was not disturbed, and return it; None for
+    another. A folder that cannot be written is left as it is: later intervals are wider, and no point is lost."""
     row = point.row
-    if point.judged_row.verdict != "valid" or (row.window_s or 0.0) < LONG_S or row.window_end_ns is None:
+    undisturbed = point.judged_row.verdict == "valid" and not row.left_out
+    if level.open_loop or not undisturbed or (row.window_s or 0.0) < LONG_S or row.window_end_ns is None:
         return None
     sample = point_sample(evidence.measured, level.concurrency, warmup_s=session.settings.load.warmup_s)
     likelihood = point_wander(sample)
@@ -42,7 +49,8 @@ def learn_noise(session: RunSession, level: PlannedPoint, point: Point, evidence
         window_s=row.window_s or 0.0,
         likelihood=[[round(one, 9) for one in sizes] for sizes in likelihood.tolist()],
     )
-    write_noise(_outputs(session), _facts(session, level), found)
+    with suppress(StoreError):
+        write_noise(_outputs(session), _facts(session), found)
     return found
 
 
@@ -50,8 +58,8 @@ def _outputs(session: RunSession) -> Path:
     return session.request.study.path.parent
 
 
-def _facts(session: RunSession, level: PlannedPoint) -> Mapping[str, Any]:
-    """Return what has to be the same: the kind of load is a closed loop of any size, or one rate."""
+def _facts(session: RunSession) -> Mapping[str, Any]:
+    """Return what has to be the same, the grid on which wander is considered included; the closed loop may be of any size."""
     config, machine = session.request.task.job.resolved, session.request.machine
     launch = config.get("launch") or {}
     return {
@@ -62,6 +70,6 @@ def _facts(session: RunSession, level: PlannedPoint) -> Mapping[str, Any]:
         "launch_settings": digest(launch),
         "gpu": session.settings.gpu.name,
         "gpu_count": session.settings.gpu.count,
-        "load": "closed" if level.rate is None else f"rate {level.rate:g}",
+        "grid": [list(WANDER_S), list(WANDER_SD)],
         "machine": {name: machine.get(name) for name in MACHINE},
     }

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from servebench.analysis.start_model import StartModel, Starts
+from servebench.analysis.verdict.families import FIRST_SHARE
+from servebench.analysis.verdict.starts import FEW_STARTS
 from servebench.contracts.level import Level
 
 LEVELS = (Level(1), Level(4), Level(16))
@@ -55,6 +57,17 @@ def test_differences_are_found_as_often_as_they_are_there(starts, earlier, sd, s
         others = [drawn(rng, earlier, sd)] if earlier else []
         found += difference(drawn(rng, starts, sd), drawn(rng, starts, sd, shift=shift), *others).p < 0.05
     assert least <= found / 200 <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("starts", [2, 3, 4, 5])
+@pytest.mark.parametrize("sd", [0.02, 0.05])
+def test_few_starts_of_equal_engines_are_called_different_in_at_most_one_of_twenty(starts, sd):
+    """As `compare` asks its first question; 300 comparisons, whose share of 5% has a standard error of 1.3%."""
+    rng = np.random.default_rng(starts)
+    ps = [difference(drawn(rng, starts, sd), drawn(rng, starts, sd)).p for _ in range(300)]
+    wrong = np.mean(np.array(ps) * FEW_STARTS[starts] / FIRST_SHARE < 0.05)
+    assert wrong <= 0.05 + 2 * 0.013
 
 
 def test_one_start_each_may_differ_by_what_starts_do():

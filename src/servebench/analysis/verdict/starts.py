@@ -28,11 +28,11 @@ from servebench.contracts.level import Level
 STARTS_MIN = 2
 """Starts on each side from which on a comparison gives a verdict: the fewest that show a spread."""
 EARLIER_MIN = 5
-"""Earlier starts of the set-ups from which on single starts get a verdict, too."""
+"""Earlier starts of the set-ups from which on single starts are tested, too."""
 
-FEW_STARTS: Mapping[int, float] = {2: 2.0, 3: 1.25}
+FEW_STARTS: Mapping[int, float] = {2: 3.0, 3: 2.0, 4: 1.75, 5: 1.25}
 """By which factor p-values of few starts are larger where nothing earlier is known: they hardly show how much starts differ, and
-starts that differ by 3 to 5% would be called different too often."""
+starts that differ by 3 to 5% would be called different too often (6 to 9% of equal engines with two each)."""
 SINGLE = 3.0
 """The same for single starts by earlier ones: a few earlier starts rarely have a slow one among them even where one of twelve is
 slow, and then a single slow start looks like another engine (8% of equal llama.cpp in `decided`; with the factor 4.7%)."""

@@ -8,6 +8,7 @@ from typing import Any
 from servebench.analysis.serial import likely_wander
 from servebench.contracts.noise import AGE_MAX_S, LearnedNoise
 from servebench.util.figures import short_percent
+from servebench.util.safe_text import clean_line
 
 NOTHING_KNOWN = (
     "no long point is stored here, so intervals allow any wander; 'servebench load=long engine=...' measures one (5 minutes), "
@@ -23,7 +24,6 @@ def noise_line(noise: LearnedNoise, facts: Mapping[str, Any], now_s: float) -> s
     wander = (
         f"wanders {size}, over {likely.seconds[0]:g} to {likely.seconds[1]:g} s" if likely.sd[1] else "does not wander"
     )
-    load = "closed loops" if facts.get("load") == "closed" else str(facts.get("load"))
     days = (now_s - noise.ended_s) / 86_400
     age = (
         "too old to be used"
@@ -32,7 +32,7 @@ def noise_line(noise: LearnedNoise, facts: Mapping[str, Any], now_s: float) -> s
         if days >= 1
         else "of today"
     )
-    return (
-        f"{facts.get('engine')} {facts.get('engine_version')} on {facts.get('gpu')}, {load}: {wander} "
+    return clean_line(
+        f"{facts.get('engine')} {facts.get('engine_version')} on {facts.get('gpu')}, closed loops: {wander} "
         f"({noise.point}, {noise.window_s:.0f} s, {age})"
     )
