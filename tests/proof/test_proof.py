@@ -17,7 +17,7 @@ from proof.page import ProofPart, page, rows_csv
 from proof.studies import Plan, measure, neighbour, studies
 from servebench.contracts.level import Level
 from servebench.store.studies import load_study
-from servebench.util.errors import ConfigError
+from servebench.util.errors import ConfigError, ServebenchError
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_study
 
 SIMULATED = ("launch=simulated", "model=llama-3.1-8b-instruct", "gpu=h100")
@@ -124,6 +124,15 @@ def test_the_neighbour_burns_cpu_and_ends():
     assert not busy.is_running()
 
 
+def stored_starts(one):
+    """Return the engine, round, level and start of each point of a study."""
+    try:
+        runs = load_study(one.path).runs
+    except ServebenchError:  # interrupted before anything was stored
+        return set()
+    return {(run.name, row.repeat, row.level, row.start_id) for run in runs for row in run.point_rows}
+
+
 @SLOW
 def test_an_interrupted_proof_goes_on(tmp_path):
     """By the public commands, on simulated engines: each start is fresh, and those stored are kept."""
@@ -131,11 +140,15 @@ def test_an_interrupted_proof_goes_on(tmp_path):
     short, long = studies(["llamacpp"], ["none"], plan, change={"max_num_seqs": 1})
     assert not measure(short, time.monotonic() + 3)
     assert not short.finished
+    kept = stored_starts(short)
     assert measure(short, math.inf)
     assert measure(long, math.inf)
-    study = load_study(short.path)
-    assert [len({row.start_id for row in run.point_rows}) for run in study.runs] == [2, 2, 2]
-    assert len({row.start_id for run in study.runs for row in run.point_rows}) == 6
+    found = stored_starts(short)
+    assert kept <= found
+    rounds = {(name, repeat, level) for name, repeat, level, _ in found}
+    assert len(rounds) == len(found) == 3 * 2 * 2
+    # the start that was interrupted may have left a level to the next one
+    assert 6 <= len({start for *_, start in found}) <= 7
     command = [
         sys.executable,
         "-m",
