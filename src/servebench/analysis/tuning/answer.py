@@ -258,7 +258,7 @@ def as_good(race: Race, pick: str | None, margin: float) -> list[str]:
         return []
     unfit = [name for name, one in race.left.items() if one.reason in UNFIT]
     others = [name for name in found.ranking if name != pick and name not in unfit]
-    return [name for name in others if found.interval(pick, name, 1 - CONFIDENCE)[1] < math.log1p(margin)]
+    return [name for name in others if found.difference(pick, name).quantile((1 - CONFIDENCE) / 2) < math.log1p(margin)]
 
 
 def grid_cost(race: Race, *, per_start: bool) -> float:

@@ -40,7 +40,7 @@ from servebench.analysis.tuning.ledger import (
     Reason,
     Step,
 )
-from servebench.analysis.verdict.blocks import Estimates, spread_of
+from servebench.analysis.verdict.blocks import Estimates
 from servebench.contracts.tuning import Result
 from servebench.util.proportions import wilson
 
@@ -115,7 +115,7 @@ class Race(Ledger):
         """What the finals are predicted to cost, and taking back the settings of the leader, if that is not too much."""
         finalists, starts = self._finals_plan()
         finals = (finalists + 1) * starts * self.cost_of_start(self._blocks_per_start())
-        leader = self.leader
+        leader = self.leader if any(one.take_backs for one in self.entrants.values()) else None
         back = len(self.entrants[leader].take_backs) if leader is not None else 0
         contributions = (back + 1) * self.cost_of_start(1) if back else 0.0
         return finals + (contributions if contributions <= CONTRIBUTIONS_SHARE * self.rules.budget else 0.0)
@@ -145,14 +145,13 @@ class Race(Ledger):
 
     def _blocks_per_start(self) -> int:
         """How many blocks of a start are worth their cost."""
-        spread = spread_of(self.blocks())
+        found = self.estimates()
         one, two = self.cost_of_start(1), self.cost_of_start(2)
         block = two - one
         start = max(one - block, 0.0)
-        if block <= 0:
+        if block <= 0 or found is None:
             return 1
-        best = (spread.block**2 / max(spread.start**2, 1e-9) * start / block) ** 0.5
-        return int(max(1, min(BLOCKS_MAX, round(best))))
+        return max(1, min(BLOCKS_MAX, round(found.block_to_start * math.sqrt(start / block))))
 
     def _run(self) -> Iterator[Step]:
         yield from self._first_round()
@@ -270,8 +269,7 @@ class Race(Ledger):
         return True
 
     def _worse(self, found: Estimates, name: str, leader: str, margin: float) -> bool:
-        behind = found.difference(leader, name)
-        return behind.value - math.log1p(margin) > behind.reach(self.rules.error / (self.round + 1))
+        return found.difference(leader, name).below(math.log1p(margin)) < self.rules.error / (self.round + 1)
 
     def _disqualified(self, name: str) -> bool:
         """Whether a candidate leaves whatever its speed: its engine failed, its requests failed, or it misses the SLO."""
@@ -303,7 +301,8 @@ class Race(Ledger):
                 self.left[name] = self._behind(found, name, leader, "slower")
 
     def _behind(self, found: Estimates, name: str, leader: str, reason: Reason) -> Left:
-        behind, low, high = found.interval(leader, name, self.rules.error)
+        known, tail = found.difference(leader, name), self.rules.error / 2
+        behind, low, high = (known.quantile(share) for share in (0.5, tail, 1 - tail))
         return Left(reason=reason, round=self.round, leader=leader, behind=behind, low=low, high=high)
 
     def _cut(self, keep: int) -> None:
@@ -322,7 +321,7 @@ class Race(Ledger):
             return True
         margin, level = math.log1p(self.rules.margin), self.rules.error / (self.round + 1)
         pairs = [found.difference(leader, name) for name in self.alive if name != leader and name in found.names]
-        return all(abs(one.value) + one.reach(level) < margin for one in pairs)
+        return all(max(one.below(-margin), 1 - one.below(margin)) < level for one in pairs)
 
     def _ranked(self) -> list[str]:
         """Those that may be in the finals, best first. For whom only the budget did not suffice may replace another."""
