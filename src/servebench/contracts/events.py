@@ -14,6 +14,7 @@ from typing import Literal, dataclass_transform
 
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.tuning import LeastBudget
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -363,6 +364,13 @@ class CandidateProposed(Event):
 
     stock: str
     note: str
+
+
+class TunePlanned(Event):
+    """What a verdict of a tune takes at least; `budget_s` is None for a budget of starts."""
+
+    least: LeastBudget
+    budget_s: float | None
 
 
 class TuneStopped(Event):

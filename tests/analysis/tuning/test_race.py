@@ -188,6 +188,32 @@ def test_a_winner_that_was_not_better_in_the_finals_is_not_recommended():
     assert recommended(race, 0.03) == "stock"
 
 
+@pytest.mark.parametrize(
+    ("means", "distances", "best", "equals"),
+    [
+        ({"stock": 0.0, "a": 0.3, "b": 0.302}, {"a": (1,), "b": (3,)}, "a", ("b",)),
+        ({"stock": 0.0, "a": 0.3, "b": 0.302}, {"a": (2, 64.0), "b": (2, 32.0)}, "b", ()),
+        ({"stock": 0.0, "a": 0.3, "b": 0.302}, {"a": (2, 32.0), "b": (2, 64.0)}, "a", ("b",)),
+        ({"stock": 0.0, "a": 0.3, "b": 0.302}, {"a": (2,), "b": (2,)}, "b", ()),
+        ({"stock": 0.0, "a": 0.3, "b": 0.4}, {"a": (1,), "b": (3,)}, "b", ()),
+        ({"stock": 0.0, "a": 0.002, "b": -0.2}, {"a": (1,), "b": (1,)}, "stock", ("a",)),
+    ],
+    ids=["fewer changes", "less memory wins already", "less memory", "equally far", "beyond the margin", "stock"],
+)
+def test_of_equal_candidates_the_one_nearest_to_stock_wins(means, distances, best, equals):
+    means |= {"c": means["a"] - 0.02, "d": means["a"] - 0.05, "e": means["a"] - 0.1}
+    entrants = [RaceEntrant(name=name, distance=distances.get(name, (4 * (name != "stock"),))) for name in means]
+    race, _ = run(means, entrants=entrants, sd=0.002)
+    assert (race.best, race.equals) == (best, equals)
+
+
+def test_who_is_not_known_to_be_within_the_margin_is_no_equal():
+    """Starts that differ by 10% do not show it."""
+    entrants = [RaceEntrant(name=name, distance=(index,)) for index, name in enumerate(("stock", "a", "b"))]
+    race, _ = run({"stock": -1.0, "a": 0.3, "b": 0.31}, entrants=entrants, sd=0.1)
+    assert race.equals == ()
+
+
 def test_each_setting_of_the_winner_is_taken_back():
     entrants = [RaceEntrant(name="stock"), RaceEntrant(name="a", take_backs=("a -x", "a -y"))]
     race, steps = run({"stock": 0.0, "a": 0.3, "a -x": 0.1, "a -y": 0.3}, entrants=entrants)

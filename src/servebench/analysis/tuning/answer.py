@@ -97,9 +97,10 @@ class Contribution:
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
     """The whole answer. `one_more` is what a start of another candidate and its finals would cost, and minutes are engine
-    minutes. `recommended` is the candidate to use: the best one, or stock where that is as good. `command` is the one that made
-    the study, `next_steps` are commands with why to run them, `doubts` how many points each warning makes doubtful, and
-    `imitated` says how engines were that are not real."""
+    minutes. `recommended` is the candidate to use: the best one, or stock where that is as good. The best one is nearer to
+    stock than `equals`, whose estimates are higher, but known to be within the margin. `command` is the one that made the study,
+    `next_steps` are commands with why to run them, `doubts` how many points each warning makes doubtful, and `imitated` says how
+    engines were that are not real."""
 
     study: str
     question: TuneQuestion
@@ -123,6 +124,7 @@ class TuneAnswer:
     grid: float
     space_size: int
     would_change: tuple[WouldChange, ...]
+    equals: tuple[str, ...] = ()
     least_budget: float = 0.0
     one_more: float = 0.0
     void: int = 0
@@ -234,6 +236,7 @@ def answer_of(
         gain=gain,
         contributions=tuple(_contributions(race, candidates, stock_config)) if pick == race.best else (),
         as_good=tuple(candidates[name].name for name in as_good(race, pick, question.share("margin"))),
+        equals=tuple(candidates[name].name for name in race.equals),
         tried=tuple(
             sorted(_with_front(tried), key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))
         ),

@@ -50,12 +50,14 @@ class RaceRules:
 @dataclass(frozen=True, kw_only=True)
 class RaceEntrant:
     """A candidate as the race sees it. `answers`: its answers must be checked before it may win, against those of `reference`
-    (empty: stock). `take_backs` are the names of the candidates without one of its changes each."""
+    (empty: stock). `take_backs` are the names of the candidates without one of its changes each. Of equal candidates the one at
+    the least `distance` from stock wins."""
 
     name: str
     answers: bool = False
     reference: str = ""
     take_backs: tuple[str, ...] = ()
+    distance: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ predicted to end after the budget.
 a whole, and what the race does not ask of it counts as spent.
 
 *Finals.* The best few, and stock, start again on prompts that nobody has seen, interleaved. The best is that by all that was
-measured; its gain over stock is from the finals alone, so the luck that brought it there is not in it. Then each of its settings
-is taken back, one at a time.
+measured, or one that is known to be within the margin of it and is nearer to stock. Its gain over stock is from the finals alone,
+so the luck that brought it there is not in it. Then each of its settings is taken back, one at a time.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Race(Ledger):
         self.left: dict[str, Left] = {}
         self.finalists: tuple[str, ...] = ()
         self.best: str | None = None
+        self.equals: tuple[str, ...] = ()
+        """Those with higher estimates than the best, to which it is equal and nearer to stock."""
         self.contributions_of: tuple[str, ...] = ()
         self.phase: Phase = "race"
         self._pending: Step | None = None
@@ -384,9 +386,16 @@ class Race(Ledger):
             yield from self._starts(running if number % 2 == 0 else running[::-1], phase, number, blocks)
 
     def _best(self, arms: Sequence[str]) -> str | None:
-        found = self.estimates()
+        """Return the candidate nearest to stock of those that are known to be within the margin of the highest estimate."""
+        found, margin = self.estimates(), math.log1p(self.rules.margin)
         fit = [name for name in found.ranking if name in arms and name not in self.left] if found is not None else []
-        return fit[0] if fit else None
+        if found is None or not fit:
+            return None
+        near = [name for name in fit[1:] if found.difference(fit[0], name).below(margin) > 1 - self.rules.error]
+        equal = [fit[0], *near]
+        best = min(equal, key=lambda name: self.entrants[name].distance)
+        self.equals = tuple(equal[: equal.index(best)])
+        return best
 
     def _contributions(self) -> Iterator[Step]:
         if self.best is None or self.best == self.stock:

@@ -119,7 +119,7 @@ def _without_shared(blocks: Sequence[MeasuredBlock], groups: Sequence[Hashable])
     found: Floats = np.zeros(design.shape[1])
     root = np.ones(len(values))
     for _ in range(SWEEPS):
-        found = np.asarray(np.linalg.lstsq(design * root[:, None], values * root)[0], dtype=np.float64)
+        found = np.asarray(np.linalg.lstsq(design * root[:, None], values * root, rcond=None)[0], dtype=np.float64)
         root = np.sqrt(USUAL / np.maximum(USUAL, np.abs(values - design @ found)))
     own = values - shared @ found[group.shape[1] :]
     first = np.unique([one.start for one in blocks], return_index=True)[1]
