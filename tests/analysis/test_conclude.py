@@ -42,7 +42,7 @@ def test_requests_become_samples_once(make_study):
     once = READS.copy()
     READS.clear()
     conclude(runs, [replace(study, runs=tuple(runs))], Options(rules=load_rules(None)))
-    assert READS == once
+    assert once == READS
 
 
 def test_the_answer_of_one_run_reads_no_requests(make_study):
