@@ -37,7 +37,7 @@ class SlicePlan:
 def plan_slices(engines: int, measured_s: float, answer_s: float, seed: str) -> SlicePlan | None:
     """Return slices in which each engine is measured for `measured_s` or longer, in a random order in each round.
 
-    `answer_s` is how long an answer of the slowest takes. None where slices would take more than COST_MAX times as long as points.
+    `answer_s` is how long an answer of the slowest takes. None where that takes more than COST_MAX times as long as points.
     """
     lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s)
     each_s = max(MEASURED_S_MIN, MEASURED_ANSWERS * answer_s)
