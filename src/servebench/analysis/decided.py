@@ -216,8 +216,8 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow
 
 
 def _engine_seconds(rows: Sequence[PointRow], groups: Mapping[str | None, int]) -> list[float]:
-    """For how long each start ran, in order: from its beginning to the end of its last window, where its id is a time. Engines that
-    are alive at once (`groups`: how many, by the group of their points) share it."""
+    """For how long each start ran, in order: from its beginning to the end of its last window, where its id is a time. Engines
+    that are alive at once (`groups`: how many, by the group of their points) share it."""
     ends: dict[datetime, int] = {}
     alive: dict[datetime, int] = {}
     for row in rows:

@@ -1,5 +1,7 @@
 """When the load goes from one engine to the other."""
 
+from itertools import pairwise
+
 import pytest
 
 from servebench.load.plan.slices import LEAD_S_MIN, SLICES_MIN, plan_slices
@@ -11,7 +13,7 @@ def test_slices_never_overlap_and_measure_long_enough(engines, measured_s, answe
     assert {len(own) for own in plan.slices} == {len(plan.slices[0])}
     assert len(plan.slices[0]) >= SLICES_MIN
     ordered = sorted(one for own in plan.slices for one in own)
-    assert all(before[1] <= after[0] + 1e-9 for before, after in zip(ordered, ordered[1:], strict=False))
+    assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(ordered))
     assert plan.lead_s >= max(LEAD_S_MIN, answer_s)
     for own in plan.slices:
         assert sum(closes - opens - plan.lead_s for opens, closes in own) >= measured_s - 1e-9
