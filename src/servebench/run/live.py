@@ -14,10 +14,11 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
+from servebench.load.coordinator.drive import Drive
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, last_failure
-from servebench.run.phase import discard_spools, drive_phase, records_of
+from servebench.run.phase import discard_spools, drive_of, drive_phase, records_of
 from servebench.run.requests import target_of
 from servebench.run.watchdog import Watcher
 from servebench.store.layout import RunFolder
@@ -56,9 +57,18 @@ class LiveLoad:
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
     ) -> tuple[PhaseReport, list[Record]]:
         """Drive a phase, see `drive_phase`."""
+        spool = self._spool(facts, workers)
+        return drive_phase(target_of(self.lease.running), plan, facts, spool, watch, workers=workers, looks=looks)
+
+    def drive_of(self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, *, workers: int = 1) -> Drive:
+        """Return a phase that is driven together with others; its records are then those of `ended`. Raises StoreError."""
+        spool = self._spool(facts, workers)
+        return drive_of(target_of(self.lease.running), plan, facts, spool, watch, workers=workers)
+
+    def _spool(self, facts: PhaseFacts, workers: int) -> Path:
         spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
         self._spools = worker_spools(spool, workers)
-        return drive_phase(target_of(self.lease.running), plan, facts, spool, watch, workers=workers, looks=looks)
+        return spool
 
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return the records of the requests that have ended in the latest phase. Raises StoreError."""
