@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from servebench.study.tracking import ESTIMATORS
 from servebench.util.file_redaction import clean_file, mark_unclean
 from support.commands import run_program
 from support.hostile import drip, silent
+from support.servers import refusing_port
 
 VOID = Doubt(code="errors", message="m", remedy="r", void=True)
 TIMEOUT_S = 60.0
@@ -485,9 +485,8 @@ def test_the_environment_is_left_as_it_was(outputs, monkeypatch):
 def test_a_dead_server_costs_nothing_and_loses_nothing(outputs):
     """The report says so, and the next call sends all."""
     study = write_one_study(outputs)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    report = send(study, uri=f"http://127.0.0.1:{port}")
+    with refusing_port() as port:
+        report = send(study, uri=f"http://127.0.0.1:{port}")
     assert report.tracker_down
     assert "refused" in report.error
     assert "\n" not in report.error
