@@ -43,6 +43,13 @@ class PhaseFacts:
     """The long point from which the wander of the engine was learned; null: nothing is known of it."""
     wander: Sequence[Sequence[float]] = ()
     """How likely each time and size of wander is by it (`LearnedNoise.likelihood`)."""
+    slices: Sequence[Sequence[float]] = ()
+    """Of a point that is measured in slices, in turns with another engine: when each opens and closes, in seconds from the start
+    of the phase, in order. Requests are only sent in these. Empty: an ordinary point."""
+    slice_lead_s: float = 0.0
+    """How long after a slice opens its load is not yet steady, which is left out."""
+    slice_group: str | None = None
+    """What the points share that were measured in turns with each other."""
     traces: Traces = field(default_factory=dict)
     """By what the secrets that answers may repeat are found after a kill."""
 
