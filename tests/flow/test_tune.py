@@ -232,7 +232,7 @@ def test_a_dry_run_starts_nothing(run_main, space, tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["candidates"][0]["name"] == "stock"
-    assert found["least"]["starts"] == 6
+    assert found["starts"] == 6
     assert found["budget_s"] == 1200
     assert not (tmp_path / "outputs").exists()
 

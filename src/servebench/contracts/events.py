@@ -14,7 +14,6 @@ from typing import Literal, dataclass_transform
 
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.contracts.tuning import LeastBudget
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -379,10 +378,18 @@ class CandidateProposed(Event):
 
 
 class TunePlanned(Event):
-    """What a verdict of a tune takes at least; `budget_s` is None for a budget of starts."""
+    """What a verdict of a tune takes at least, as predicted: `starts` of an engine, and the seconds of a start and of its block
+    of load (None where only requests end it). `budget_s` is None for a budget of starts."""
 
-    least: LeastBudget
+    starts: int
+    start_s: float
+    load_s: float | None
     budget_s: float | None
+
+    @property
+    def least_s(self) -> float:
+        """The engine time, without the load where that is unknown."""
+        return self.starts * (self.start_s + (self.load_s or 0.0))
 
 
 class TuneStopped(Event):

@@ -96,21 +96,6 @@ class TuneQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeastBudget:
-    """The smallest budget that can end in a verdict, as it is predicted before anything runs: `starts` of an engine, with what
-    a start and its block of load take in seconds. `load_s` is None where only requests end a block."""
-
-    starts: int
-    start_s: float
-    load_s: float | None
-
-    @property
-    def seconds(self) -> float:
-        """The engine time, without the load where that is unknown."""
-        return self.starts * (self.start_s + (self.load_s or 0.0))
-
-
-@dataclass(frozen=True, kw_only=True)
 class TuneParameter:
     """A setting that may be varied: its config key and the values to try; null is the engine's own default.
 

@@ -15,7 +15,6 @@ from servebench.contracts.events import (
     Listen,
     PlanReady,
     StepFailed,
-    TunePlanned,
     TuneUnfinished,
 )
 from servebench.registry.registry import Registry
@@ -24,7 +23,7 @@ from servebench.store.layout import StudyFolder, check_writable, outputs_folder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, write_study
 from servebench.store.tune import TuneState, write_tune
-from servebench.study.outlook import least_budget
+from servebench.study.outlook import tune_planned
 from servebench.study.recover import recover_study, running_process
 from servebench.study.study import (
     check_study,
@@ -114,7 +113,7 @@ def _execute(
         timed = tuner.state.question.trials is None
         budget_s = tuner.state.budget if timed else None
         if not tuner.known(tuner.race.stock).points:
-            events(TunePlanned(least_budget(next(iter(planned.values())), registry), budget_s))
+            events(tune_planned(next(iter(planned.values())), budget_s, registry))
         events(PlanReady(labels, seconds=budget_s if cluster is None else None))
         code = FailureKind.INTERRUPTED.exit_code
         try:

@@ -13,7 +13,6 @@ from typing import Literal
 from servebench.analysis.tuning.candidates import describe_settings, is_number, short_key, value_at, value_text
 from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.verdict.blocks import Blocks
 from servebench.analysis.verdict.model import Difference
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
@@ -170,7 +169,7 @@ def change_of(
     found = race.estimates(phases)
     if found is None or not {one, other} <= set(found.names):
         return None
-    return Blocks(found, one, other).difference(confidence)
+    return found.change(one, other, confidence)
 
 
 def verdict_of(race: Race, gain: Difference | None, margin: float) -> TuneVerdict:

@@ -66,23 +66,12 @@ class Estimates:
         start, factor = self.model.spread
         return factor * BLOCK_ERROR / start
 
-
-@dataclass(frozen=True)
-class Blocks:
-    """Evidence of the blocks of two candidates, `other` the baseline."""
-
-    estimates: Estimates
-    one: str
-    other: str
-
-    def difference(self, confidence: float = CONFIDENCE) -> Difference:
+    def change(self, one: str, other: str, confidence: float = CONFIDENCE) -> Difference:
         """Return by how much the objective of `one` is above that of `other`, wider where it rests on few starts."""
-        known, starts = self.estimates.difference(self.one, self.other), self.estimates.starts
-        fewest = min(starts[self.one], starts[self.other])
-        tail = (1 - confidence) / 2 / FEW_STARTS.get(max(fewest, STARTS_MIN), 1.0)
+        known, starts = self.difference(one, other), (self.starts[other], self.starts[one])
+        tail = (1 - confidence) / 2 / FEW_STARTS.get(max(min(starts), STARTS_MIN), 1.0)
         effect, low, high = (math.expm1(known.quantile(share)) for share in (0.5, tail, 1 - tail))
-        method = Method(MethodKind.BLOCKS, (starts[self.other], starts[self.one]))
-        return Difference(effect=effect, low=low, high=high, method=method)
+        return Difference(effect=effect, low=low, high=high, method=Method(MethodKind.BLOCKS, starts))
 
 
 def estimate(blocks: Sequence[MeasuredBlock], everything: Sequence[MeasuredBlock] | None = None) -> Estimates:
@@ -131,6 +120,4 @@ def _without_shared(blocks: Sequence[MeasuredBlock], groups: Sequence[Hashable])
 
 def _dummies(keys: Sequence[Hashable]) -> Floats:
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    found = np.zeros((len(keys), len(numbers)))
-    found[np.arange(len(keys)), [numbers[key] for key in keys]] = 1.0
-    return found
+    return np.eye(len(numbers))[[numbers[key] for key in keys]]

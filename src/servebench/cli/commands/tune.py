@@ -90,18 +90,17 @@ def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
     """Print what a tune would try. Returns 0. Raises ConfigError, PreflightError."""
     from dataclasses import asdict
 
-    from servebench.contracts.events import TunePlanned
     from servebench.registry.registry import registry
     from servebench.report.output import Output
     from servebench.report.screens.tuning import plan_blocks
-    from servebench.study.outlook import least_budget
+    from servebench.study.outlook import tune_planned
     from servebench.study.tune_plan import plan_tune
 
     plan = plan_tune(words, registry())
     state = plan.state
     candidates = [one.candidate for one in state.candidates]
     budget_s = state.budget if state.question.trials is None else None
-    planned = TunePlanned(least_budget(plan.jobs[0], registry()), budget_s)
+    planned = tune_planned(plan.jobs[0], budget_s, registry())
     data = {
         "candidates": [asdict(one) for one in candidates],
         "refused": [asdict(one) for one in state.refused],
