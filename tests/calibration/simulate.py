@@ -29,9 +29,10 @@ from servebench.run.prompts import PromptSource
 from servebench.run.session import RunRequest, RunSession, RunTask, open_load
 from servebench.run.steps import alone
 from servebench.store.layout import StudyFolder
-from servebench.store.tables import RecordWriter, requests_frame
+from servebench.store.tables import RecordWriter
 from servebench.telemetry.sampler import Telemetry
 from servebench.util.units import NS_PER_S
+from support.records import requests_frame
 
 NOWHERE = Path("/nonexistent/servebench-calibration")
 EPOCH_NS = 1_700_000_000 * NS_PER_S
