@@ -344,8 +344,12 @@ class PointRow:
         "s",
         "How much of the front of the window was cut because the engine was still changing; its requests do not count.",
     )
-    slices: int | None = column("", "How many slices the point was measured in, in turns with another engine; null: none.")
-    slice_group: str | None = column("", "What the points share that were measured in turns with each other, slice by slice.")
+    slices: int | None = column(
+        "", "How many slices the point was measured in, in turns with another engine; null: none."
+    )
+    slice_group: str | None = column(
+        "", "What the points share that were measured in turns with each other, slice by slice."
+    )
     slice_values: str | None = column(
         "", "JSON: the values of compared columns in each slice, in order; null where a slice has none."
     )
