@@ -20,10 +20,12 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
+from servebench.analysis.verdict.slices import slice_errors
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.level import Level
+from servebench.contracts.point_row import PointRow
 
 Points = Sequence[ComparedPoint]
 ONE_START = Reason(ReasonKind.ONE_START)
@@ -130,6 +132,7 @@ def _question(
         error=(_error(ours, metric), _error(theirs, metric)),
         names=(_names(ours), _names(theirs)),
         paired=paired and [len(side) for side in values] == [len(side) for side in known],
+        slice_errors=slice_errors(_rows(ours), _rows(theirs), metric.name),
     )
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
     row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
@@ -155,6 +158,10 @@ def _without_requests(
 
 def _names(starts: Sequence[tuple[Points, Sequence[Floats]]]) -> tuple[str, ...]:
     return tuple(str(points[0].start_id) for points, _ in starts)
+
+
+def _rows(starts: Sequence[tuple[Points, Sequence[Floats]]]) -> list[list[PointRow]]:
+    return [[point.row for point in points] for points, _ in starts]
 
 
 def _error(starts: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric) -> float:
