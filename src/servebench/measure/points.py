@@ -167,7 +167,7 @@ def summarize(
         "events_merged": sum(r.reads_merged for r in ok),
     }
     if facts.slices:
-        found |= slice_columns(facts, report, inside, window, sample)
+        found |= slice_columns(facts, report, inside, window, (sample.arrival_s, sample.arrival_tokens))
         found |= _without_pauses(found, inside, window, report.elapsed_s)
     found |= _client_error(found, report, floor)
     found |= _with_failed(measured, inside, window)
