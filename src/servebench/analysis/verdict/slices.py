@@ -1,8 +1,9 @@
-"""How exactly the difference of two starts is known that were measured in turns with each other, slice by slice.
+"""The difference of two starts that were measured in turns with each other, slice by slice.
 
-Slice k of one lies beside slice k of the other, so what the machine does moves both, and the logarithm of their ratio has the
-error of a mean over slices: Student's t, wider where slices that follow one another are alike, as those of an engine are whose
-own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst. 18).
+Slice k of one lies beside slice k of the other, so what the machine does moves both. Their difference is the mean logarithm of
+the ratios of such slices, and its error that of a mean: Student's t, wider where slices that follow one another are alike, as
+those of an engine are whose own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst.
+18).
 """
 
 from __future__ import annotations
@@ -25,25 +26,26 @@ ALIKE_MAX = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class SliceError:
-    """The variance of the difference of two logarithms, with its degrees of freedom."""
+class SliceDifference:
+    """The difference of the logarithms of two starts, its variance, and the degrees of freedom of that."""
 
+    value: float
     variance: float
     freedom: int
 
 
-def slice_errors(
+def slice_differences(
     ours: Sequence[Sequence[PointRow]], theirs: Sequence[Sequence[PointRow]], column: str
-) -> tuple[SliceError, ...]:
-    """Return what is known of the difference of each pair of starts, by the rows of their points; nothing unless all of them were
-    measured in slices, those at the same place with each other."""
+) -> tuple[SliceDifference, ...]:
+    """Return the difference of each pair of starts, by the rows of their points; nothing unless all of them were measured in
+    slices, those at the same place with each other."""
     if len(ours) != len(theirs):
         return ()
     found = [_of_pair(a, b, column) for a, b in zip(ours, theirs, strict=True)]
     return tuple(one for one in found if one is not None) if None not in found else ()
 
 
-def pooled_error(errors: Sequence[SliceError]) -> float:
+def pooled_error(errors: Sequence[SliceDifference]) -> float:
     """Return the standard error of one difference: that of a normal value whose 95% interval is as long as Student's."""
     from scipy.special import stdtrit
 
@@ -52,8 +54,8 @@ def pooled_error(errors: Sequence[SliceError]) -> float:
     return float(variance**0.5 * stdtrit(freedom, (1 + CONFIDENCE) / 2) / Z_95)
 
 
-def _of_pair(ours: Sequence[PointRow], theirs: Sequence[PointRow], column: str) -> SliceError | None:
-    """What is known of the mean difference of the points of two starts."""
+def _of_pair(ours: Sequence[PointRow], theirs: Sequence[PointRow], column: str) -> SliceDifference | None:
+    """The mean difference of the points of two starts."""
     groups = [{row.slice_group: row for row in side} for side in (ours, theirs)]
     if None in groups[0] or groups[0].keys() != groups[1].keys() or len(groups[0]) < max(len(ours), len(theirs)):
         return None
@@ -61,7 +63,8 @@ def _of_pair(ours: Sequence[PointRow], theirs: Sequence[PointRow], column: str) 
     if min(one.size for one in ratios) < SLICES_MIN:
         return None
     variance = sum(map(_variance_of_mean, ratios)) / len(ratios) ** 2
-    return SliceError(variance, sum(one.size - 1 for one in ratios))
+    value = float(np.mean([one.mean() for one in ratios]))
+    return SliceDifference(value, variance, sum(one.size - 1 for one in ratios))
 
 
 def _log_ratios(a: PointRow, b: PointRow, column: str) -> Floats:

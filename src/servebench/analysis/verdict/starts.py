@@ -195,7 +195,9 @@ class StartComparison:
                 earlier.append(one)
         a, b = (_matrix(levels, values, number) for number in (0, 1))
         found = evidence_of(a, b, metric, earlier, self.kind)
-        if any(one.slice_errors for one in values) and all(one.baseline.size == one.candidate.size for one in values):
+        if any(one.slice_differences for one in values) and all(
+            one.baseline.size == one.candidate.size for one in values
+        ):
             return found.by_slices(_differences(levels, values))
         # what requests share moves latencies; the throughput hardly
         paired = (
@@ -226,14 +228,17 @@ def _mean(values: Iterable[float | None]) -> float:
 
 
 def _differences(levels: Sequence[Level], values: Sequence[StartValues]) -> Starts:
-    """The differences of starts at the same place by pair and level. Where a level was not measured in slices their errors are
-    those of its points."""
+    """The differences of starts at the same place by pair and level. Where a level was not measured in slices they are those of
+    its points, with their errors."""
     names = [list(zip(*(one.side(number) for number in (0, 1)), strict=True)) for one in values]
     rows = {pair: number for number, pair in enumerate(dict.fromkeys(pair for own in names for pair in own))}
     table = np.full((len(rows), len(levels)), np.nan)
     for column, (one, own) in enumerate(zip(values, names, strict=True)):
-        table[[rows[pair] for pair in own], column] = one.candidate - one.baseline
-    errors = [pooled_error(one.slice_errors) if one.slice_errors else float(np.hypot(*one.error)) for one in values]
+        in_slices = [each.value for each in one.slice_differences]
+        table[[rows[pair] for pair in own], column] = in_slices or one.candidate - one.baseline
+    errors = [
+        pooled_error(one.slice_differences) if one.slice_differences else float(np.hypot(*one.error)) for one in values
+    ]
     return Starts(tuple(levels), table, np.array(errors), differences=True)
 
 
