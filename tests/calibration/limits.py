@@ -14,7 +14,7 @@ from servebench.analysis.limits import LimitFinding, findings
 from servebench.analysis.time_parts import request_parts
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import POINT_COLUMNS
-from servebench.store.tables import requests_frame
+from support.records import requests_frame
 
 LIMIT_NAMED = Promise(
     name="limit_named",

@@ -27,10 +27,12 @@ from servebench.registry.registry import Registry, registry
 from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
 from servebench.run.session import RunRequest, RunSession, RunTask, open_load
+from servebench.run.steps import alone
 from servebench.store.layout import StudyFolder
-from servebench.store.tables import RecordWriter, requests_frame
+from servebench.store.tables import RecordWriter
 from servebench.telemetry.sampler import Telemetry
 from servebench.util.units import NS_PER_S
+from support.records import requests_frame
 
 NOWHERE = Path("/nonexistent/servebench-calibration")
 EPOCH_NS = 1_700_000_000 * NS_PER_S
@@ -207,7 +209,7 @@ def _measured(
 
 def _measure(session: RunSession, level: PlannedPoint) -> Point:
     """Measure a level. Raises KeyboardInterrupt where a run would store what it has and end."""
-    point, evidence = measure_level(session, level)
+    point, evidence = alone(measure_level(session, level))
     if evidence.report.stopped is StopReason.INTERRUPT:
         raise KeyboardInterrupt
     return point

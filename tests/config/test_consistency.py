@@ -73,7 +73,7 @@ FAULTS = [
     ({"quality": QualitySettings(name="all", path="x.jsonl")}, "quality.path=x.jsonl needs one scorer"),
     (
         bounded(100, input_tokens=90, output_tokens=11),
-        "workload.input_tokens=90 and workload.output_tokens=11 do not fit",
+        "workload.input_tokens=90 and workload.output_tokens=11 do not fit engine.max_model_len=100; raise it to at least 101",
     ),
     (
         {"gpu": GpuSettings(name="h100", price_usd_per_hour=2.0)},
@@ -83,7 +83,12 @@ FAULTS = [
     (bounded(100, input_tokens=101), "workload.input_tokens=101 does not fit engine.max_model_len=100"),
     (
         bounded(100, input_tokens=LengthSettings(kind="uniform", min=200, max=300)),
-        "workload.input_tokens=200 does not fit engine.max_model_len=100",
+        "workload.input_tokens=200..300 does not fit engine.max_model_len=100; raise it to at least 300",
+    ),
+    (
+        bounded(100, input_tokens=LengthSettings(kind="normal", mean=300.0, stdev=9.0, min=200), output_tokens=8),
+        "workload.input_tokens={kind:normal,mean:300.0,stdev:9.0,min:200} and workload.output_tokens=8 do not fit "
+        "engine.max_model_len=100; raise it or lower them",
     ),
     (address(None), "launch.base_url is required with launch=attach"),
     (address(""), "launch.base_url is required with launch=attach"),

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from servebench.contracts.emulation import Emulation, EmulationSpec
-from servebench.emulator.cost import BatchStep, StepCost, kv_capacity, model_shape, weight_bytes_per_parameter
+from servebench.contracts.weights import weight_bytes_per_parameter
+from servebench.emulator.cost import BatchStep, StepCost, kv_capacity, model_shape
 
 BARE = Emulation(
     memory_efficiency=1.0, compute_efficiency=1.0, step_overhead_ms=0.0, sequence_overhead_ms=0.0, memory_fraction=0.9

@@ -115,6 +115,9 @@ class Pool:
     def __init__(self):
         self.stops = 0
 
+    def another(self):
+        return Pool()
+
     def release(self, following):
         self.stops += 1
         return StopReport(stopped=True, forced=False, seconds=1.0)
@@ -190,3 +193,44 @@ def test_a_void_point_is_only_measured_again_by_a_turn_that_replaces_it(again):
     tasks = tasks_of(load(), earlier=[PriorProgress(points={FIRST: void})])
     follow(Given(tasks, [step("r0", 0, 0, replaces_void=again)]), LocalExecutor(no_context, runs.execute))
     assert [set(points) for *_, points in runs.calls] == ([set()] if again else [])
+
+
+class Together:
+    """Executes turns at once: keeps which, and returns the outcome that the test names by run."""
+
+    def __init__(self, runs):
+        self.runs, self.calls = runs, []
+
+    def execute(self, parts):
+        self.calls.append([part.task.name for part in parts])
+        assert len({id(part.context.pool) for part in parts}) == len(parts)
+        return [self.runs.execute(part.context, part.task, part.turn, None) for part in parts]
+
+
+def starts_at_once(tasks, starts=2):
+    return [
+        replace(step(task.name, start, start), at_once=f"0/{start}", own_engine=False, last=start == starts - 1)
+        for start in range(starts)
+        for task in tasks
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "calls"),
+    [
+        ({}, [["r0", "r1"], ["r0", "r1"]]),
+        ({"r0": "failed"}, [["r0", "r1"]]),
+        ({"r0": "interrupted"}, [["r0", "r1"]]),
+    ],
+)
+def test_turns_of_a_group_are_executed_at_once_on_pools_of_their_own(statuses, calls):
+    runs, tasks = Runs(**statuses), tasks_of(load(repeats=2), load(repeats=2))
+    together, context = Together(runs), replace(no_context(), pool=Pool())
+    executor = LocalExecutor(lambda: context, runs.execute, together.execute)
+    policy = FixedOrder(tasks, starts_at_once(tasks), lambda *_: None)
+    assert follow(policy, executor) is ("interrupted" in statuses.values())
+    assert together.calls == calls
+    if "failed" in statuses.values():
+        # the other one goes on alone
+        assert runs.order() == [("r0", 0), ("r1", 0), ("r1", 1)]
+    executor.close()

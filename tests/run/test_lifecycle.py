@@ -11,10 +11,11 @@ from servebench.contracts.settings import EngineSettings
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EnginePool
 from servebench.run import late_timings, live, measure, session
-from servebench.run.lifecycle import execute_run
+from servebench.run.lifecycle import run_steps
 from servebench.run.live import LiveLoad
 from servebench.run.prior import PriorProgress, prior_progress
 from servebench.run.session import RunRequest, RunTask
+from servebench.run.steps import alone
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.state import RunState, write_run
 from servebench.store.tables import read_frame, read_requests
@@ -62,7 +63,7 @@ class Bench:
             task=RunTask(name, job or fake_job(), earlier or PriorProgress()),
             turn=turn or Turn(),
         )
-        return execute_run(request)
+        return alone(run_steps(request))
 
     def happened(self):
         """The starts and points that the plugins hear of."""

@@ -2,9 +2,13 @@
 
 import pytest
 
+from servebench.engine.launchers.attach import AttachLauncher
+from servebench.engine.launchers.process import ProcessLauncher
+from servebench.engine.pool import EngineLease
 from servebench.run import live
 from support.orchestration import Recorder
 from support.records import failed_record, phase_report
+from support.settings import run_settings
 
 
 class Alive:
@@ -27,7 +31,9 @@ class Alive:
 def test_a_server_that_fails_the_last_requests_is_asked_once_more(tmp_path, monkeypatch, outcome, local, said, stopped):
     monkeypatch.setattr(live, "awaited_death", lambda *args, **kwargs: None)
     monkeypatch.setattr(live.LiveLoad, "_failing", lambda self: said)
-    load = live.LiveLoad(engine=None, running=Alive(), local=local, folder=tmp_path, events=Recorder(), timeout_s=0.01)
+    launcher = ProcessLauncher() if local else AttachLauncher()
+    lease = EngineLease(engine=None, launcher=launcher, running=Alive(), context=None, uses=0, owner_log=tmp_path)
+    load = live.LiveLoad(lease=lease, settings=run_settings(), folder=tmp_path, events=Recorder())
     failed = failed_record("r1", outcome, sent_ns=30, ended_ns=40)
     found = load.judge(phase_report(), [failed])
     assert found.stopped == stopped

@@ -58,6 +58,14 @@ def test_a_study_with_a_name_of_its_own(tmp_path):
         create_study(tmp_path, "file", "x")
 
 
+def test_a_study_is_not_made_behind_a_link(tmp_path):
+    """Its runs would be measured and then refused by everything that reads studies."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "s").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="symbolic link"):
+        create_study(tmp_path, "s", "x")
+
+
 def test_what_a_killed_start_left_is_in_nobodys_way(tmp_path):
     """Before study.json is there nothing was begun; what else somebody keeps there is left alone."""
     folder = create_study(tmp_path, "s", "x")

@@ -11,7 +11,7 @@ from servebench.store import studies as read
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import PlannedRun, write_plan
-from servebench.util.errors import ConfigError
+from servebench.util.errors import ConfigError, StoreError
 from servebench.util.short_id import short_id
 from support.studies import SimulatedEngine, SimulatedLoad
 
@@ -121,6 +121,17 @@ def test_a_run_is_named_by_its_number_or_by_how_long_ago_it_was(outputs, word, s
     owner = found.study_id if isinstance(found, StudyData) else found.path.parent.name
     assert owner == study.replace("2026-one", "z-one")
     assert runs is None or [run.name for run in read.runs_of(found)] == runs
+
+
+@pytest.mark.parametrize("inside", ["", "/00_alpha_unique"])
+def test_links_are_followed_on_a_path_of_ones_own_and_not_in_an_outputs_folder(outputs, tmp_path, inside, capsys):
+    (tmp_path / "mine").symlink_to(outputs / "2026-one")
+    (outputs / "linked").symlink_to(outputs / "2026-one")
+    assert read.find(f"{tmp_path}/mine{inside}", outputs).path == outputs / f"2026-one{inside}"
+    assert dispatch(["show", f"{tmp_path}/mine{inside}", "--outputs", str(outputs)]) == 0
+    assert "finished" in capsys.readouterr().out
+    with pytest.raises(StoreError):
+        read.find(f"linked{inside}", outputs)
 
 
 def test_a_study_of_an_older_version_has_a_short_id_too(outputs):

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+
 from servebench.analysis.evidence import PointEvidence
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.phase import PhaseFacts
@@ -13,6 +16,7 @@ from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSett
 from servebench.load.plan.levels import plan_levels
 from servebench.measure.points import PointSample, summarize
 from servebench.registry.registry import registry
+from servebench.store import tables
 from support.settings import run_settings
 
 SENT_NS = 1_760_000_000_000_000_000
@@ -22,6 +26,14 @@ HEADLINES = (
     *("itl_ms_mean", "itl_ms_p99", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95"),
 )
 """The columns that get an interval: `_low` and `_high`."""
+
+
+def requests_frame(records: Sequence[Record]) -> pd.DataFrame:
+    """Return records in the form in which `read_requests` returns stored ones."""
+    schema = tables._requests_schema()
+    columns = [pa.array(tables._values(records, name), schema.field(name).type) for name in schema.names]
+    frame: pd.DataFrame = pa.table(columns, schema=schema).to_pandas(use_threads=False)
+    return frame
 
 
 def record(

@@ -11,7 +11,7 @@ from servebench.analysis.fairness import SettingDifference, unequal_settings
 from servebench.analysis.recommendation.model import Entrant, LessAccurate, Recommendation, Score
 from servebench.analysis.recommendation.recommend import recommend
 from servebench.analysis.recommendation.rules import Rules
-from servebench.analysis.stored_runs import entrant_of, quality_agreements
+from servebench.analysis.stored_runs import SamplesOf, entrant_of, quality_agreements, samples_of
 from servebench.analysis.verdict.levels import COSTS
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
@@ -27,6 +27,7 @@ def recommend_runs(
     labels: Mapping[str, RunLabel] | None = None,
     comparisons: Sequence[Comparison] = (),
     decision: StudyDecision | None = None,
+    samples: SamplesOf = samples_of,
 ) -> list[Recommendation]:
     """Return the recommendations of the rules for these runs.
 
@@ -51,7 +52,7 @@ def recommend_runs(
         return row if paired and row is not None and row.looked else None
 
     found = recommend(
-        [entrant_of(run, names[run.run_id]) for run in runs],
+        [entrant_of(run, names[run.run_id], samples) for run in runs],
         rules,
         unequal=unequal,
         with_doubtful=with_doubtful,

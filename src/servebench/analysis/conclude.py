@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
-from servebench.analysis.stored_runs import quality_agreements, quality_parities
+from servebench.analysis.stored_runs import SamplesOf, quality_agreements, quality_parities, samples_once
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import run_labels
@@ -74,11 +74,13 @@ def conclude(
     workload, and `earlier` other stored runs: those of the same set-ups show by how much starts differ, and which are slow.
     """
     labels, measured = run_labels(runs), [run for run in runs if run.point_rows]
+    samples = samples_once()
     listed = pairs_within(measured) if pairs is None else list(pairs)
     decisions = [
         one
         for study in studies
-        if (one := decide_study(study, earlier, margin=options.margin, varying=options.varying)) is not None
+        if (one := decide_study(study, earlier, margin=options.margin, varying=options.varying, samples=samples))
+        is not None
     ]
     compared = compare_speed(
         listed,
@@ -87,6 +89,7 @@ def conclude(
         varying=options.varying,
         earlier=earlier,
         labels=labels,
+        samples=samples,
     )
     for decision in decisions:
         compared = [as_decided(one, decision) for one in compared]
@@ -97,6 +100,7 @@ def conclude(
         words=options.words,
         decision=decisions[0] if len(decisions) == 1 else None,
         earlier=earlier,
+        samples=samples,
     )
     found = Conclusions(
         answer=answer,
@@ -113,10 +117,14 @@ def conclude(
 
         limits = tuple(findings_of(runs))
         found = replace(found, limits=limits, answer=replace(answer, limits=summary_of(runs, limits)))
-    return found if options.rules is None else replace(found, recommendations=_recommended(runs, found, options))
+    return (
+        found if options.rules is None else replace(found, recommendations=_recommended(runs, found, options, samples))
+    )
 
 
-def _recommended(every: Sequence[RunData], found: Conclusions, options: Options) -> tuple[Recommendation, ...]:
+def _recommended(
+    every: Sequence[RunData], found: Conclusions, options: Options, samples: SamplesOf
+) -> tuple[Recommendation, ...]:
     """The recommendations of the rules, with the leads and verdicts of the comparisons."""
     from servebench.analysis.advice import recommend_runs
 
@@ -132,5 +140,6 @@ def _recommended(every: Sequence[RunData], found: Conclusions, options: Options)
             labels=run_labels(every),
             comparisons=found.comparisons,
             decision=found.decisions[0] if len(found.decisions) == 1 else None,
+            samples=samples,
         )
     )

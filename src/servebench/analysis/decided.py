@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import earlier_starts
-from servebench.analysis.stored_runs import side_of
+from servebench.analysis.stored_runs import SamplesOf, samples_of, side_of
 from servebench.analysis.verdict.compare import with_rows
 from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
 from servebench.analysis.verdict.model import DIFFERENT, EQUAL, FAILED, OPEN, Comparison, ComparisonRow
@@ -119,7 +120,12 @@ def same_question(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def decide_study(
-    study: StudyData, earlier: Iterable[RunData] = (), *, margin: float | None = None, varying: str | None = None
+    study: StudyData,
+    earlier: Iterable[RunData] = (),
+    *,
+    margin: float | None = None,
+    varying: str | None = None,
+    samples: SamplesOf = samples_of,
 ) -> StudyDecision | None:
     """Return what a study with `study.until=decided` has decided; None for another study.
 
@@ -134,10 +140,12 @@ def decide_study(
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
     labels = {key: one.text for key, one in run_labels(study.runs).items()}
     sides = {
-        run.run_id: replace(side_of(run, labels[run.run_id]), earlier=earlier_starts(run, before)) for run in measured
+        run.run_id: replace(side_of(run, labels[run.run_id], samples), earlier=earlier_starts(run, before))
+        for run in measured
     }
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
-    seconds = {run.run_id: _engine_seconds(run.point_rows) for run in measured}
+    groups = Counter(group for run in measured for group in {row.slice_group for row in run.point_rows})
+    seconds = {run.run_id: _engine_seconds(run.point_rows, groups) for run in measured}
     replaced_s = sum(map(_replaced_seconds, measured))
     budget_s = added_budget_s(study.state)
     decided = decide(
@@ -213,15 +221,21 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow
     return found.turned() if turned else found
 
 
-def _engine_seconds(rows: Sequence[PointRow]) -> list[float]:
-    """For how long each start ran, in order: from its beginning to the end of its last window, where its id is a time."""
+def _engine_seconds(rows: Sequence[PointRow], groups: Mapping[str | None, int]) -> list[float]:
+    """For how long each start ran, in order: from its beginning to the end of its last window, where its id is a time. Engines
+    that are alive at once (`groups`: how many, by the group of their points) share it."""
     ends: dict[datetime, int] = {}
+    alive: dict[datetime, int] = {}
     for row in rows:
         if row.start_id is not None and row.window_end_ns is not None:
             with suppress(ValueError):
                 began = datetime.fromisoformat(row.start_id)
                 ends[began] = max(ends.get(began, 0), int(row.window_end_ns))
-    return [max(0.0, ends[began] / NS_PER_S - began.timestamp()) for began in sorted(ends, key=datetime.timestamp)]
+                alive[began] = max(alive.get(began, 1), groups[row.slice_group] if row.slice_group else 1)
+    return [
+        max(0.0, ends[began] / NS_PER_S - began.timestamp()) / alive[began]
+        for began in sorted(ends, key=datetime.timestamp)
+    ]
 
 
 def _replaced_seconds(run: RunData) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,8 +57,23 @@ def quality_parities(a: RunData, b: RunData) -> list[Parity]:
         return []
 
 
-def side_of(run: RunData, label: str | None = None) -> Side:
-    """Return a run as one side of a comparison, by its label in that view."""
+SamplesOf = Callable[[RunData], tuple[ComparedPoint, ...]]
+
+
+def samples_once() -> SamplesOf:
+    """Return a `samples_of` that reads the requests of each run once."""
+    known: dict[str, tuple[ComparedPoint, ...]] = {}
+
+    def of(run: RunData) -> tuple[ComparedPoint, ...]:
+        if run.run_id not in known:
+            known[run.run_id] = samples_of(run)
+        return known[run.run_id]
+
+    return of
+
+
+def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
+    """Return the points of a run with the values of their requests, in the order of its rows. Raises StoreError."""
     metrics = request_metrics(run.requests)
     points = []
     for row in run.point_rows:
@@ -94,15 +110,21 @@ def side_of(run: RunData, label: str | None = None) -> Side:
                 throughput_tok_s=token_slices(stored, int(start), int(end), left_out=row.left_out),
             )
         )
-    return Side(name=label or run.run_id, run_id=run.run_id, samples=tuple(points))
+    return tuple(points)
 
 
-def entrant_of(run: RunData, label: str | None = None) -> Entrant:
-    """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled."""
-    levels: dict[Level, list[tuple[PointRow, ComparedPoint]]] = {}
-    for row, point in zip(run.point_rows, side_of(run).samples, strict=True):
-        levels.setdefault(point.level, []).append((row, point))
-    ranked = tuple(_ranked_level(level, parts) for level, parts in levels.items())
+def side_of(run: RunData, label: str | None = None, samples: SamplesOf = samples_of) -> Side:
+    """Return a run as one side of a comparison, by its label in that view. Raises StoreError."""
+    return Side(name=label or run.run_id, run_id=run.run_id, samples=samples(run))
+
+
+def entrant_of(run: RunData, label: str | None = None, samples: SamplesOf = samples_of) -> Entrant:
+    """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled. Its requests are read when a
+    level's `samples` are."""
+    levels: dict[Level, list[PointRow]] = {}
+    for row in run.point_rows:
+        levels.setdefault(row.level, []).append(row)
+    ranked = tuple(_ranked_level(level, rows, partial(samples, run)) for level, rows in levels.items())
     start = mapping(run.manifest.get("cold_start"))
     gpu = mapping(run.config.get("gpu"))
     return Entrant(
@@ -134,15 +156,15 @@ def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[Level, ...
     return tuple(sorted(found - {one.level for one in levels if one.verdict != "void"}))
 
 
-def _ranked_level(level: Level, parts: Sequence[tuple[PointRow, ComparedPoint]]) -> RankedLevel:
+def _ranked_level(level: Level, rows: Sequence[PointRow], read: Callable[[], tuple[ComparedPoint, ...]]) -> RankedLevel:
     # an unknown verdict counts as the worst
-    verdicts = [point.verdict if point.verdict in VERDICTS else "void" for _, point in parts]
+    verdicts = [row.verdict if row.verdict in VERDICTS else "void" for row in rows]
     return RankedLevel(
-        rows=tuple(row for row, _ in parts),
+        rows=tuple(rows),
         level=level,
         verdict=max(verdicts, key=VERDICTS.index),
-        doubts=tuple(dict.fromkeys(code for _, point in parts for code in point.doubts)),
-        samples=tuple(point for _, point in parts),
+        doubts=tuple(dict.fromkeys(code for row in rows for code in row.doubts)),
+        read=lambda: tuple(one for one in read() if one.level == level),
     )
 
 

@@ -2,15 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from servebench.config.problems import format_value
+from servebench.contracts.labels import setting_text
 from servebench.contracts.precision import precision_targets, seconds_of, share_of
 from servebench.contracts.settings import (
     RATE_AUTO_S,
     REQUESTS_MAX,
+    TOKENS_MAX,
     EngineSettings,
     GpuSettings,
     LaunchSettings,
@@ -167,16 +169,18 @@ def _spans(engine: EngineSettings) -> Iterator[str]:
 
 def _fits(engine: EngineSettings, workload: WorkloadSettings) -> Iterator[str]:
     limit = engine.max_model_len
-    lengths = {key: _least(getattr(workload, key)) for key in ("input_tokens", "output_tokens")}
-    if limit is not None and sum(lengths.values()) > limit:
-        lengths_shown = " and ".join(f"workload.{key}={tokens:g}" for key, tokens in lengths.items() if tokens)
-        verb, what = ("do", "them") if all(lengths.values()) else ("does", "the length")
-        yield f"{lengths_shown} {verb} not fit engine.max_model_len={limit}; raise it or lower {what}"
+    lengths = {key: length for key in ("input_tokens", "output_tokens") if (length := getattr(workload, key))}
+    ends = [(one.shortest, one.longest) if isinstance(one, LengthSettings) else (one, one) for one in lengths.values()]
+    if limit is not None and sum(shortest for shortest, _ in ends) > limit:
+        shown = " and ".join(f"workload.{key}={_shown(length)}" for key, length in lengths.items())
+        verb, what = ("do", "them") if len(lengths) > 1 else ("does", "the length")
+        longest = sum(longest for _, longest in ends)
+        enough = f" to at least {longest}" if longest < TOKENS_MAX else ""
+        yield f"{shown} {verb} not fit engine.max_model_len={limit}; raise it{enough} or lower {what}"
 
 
-def _least(length: int | LengthSettings | None) -> int:
-    """Return the shortest possible length, as far as the settings say."""
-    return length.shortest if isinstance(length, LengthSettings) else length or 0
+def _shown(length: int | LengthSettings) -> str:
+    return setting_text(asdict(length) if isinstance(length, LengthSettings) else length)
 
 
 def _address(launch: LaunchSettings) -> Iterator[str]:

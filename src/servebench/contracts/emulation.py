@@ -4,13 +4,14 @@ An engine class has an `Emulation` as its attribute `emulation`; the defaults ar
 continuous batching. The emulator runs it as a server process.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from servebench.contracts.settings import Seconds, SecondsOrZero, StrictSettings
+from servebench.contracts.weights import weight_bytes_per_parameter
 
 PrefixCache = Literal["none", "blocks", "radix", "slots"]
 """`blocks`: whole blocks of the prompt, found by a chain of hashes; `radix`: a tree of token strings; `slots`: what each
@@ -192,6 +193,17 @@ class Variation:
     client_lateness_ms: Milliseconds = 0.0
 
 
+DEFAULT_MODEL: Mapping[str, Any] = {
+    "parameters_b": 7.0,
+    "layers": 32,
+    "hidden_size": 4096,
+    "heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+}
+"""The assumed shape of a model that the config does not describe."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmulationSpec:
     """The configuration of an emulator process: made by the launcher, passed as JSON.
@@ -239,6 +251,24 @@ class EmulationSpec:
     adapters: tuple[str, ...] = ()
     known_fields: tuple[str, ...] | None = None
     answers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """The bytes per parameter of its weights."""
+        name, *words = (self.model.get(key) for key in ("name", "quantization", "dtype"))
+        return weight_bytes_per_parameter(str(name or ""), *(None if one is None else str(one) for one in words))
+
+    @property
+    def weight_gb(self) -> float:
+        """The size of its weights, in GB."""
+        parameters_b = self.model.get("parameters_b")
+        return float(str(parameters_b or DEFAULT_MODEL["parameters_b"])) * self.bytes_per_parameter
+
+    def cold_start(self) -> Iterator[tuple[float, str]]:
+        """Yield how many seconds each phase of the cold start takes, before `time_scale`, and the line that ends it."""
+        for stage in self.emulation.loading:
+            seconds = stage.seconds + stage.seconds_per_gb * self.weight_gb
+            yield seconds, stage.line.replace("{gb}", f"{self.weight_gb:.2f}")
 
 
 def to_json(spec: EmulationSpec) -> str:

@@ -358,6 +358,18 @@ class BudgetSpent(Event):
     minutes: float | None = None
 
 
+class AtOnce(Event):
+    """The engines of these runs, by label, are alive at once, and the load goes from one to the other slice by slice."""
+
+    runs: Sequence[str] = ()
+
+
+class OneAtATime(Event):
+    """Engines that were to be alive at once are measured one after another, for a reason."""
+
+    reason: str
+
+
 class CandidateProposed(Event):
     """What limits the stock settings of an engine has proposed a candidate."""
 

@@ -83,7 +83,9 @@ class PointPlan:
     connections: int | None = None
     """How many connections are opened before the start; null: one for each request that can be in flight."""
     stream_starts_s: tuple[float, ...] | None = None
-    """When each stream of a closed loop starts, in rising order; null: all at once."""
+    """When each stream of a closed loop starts, in rising order; null: all at once. With `slices` after each of them opens."""
+    slices: tuple[tuple[float, float], ...] = ()
+    """When requests of a closed loop may be sent, as (opens, closes) in order; empty: all the time."""
     answer_bytes_max: int = ANSWER_BYTES_MAX
     """The connection is closed when an answer is longer."""
     reader: str | None = None

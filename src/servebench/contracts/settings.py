@@ -363,7 +363,8 @@ class StudySettings(StrictSettings):
     Each run is measured on `starts` starts of its engine; the runs take turns, one start each. Two starts of one engine
     differ, so a verdict on engines needs several. With `until: decided` the runs take turns until each pair of them is faster,
     slower or equal within `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is
-    then the most.
+    then the most. With `slices` the engines that take turns are alive at once, and the load goes from one to the other every few
+    seconds: `auto` where several starts are measured and the machine allows it.
     """
 
     dir: str = "outputs"
@@ -372,6 +373,7 @@ class StudySettings(StrictSettings):
     until: Literal["decided"] | None = None
     margin: str | float = "3%"
     budget: str | float = "60m"
+    slices: Literal["auto", "never", "always"] = "never"
 
     @property
     def most_starts(self) -> int:

@@ -30,6 +30,9 @@ class Turn:
     """Whether void points are measured again."""
     enough: float | None = None
     """The share of good requests from which on later turns of the same repeat are left out (null: none are)."""
+    at_once: str | None = None
+    """Turns with the same value that follow each other are executed at once: all their engines are alive, and the load goes from
+    one to the other, slice by slice. Null: alone. An executor may execute them one after another all the same."""
     ready_timeout_s: float | None = None
     """Replaces that of the engine."""
     label: str = ""

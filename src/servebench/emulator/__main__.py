@@ -18,7 +18,6 @@ from typing import Any
 from servebench import __version__
 from servebench.contracts.emulation import EmulatedFaults, Emulation, EmulationSpec, Loading
 from servebench.emulator.connection import ServerConnection
-from servebench.emulator.cost import model_shape
 from servebench.emulator.engine import EmulatedEngine, log
 
 
@@ -30,14 +29,13 @@ def _leave_child() -> None:
 
 async def _load(spec: EmulationSpec) -> None:
     """Imitate the cold start, with the engine's log lines."""
-    gigabytes = model_shape(spec).weight_bytes / 1e9
-    stages = spec.emulation.loading
-    for index, stage in enumerate(stages):
-        await asyncio.sleep((stage.seconds + stage.seconds_per_gb * gigabytes) * spec.time_scale)
+    stages = list(spec.cold_start())
+    for index, (seconds, line) in enumerate(stages):
+        await asyncio.sleep(seconds * spec.time_scale)
         if index == len(stages) // 2:
             await _inject_loading_faults(spec)
         if index < len(stages) - 1:
-            log(stage.line.replace("{gb}", f"{gigabytes:.2f}"))
+            log(line)
 
 
 async def _inject_loading_faults(spec: EmulationSpec) -> None:

@@ -23,7 +23,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from servebench.contracts.emulation import EmulationSpec
+from servebench.contracts.emulation import DEFAULT_MODEL, EmulationSpec
 
 MS = 1e-3
 GIGA = 1e9
@@ -37,17 +37,8 @@ EAGER_MS_PER_LAYER = 0.22
 """Cost per step of launching each kernel of a layer from Python: the 4090 article's eager vLLM takes 10.6 ms per token, its
 compiled engines 4.4, with 28 layers."""
 
-DEFAULT_MODEL = {"parameters_b": 7.0, "layers": 32, "hidden_size": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128}
-"""The assumed shape of a model that the config does not describe."""
-
 DEFAULT_GPU = {"bandwidth_gb_s": 40.0, "bf16_tflops": 1.0, "memory_gb": 16.0}
 """Without a described GPU: the order of magnitude of a desktop's CPU and memory."""
-
-FP8_NAMES = ("fp8", "fp4", "mxfp4", "int8", "w8a8", "awq", "gptq", "q4", "q8", "gguf")
-BITS = {"fp4": 0.53, "mxfp4": 0.53, "awq": 0.56, "gptq": 0.56, "q4": 0.6}
-"""Bytes per parameter of formats with 4-bit values and scales."""
-
-DTYPE_BYTES = {"float32": 4.0, "fp32": 4.0, "float": 4.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,27 +103,15 @@ def _with_defaults(described: Mapping[str, Any], defaults: Mapping[str, Any]) ->
     return {**defaults, **{key: value for key, value in described.items() if value is not None}}
 
 
-def weight_bytes_per_parameter(name: str, quantization: str | None, dtype: str | None) -> float:
-    """Return the bytes per parameter, from the engine's settings or else from the model's name."""
-    description = f"{quantization or ''} {name}".lower()
-    for word, size in BITS.items():
-        if word in description or (word == "mxfp4" and "gpt-oss" in description):
-            return size
-    if any(word in description for word in FP8_NAMES):
-        return 1.0
-    return DTYPE_BYTES.get((dtype or "").lower(), 2.0)
-
-
 def model_shape(spec: EmulationSpec) -> ModelShape:
     """Return model and machine of a specification, with the defaults above for missing values."""
     model, gpu = _with_defaults(spec.model, DEFAULT_MODEL), _with_defaults(spec.gpu, DEFAULT_GPU)
-    size = weight_bytes_per_parameter(model.get("name") or "", model.get("quantization"), model.get("dtype"))
     gpus = max(1, spec.tensor_parallel)
-    fast = size <= 1.0 and spec.gpu.get("fp8_tflops")
+    fast = spec.bytes_per_parameter <= 1.0 and spec.gpu.get("fp8_tflops")
     return ModelShape(
         parameters=model["parameters_b"] * GIGA,
         active=model.get("active_parameters_b", model["parameters_b"]) * GIGA,
-        weight_bytes=model["parameters_b"] * GIGA * size,
+        weight_bytes=spec.weight_gb * GIGA,
         layers=model["layers"],
         hidden=model["hidden_size"],
         heads=model["heads"],

@@ -1,5 +1,7 @@
 """Keep one engine running for as long as consecutive runs need the same one."""
 
+from __future__ import annotations
+
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -159,6 +161,10 @@ class EnginePool:
         self._current: tuple[RunSettings, EngineLease] | None = None
         self._logs: list[Path] = []
         self._without_timings: set[tuple[str, str | None]] = set()
+
+    def another(self) -> EnginePool:
+        """Return an empty pool of the same kind, for an engine that is alive at the same time."""
+        return EnginePool(self._registry, self._events, self._cache_dir, self._port_of, self._found)
 
     def acquire(self, settings: RunSettings, *, log_path: Path) -> EngineLease:
         """Return the engine for these settings: the running one if it is the same and alive, else a new one.

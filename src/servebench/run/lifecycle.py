@@ -23,6 +23,7 @@ from servebench.run.outcome import (
     with_ledger_faults,
 )
 from servebench.run.session import RunRequest, RunSession, open_session, open_telemetry
+from servebench.run.steps import Steps
 from servebench.store.tables import RecordWriter, stored_counts, write_points
 from servebench.telemetry.sampler import Telemetry
 from servebench.util.errors import EngineError, FailureKind, ServebenchError
@@ -54,7 +55,7 @@ class _Progress:
         self.writer.close()
 
 
-def execute_run(request: RunRequest) -> RunResult:
+def run_steps(request: RunRequest) -> Steps[RunResult]:
     """Execute a run, or a turn of it, and return how it ended. User errors, a dead engine and Ctrl-C are outcomes.
 
     The engine stays with the pool, so that the next run can reuse it. Raises StoreError when the disk fails at the end.
@@ -67,7 +68,7 @@ def execute_run(request: RunRequest) -> RunResult:
         levels = level_source(settings.load, settings.slo, settings.workload.seed, settings.study.listed_starts)
         if turn.first:
             request.events(RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path))
-        _measure_levels(request, levels, progress)
+        yield from _measure_levels(request, levels, progress)
         if (error := no_success_error(progress.points, settings)) is not None:
             raise error
         if turn.last or turn.quality is not None:
@@ -112,7 +113,7 @@ def _cause(
     return error
 
 
-def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progress) -> None:
+def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progress) -> Steps[None]:
     """Measure level after level. The engine is started for the first level that has no stored point.
 
     Raises ServebenchError when the run cannot go on, KeyboardInterrupt and Interrupted when it is stopped.
@@ -130,7 +131,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             telemetry = progress.telemetry = open_telemetry(request, lease)
             session = open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
         attempt = replace(level, id=level.id.with_attempt(request.task.earlier.attempts.get(level.id, 0)))
-        point, evidence = measure_level(session, attempt)
+        point, evidence = yield from measure_level(session, attempt)
         if evidence.report.stopped is None:
             grade_load(request, session.lease, attempt, evidence.requests, evidence.records)
         progress.points.append(point)

@@ -5,17 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.engine import RunningEngine
 from servebench.contracts.events import Doing, Events
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
+from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
+from servebench.engine.pool import EngineLease
+from servebench.load.coordinator.drive import Drive
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, last_failure
-from servebench.run.phase import discard_spools, drive_phase, records_of
+from servebench.run.phase import discard_spools, drive_of, drive_phase, records_of
 from servebench.run.requests import target_of
 from servebench.run.watchdog import Watcher
 from servebench.store.layout import RunFolder
@@ -30,35 +33,42 @@ POLL_S = 0.05
 
 @dataclass(kw_only=True)
 class LiveLoad:
-    """Sends the load of a run to a server, which servebench has started itself if it is `local`."""
+    """Sends the load of a run to the server of its lease."""
 
-    engine: Engine
-    running: RunningEngine
-    local: bool
+    lease: EngineLease
+    settings: RunSettings
     folder: RunFolder
     events: Events
-    timeout_s: float
-    api: str = "chat"
     _spools: Sequence[Path] = field(default=(), init=False)
 
     @property
     def ask(self) -> Callable[[], str | None] | None:
         """Asks a server that was only found for one more answer, while it is loaded."""
-        return None if self.local else self._failing
+        return None if self.lease.launcher.local else self._failing
 
     def _failing(self) -> str | None:
         # its client is imported for that only
         from servebench.engine.supervisor.endpoint import failing
 
-        return failing(self.running, self.engine, self.api, min(max(self.timeout_s, ASK_LEAST_S), ASK_TIMEOUT_S))
+        limit_s = min(max(self.settings.load.timeout_s, ASK_LEAST_S), ASK_TIMEOUT_S)
+        return failing(self.lease.running, self.lease.engine, self.settings.workload.api, limit_s)
 
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
     ) -> tuple[PhaseReport, list[Record]]:
         """Drive a phase, see `drive_phase`."""
+        spool = self._spool(facts, workers)
+        return drive_phase(target_of(self.lease.running), plan, facts, spool, watch, workers=workers, looks=looks)
+
+    def drive_of(self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, *, workers: int = 1) -> Drive:
+        """Return a phase that is driven together with others; its records are then those of `ended`. Raises StoreError."""
+        spool = self._spool(facts, workers)
+        return drive_of(target_of(self.lease.running), plan, facts, spool, watch, workers=workers)
+
+    def _spool(self, facts: PhaseFacts, workers: int) -> Path:
         spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
         self._spools = worker_spools(spool, workers)
-        return drive_phase(target_of(self.running), plan, facts, spool, watch, workers=workers, looks=looks)
+        return spool
 
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return the records of the requests that have ended in the latest phase. Raises StoreError."""
@@ -70,7 +80,7 @@ class LiveLoad:
 
     def reset_cache(self) -> str | None:
         """Empty the engine's prefix cache. Return None on success, else the reason."""
-        return reset_cache(self.engine, self.running)
+        return reset_cache(self.lease.engine, self.lease.running)
 
     def readings(self) -> list[Reading]:
         """Return no telemetry: that of a server is sampled."""
@@ -83,9 +93,10 @@ class LiveLoad:
             return report
         # when nothing listens any more, requests fail faster than the guard reports the exit
         last = max(records, key=lambda record: record.ended_ns)
-        if self.local and last.outcome in BROKEN and awaited_death(self.running) is not None:
+        local = self.lease.launcher.local
+        if local and last.outcome in BROKEN and awaited_death(self.lease.running) is not None:
             return replace(report, stopped=StopReason.ENGINE_DIED)
-        if self.local and failure in BROKEN:
+        if local and failure in BROKEN:
             # what is started here is watched: a process that lives was only too busy
             return report
         self.events(Doing("asking_server"))

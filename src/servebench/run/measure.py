@@ -34,6 +34,7 @@ from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
 from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
+from servebench.run.steps import Driven, LoadPhase, Slices, Steps, WarmLevel
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
 from servebench.store.telemetry_log import TelemetryLog
@@ -45,7 +46,7 @@ ANSWER_READER = "servebench.measure.derive:spoken"
 """The function with which the load reads the text of an answer that the next prompt contains."""
 
 
-def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, PointEvidence]:
+def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point, PointEvidence]]:
     """Warm up, measure one level, store its records, and return its point, and what it is built from.
 
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
@@ -55,7 +56,7 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
     if level.warmup_requests:
         prompts = _prepare_prompts(session, level.warmup_requests, f"warmup-{level.point}")
         facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
-        report, answered = _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
+        report, answered = yield from _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
         if report.stopped:
             evidence = _evidence(session, level, report, facts)
             return build_point(evidence, extra=_warnings(session, level, report)), evidence
@@ -63,6 +64,9 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
         answered_s = [(r.ended_ns - (r.sent_ns or 0)) / NS_PER_S for r in answered if r.outcome == "ok"]
         answer_s = sum(answered_s) / len(answered_s) if answered_s else None
         level = with_edges(level, session.settings.load, answer_s)
+    slices: Slices | None = yield WarmLevel(session=session, level=level, rate_req_s=rate_req_s, answer_s=answer_s)
+    if slices is not None:
+        level = replace(level, requests=None, targets={}, duration_s=slices.seconds)
     prompts = _prepare_prompts(
         session,
         requests_to_prepare(level, rate_req_s, session.settings.load.min_requests),
@@ -72,15 +76,22 @@ def measure_level(session: RunSession, level: PlannedPoint) -> tuple[Point, Poin
     if level.trace and level.times_s is None:
         level, prompts = _schedule_trace(session, level, prompts)
     cache_state, cache_warnings = _prepare_cache(session)
-    fillers = _prepare_fillers(session, level, prompts)
+    # in slices fillers would be sent while another engine is measured
+    fillers = _prepare_fillers(session, level, prompts) if slices is None else ()
     facts = _facts(session, level, prompts, fillers, warmup=False, cache_state=cache_state)
+    if slices is not None:
+        facts = replace(
+            facts, slices=slices.slices, slice_lead_s=slices.lead_s, slice_group=f"{slices.group}/{level.id.level}"
+        )
     if (noise := known_noise(session, level)) is not None:
         facts = replace(facts, noise_from=noise.point, wander=noise.likelihood)
     with TelemetryLog(session.request.folder, level.point) as log:
         with session.telemetry.sampler(log.add) as sampler:
             looks = looks_at(session, level, sampler, facts.wander)
             sent = (*prompts.requests, *fillers)
-            report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
+            report, records = yield from _run_phase(
+                session, level, sent, facts, label=label, answer_s=answer_s, looks=looks
+            )
         readings = [*sampler.readings(), *session.load.readings()]
         session.telemetry.add_failures(sampler)
         session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
@@ -241,14 +252,14 @@ def _run_phase(
     label: str,
     answer_s: float | None = None,
     looks: Looks | None = None,
-) -> tuple[PhaseReport, list[Record]]:
+) -> Steps[Driven]:
     """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
     warmup = facts.warmup
     plan = _plan(session, level, requests, facts, answer_s)
     ids = {request.request_id for request in plan.requests}
     facts = replace(facts, planned={name: one for name, one in facts.planned.items() if name in ids})
     patience_s = plan.timeout_s + SILENCE_MARGIN_S
-    duration_s = None if warmup else level.duration_s
+    duration_s = None if warmup else plan.duration_s if facts.slices else level.duration_s
     driver = session.load
     watch = Watcher(
         session.request.events,
@@ -268,7 +279,9 @@ def _run_phase(
     if session.lease.spans is not None:
         session.lease.spans.discard()
     try:
-        report, records = driver.drive(plan, facts, watch, looks, workers=workers)
+        report, records = yield LoadPhase(
+            session=session, plan=plan, facts=facts, watch=watch, looks=looks, workers=workers
+        )
         if not warmup and report.stopped is None:
             records = with_late_timings(session, facts.trace, records)
     except (KeyboardInterrupt, ServebenchError):
@@ -297,6 +310,9 @@ def _plan(
         planned = schedule_requests(level, load, planned, seed)
     fillers = len(facts.fillers)
     plan = point_plan(level, load, planned, warmup=facts.warmup, answer_s=answer_s, seed=seed, fillers=fillers)
+    if facts.slices:
+        slices = tuple((opens_s, closes_s) for opens_s, closes_s in facts.slices)
+        plan = replace(plan, slices=slices, duration_s=slices[-1][1])
     # those whose answers other prompts need are of one kind
     kind = next((kind_of(request) for request in requests if request.answers), None)
     reader = plan.reader if kind is None else f"{ANSWER_READER} {kind.name}"

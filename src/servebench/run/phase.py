@@ -17,7 +17,7 @@ from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.load.client.progress import Counts
 from servebench.load.client.spool_reader import read_spool
-from servebench.load.coordinator.drive import drive
+from servebench.load.coordinator.drive import Drive, drive_together
 from servebench.load.coordinator.share import worker_spools
 from servebench.measure.derive import ReadTimings, record
 from servebench.registry.registry import registry
@@ -77,8 +77,24 @@ def drive_phase(
     """Drive a phase and return its report and records. The spools stay on disk until the caller has stored the records.
     `looks` may end it early.
 
-    Raises what `drive` raises, and StoreError; `servebench recover` can then read the spools.
+    Raises what `drive_together` raises, and StoreError; `servebench recover` can then read the spools.
     """
+    one = drive_of(target, plan, facts, spool, watch, workers=workers, looks=looks)
+    (report,) = drive_together([one])
+    return report, records_of(worker_spools(spool, workers), facts)
+
+
+def drive_of(
+    target: Target,
+    plan: PointPlan,
+    facts: PhaseFacts,
+    spool: Path,
+    watch: Watcher,
+    *,
+    workers: int = 1,
+    looks: Looks | None = None,
+) -> Drive:
+    """Return what `drive_together` needs for a phase; its spools are on disk. Raises StoreError."""
     with writing(spool.parent):
         spool.parent.mkdir(exist_ok=True)
     stored = replace(facts, traces=traces_of(known_secrets()))
@@ -107,8 +123,7 @@ def drive_phase(
             watch.see(records_of(spools, facts))
         return reason
 
-    report = drive(target, plan, spool=spool, watch=watch_and_look, workers=workers)
-    return report, records_of(spools, facts)
+    return Drive(target=target, plan=plan, spool=spool, watch=watch_and_look, workers=workers)
 
 
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:

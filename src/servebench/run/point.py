@@ -14,6 +14,7 @@ from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
 from servebench.analysis.warnings.load import REQUESTS_MIN
 from servebench.analysis.warnings.point import point_warnings
 from servebench.contracts.engine import Engine
+from servebench.contracts.noise import FLAT_PRIOR
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.precision import WINDOW_S_MIN
 from servebench.contracts.request import Request, Tokenizer
@@ -73,7 +74,7 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
     fixed = level.requests is not None or (level.open_loop and not level.targets)
     planned = 0 if facts.warmup else report.planned if fixed else report.sent
     more: dict[str, Any] = {**trend_columns(drifts), "requests_planned": planned, "emulated": evidence.emulated}
-    more["interval_prior"] = facts.noise_from or "flat"
+    more["interval_prior"] = facts.noise_from or FLAT_PRIOR
     intervals = headline_intervals(sample, prior=learned_prior(facts.wander))
     return with_intervals(replace(row, **more), intervals), drifts
 

@@ -117,15 +117,7 @@ def open_load(request: RunRequest, lease: EngineLease) -> LiveLoad | SimulatedLo
     settings = request.settings
     if lease.launcher.simulated:
         return SimulatedLoad(lease.running, settings.telemetry.interval_s if settings.telemetry.enabled else None)
-    return LiveLoad(
-        engine=lease.engine,
-        running=lease.running,
-        local=lease.launcher.local,
-        folder=request.folder,
-        events=request.events,
-        timeout_s=settings.load.timeout_s,
-        api=settings.workload.api,
-    )
+    return LiveLoad(lease=lease, settings=settings, folder=request.folder, events=request.events)
 
 
 def open_session(

@@ -92,6 +92,16 @@ class SimulatedLoad:
         running.ended_ns = client.ns(client.now_s)
         return client.report(), client.records
 
+    @property
+    def now_s(self) -> float:
+        """What the virtual clock of the engine shows, in seconds from its start."""
+        return virtual_engine(self.running).now_s
+
+    def wait_until(self, now_s: float) -> None:
+        """Move the virtual clock forward, without load."""
+        engine = virtual_engine(self.running)
+        engine.now_s = max(engine.now_s, now_s)
+
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return no records: nothing is kept of a phase that raises."""
         return []

@@ -19,9 +19,10 @@ from servebench.engine.pool import EngineLease, FirstStart
 from servebench.engine.weights import weights_facts
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
-from servebench.run.lifecycle import RunResult, execute_run
+from servebench.run.lifecycle import RunResult, run_steps
 from servebench.run.scorers import select_scorers
 from servebench.run.session import RunContext, RunRequest, RunTask
+from servebench.run.steps import Steps, alone
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import build_manifest, read_manifest, write_manifest
 from servebench.store.sealed import TUNE_WORD
@@ -84,6 +85,11 @@ def needs_engine(job: Job, turn: Turn) -> bool:
 
 
 def run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: RunSettings | None) -> RunOutcome:
+    """Execute a run, or a turn of it, without other runs, and store it, see `task_steps`."""
+    return alone(task_steps(context, task, turn, next_settings))
+
+
+def task_steps(context: RunContext, task: RunTask, turn: Turn, next_settings: RunSettings | None) -> Steps[RunOutcome]:
     """Execute a run, or a turn of it, and store it.
 
     `next_settings` are those of the run that follows: if it needs the same engine, the engine keeps running.
@@ -104,7 +110,7 @@ def run_task(context: RunContext, task: RunTask, turn: Turn, next_settings: RunS
         events(ScorerLeftOut(reason))
     floor = context.floor if job.settings.load.self_check != "never" and not kept else None
     shared = {**vars(context), "floor": floor}
-    result = execute_run(RunRequest(**shared, task=task, turn=turn, quality=scorers))
+    result = yield from run_steps(RunRequest(**shared, task=task, turn=turn, quality=scorers))
     outcome = result.outcome
     stopped = context.pool.release(None if outcome.status == "interrupted" else next_settings)
     if stopped is not None and stopped.leftover:

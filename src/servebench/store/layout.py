@@ -232,6 +232,11 @@ def _named_study(outputs: Path, name: str) -> StudyFolder:
             f"and have 1 to {NAME_BYTES_MAX} bytes; choose another name"
         )
     folder = StudyFolder(outputs / name)
+    if folder.path.is_symlink():
+        raise ConfigError(
+            f"study.name={name}: {folder.path} is a symbolic link, which is not followed in stored studies; choose another "
+            "name, or set study.dir to the folder above the one that it leads to"
+        )
     try:
         # what a servebench that was killed in its start left is nothing yet
         taken = any(path != folder.plan and not path.name.startswith(".") for path in folder.path.iterdir())

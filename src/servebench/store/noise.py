@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.noise import AGE_MAX_S, LearnedNoise
+from servebench.contracts.noise import LearnedNoise
 from servebench.store.files import object_in, read_stored, validated, write_text, writing
 from servebench.store.manifest import digest
 from servebench.util.bounded_file import STATE_BYTES_MAX
@@ -24,7 +24,7 @@ def read_noise(outputs: Path, facts: Mapping[str, Any], now_s: float) -> Learned
     """Return what is known of an engine with these facts; None where nothing is, it is too old, or cannot be read."""
     with suppress(StoreError, FileNotFoundError):
         found = _read(_path(outputs, facts))[0]
-        return found if 0 <= now_s - found.ended_s <= AGE_MAX_S else None
+        return found if found.usable(now_s) else None
     return None
 
 

@@ -224,8 +224,10 @@ def find(word: str, outputs: Path) -> RunData | StudyData:
 
 
 def _places(word: str, outputs: Path) -> list[Path]:
+    """Return where a word may lead: a path of the user's own, through any links, or one in the outputs folder."""
     try:
-        return [place for place in (Path(word), outputs / word) if place.exists()]
+        own, stored = Path(word), (outputs / word).absolute()
+        return [*([own.resolve()] if own.exists() else []), *([stored] if stored.exists() else [])]
     except OSError:  # too long for a file name
         return []
 
@@ -233,7 +235,7 @@ def _places(word: str, outputs: Path) -> list[Path]:
 def _find_path(word: str, outputs: Path) -> Path:
     for place in _places(word, outputs):
         if word and (_is_run(place) or (place.is_dir() and _is_study(place))):
-            return place.absolute()
+            return place
     studies = study_paths(outputs)
     if last := LAST.fullmatch(word):
         back = int(last[1] or 0)
@@ -276,6 +278,7 @@ def _numbered(number: int, studies: Sequence[Path]) -> Path | None:
 
 def _load(path: Path) -> RunData | StudyData:
     if _is_run(path):
+        check_plain(path.parent, deep=False)
         check_plain(path)
         return load_run(path)
     check_plain(path, deep=False)
@@ -305,7 +308,7 @@ def _some(names: Iterable[str]) -> str:
 
 def command_words(study: Path) -> str:
     """Return by which words a command that is run here finds a study, also when another has been made since."""
-    default = study.parent.absolute() == Path("outputs").absolute()
+    default = study.parent.resolve() == Path("outputs").resolve()
     return shlex.quote(short_id(study.name)) + ("" if default else f" --outputs {shlex.quote(str(study.parent))}")
 
 
@@ -374,7 +377,7 @@ def named_studies(names: Sequence[str], outputs: Path) -> list[StudyFolder]:
 def _named_study(name: str, outputs: Path) -> Path:
     places = _places(name, outputs)
     if found := next((place for place in places if (place / "study.json").is_file()), None):
-        return found.absolute()
+        return found
     if any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places):
         raise ConfigError(f"'{name}' was interrupted before its first run: run its command again")
     path = _find_path(name, outputs)

@@ -87,16 +87,6 @@ def reading(path: Path) -> Iterator[None]:
         raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def requests_frame(records: Sequence[Record]) -> pd.DataFrame:
-    """Return records in the form in which `read_requests` returns stored ones."""
-    import pyarrow as pa
-
-    schema = _requests_schema()
-    columns = [pa.array(_values(records, name), schema.field(name).type) for name in schema.names]
-    frame: pd.DataFrame = pa.table(columns, schema=schema).to_pandas(use_threads=False)
-    return frame
-
-
 def _values(records: Sequence[Record], name: str) -> list[Any]:
     if name == "error":
         # a server may repeat the key that it was given

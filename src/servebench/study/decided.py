@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from servebench.analysis.decided import (
@@ -27,6 +27,7 @@ from servebench.run.turns import OnEnd, Runs, turn_label
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
 from servebench.store.studies import load_outputs, load_study
+from servebench.study.at_once import at_once
 from servebench.study.resume import StoredRun
 from servebench.util.errors import ConfigError
 
@@ -64,8 +65,17 @@ class UntilDecided(Runs):
     All decisions are made from what is on disk, so a study that was killed goes on as if it had not been.
     """
 
-    def __init__(self, folder: StudyFolder, tasks: Sequence[RunTask], on_end: OnEnd, events: Events) -> None:
+    def __init__(
+        self,
+        folder: StudyFolder,
+        tasks: Sequence[RunTask],
+        on_end: OnEnd,
+        events: Events,
+        groups: Mapping[str, int] | None = None,
+    ) -> None:
+        """`groups` are the numbers of the groups of runs that are executed at once, by run."""
         super().__init__(tasks, on_end)
+        self._groups = groups or {}
         state, self._settings = read_study(folder), tasks[0].job.settings.study
         self._folder, self._events, self._count = folder, events, len(state.runs)
         self._goes_on = state.budget_s is not None
@@ -154,7 +164,7 @@ class UntilDecided(Runs):
             start=start,
             replaces_void=True,
         )
-        turn = self._labelled(turn)
+        turn = at_once(self._labelled(turn), self._groups)
         given_up = levels_given_up(task.earlier)
         if not given_up:
             return turn

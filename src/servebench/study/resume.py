@@ -182,7 +182,7 @@ def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here
     """
     if all(standing == "finished" for standing in standings):
         return None
-    default = Path("outputs").absolute() / folder.name == folder.path.absolute()
+    default = Path("outputs").resolve() / folder.name == folder.path.resolve()
     words = ["servebench", "resume", short_id(folder.name) if default else str(folder.path)]
     words += ["--failed"] if any(standing in ("failed", "damaged") for standing in standings) else []
     words += ["--here"] if here else []

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from servebench import __version__
 from servebench.analysis.events import StudyAnswered, StudyDecided
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
-from servebench.contracts.events import ErrorSaid, Events, Listen, MachineBusy, ResultsStored, StepFailed
+from servebench.contracts.events import AtOnce, ErrorSaid, Events, Listen, MachineBusy, ResultsStored, StepFailed
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
@@ -27,6 +27,7 @@ from servebench.store.layout import RunFolder, StudyFolder, check_writable, crea
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_run, read_study, write_study
+from servebench.study.at_once import at_once, check_slices, groups_at_once
 from servebench.study.decided import UntilDecided, check_decided, decided_of, open_again
 from servebench.study.outlook import plan_of, study_conclusions
 from servebench.study.recover import running_process
@@ -136,6 +137,7 @@ def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trust
     """
     jobs = jobs_of(words, registry)
     check_decided(jobs)
+    check_slices(jobs, registry, cluster=jobs[0].launcher is not None)
     confirm_locked(jobs, words, registry, trusted=trusted)
     outputs = outputs_folder(jobs[0].settings.study.dir)
     check_writable(outputs)
@@ -253,9 +255,12 @@ def _execute(
     """Execute the tasks, store and print how the study ended, and return the exit code; `more` are fields of the session."""
     jobs = [task.job for task in tasks]
     with open_session(folder, state, jobs, listen, **more) as session:
-        session.events(plan_of(tasks, registry))
+        session.events(plan := plan_of(tasks, registry))
+        groups = {} if session.cluster else groups_at_once({task.name: task.job for task in tasks}, registry)
+        for number in dict.fromkeys(groups.values()):
+            session.events(AtOnce([plan.labels[name] for name, group in groups.items() if group == number]))
         try:
-            interrupted = execute(session, policy_of(session, tasks), jobs, registry)
+            interrupted = execute(session, policy_of(session, tasks, groups), jobs, registry)
         except PreflightError as error:
             session.store_status("interrupted")
             session.events(ErrorSaid(str(error)))
@@ -305,13 +310,14 @@ def resumed_state(before: StudyState) -> StudyState:
     )
 
 
-def policy_of(session: StudySession, tasks: Sequence[RunTask]) -> Policy:
-    """Return what decides which turns of these runs are next."""
+def policy_of(session: StudySession, tasks: Sequence[RunTask], groups: Mapping[str, int]) -> Policy:
+    """Return what decides which turns of these runs are next. Those of one of the `groups` are executed at once."""
     if tasks[0].job.settings.study.until is not None:
-        return UntilDecided(session.folder, tasks, session.add_outcome, session.events)
+        return UntilDecided(session.folder, tasks, session.add_outcome, session.events, groups)
     # on a cluster each run is one job, with an order of its own
     together = [tasks] if session.cluster is None else [[task] for task in tasks]
-    return FixedOrder(tasks, [turn for own in together for turn in turns_in_order(own)], session.add_outcome)
+    turns = [at_once(turn, groups) for own in together for turn in turns_in_order(own)]
+    return FixedOrder(tasks, turns, session.add_outcome)
 
 
 def execute(session: StudySession, policy: Policy, jobs: Sequence[Job], registry: Registry) -> bool:

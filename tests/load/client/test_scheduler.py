@@ -316,3 +316,28 @@ def test_a_stopped_phase_sends_nothing_more():
     outcome, message = play.scheduler.ending(play.now)
     assert outcome == "cancelled"
     assert "engine_died" in message
+
+
+def test_in_slices_streams_pause_and_start_again_one_after_another():
+    slices = {"slices": [(0.0, 2.0), (5.0, 7.0)], "stream_starts_s": [0.0, 0.5], "duration_s": 7.0}
+    play = Play([request(i) for i in range(9)], concurrency=2, more=slices)
+    assert play.scheduler.timed
+    assert play.send(0.0) == [0]
+    assert play.scheduler.next_due(play.now) == START_S + 0.5
+    assert play.send(0.5) == [1]
+    play.end(0, time_s=1.5)
+    assert play.send() == [2]
+    assert play.scheduled_s(2) == 1.5
+    play.end(1, time_s=2.5), play.end(2, time_s=3.0)
+    assert play.send(4.9) == []
+    # nothing is in flight, and the phase goes on
+    assert play.scheduler.ending(play.now) is None
+    assert play.scheduler.next_due(play.now) == START_S + 5.0
+    assert play.send(5.1) == [3]
+    assert play.scheduled_s(3) == 5.0
+    assert play.send(5.6) == [4]
+    play.end(3, time_s=7.1)
+    assert play.send() == []
+    assert play.scheduler.ending(play.now) is None
+    play.end(4, time_s=7.2)
+    assert play.scheduler.ending(play.now) is not None

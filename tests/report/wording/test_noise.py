@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from servebench.analysis.serial import FLAT
-from servebench.contracts.noise import AGE_MAX_S, LearnedNoise
-from servebench.report.wording.noise import noise_line
+from servebench.contracts.noise import AGE_MAX_S, FLAT_PRIOR, LONG_S, LearnedNoise
+from servebench.report.wording.noise import noise_line, prior_line
+from servebench.store.studies import load_study
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 NOISE = LearnedNoise(point="s/r/c8-r0", ended_s=1e9, window_s=300.0, likelihood=(FLAT > 0).astype(float).tolist())
 
@@ -22,3 +24,32 @@ def test_what_a_server_says_of_itself_does_not_act_on_the_terminal():
     line = noise_line(NOISE, {"engine": "vllm", "engine_version": "1\x1b[2J\nforged", "gpu": "h100"}, 1e9)
     assert "\x1b" not in line
     assert "\n" not in line
+
+
+@pytest.fixture
+def run(make_study):
+    study = load_study(make_study((SimulatedEngine(name="a"), SimulatedLoad(config={"launch.name": "process"}))))
+    return with_columns(study.runs[0], interval_prior=FLAT_PRIOR)
+
+
+def known_of(run, **facts):
+    same = {name: run.fact(name) for name in ("engine", "engine_version", "launch", "gpu")}
+    return [(NOISE, {**same, "machine": {}, **facts})]
+
+
+def test_a_flat_prior_names_the_long_point_that_would_help_only_where_it_would(run, make_study):
+    assert "load=long" in prior_line(run, [], 1e9)
+    assert "load=long" in prior_line(run, known_of(run, engine_version="other"), 1e9)
+    assert "load=long" in prior_line(run, known_of(run), 1e9 + AGE_MAX_S + 1)
+    assert prior_line(run, known_of(run), 1e9) is None, "a long point was measured since"
+    for columns in ({"rate": 2.0}, {"window_s": LONG_S}, {"interval_prior": None}):
+        assert prior_line(with_columns(run, **columns), [], 1e9) is None, columns
+    imitated = SimulatedLoad(config={"launch.name": "simulated"})
+    (run,) = load_study(make_study((SimulatedEngine(), imitated), name="imitated")).runs
+    assert prior_line(with_columns(run, interval_prior=FLAT_PRIOR), [], 1e9) is None
+
+
+def test_a_learned_prior_names_its_long_point(run):
+    line = prior_line(with_columns(run, interval_prior="s/r/c8-r0"), [], 1e9)
+    assert "s/r/c8-r0" in line
+    assert "load=long" not in line

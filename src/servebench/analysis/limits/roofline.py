@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servebench.contracts.stored import mapping
-from servebench.emulator.cost import weight_bytes_per_parameter
+from servebench.contracts.weights import weight_bytes_per_parameter
 
 GIGA, TERA, MS_PER_S = 1e9, 1e12, 1e3
 SHARE_MAX = 1.05

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -35,13 +36,18 @@ COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "
 
 @dataclass(frozen=True, kw_only=True)
 class RankedLevel:
-    """A load level of a run: its rows of points.csv and their points, of all repeats and starts."""
+    """A load level of a run: its rows of points.csv, of all repeats and starts; `read` returns their points."""
 
     rows: tuple[PointRow, ...]
     level: Level
     verdict: str
     doubts: tuple[str, ...]
-    samples: tuple[ComparedPoint, ...]
+    read: Callable[[], tuple[ComparedPoint, ...]]
+
+    @cached_property
+    def samples(self) -> tuple[ComparedPoint, ...]:
+        """The points of the rows, read on first use. Raises StoreError."""
+        return self.read()
 
 
 def metric_value(metric: str, level: RankedLevel) -> float | None:
@@ -150,7 +156,7 @@ def _starts(metric: str, level: RankedLevel) -> Starts | None:
     for points in group_by_start(level.samples):
         repeats = {point.repeat for point in points}
         rows = tuple(row for row in level.rows if row.repeat in repeats)
-        ends = _within_start(metric, replace(level, rows=rows, samples=tuple(points)))
+        ends = _within_start(metric, replace(level, rows=rows, read=partial(tuple, points)))
         errors += [(ends[1] - ends[0]) / (2 * Z_95)] if ends is not None and np.isfinite(ends).all() else []
     if logs is None or (logs.size < STARTS_MIN and not errors):
         return None

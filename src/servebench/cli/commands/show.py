@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,8 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
     from servebench.report.screens.times import run_times_blocks
+    from servebench.report.wording.noise import prior_line
+    from servebench.store.noise import all_noise
     from servebench.store.studies import command_words, load_study, runs_beside
     from servebench.util.short_id import short_id
 
@@ -90,7 +93,8 @@ def _show_run(found: RunData, out: Output) -> None:
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
     limits: list[LimitFinding] = []
     slow = own_slow_starts(found, runs_beside(found))
-    blocks: list[Block] = list(run_blocks(found, label, summarize_repeats(found.point_rows), slow))
+    prior = prior_line(found, all_noise(found.path.parent.parent), time.time())
+    blocks: list[Block] = list(run_blocks(found, label, summarize_repeats(found.point_rows), slow, prior))
     try:
         times = times_of(found, found.name)
         data, limits = times.as_dict(), findings(found)

@@ -109,11 +109,9 @@ class _ColdStart:
 
 
 def _cold_start(engine: Engine, spec: EmulationSpec, started_ns: int) -> _ColdStart:
-    gigabytes = float(str(spec.model.get("parameters_b") or 0.0)) * 2.0
     lines, phases, seconds = [], [], 0.0
-    for stage in spec.emulation.loading:
-        seconds += stage.seconds + stage.seconds_per_gb * gigabytes
-        line = stage.line.replace("{gb}", f"{gigabytes:.1f}")
+    for phase_s, line in spec.cold_start():
+        seconds += phase_s
         lines.append(line)
         ended_ns = started_ns + round(seconds * NS_PER_S)
         names = [marker.phase for marker in engine.phases if re.search(marker.pattern, line)]

@@ -33,7 +33,7 @@ _FACTS = ("request_id", "session_id", "scheduled_s", "think_s", "cancel_after_s"
 """What a worker knows of a request, in the order of WireRequest."""
 _OF_PLAN = (
     *("concurrency", "timeout_s", "connect_timeout_s", "duration_s", "drain_s"),
-    *("fillers", "connections", "stream_starts_s", "answer_bytes_max", "reader"),
+    *("fillers", "connections", "stream_starts_s", "slices", "answer_bytes_max", "reader"),
 )
 """What a worker knows of the plan, under the same names."""
 
@@ -86,6 +86,7 @@ class PhaseJob:
     fillers: int = 0
     connections: int | None = None
     stream_starts_s: Sequence[float] | None = None
+    slices: Sequence[Sequence[float]] = ()
     reader: str | None = None
     connect_burst: int = CONNECT_BURST
     answer_bytes_max: int = ANSWER_BYTES_MAX

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from servebench.contracts.exchange import StopReason, WireOutcome
 from servebench.load.client.job import PhaseJob
@@ -19,13 +20,20 @@ DRAIN_ANSWERS = 4.0
 DRAIN_MIN_S = 30.0
 
 
+def _openings(job: PhaseJob) -> deque[tuple[list[float], float]]:
+    """Return for each slice when each stream may send again, in rising order, and when it closes."""
+    starts_s = job.stream_starts_s or [0.0] * job.concurrency
+    return deque(([opens_s + start_s for start_s in starts_s], closes_s) for opens_s, closes_s in job.slices)
+
+
 class Scheduler:
     """Decides which requests may be sent, gives out deadlines, and follows every request to its end.
 
     A request is named by its index in the plan. It is *parked* while it waits for other requests, *ready* when it may be
     sent, and *in flight* until it ends. A stream is one of the `concurrency` places for requests in flight: a request
     takes a free stream when it becomes ready and frees it when it ends. *Fillers* (the last requests of the plan) are sent
-    when no measured request can be sent any more; the phase ends when the measured ones have ended.
+    when no measured request can be sent any more; the phase ends when the measured ones have ended. With `slices` no stream
+    takes a request outside them; what is in flight when one closes goes on.
 
     Every time is an argument: `now` in seconds of a monotonic clock, `..._ns` in nanoseconds of CLOCK_REALTIME.
     """
@@ -48,7 +56,7 @@ class Scheduler:
         """Counts of measured requests."""
         self.fillers = 0
         """The number of fillers that were sent."""
-        self.timed = bool(job.stream_starts_s) or any(
+        self.timed = bool(job.stream_starts_s or job.slices) or any(
             request.scheduled_s is not None or request.think_s or request.cancel_after_s is not None
             for request in job.requests
         )
@@ -67,7 +75,8 @@ class Scheduler:
         self._filling = False
         """Whether the time of a timed phase is over and only fillers are sent."""
         self._free_since_ns: deque[int] = deque()
-        self._stream_starts_s: deque[float] = deque(job.stream_starts_s or ())
+        self._openings = _openings(job)
+        self._stream_starts_s: deque[float] = deque(() if self._openings else job.stream_starts_s or ())
         self._timeouts: deque[tuple[float, int, int]] = deque()
         self._scheduled_ns: dict[int, int] = {}
         self._parked: set[int] = set()
@@ -112,10 +121,13 @@ class Scheduler:
         while self._stream_starts_s and self._start + self._stream_starts_s[0] <= now:
             self._free_since_ns.append(self._start_ns + int(self._stream_starts_s.popleft() * NS_PER_S))
         while len(self._free_since_ns) > len(self._reserving) and not self.stopped:
+            opened_s = self._opened_s(now) if self._openings else 0.0
+            if opened_s is None:
+                break
             index = self._next_due(now)
             if index is None:
                 break
-            free_ns = self._free_since_ns.popleft()
+            free_ns = max(self._free_since_ns.popleft(), self._start_ns + int(opened_s * NS_PER_S))
             scheduled_s = self.requests[index].scheduled_s
             # a closed loop wants a request sent as soon as a stream is free for it
             scheduled_ns = free_ns if scheduled_s is None else self._start_ns + int(scheduled_s * NS_PER_S)
@@ -130,7 +142,9 @@ class Scheduler:
         A request that waits for a free stream is not due: the end of another request is what it waits for.
         """
         due = []
-        if len(self._free_since_ns) > len(self._reserving) and self._may_send(now):
+        if self._openings:
+            due += [self._start + opens_s for opens_s in self._next_openings(now)]
+        elif len(self._free_since_ns) > len(self._reserving) and self._may_send(now):
             if self._next < len(self.requests):
                 scheduled_s = self.requests[self._next].scheduled_s
                 if scheduled_s is not None:
@@ -277,6 +291,23 @@ class Scheduler:
             self.answer_read(index, None, reason, now_ns)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _opened_s(self, now: float) -> float | None:
+        """Return since when a further stream may send in the slice that is open, in seconds from the start; None if none may."""
+        while self._openings and now >= self._start + self._openings[0][1]:
+            self._openings.popleft()
+        if not self._openings:
+            return None
+        starts_s = self._openings[0][0]
+        busy = self._job.concurrency - len(self._free_since_ns)
+        return starts_s[busy] if self._start + starts_s[busy] <= now else None
+
+    def _next_openings(self, now: float) -> Iterator[float]:
+        """Yield when the next free stream may send, in the slice that is open and the one after it, as far as that is to come."""
+        busy = self._job.concurrency - len(self._free_since_ns)
+        for starts_s, _ in islice(self._openings, 2):
+            if busy < len(starts_s) and self._start + starts_s[busy] > now:
+                yield starts_s[busy]
 
     def _may_release(self, now: float) -> bool:
         return self._next < len(self.requests) and self._may_send(now)

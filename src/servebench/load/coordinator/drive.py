@@ -1,4 +1,4 @@
-"""The coordinator: starts the workers of one phase of load, watches them, and merges their reports."""
+"""The coordinator: starts the workers of a phase of load, or of several at once, watches them, and merges their reports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import select
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -26,30 +27,52 @@ Watch = Callable[[Counts], StopReason | Literal["finish"] | None]
 flight end, or None."""
 
 
-def drive(target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers: int = 1) -> PhaseReport:
-    """Drive one phase and return the client's report of itself; the exchanges are in the spools (`read_spool` of each of
-    `worker_spools`). All workers start together, once each has its connections.
+@dataclass(frozen=True, kw_only=True)
+class Drive:
+    """One phase that is to be driven: its plan to its target, with its own workers, spools and watch."""
 
-    Raises LoadError when the target cannot be resolved or a worker never started, StoreError when a spool cannot be
-    written. A worker that dies ends the phase for all: the report says `worker_died`, and the spools keep every finished
-    request. KeyboardInterrupt ends it with a report that says `interrupt`.
+    target: Target
+    plan: PointPlan
+    spool: Path
+    watch: Watch
+    workers: int = 1
+
+
+def drive(target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers: int = 1) -> PhaseReport:
+    """Drive one phase and return the client's report of itself, see `drive_together`."""
+    (report,) = drive_together([Drive(target=target, plan=plan, spool=spool, watch=watch, workers=workers)])
+    return report
+
+
+def drive_together(drives: Sequence[Drive]) -> list[PhaseReport]:
+    """Drive phases at the same time and return the client's reports; the exchanges are in the spools (`read_spool` of each of
+    `worker_spools`). All workers of all phases start together, once each has its connections.
+
+    Raises LoadError when a target cannot be resolved or a worker never started, StoreError when a spool cannot be
+    written. A worker that dies ends its phase: the report says `worker_died`, and the spools keep every finished
+    request. KeyboardInterrupt ends all with reports that say `interrupt`; it is raised where a phase had no worker yet.
     """
-    plans = split_plan(plan, workers)
     with ExitStack() as stack:
-        crew: list[WorkerProcess] = []
+        crews = [_Crew(one) for one in drives]
         try:
-            for share, path in zip(plans, worker_spools(spool, len(plans)), strict=True):
-                page = _create_progress_page(stack)
-                worker = WorkerProcess(share.measured, stack.enter_context(WorkerProgress.attach(str(page))), WORKER)
-                stack.callback(worker.close)
-                crew.append(worker)
-                with contextlib.suppress(OSError):
-                    # the worker reports why it cannot be written
-                    path.touch()
-                worker.send_job(encode_job(target, share, path, page))
-            return _watch_workers(crew, plan, watch)
+            for crew in crews:
+                crew.hire(stack)
+            for crew in crews:
+                crew.await_ready()
+            for crew in crews:
+                crew.order(GO)
+            while any(crew.report is None for crew in crews):
+                waiting = [worker.output for crew in crews if crew.report is None for worker in crew.working]
+                ready, _, _ = select.select(waiting, [], [], TICK_S)
+                for crew in crews:
+                    if crew.report is None:
+                        crew.look(ready)
         except KeyboardInterrupt:
-            return _end_phase(crew, StopReason.INTERRUPT)
+            if not all(crew.hired for crew in crews):
+                raise
+            for crew in crews:
+                crew.report = crew.report or crew.end(StopReason.INTERRUPT)
+    return [crew.report for crew in crews if crew.report is not None]
 
 
 def _create_progress_page(stack: ExitStack) -> Path:
@@ -73,42 +96,74 @@ def _create_progress_page(stack: ExitStack) -> Path:
     return page
 
 
-def _watch_workers(crew: Sequence[WorkerProcess], plan: PointPlan, watch: Watch) -> PhaseReport:
-    ready_s = READY_TIMEOUT_S + plan.connect_timeout_s
-    deadline = time.monotonic() + ready_s
-    for worker in crew:
-        if worker.read_line(max(0.0, deadline - time.monotonic())) is None:
-            raise LoadError(f"a load worker was not ready within {ready_s:g} s")
-    for worker in crew:
-        worker.send_order(GO)
-    while True:
-        working = [worker for worker in crew if worker.report is None]
-        ready, _, _ = select.select([worker.output for worker in working], [], [], TICK_S)
+class _Crew:
+    """The workers of a phase. Its `report` is null until it has ended."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = drive
+        self._workers: list[WorkerProcess] = []
+        self.report: PhaseReport | None = None
+
+    @property
+    def hired(self) -> bool:
+        return bool(self._workers)
+
+    @property
+    def working(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if worker.report is None]
+
+    def hire(self, stack: ExitStack) -> None:
+        """Start the workers and give them their jobs; `stack` closes them."""
+        one = self._drive
+        plans = split_plan(one.plan, one.workers)
+        for share, path in zip(plans, worker_spools(one.spool, len(plans)), strict=True):
+            page = _create_progress_page(stack)
+            worker = WorkerProcess(share.measured, stack.enter_context(WorkerProgress.attach(str(page))), WORKER)
+            stack.callback(worker.close)
+            self._workers.append(worker)
+            with contextlib.suppress(OSError):
+                # the worker reports why it cannot be written
+                path.touch()
+            worker.send_job(encode_job(one.target, share, path, page))
+
+    def await_ready(self) -> None:
+        """Wait until all have their connections. Raises LoadError."""
+        ready_s = READY_TIMEOUT_S + self._drive.plan.connect_timeout_s
+        deadline = time.monotonic() + ready_s
+        for worker in self._workers:
+            if worker.read_line(max(0.0, deadline - time.monotonic())) is None:
+                raise LoadError(f"a load worker was not ready within {ready_s:g} s")
+
+    def order(self, order: bytes) -> None:
+        """Give an order to all that work."""
+        for worker in self.working:
+            worker.send_order(order)
+
+    def look(self, ready: Collection[int]) -> None:
+        """Read what those have said whose output is `ready`, and decide how the phase goes on."""
         lost: LoadError | None = None
-        for worker in working:
+        for worker in self.working:
             if worker.output in ready:
                 lost = worker.read_report() or lost
             elif worker.hangs():
                 lost = LoadError(worker.died)
-        reason = watch(sum_counts(worker.counts() for worker in crew))
+        reason = self._drive.watch(sum_counts(worker.counts() for worker in self._workers))
         if lost is not None:
-            return _end_phase(crew, StopReason.WORKER_DIED)
-        if all(worker.report is not None for worker in crew):
-            return merge_reports([worker.report for worker in crew if worker.report is not None])
-        if reason == "finish":
-            for worker in working:
-                worker.send_order(FINISH)
+            self.report = self.end(StopReason.WORKER_DIED)
+        elif not self.working:
+            self.report = merge_reports([worker.report for worker in self._workers if worker.report is not None])
+        elif reason == "finish":
+            self.order(FINISH)
         elif isinstance(reason, StopReason):
-            return _end_phase(crew, reason)
+            self.report = self.end(reason)
 
-
-def _end_phase(crew: Sequence[WorkerProcess], reason: StopReason) -> PhaseReport:
-    """End the phase for all workers and return the merged report. For a dead worker only the last counts are known."""
-    _stop_workers(crew, reason)
-    return merge_reports(
-        [worker.report for worker in crew if worker.report is not None]
-        + [worker.report_of_lost(reason) for worker in crew if worker.report is None]
-    )
+    def end(self, reason: StopReason) -> PhaseReport:
+        """End the phase for all workers and return the merged report. For a dead worker only the last counts are known."""
+        _stop_workers(self._workers, reason)
+        return merge_reports(
+            [worker.report for worker in self._workers if worker.report is not None]
+            + [worker.report_of_lost(reason) for worker in self._workers if worker.report is None]
+        )
 
 
 def _stop_workers(crew: Sequence[WorkerProcess], reason: StopReason) -> None:

@@ -23,14 +23,19 @@ from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
 
 
-def run_blocks(run: RunData, label: str, repeats: RepeatSummary, slow_starts: OwnSlowStarts | None) -> Iterator[Block]:
-    """Yield a run, by its label in its study: its facts, points, repeats, the slow starts of its engine, quality and warnings."""
+def run_blocks(
+    run: RunData, label: str, repeats: RepeatSummary, slow_starts: OwnSlowStarts | None, prior: str | None
+) -> Iterator[Block]:
+    """Yield a run, by its label in its study: its facts, points, the `prior` of their intervals, repeats, the slow starts of its
+    engine, quality and warnings."""
     rows = run.point_rows
     yield Line.of(f"{short_id(run.study_id)} {label}", tone="strong")
     yield from _fact_lines(_header(run))
     if rows:
         yield from points_blocks([("", row) for row in rows], "show")
         yield from repeats_blocks([("", repeats)], "over repeats")
+    if prior is not None:
+        yield Line.of(prior)
     if slow_starts is not None:
         yield Line.of(f"{slow_starts_text(slow_starts)}.", tone="warn")
     for code in dict.fromkeys(code for row in rows for code in row.doubts):

@@ -111,6 +111,9 @@ def _progress(event: e.PhaseProgress) -> str:
 
 WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.AnswersKept: _kept,
+    e.AtOnce: lambda event: (
+        f"{' and '.join(event.runs)} run at the same time; the load goes from one to the other every few seconds (study.slices)"
+    ),
     e.BudgetSpent: _budget,
     e.CandidateProposed: "from what limits {stock}: {note}",
     e.Doing: _doing,
@@ -127,6 +130,7 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.JobsStopping: "stopping {jobs} jobs",
     e.LeftBehind: lambda event: f"the engine left something behind: {'; '.join(event.what)}",
     e.MachineBusy: "{by}; what they disturb is left out of the results or named in a warning",
+    e.OneAtATime: "the engines run one after another: {reason}",
     e.NothingToGrade: "quality: {scorer} has nothing to grade in workload={workload}",
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from servebench.analysis.serial import likely_wander
-from servebench.contracts.noise import AGE_MAX_S, LearnedNoise
+from servebench.contracts.noise import AGE_MAX_S, FLAT_PRIOR, LONG_S, LearnedNoise
+from servebench.contracts.stored import RunData
 from servebench.util.figures import short_percent
 from servebench.util.safe_text import clean_line
 
@@ -14,6 +15,24 @@ NOTHING_KNOWN = (
     "no long point is stored here, so intervals allow any wander; 'servebench load=long engine=...' measures one (5 minutes), "
     "and later points of that engine on this machine have narrower intervals, down to half as wide on a steady engine"
 )
+
+
+def prior_line(run: RunData, known: Iterable[tuple[LearnedNoise, Mapping[str, Any]]], now_s: float) -> str | None:
+    """Return one line on the prior of the intervals of a real engine's closed loops: the long points that it is from, or what one
+    would save where none is `known`; None where neither applies."""
+    rows = [row for row in run.point_rows if row.interval_prior and row.rate is None]
+    if run.emulated or not rows:
+        return None
+    if learned := list(dict.fromkeys(row.interval_prior for row in rows if row.interval_prior != FLAT_PRIOR)):
+        return clean_line(f"Intervals: as this engine has wandered on this machine in {', '.join(map(str, learned))}.")
+    facts = {name: run.fact(name) for name in ("engine", "engine_version", "launch", "gpu")}
+    shown = any(noise.usable(now_s) and facts.items() <= own.items() for noise, own in known)
+    if shown or any((row.window_s or 0.0) >= LONG_S for row in rows):
+        return None
+    return (
+        "Intervals: flat prior; one point of 300 s (load=long) makes those of later points of this engine on this machine about "
+        "a fifth narrower, more on a steady engine."
+    )
 
 
 def noise_line(noise: LearnedNoise, facts: Mapping[str, Any], now_s: float) -> str:

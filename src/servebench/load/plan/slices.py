@@ -1,0 +1,55 @@
+"""When each of several engines gets load that goes from one to the other slice by slice. Pure.
+
+What the machine does to one engine it does to the other a moment later, so their ratio is known sooner than from points one after
+another ("duet" measurements: Bulej et al. 2020, ICPE, are 2.3 to 12.5 times as exact on shared machines).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+LEAD_ANSWERS, LEAD_S_MIN = 1.5, 0.5
+"""A slice begins with a lead-in of so many answers, and of that many seconds at least: until then its streams start one after
+another, and the last requests of the slice before end in another engine."""
+MEASURED_ANSWERS, MEASURED_S_MIN = 2.5, 2.5
+"""How long a slice is measured after its lead-in."""
+SLICES_MIN = 6
+"""Slices of an engine: fewer do not show how much their ratios differ."""
+COST_MAX = 3.0
+"""Longer than this many times the points themselves slices are not worth it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlicePlan:
+    """The slices of each engine, as (opens, closes) in seconds from the start of the phase, and the lead-in of each slice."""
+
+    slices: tuple[tuple[tuple[float, float], ...], ...]
+    lead_s: float
+
+    @property
+    def seconds_each(self) -> float:
+        """How long each engine gets load in all."""
+        return sum(closes - opens for opens, closes in self.slices[0])
+
+
+def plan_slices(engines: int, measured_s: float, answer_s: float, seed: str) -> SlicePlan | None:
+    """Return slices in which each engine is measured for `measured_s` or longer, in a random order in each round.
+
+    `answer_s` is how long an answer of the slowest takes. None where that takes more than COST_MAX times as long as points.
+    """
+    lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s)
+    each_s = max(MEASURED_S_MIN, MEASURED_ANSWERS * answer_s)
+    rounds = max(SLICES_MIN, math.ceil(measured_s / each_s))
+    slice_s = lead_s + each_s
+    if rounds * slice_s > COST_MAX * measured_s:
+        return None
+    rng, order = random.Random(f"{seed}/slices"), list(range(engines))
+    found: list[list[tuple[float, float]]] = [[] for _ in order]
+    for number in range(rounds):
+        rng.shuffle(order)
+        for place, engine in enumerate(order):
+            opens_s = (number * engines + place) * slice_s
+            found[engine].append((opens_s, opens_s + slice_s))
+    return SlicePlan(slices=tuple(map(tuple, found)), lead_s=lead_s)

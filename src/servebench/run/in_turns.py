@@ -1,0 +1,187 @@
+"""Runs whose engines are alive at once: their load goes from one to the other, slice by slice.
+
+The engines start one after another. Each level is warmed up on one after another, and then measured on all of them in turns;
+while one is loaded the others have nothing to do. Where an idle engine keeps the CPU busy, or another one does not fit into the
+memory, the runs are executed one after another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from servebench.contracts.events import OneAtATime
+from servebench.contracts.results import RunOutcome
+from servebench.contracts.turns import Turn
+from servebench.load.coordinator.drive import drive_together
+from servebench.load.plan.slices import plan_slices
+from servebench.run.live import LiveLoad
+from servebench.run.session import RunContext, RunSession, RunTask
+from servebench.run.simulated import SimulatedLoad
+from servebench.run.steps import Driven, LoadPhase, Progress, Slices, WarmLevel
+from servebench.run.task import task_steps
+from servebench.util.errors import ServebenchError
+
+IDLE_S, IDLE_CORES_MAX = 1.0, 0.1
+"""How long an engine without load is looked at, and how many cores it may use meanwhile."""
+MEMORY_MARGIN = 1.25
+"""How many times the memory of one engine has to be free for the next one."""
+UNTIL_SHARE = 1 / 3
+"""The part of `load.max_duration_s` for which each engine is measured where `load.until` would end an ordinary point."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A turn of a run, with a context whose pool is its own."""
+
+    context: RunContext
+    task: RunTask
+    turn: Turn
+
+
+Runs = Sequence[Progress[RunOutcome]]
+
+
+def run_in_turns(parts: Sequence[Part]) -> list[RunOutcome]:
+    """Execute turns of several runs at once and return their outcomes, of those that have begun. An interrupted one ends all.
+    Raises StoreError."""
+    runs: list[Progress[RunOutcome]] = []
+    try:
+        _start(parts, runs)
+        while alive := _alive(runs):
+            if any(one.result is not None and one.result.status == "interrupted" for one in runs):
+                raise KeyboardInterrupt
+            _measure_level(alive)
+    except KeyboardInterrupt:
+        for one in _alive(runs):
+            one.fail(KeyboardInterrupt())
+            _finish([one])
+    return [one.result for one in runs if one.result is not None]
+
+
+def _start(parts: Sequence[Part], runs: list[Progress[RunOutcome]]) -> None:
+    """Start the runs, and go on with each up to its first level; what cannot stay alive with the others is executed alone."""
+    events = parts[0].context.events
+    for part in parts:
+        alive = _alive(runs)
+        if alive and (why := _why_alone(alive[-1], another=True)) is not None:
+            events(OneAtATime(why))
+            _finish(alive)
+        runs.append(Progress(task_steps(part.context, part.task, part.turn, None)))
+        _to_warm(runs[-1])
+    if len(_alive(runs)) > 1 and (why := _why_alone(runs[-1], another=False)) is not None:
+        events(OneAtATime(why))
+        _finish(runs[-1:])
+
+
+def _alive(runs: Runs) -> list[Progress[RunOutcome]]:
+    return [one for one in runs if one.step is not None]
+
+
+def _finish(runs: Runs) -> None:
+    for one in runs:
+        while one.step is not None:
+            one.go_alone()
+
+
+def _to_warm(run: Progress[RunOutcome]) -> None:
+    """Go on to the next level whose engine is warm, or to the end."""
+    while isinstance(run.step, LoadPhase):
+        run.go_alone()
+
+
+def _measure_level(runs: Runs) -> None:
+    """Measure the next level of these runs, all of which are warm: at once where it is the same one, else of the first only."""
+    steps = [one.step for one in runs if isinstance(one.step, WarmLevel)]
+    shared = len(runs) > 1 and len({one.level.id.first for one in steps}) == 1
+    slices: Sequence[Slices | None] | None = _slices(steps) if shared else None
+    for one, own in zip(runs, slices or [None] * (len(runs) if shared else 1), strict=False):
+        one.answer(own)
+        if own is None:
+            _to_warm(one)
+    phases = [(one, one.step) for one in runs if isinstance(one.step, LoadPhase)]
+    try:
+        driven = _drive([phase for _, phase in phases]) if phases else []
+    except (KeyboardInterrupt, ServebenchError) as error:
+        for one, _ in phases:
+            one.fail(error)
+    else:
+        for (one, _), found in zip(phases, driven, strict=True):
+            one.answer(found)
+    for one, _ in phases:
+        _to_warm(one)
+
+
+def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
+    """Return the slices of each run at a level; None where it cannot be measured in slices, or not at a sensible cost."""
+    level = steps[0].level
+    measured_s = max((one for step in steps if (one := _measured_s(step)) is not None), default=None)
+    answers_s = [step.answer_s for step in steps if step.answer_s is not None]
+    if level.concurrency is None or measured_s is None or len(answers_s) < len(steps):
+        return None
+    group = "/".join([steps[0].session.request.run_id, steps[0].session.start_id])
+    plan = plan_slices(len(steps), measured_s, max(answers_s), f"{group}/{level.point}")
+    return None if plan is None else [Slices(slices=own, lead_s=plan.lead_s, group=group) for own in plan.slices]
+
+
+def _measured_s(step: WarmLevel) -> float | None:
+    level = step.level
+    if level.duration_s is not None:
+        return level.duration_s * (UNTIL_SHARE if level.targets else 1.0)
+    return level.requests / step.rate_req_s if level.requests is not None and step.rate_req_s else None
+
+
+def _drive(phases: Sequence[LoadPhase]) -> list[Driven]:
+    """Drive phases at once. Raises what the load raises."""
+    simulated = [one.session.load for one in phases if isinstance(one.session.load, SimulatedLoad)]
+    for load in simulated:
+        load.wait_until(max(one.now_s for one in simulated))
+    if len(phases) == 1 or simulated:
+        return [one.drive() for one in phases]
+    live = [(one.session.load, one) for one in phases if isinstance(one.session.load, LiveLoad)]
+    reports = drive_together([load.drive_of(one.plan, one.facts, one.watch, workers=one.workers) for load, one in live])
+    return [(report, load.ended(one.facts)) for report, (load, one) in zip(reports, live, strict=True)]
+
+
+def _why_alone(run: Progress[RunOutcome], *, another: bool) -> str | None:
+    """Return why the engine of a run that is warm cannot stay while others are measured (and `another` one starts); None if it
+    can."""
+    if not isinstance(run.step, WarmLevel):
+        return None
+    session = run.step.session
+    if session.lease.launcher.simulated or not session.lease.launcher.local:
+        return None
+    cores = busy_cores(session)
+    if cores > IDLE_CORES_MAX:
+        return (
+            f"{session.lease.engine.name} uses {cores:.1f} cores without any load, which would slow down another engine"
+        )
+    needed = MEMORY_MARGIN * sum(one.memory_info().rss for one in _processes(session))
+    free = psutil.virtual_memory().available
+    if another and needed > free:
+        return f"another engine may take {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+    return None
+
+
+def busy_cores(session: RunSession) -> float:
+    """Return how many cores the processes of an engine use now, over IDLE_S."""
+    before = _cpu_s(session)
+    time.sleep(IDLE_S)
+    return max(0.0, _cpu_s(session) - before) / IDLE_S
+
+
+def _cpu_s(session: RunSession) -> float:
+    return sum(sum(one.cpu_times()[:2]) for one in _processes(session))
+
+
+def _processes(session: RunSession) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for pid in session.lease.running.pids:
+        with suppress(psutil.Error):
+            root = psutil.Process(pid)
+            found += [root, *root.children(recursive=True)]
+    return found

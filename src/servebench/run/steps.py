@@ -1,0 +1,112 @@
+"""A run as a generator of steps: it yields its load, so that what executes it may drive the load of several runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+from servebench.contracts.exchange import PhaseReport, PointPlan
+from servebench.contracts.phase import PhaseFacts
+from servebench.contracts.results import Record
+from servebench.load.plan.levels import PlannedPoint
+from servebench.run.looks import Looks
+from servebench.run.session import RunSession
+from servebench.run.watchdog import Watcher
+from servebench.util.errors import ServebenchError
+
+T = TypeVar("T")
+Driven = tuple[PhaseReport, list[Record]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slices:
+    """How a level is measured in turns with other engines: when each of its slices opens and closes, in seconds from the start,
+    the lead-in of each, and the name of the group of points that take turns."""
+
+    slices: tuple[tuple[float, float], ...]
+    lead_s: float
+    group: str
+
+    @property
+    def seconds(self) -> float:
+        """How long the slices are in all."""
+        return sum(closes_s - opens_s for opens_s, closes_s in self.slices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmLevel:
+    """A level whose engine is warm. It is answered with its `Slices`, or None for an ordinary point.
+
+    `rate_req_s` and `answer_s` are those of the warm-up, None without one.
+    """
+
+    session: RunSession
+    level: PlannedPoint
+    rate_req_s: float | None
+    answer_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPhase:
+    """A phase of load that is to be driven: a warm-up or a point. It is answered with its report and records."""
+
+    session: RunSession
+    plan: PointPlan
+    facts: PhaseFacts
+    watch: Watcher
+    looks: Looks | None
+    workers: int
+
+    def drive(self) -> Driven:
+        """Drive it alone. Raises what the load of its session raises."""
+        return self.session.load.drive(self.plan, self.facts, self.watch, self.looks, workers=self.workers)
+
+
+Steps = Generator[WarmLevel | LoadPhase, Any, T]
+
+
+class Progress(Generic[T]):
+    """A run, or a part of it, at its current `step`; None once it has a `result`."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        """Go to the first step."""
+        self._steps = steps
+        self.step: WarmLevel | LoadPhase | None = None
+        self.result: T | None = None
+        self.answer(None)
+
+    def answer(self, answer: Slices | Driven | None) -> None:
+        """Go on with the answer to the step, to the next one."""
+        self._go(partial(self._steps.send, answer))
+
+    def fail(self, error: BaseException) -> None:
+        """Go on with the failure of the step, to the next one."""
+        self._go(partial(self._steps.throw, error))
+
+    def go_alone(self) -> None:
+        """Take the step without other runs."""
+        if not isinstance(self.step, LoadPhase):
+            self.answer(None)
+            return
+        try:
+            driven = self.step.drive()
+        except (KeyboardInterrupt, ServebenchError) as error:
+            self.fail(error)
+        else:
+            self.answer(driven)
+
+    def _go(self, on: Callable[[], WarmLevel | LoadPhase]) -> None:
+        try:
+            self.step = on()
+        except StopIteration as end:
+            self.step, self.result = None, end.value
+
+
+def alone(steps: Steps[T]) -> T:
+    """Take all steps, each without other runs, and return the result. Raises what the steps raise."""
+    progress = Progress(steps)
+    while progress.step is not None:
+        progress.go_alone()
+    return cast("T", progress.result)

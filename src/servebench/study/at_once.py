@@ -1,0 +1,104 @@
+"""Which runs of a study may have their engines alive at once, so that the load can go from one to the other (`study.slices`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from servebench.analysis.decided import same_question
+from servebench.config import Job
+from servebench.contracts.settings import RunSettings
+from servebench.contracts.turns import Turn
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError
+
+
+def check_slices(jobs: Sequence[Job], registry: Registry, *, cluster: bool) -> None:
+    """Check that a study with `study.slices=always` can have its engines alive at once. Raises ConfigError with one line."""
+    wanted = [job for job in jobs if job.settings.study.slices == "always"]
+    if not wanted:
+        return
+    if cluster:
+        raise ConfigError("study.slices=always: on a cluster each engine has a machine of its own; leave it out")
+    for group in _questions(wanted):
+        if (why := why_alone(group, registry)) is not None:
+            raise ConfigError(f"study.slices=always: {why}; leave it out, or set study.slices=auto")
+
+
+def groups_at_once(jobs: Mapping[str, Job], registry: Registry) -> dict[str, int]:
+    """Return the number of the group of each run, by its name, whose engines are alive at once; the others are left out."""
+    found: dict[str, int] = {}
+    for number, group in enumerate(_questions(list(jobs.values()))):
+        study = group[0].settings.study
+        wanted = study.slices == "always" or (
+            study.slices == "auto"
+            and study.most_starts > 1
+            and not any(registry.launcher(one.settings.launch.name).simulated for one in group)
+        )
+        if wanted and why_alone(group, registry) is None:
+            found |= {name: number for name, job in jobs.items() if any(job is one for one in group)}
+    return found
+
+
+def at_once(turn: Turn, groups: Mapping[str, int]) -> Turn:
+    """Return a turn with the mark of those that are executed with it."""
+    group = groups.get(turn.run)
+    return turn if group is None or not turn.measures else replace(turn, at_once=f"{group}/{turn.start or 0}")
+
+
+def why_alone(jobs: Sequence[Job], registry: Registry) -> str | None:
+    """Return why the engines of these runs cannot be alive and loaded in turns; None if they can, as far as that is known before
+    they start."""
+    settings = [job.settings for job in jobs]
+    if len(jobs) < 2:
+        return "there is no other run with the same model and workload"
+    if any(one.load != settings[0].load for one in settings):
+        return "the runs differ in their load"
+    load = settings[0].load
+    if not load.concurrency or load.ramp is not None:
+        return "only a closed loop (load.concurrency), without a ramp, can pause"
+    reasons = (_why_of(one, registry) for one in settings)
+    if (why := next((one for one in reasons if one is not None), None)) is not None:
+        return why
+    places = [_places(one) for one in settings]
+    if len(set().union(*places)) < sum(map(len, places)):
+        return "two of the engines have the same address"
+    return None
+
+
+def _why_of(settings: RunSettings, registry: Registry) -> str | None:
+    launcher = registry.launcher(settings.launch.name)
+    if not launcher.local:
+        host = urlsplit(getattr(settings.launch, "base_url", None) or "").hostname
+        return f"the server at {host} shares this machine with the client" if _is_here(host) else None
+    if launcher.emulated:
+        return None
+    if not launcher.needs_executable:
+        return f"with launch={launcher.name} nothing says what an engine does without load"
+    return None if settings.gpu.name == "none" else "two engines cannot share a GPU"
+
+
+def _is_here(host: str | None) -> bool:
+    try:
+        return host is None or ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _places(settings: RunSettings) -> set[object]:
+    """What only one engine can have: its fixed port, or its address."""
+    url = getattr(settings.launch, "base_url", None)
+    return {one for one in (url, settings.engine.port, settings.engine.spans_listener[1]) if one}
+
+
+def _questions(jobs: Sequence[Job]) -> list[list[Job]]:
+    found: list[list[Job]] = []
+    for job in jobs:
+        group = next((one for one in found if same_question(one[0].resolved, job.resolved)), None)
+        if group is None:
+            found.append([job])
+        else:
+            group.append(job)
+    return found

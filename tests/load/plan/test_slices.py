@@ -1,0 +1,29 @@
+"""When the load goes from one engine to the other."""
+
+from itertools import pairwise
+
+import pytest
+
+from servebench.load.plan.slices import LEAD_S_MIN, SLICES_MIN, plan_slices
+
+
+@pytest.mark.parametrize(("engines", "measured_s", "answer_s"), [(2, 20.0, 0.1), (2, 20.0, 1.5), (3, 60.0, 0.5)])
+def test_slices_never_overlap_and_measure_long_enough(engines, measured_s, answer_s):
+    plan = plan_slices(engines, measured_s, answer_s, "seed")
+    assert {len(own) for own in plan.slices} == {len(plan.slices[0])}
+    assert len(plan.slices[0]) >= SLICES_MIN
+    ordered = sorted(one for own in plan.slices for one in own)
+    assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(ordered))
+    assert plan.lead_s >= max(LEAD_S_MIN, answer_s)
+    for own in plan.slices:
+        assert sum(closes - opens - plan.lead_s for opens, closes in own) >= measured_s - 1e-9
+
+
+def test_each_round_has_an_order_of_its_own():
+    first, second = plan_slices(2, 60.0, 0.1, "a").slices
+    assert {a < b for a, b in zip(first, second, strict=True)} == {True, False}
+    assert plan_slices(2, 60.0, 0.1, "a") == plan_slices(2, 60.0, 0.1, "a") != plan_slices(2, 60.0, 0.1, "b")
+
+
+def test_long_answers_are_not_worth_slices():
+    assert plan_slices(2, 20.0, 10.0, "seed") is None
