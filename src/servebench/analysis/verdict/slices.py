@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.estimate.level import RATE_BEHIND
+from servebench.analysis.estimate.level import FALLING, RATE_BEHIND
 from servebench.analysis.statistics import Z_95, Floats
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.point_row import PointRow
@@ -73,11 +73,11 @@ def _log_ratios(a: PointRow, b: PointRow, column: str) -> Floats:
         return np.empty(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         found: Floats = np.log(values[1] / values[0])
-    return found[np.isfinite(found)]
+    found = found[np.isfinite(found)]
+    return -found if column in FALLING else found
 
 
 def _slices(row: PointRow, column: str) -> list[float | None]:
-    # a cost falls as its rate rises, by as much
     return list(json.loads(row.slice_values or "{}").get(RATE_BEHIND.get(column, column), ()))
 
 
