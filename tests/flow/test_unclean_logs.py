@@ -1,5 +1,6 @@
 """servebench is stopped before keys are out of what others wrote; whoever comes next finishes that before anything else."""
 
+import shutil
 import signal
 
 import pandas as pd
@@ -10,10 +11,12 @@ from support.waiting import wait_until
 
 KEY = "plantedLOG0123456789zq"
 RUN = "outputs/s/00_vllm_unique"
+LINES = (100_000, 400_000, 1_600_000)
+"""Of the log: on a machine that is slow to send the signal, cleaning it takes longer."""
 ENGINE = """#!/bin/sh
 [ "$1" = serve ] || exit 0
 echo "args: api_key=[$VLLM_API_KEY] twice $VLLM_API_KEY"
-yes "INFO 01-01 12:00:00 a line of a long log, with token_ids: 5" | head -n 100000
+yes "INFO 01-01 12:00:00 a line of a long log, with token_ids: 5" | head -n {lines}
 echo "again $VLLM_API_KEY"
 exit 1
 """
@@ -24,8 +27,17 @@ def stopped(tmp_path):
     """Run a study and send servebench a signal while it cleans the log. Returns the folder of the run."""
 
     def stop(number):
+        for lines in LINES:
+            run, cut = start(number, lines)
+            if cut:
+                assert (run / ".engine.log.unclean").exists()
+                return run
+            shutil.rmtree(tmp_path / "outputs")
+        pytest.fail("the clean-up was always over before the signal came")
+
+    def start(number, lines):
         engine = tmp_path / "vllm"
-        engine.write_text(ENGINE)
+        engine.write_text(ENGINE.replace("{lines}", str(lines)))
         engine.chmod(0o755)
         run = tmp_path / RUN
         words = (
@@ -36,12 +48,9 @@ def stopped(tmp_path):
             wait_until(
                 lambda: list(run.glob(".engine.log.*.tmp")) or process.poll() is not None, limit_s=COMMAND_LIMIT_S
             )
-            assert process.poll() is None
             process.send_signal(number)
             process.wait(COMMAND_LIMIT_S)
-        assert KEY in (run / "engine.log").read_text(), "the clean-up was over before the signal came"
-        assert (run / ".engine.log.unclean").exists()
-        return run
+        return run, KEY in (run / "engine.log").read_text()
 
     return stop
 
@@ -53,7 +62,7 @@ def home(folder):
 def assert_clean(run):
     log = (run / "engine.log").read_text()
     assert KEY not in log
-    assert log.count("token_ids: 5") == 100_000
+    assert log.count("token_ids: 5") in LINES
     assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
 
 

@@ -2,15 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -21,11 +20,12 @@ from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.mlflow_client import Mlflow, conversation, metric_name
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
-from servebench.store.tracking import sync_study, tracked_run, tracking_uri
+from servebench.store.tracking import CALL_TIMEOUTS, sync_study, tracked_run, tracking_uri
 from servebench.study.tracking import ESTIMATORS
 from servebench.util.file_redaction import clean_file, mark_unclean
 from support.commands import run_program
-from support.hostile import silent
+from support.hostile import drip, silent
+from support.servers import refusing_port
 
 VOID = Doubt(code="errors", message="m", remedy="r", void=True)
 TIMEOUT_S = 60.0
@@ -250,8 +250,7 @@ def test_a_conversation_that_was_given_up_goes_no_further(outputs, monkeypatch):
         return child(self, *words)
 
     monkeypatch.setattr(Mlflow, "child", slow_child)
-    monkeypatch.setattr("servebench.store.tracking.STUDY_CALLS", 1)
-    monkeypatch.setattr("servebench.store.tracking.RUN_CALLS", 0)
+    monkeypatch.setattr("servebench.store.tracking.START_TIMEOUTS", 1)
     for timeout_s in (8.0, 64.0, 512.0):  # a slow machine may not get as far as to the first run
         report = send(study, timeout_s=timeout_s)
         if asked:
@@ -453,20 +452,24 @@ def test_two_processes_on_one_study(outputs):
     assert (len(parents), len(children)) == (1, 1)
 
 
+def silent_tracker(connection, request):
+    return (200, b"") if request.path == "/health" else silent(connection)
+
+
+def dripping_tracker(connection, request):
+    return drip(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" ")
+
+
 @pytest.mark.slow
 def test_a_server_that_is_healthy_and_fails(tmp_path, serve):
-    """Whether it answers with an error or hangs: bounded, one line, nothing raised, nothing remembered as sent."""
-
-    def script(connection, request, hangs):
-        if request.path == "/health":
-            return 200, b""
-        return silent(connection) if hangs else (500, b"")
-
-    servers = [serve(partial(script, hangs=hangs)) for hangs in (False, True)]
-    study = write_one_study(tmp_path)
+    """Whether it answers with an error, hangs or drips: bounded, one line, nothing raised, nothing remembered as sent."""
+    servers = [serve(script) for script in (lambda *_: (500, b""), silent_tracker, dripping_tracker)]
+    study = write_one_study(tmp_path, runs=("00_a", "01_b"))
     done = run_program(sys.executable, "-c", SYNC, study.path, "2", *[one.url for one in servers], cwd=tmp_path)
-    for server, error in zip(servers, done.stdout.splitlines(), strict=True):
+    errors = done.stdout.splitlines()
+    for server, error in zip(servers, errors, strict=True):
         assert server.url in error
+    assert re.search(f"{2 * CALL_TIMEOUTS} s|timed out", errors[2]), "one call of the server has a limit"
     assert done.stderr == ""
     assert not study.tracking.exists()
 
@@ -482,9 +485,8 @@ def test_the_environment_is_left_as_it_was(outputs, monkeypatch):
 def test_a_dead_server_costs_nothing_and_loses_nothing(outputs):
     """The report says so, and the next call sends all."""
     study = write_one_study(outputs)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    report = send(study, uri=f"http://127.0.0.1:{port}")
+    with refusing_port() as port:
+        report = send(study, uri=f"http://127.0.0.1:{port}")
     assert report.tracker_down
     assert "refused" in report.error
     assert "\n" not in report.error

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from servebench.study.study import planned_runs
 from servebench.study.sync import sync_studies
 from servebench.util.errors import ConfigError
 from support.records import phase_facts, point_evidence
+from support.servers import refusing_port
 
 BASE_NS = 1_700_000_000 * 10**9
 STEP_NS = 10_000_000
@@ -380,11 +380,10 @@ def test_sync_sends_all_and_again_nothing(outputs, capsys):
 @pytest.mark.slow
 def test_sync_asks_a_dead_server_once(outputs, capsys):
     """Ten studies do not wait for it ten times; all are told as not sent."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
     for name in ("a", "b", "c"):
         write_killed(outputs, name=name)
-    assert sync(uri=uri) == 1
+    with refusing_port() as port:
+        assert sync(uri=f"http://127.0.0.1:{port}") == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert "refused" in lines[0]

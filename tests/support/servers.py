@@ -4,8 +4,8 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -34,6 +34,14 @@ class Received:
 Script = Callable[[socket.socket, Received], Any]
 """Answers one request. It returns (status, body) to send a reply of JSON, text or bytes; None if it wrote to the socket
 itself and the connection stays; False to close the connection."""
+
+
+@contextmanager
+def refusing_port() -> Iterator[int]:
+    """Yield a port that refuses connections, and that nobody else can take."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 class ScriptedServer:

@@ -5,9 +5,10 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from servebench.store.reach import sqlite_path
 from servebench.util.redaction import redact_text
@@ -119,16 +120,33 @@ def _make_database(database: Path) -> None:
     making.replace(database)
 
 
+class _Client:
+    """MLflow's client. `begins` hears of each call how many bytes of a file it sends."""
+
+    def __init__(self, uri: str, begins: Callable[[int], object]) -> None:
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=uri)
+        self._begins = begins
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*words: Any, **more: Any) -> Any:
+            self._begins(Path(words[1]).stat().st_size if name == "log_artifact" else 0)
+            return getattr(self._client, name)(*words, **more)
+
+        return call
+
+
 class Mlflow:
     """One tracking server and experiment."""
 
-    def __init__(self, uri: str, experiment: str, outputs: Path) -> None:
+    def __init__(
+        self, uri: str, experiment: str, outputs: Path, begins: Callable[[int], object] = lambda _: None
+    ) -> None:
         """Connect, and make the experiment if it is not there. To be used inside a `conversation`.
 
-        Raises one of `tracker_errors`.
+        `begins` hears when a call to the server begins, and how many bytes of a file it sends. Raises one of `tracker_errors`.
         """
-        from mlflow import MlflowClient
-
         if not uri.startswith(("http:", "https:")):
             import mlflow.store.db.utils as database_utils
 
@@ -142,10 +160,10 @@ class Mlflow:
             with FileLock(database.with_name(f".{database.name}.lock"), timeout=LOCK_TIMEOUT_S):
                 if not database.exists():
                     _make_database(database)
-                self._client = MlflowClient(tracking_uri=uri)
+                self._client = _Client(uri, begins)
                 self._experiment_id = self._experiment(experiment, (outputs.absolute() / "mlartifacts").as_uri())
         else:
-            self._client = MlflowClient(tracking_uri=uri)
+            self._client = _Client(uri, begins)
             self._experiment_id = self._experiment(experiment, None)
 
     def _experiment(self, name: str, artifacts: str | None) -> str:

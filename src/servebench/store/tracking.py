@@ -5,6 +5,7 @@ import math
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -72,8 +73,10 @@ QUALITY_METRICS = {**{name: name for name in SAME_QUALITY_METRICS}, "accuracy_lo
 KEY_LENGTH = 32
 LINE_MAX = 300
 LOCK_TIMEOUT_S = 60.0
-STUDY_CALLS, RUN_CALLS = 12, 24
-"""Calls to MLflow for a study and for a run of it, each of which may take the whole timeout, and as many to spare."""
+CALL_TIMEOUTS = 3
+"""A call of MLflow's client is a few requests; a server that takes this many timeouts for it is given up."""
+START_TIMEOUTS = 36
+"""The same for a call to a database, and until the first call: MLflow is imported, and a database made."""
 SLOWEST_BYTES_S = 1e6
 """Artifacts that go slower are not worth waiting for."""
 
@@ -411,30 +414,34 @@ def sync_study(
 
 
 def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
-    """`_send`, given up when it takes far too long: a server that sends a byte now and then defeats the timeouts of
+    """`_send`, given up when a call takes far too long: a server that sends a byte now and then defeats the timeouts of
     MLflow's client, which are those of one read. Raises StoreError."""
-    size = sum(path.stat().st_size for _, run, _ in pending.todo for path in run.artifacts)
-    limit_s = STUDY_CALLS * timeout_s + len(pending.todo) * RUN_CALLS * timeout_s + size / SLOWEST_BYTES_S
+    call_s = (CALL_TIMEOUTS if uri.startswith(("http:", "https:")) else START_TIMEOUTS) * timeout_s
+    deadline_s = time.monotonic() + START_TIMEOUTS * timeout_s
     done: list[SyncReport | StoreError] = []
     given_up = threading.Event()
 
+    def begins(size: int) -> None:
+        nonlocal deadline_s
+        deadline_s = time.monotonic() + call_s + size / SLOWEST_BYTES_S
+
     def send() -> None:
         try:
-            done.append(_send(study, pending, uri, experiment, timeout_s=timeout_s, given_up=given_up))
+            done.append(_send(study, pending, uri, experiment, timeout_s=timeout_s, begins=begins, given_up=given_up))
         except StoreError as error:
             done.append(error)
 
     thread = threading.Thread(target=send, name="mlflow", daemon=True)
     thread.start()
-    thread.join(limit_s)
+    while thread.is_alive() and (left_s := deadline_s - time.monotonic()) > 0:
+        thread.join(left_s)
     # what hangs in a call may come back: it must not go on beside who sends the rest later
     given_up.set()
     shown = redact_text(uri)
     if not done:
         why = "could not be talked to: MLflow's client failed"
         if thread.is_alive():
-            runs = f"{len(pending.todo)} run{'' if len(pending.todo) == 1 else 's'}"
-            why = f"did not take {runs} within {limit_s:.0f} s"
+            why = f"did not end an answer within {call_s:g} s"
         error = f"the tracking server {shown} {why}"
         return SyncReport(unchanged=pending.unchanged, error=error, tracker_down=True)
     if isinstance(done[0], StoreError):
@@ -443,7 +450,14 @@ def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: s
 
 
 def _send(
-    study: StudyFolder, pending: _Pending, uri: str, experiment: str, *, timeout_s: float, given_up: threading.Event
+    study: StudyFolder,
+    pending: _Pending,
+    uri: str,
+    experiment: str,
+    *,
+    timeout_s: float,
+    begins: Callable[[int], None],
+    given_up: threading.Event,
 ) -> SyncReport:
     """Talk to MLflow, until all is sent or `given_up`. Raises StoreError when what was sent cannot be remembered."""
     from servebench.store.mlflow_client import Mlflow, conversation, tracker_errors
@@ -453,7 +467,7 @@ def _send(
     sent: list[str] = []
     try:
         with conversation(timeout_s):
-            mlflow = Mlflow(uri, experiment, study.path.parent)
+            mlflow = Mlflow(uri, experiment, study.path.parent, begins)
             parent_id = mlflow.parent(
                 known.get("mlflow_run_id"), state.study_id, state.words, state.started_s, key=_key(state)
             )

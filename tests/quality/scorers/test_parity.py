@@ -9,20 +9,25 @@ from servebench.contracts.quality import Endpoint, ItemAnswer
 from servebench.contracts.settings import QualitySettings
 from servebench.protocol.kinds.table import KINDS
 from servebench.quality.scorers.parity import ParityScorer, parity_grade
+from support.hostile import silent
 from support.servers import ScriptedServer
+
+HELD_S = 300.0
+"""A test that waits so long has failed."""
 
 
 class _Engine(ScriptedServer):
     """Answers with the prompt's last word; under load with another one if the prompt has `shaky`.
 
-    A prompt that comes a second time is held until three requests are in flight, at most for `hold_s`.
+    A prompt that comes a second time is held until three requests are in flight. The first one that ends in `stalls` is never
+    answered, and comes again as the first.
     """
 
-    def __init__(self, *, logprobs=True, refuses=False, broken=False, hold_s=300.0):
+    def __init__(self, *, logprobs=True, refuses=False, broken=False, stalls=None):
         self.how = {"logprobs": logprobs, "refuses": refuses, "broken": broken}
-        self.hold_s = hold_s
+        self.stalls = stalls
         self.asked = Counter()
-        self.full = threading.Event()
+        self.full, self.stalled = threading.Event(), threading.Event()
         super().__init__(self._answer)
         self.endpoint = Endpoint(base_url=self.base_url, model="m")
 
@@ -32,13 +37,16 @@ class _Engine(ScriptedServer):
 
     def _answer(self, connection, request):
         body = request.json()
+        if self.stalls and not self.stalled.is_set() and body["messages"][0]["content"].endswith(self.stalls):
+            self.stalled.set()
+            return silent(connection)
         with self.lock:
             self.asked[request.body] += 1
             again = self.asked[request.body] > 1
             if self.in_flight >= 3:
                 self.full.set()
         if again:
-            self.full.wait(self.hold_s)
+            self.full.wait(HELD_S)
         return self.reply(body, self.full.is_set(), **self.how)
 
     @staticmethod
@@ -119,19 +127,19 @@ def test_what_was_answered_before_a_stop_is_not_asked_again(prompts, memory):
     class Stopped(Exception):
         pass
 
-    def stop(words):
-        if words.startswith("alone") and len(memory.added) > 3:
-            raise Stopped
-
     scorer = ParityScorer(QualitySettings(name="parity", path=prompts))
-    # a prompt may be on its way when it is stopped, and comes again alone
-    with _Engine(broken=True, hold_s=5.0) as engine:
+    # the fifth prompt is on its way when it is stopped, and comes again alone
+    with _Engine(broken=True, stalls="prompt 4") as engine:
+
+        def stop(words):
+            if engine.stalled.is_set():
+                raise Stopped
+
         with pytest.raises(Stopped):
             scorer.evaluate(replace(engine.endpoint, memory=memory, watch=stop), count=None, concurrency=3)
-        asked, known = len(engine.bodies), len(memory.known)
-        assert known > 3
+        assert (len(engine.bodies), len(memory.known)) == (1 + 5, 1 + 4)
         rows = scorer.evaluate(replace(engine.endpoint, memory=memory), count=None, concurrency=3)
-        assert len(engine.bodies) - asked == 1 + 6 + 6 - known
+        assert len(engine.bodies) == (1 + 5) + 2 + 6
     with _Engine() as engine:
         again = scorer.evaluate(replace(engine.endpoint, memory=memory), count=None, concurrency=3)
         assert len(engine.bodies) == 2, "those that failed under load"
