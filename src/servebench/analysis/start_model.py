@@ -13,13 +13,16 @@ Every standard deviation, factor and number of slow starts of a grid is consider
 explains all the starts (the restricted likelihood: Patterson and Thompson 1971, Biometrika 58). Given these, each engine's value
 is normal, so the answer is a mixture of normals (Box and Tiao 1973, "Bayesian Inference in Statistical Analysis", chapter
 5). With one start of each engine and nothing earlier, the prior alone speaks.
+
+Two starts that were measured slice by slice, in turns, have one value: their difference. It has the effects of two starts, either
+of which may be slow, and an error that is known from its slices (`verdict/slices.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Self
 
@@ -59,11 +62,14 @@ SLOW_SIDES: Mapping[str, int] = {"output_throughput_tok_s": -1, "tpot_ms_p50": 1
 @dataclass(frozen=True)
 class Starts:
     """Logarithms of a metric in starts of one engine: a row for each start, a column for each of `levels`, NaN where there is no
-    value. `errors` has the standard error of a point at each level, as the points' own intervals have it."""
+    value. `errors` has the standard error of a point at each level, as the points' own intervals have it.
+
+    With `differences` each row has those of two starts, with errors that need no factor."""
 
     levels: tuple[Level, ...]
     values: Floats
     errors: Floats
+    differences: bool = False
 
     @classmethod
     def of_one_level(cls, logs: Sequence[float] | Floats, error: float) -> Self:
@@ -78,7 +84,7 @@ class Starts:
             if level in self.levels:
                 known = self.levels.index(level)
                 values[:, column], errors[column] = self.values[:, known], self.errors[known]
-        return type(self)(tuple(levels), values[~np.isnan(values).all(axis=1)], errors)
+        return replace(self, levels=tuple(levels), values=values[~np.isnan(values).all(axis=1)], errors=errors)
 
 
 @dataclass(frozen=True)
@@ -114,14 +120,22 @@ class Mixture:
 
 @dataclass(frozen=True)
 class _Fits:
-    """What the starts of each group say, by group, cell of the grid and number of slow starts: the logarithm of the likelihood,
-    the means of the levels and their covariances; by group the number of its starts, and of how many slow ones at most."""
+    """What the starts of some groups say, by group, cell of the grid and numbers of slow starts (`slow` of them in all): the
+    logarithm of the likelihood, the means of the levels and their covariances; and the number of starts of each group."""
 
     likelihood: Floats
     means: Floats
     covariances: Floats
+    slow: NDArray[np.int64]
     starts: NDArray[np.int64]
-    most: NDArray[np.int64]
+
+    def by_share(self, freedom: float) -> Floats:
+        """Return the logarithm of the likelihood with another axis, for the share of slow starts among all."""
+        shares, slow = _shares()[0], self.slow[:, None]
+        usual = np.maximum(self.starts[:, None, None] - slow, 0)
+        chances = slow * np.log(shares) + usual * np.log1p(-shares)
+        found: Floats = freedom * self.likelihood[..., None] + chances[:, None]
+        return found
 
 
 @dataclass(frozen=True)
@@ -145,12 +159,13 @@ class StartModel:
         means = variances = np.zeros((_CELLS, *single))
         logs = (self._known - self._whole[asked].sum(axis=0)).reshape(_CELLS, *single, -1)
         for axis, (number, contrast) in enumerate(zip(asked, contrasts, strict=True)):
-            slow = slice(fits.most[number] + 1)
-            shape = [_CELLS, *single[:axis], slow.stop, *single[axis + 1 :]]
+            # groups with few starts have no more slow ones
+            slow = np.isfinite(fits.likelihood[number, 0])
+            shape = [_CELLS, *single[:axis], int(slow.sum()), *single[axis + 1 :]]
             covariances = fits.covariances[number, :, slow]
-            means = means + (fits.means[number, :, slow] @ contrast).reshape(shape)
-            variances = variances + np.einsum("i,cmij,j->cm", contrast, covariances, contrast).reshape(shape)
-            logs = logs + self._parts[number, :, slow].reshape(*shape, -1)
+            means = means + (fits.means[number, :, slow] @ contrast).T.reshape(shape)
+            variances = variances + np.einsum("i,mcij,j->cm", contrast, covariances, contrast).reshape(shape)
+            logs = logs + self._parts[number][:, slow].reshape(*shape, -1)
         weights = _weights(logs).sum(axis=-1)
         kept = weights > NEGLIGIBLE
         return Mixture(weights[kept] / weights[kept].sum(), means[kept], np.sqrt(variances[kept]))
@@ -160,7 +175,7 @@ class StartModel:
         """The expected values, by engine and level."""
         slow = np.exp(self._parts - self._whole[:, :, None]) * _weights(self._known)[:, None]
         found: Floats = np.einsum("gcmk,gcmi->gi", slow, self._fits.means)
-        return found[: len(self.engines)]
+        return found
 
     @property
     def spread(self) -> tuple[float, float]:
@@ -170,29 +185,33 @@ class StartModel:
 
     @cached_property
     def _fits(self) -> _Fits:
-        return _fit((*self.engines, *self.earlier), self.slow_side, repeats=self.repeats)
+        return _fit(self.engines, self.slow_side, repeats=self.repeats)
 
     @cached_property
     def _parts(self) -> Floats:
-        """The logarithm of the likelihood by group, cell, number of slow starts, and share of slow starts among all."""
-        shares, slow = _shares()[0], np.arange(self._fits.likelihood.shape[2])[:, None]
-        usual = np.maximum(self._fits.starts[:, None, None] - slow, 0)
-        chances = slow * np.log(shares) + usual * np.log1p(-shares)
-        found: Floats = self.freedom * self._fits.likelihood[..., None] + chances[:, None]
-        return found
+        """The logarithm of the likelihood by engine, cell, numbers of slow starts, and share of slow starts among all."""
+        return self._fits.by_share(self.freedom)
 
     @cached_property
     def _whole(self) -> Floats:
-        """The same by group, cell and share, whatever the number of slow starts."""
-        most = self._parts.max(axis=2)
-        found: Floats = most + np.log(np.exp(self._parts - most[:, :, None]).sum(axis=2))
-        return found
+        """The same by engine, cell and share, whatever the numbers of slow starts."""
+        return _summed(self._parts)
 
     @cached_property
     def _known(self) -> Floats:
-        """The logarithm of the weight by cell and share, by the prior and all groups."""
+        """The logarithm of the weight by cell and share, by the prior and all starts."""
         found: Floats = self._whole.sum(axis=0) + np.log(np.outer(_PRIOR, _shares()[1]))
+        if self.earlier:
+            earlier = _fit(self.earlier, self.slow_side, repeats=self.repeats)
+            found = found + _summed(earlier.by_share(self.freedom)).sum(axis=0)
         return found
+
+
+def _summed(parts: Floats) -> Floats:
+    """Sum over numbers of slow starts, of logarithms."""
+    most = parts.max(axis=2)
+    found: Floats = most + np.log(np.exp(parts - most[:, :, None]).sum(axis=2))
+    return found
 
 
 def _weights(logs: Floats) -> Floats:
@@ -218,28 +237,37 @@ def _shares() -> tuple[Floats, Floats]:
 
 def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
     """Fit the values of each group's levels: generalised least squares, with the restricted likelihood. Of each number of slow
-    starts only the slowest ones are considered: others explain nothing."""
-    counts = np.array([len(one.values) for one in groups])
+    starts only the slowest ones are considered: others explain nothing. Of differences these are at both ends."""
+    counts, differences = np.array([len(one.values) for one in groups]), groups[0].differences
     away = np.full((len(groups), counts.max(), len(groups[0].levels)), np.nan)
-    middle = np.zeros((len(groups), 1, away.shape[2]))
+    middle, means = np.zeros((len(groups), 1, away.shape[2])), np.full(away.shape[:2], np.nan)
     for number, one in enumerate(groups):
         middle[number] = np.nanmedian(one.values, axis=None if repeats else 0)
-        own = one.values - middle[number]
-        away[number, : len(own)] = own[np.argsort(-slow_side * np.nanmean(own, axis=1), kind="stable")]
+        away[number, : len(one.values)] = own = one.values - middle[number]
+        means[number, : len(own)] = np.nanmean(own, axis=1)
     most = np.minimum(np.maximum(SLOW_MOST, (SLOW_SHARE * counts).astype(int)), counts) if slow_side else 0 * counts
-    error = (_FACTOR[:, None, None] * np.array([one.errors for one in groups])) ** 2 + ERROR_LEAST**2
-    usual = _sums(away, _START_VARIANCE, error, repeats=repeats)
-    slow = _sums(away - slow_side * SLOW_BY, _START_VARIANCE + SLOW_SD**2, error + SLOW_LEVEL_SD**2, repeats=repeats)
-    information, weighted, squares, logs = (
-        one.sum(axis=2, keepdims=True) + _first(other - one, most.max()) for one, other in zip(usual, slow, strict=True)
-    )
+    sides = (slow_side, -slow_side) if differences else (slow_side,)
+    effects, factor = (2, np.ones_like(_FACTOR)) if differences else (1, _FACTOR)
+    variance = effects * _START_VARIANCE
+    error = (factor[:, None, None] * np.array([one.errors for one in groups])) ** 2 + ERROR_LEAST**2
+    usual = _sums(away, variance, error, repeats=repeats)
+    numbers = np.array([one for one in np.ndindex(*[most.max() + 1] * len(sides)) if sum(one) <= most.max()])
+    parts = [one.sum(axis=2, keepdims=True) for one in usual]
+    for side, number in zip(sides, numbers.T, strict=True):
+        # rows without values are the last
+        order = np.arange(len(groups))[:, None], np.argsort(-side * means, axis=1, kind="stable")
+        slow = _sums(away - side * SLOW_BY, variance + SLOW_SD**2, error + SLOW_LEVEL_SD**2, repeats=repeats)
+        changes = ((other - one)[:, *order] for one, other in zip(usual, slow, strict=True))
+        parts = [part + _first(change, most.max())[:, :, number] for part, change in zip(parts, changes, strict=True)]
+    information, weighted, squares, logs = parts
     covariances = np.linalg.inv(information)
-    means = np.einsum("cgmij,cgmj->cgmi", covariances, weighted)
-    left = squares - (weighted * means).sum(axis=3)
+    values = np.einsum("cgmij,cgmj->cgmi", covariances, weighted)
+    left = squares - (weighted * values).sum(axis=3)
     likelihood = -0.5 * (logs + np.linalg.slogdet(information)[1] + left)
-    likelihood[:, np.arange(most.max() + 1) > most[:, None]] = -np.inf  # groups with fewer starts
-    means, covariances, likelihood = (one.swapaxes(0, 1) for one in (means, covariances, likelihood))
-    return _Fits(likelihood, means + middle[:, None, :, : means.shape[3]], covariances, counts, most)
+    likelihood[:, numbers.sum(axis=1) > most[:, None]] = -np.inf
+    values, covariances, likelihood = (one.swapaxes(0, 1) for one in (values, covariances, likelihood))
+    values = values + middle[:, None, :, : values.shape[3]]
+    return _Fits(likelihood, values, covariances, numbers.sum(axis=1), effects * counts)
 
 
 def _first(found: Floats, most: int) -> Floats:
