@@ -35,7 +35,7 @@ class Watcher:
     ask: Callable[[], str | None] | None = None
     """Asks a server whose connections fail for one more answer, and returns what it does instead; null: it is not asked."""
     slices: Sequence[Sequence[float]] = ()
-    """When the phase has load, in seconds from its start, where it takes turns with others; they show their progress meanwhile."""
+    """When the phase has load, in seconds from its start, where it takes turns with others, which show theirs meanwhile."""
 
     def __post_init__(self) -> None:
         """Start the clock."""
