@@ -90,6 +90,11 @@ def test_the_screen_says_all_that_was_promised():
     assert "so far" in shown(replace(ANSWER, finished=False))
 
 
+def test_the_answer_names_equals_with_higher_estimates():
+    assert "t07" in shown(replace(ANSWER, equals=("t07",)))
+    assert "t07" not in shown(ANSWER)
+
+
 def test_candidates_that_were_not_tried_are_counted_and_what_is_not_to_be_trusted_is_named():
     lines = shown(ANSWER).splitlines()
     assert not [line for line in lines if line.startswith("t02")]
