@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from calibration.cells import CalibrationCell, Outcome, Promise
-from servebench.analysis.tuning.answer import change_of, gain_of, recommended, verdict_of
+from servebench.analysis.tuning.answer import contribution_of, gain_of, recommended, verdict_of
 from servebench.analysis.tuning.ledger import RaceEntrant, RaceRules, Step
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.verdict import Difference
@@ -265,11 +265,7 @@ def _holds(gain: Difference, study: SimulatedTune, one: str, other: str) -> bool
 def contributions(study: SimulatedTune) -> list[bool]:
     """Return for each setting of the winner whether the interval of its contribution holds the truth."""
     found = _raced(study, study.grid_s, CHANGES)
-    parts = [
-        (name, change_of(found, found.best, name, ("finals", "contributions")))
-        for name in found.contributions_of
-        if found.best is not None
-    ]
+    parts = [(name, contribution_of(found, name)) for name in found.contributions_of]
     held = [_holds(gain, study, found.best or "", name) for name, gain in parts if gain is not None]
     return [one for one in held if one is not None]
 

@@ -172,6 +172,15 @@ def change_of(
     return found.change(one, other, confidence)
 
 
+def contribution_of(race: Race, without: str) -> Difference | None:
+    """Return what the best candidate gains over itself without a setting, by the blocks that both measured; with its starts in
+    the finals where it was not measured again."""
+    if race.best is None:
+        return None
+    again = change_of(race, race.best, without, ("contributions",))
+    return again or change_of(race, race.best, without, ("finals", "contributions"))
+
+
 def verdict_of(race: Race, gain: Difference | None, margin: float) -> TuneVerdict:
     """Return what is known of the best candidate."""
     if race.best is None:
@@ -360,7 +369,7 @@ def _contributions(
     without = {next(iter(set(settings) - set(candidates[name].settings))): name for name in race.contributions_of}
     for key, value in settings.items():
         name = without.get(key)
-        gain = change_of(race, race.best, name, ("finals", "contributions")) if name is not None else None
+        gain = contribution_of(race, name) if name is not None else None
         if len(settings) == 1:
             gain = gain_of(race)
         yield Contribution(key=key, before=value_text(value_at(stock_config, key)), after=value_text(value), gain=gain)
