@@ -6,9 +6,10 @@ import os
 import pytest
 
 from servebench.cluster import agent
-from servebench.cluster.agent import lease_ports, refusal, visible_gpus
+from servebench.cluster.agent import lease_ports, refusal
 from servebench.cluster.heartbeat import FILE, SILENT_S
 from servebench.cluster.leases import Leases
+from servebench.cluster.orders import visible_gpus
 from servebench.contracts.cluster import RunOrder
 from servebench.contracts.settings import EngineSettings
 from servebench.store.layout import StudyFolder

@@ -30,6 +30,7 @@ IGNORED = [
     ((*CLOSED, "workload=long_context", "workload.needles=0"), "workload.depths=[0.5]"),
     ((*CLOSED, "workload=sharegpt"), "workload.split=test"),
     (CLOSED, "launch.shift_s=9"),
+    (CLOSED, "launch.machine_s=9"),
     (CLOSED, "engine.spans_address=127.0.0.1:4318"),
     (CLOSED, "quality.items=9"),
     (CLOSED, "tracking.experiment=x"),

@@ -3,7 +3,9 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from servebench.contracts.emulation import Emulation, EmulationSpec, Variation
@@ -96,6 +98,24 @@ def test_speed_wanders_as_planted():
     kept = statistics.fmean((a - mean) * (b - mean) for a, b in zip(logs, logs[lag:], strict=False)) / sd**2
     assert sd == pytest.approx(0.05, rel=0.2)
     assert kept == pytest.approx(math.exp(-1), abs=0.15)
+
+
+@pytest.mark.slow
+def test_the_machine_wanders_for_all_engines_alike():
+    """Two engines that begin at different moments are slow at the same moments; other machines and other times are apart."""
+
+    def logs(key, began_s, seed=1, **more):
+        running = engine(key, machine_sd=0.1, machine_s=10.0, machine_seed=seed, start_sd=0.01, **more)
+        running = replace(running, started_ns=running.started_ns + began_s * 10**9)
+        _, records = drive(running, [request(n, tokens=104) for n in range(1_000)], concurrency=1)
+        return [(r.sent_ns / 1e9, math.log(e2e_ms(r))) for r in records]
+
+    one, late, other = logs("a", 0), logs("b", 100, slowdown=1.1), logs("a", 0, seed=2)
+    moments = np.arange(one[0][0] + 110, one[-1][0] - 10, 1.0)
+    x, y, z = (np.interp(moments, *zip(*found, strict=True)) for found in (one, late, other))
+    assert np.std(x) == pytest.approx(0.1, rel=0.3)
+    assert np.corrcoef(x, y)[0, 1] > 0.99
+    assert abs(np.corrcoef(x, z)[0, 1]) < 0.5
 
 
 def test_drift_and_slowdown_lengthen_every_step():

@@ -7,7 +7,8 @@ import pytest
 from servebench.config import compose_jobs
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.registry.registry import registry
-from servebench.study.at_once import at_once, check_slices, groups_at_once, why_alone
+from servebench.run.task import job_of_turn
+from servebench.study.at_once import Place, at_once, check_slices, places_at_once, why_alone
 from servebench.util.errors import ConfigError
 
 CLOSED = ("load.concurrency=[2]", "load.requests=20", "model=qwen2.5-1.5b-instruct", "gpu=none")
@@ -20,7 +21,11 @@ def jobs_of(*words):
 
 def groups_of(*words):
     jobs = jobs_of(*words)
-    return groups_at_once({str(number): job for number, job in enumerate(jobs)}, registry())
+    return {name: one.group for name, one in places_of(jobs).items()}
+
+
+def places_of(jobs):
+    return places_at_once({str(number): job for number, job in enumerate(jobs)}, registry())
 
 
 @pytest.mark.parametrize(
@@ -79,7 +84,22 @@ def test_engines_that_answer_different_questions_are_not_at_once():
 def test_turns_of_a_group_and_a_start_are_executed_at_once():
     turn = Turn(range(1), ("a",), start=1)
     other = replace(turn, engines=("b",))
-    assert at_once(turn, {"a": 0, "b": 0}).at_once == at_once(other, {"a": 0, "b": 0}).at_once is not None
-    assert at_once(replace(other, start=2), {"b": 0}).at_once != at_once(turn, {"a": 0}).at_once
-    assert at_once(turn, {"b": 0}) == turn
-    assert at_once(closing_turn("a"), {"a": 0}) == closing_turn("a")
+    places = {"a": Place(0, 0), "b": Place(0, 1)}
+    assert at_once(turn, places).at_once == at_once(other, places).at_once is not None
+    assert at_once(replace(other, start=2), places).at_once != at_once(turn, places).at_once
+    assert at_once(turn, {"b": Place(0, 1)}) == turn
+    assert at_once(closing_turn("a"), places) == closing_turn("a")
+
+
+def test_each_engine_gets_gpus_of_its_own_and_they_change_them(monkeypatch):
+    words = (*PAIR, "launch=process", "gpu=rtx4090", "gpu.count=2", "study.slices=always", "study.starts=2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    with pytest.raises(ConfigError, match="need 4 GPUs, and this machine has 3"):
+        check_slices(jobs_of(*words), registry(), cluster=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,4,5")
+    jobs = jobs_of(*words)
+    places = places_of(jobs)
+    turns = [at_once(Turn(range(1), (run,), start=start), places) for start in (0, 1) for run in ("0", "1")]
+    assert [turn.gpus for turn in turns] == [("0", "1"), ("4", "5"), ("4", "5"), ("0", "1")]
+    assert job_of_turn(jobs[0], turns[0], registry()).settings.engine.env["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert why_alone(jobs_of(*words, "+engine.env.CUDA_VISIBLE_DEVICES='0'"), registry())

@@ -48,7 +48,9 @@ def module(**replies):
 
 
 def source(pid=1, count=0):
-    return AmdGpuSource(Subject(engine=None, running=SimpleNamespace(pid=pid), gpu=SimpleNamespace(count=count)))
+    return AmdGpuSource(
+        Subject(engine=None, running=SimpleNamespace(pid=pid, command=None), gpu=SimpleNamespace(count=count))
+    )
 
 
 def test_each_gpu_tells_in_our_units(monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,7 @@ child.wait()
 
 
 def subject(pid):
-    return Subject(engine=None, running=SimpleNamespace(pid=pid), gpu=SimpleNamespace(count=0))
+    return Subject(engine=None, running=SimpleNamespace(pid=pid, command=None), gpu=SimpleNamespace(count=0))
 
 
 def test_processes_count_their_children():
@@ -106,6 +107,19 @@ def test_a_gpu_that_is_slowed_by_heat_but_not_by_its_power_cap(monkeypatch, reas
     source = GpuSource(subject(os.getpid()))
     assert source.open() is None
     assert source.sample() == [{"gpu_throttled": throttled}]
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "read"),
+    [("2,3", 2, [2, 3]), ("1", 1, [1]), ("9", 1, [0]), ("", 2, [0, 1]), ("GPU-ab", 1, [0])],
+)
+def test_the_gpus_of_the_engine_are_read(monkeypatch, visible, count, read):
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**vars(nvml(0, [])) | {"nvmlDeviceGetCount": lambda: 4}))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    own = subject(os.getpid())
+    source = GpuSource(replace(own, gpu=SimpleNamespace(count=count)))
+    assert source.open() is None
+    assert source.handles == read
 
 
 def test_others_on_the_gpu_where_the_driver_knows_the_engine(monkeypatch):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
-from servebench.util.stretches import between, length, merged
+from servebench.util.stretches import Spans, between, length, merged
 from servebench.util.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -102,13 +102,17 @@ class _Samples:
         return np.diff(self.ends_ns) / NS_PER_S
 
 
-def find_disturbances(readings: Iterable[Reading]) -> tuple[Disturbance, ...]:
-    """Return the disturbances of a point by its readings, in order of time; none where the machine was not sampled."""
+def find_disturbances(readings: Iterable[Reading], pauses: Spans = ()) -> tuple[Disturbance, ...]:
+    """Return the disturbances of a point by its readings, in order of time; none where the machine was not sampled. What lasts
+    LASTS_S only with the `pauses` of a point in slices is none: other engines have the machine in these."""
     listed = [one for one in readings if isfinite(one.value)]
     samples = _samples([one for one in listed if one.source == "machine"])
     found = [*_of_gpus(listed)]
     if samples is not None:
         found += _of_cores(samples) + _of_heat(listed, samples)
+    found = [
+        one for one in found if not pauses or length(between(pauses, one.start_ns, one.end_ns)) >= LASTS_S * NS_PER_S
+    ]
     return tuple(sorted(found, key=lambda one: (one.start_ns, one.end_ns)))
 
 
@@ -131,17 +135,22 @@ def first_sent_ns(records: Iterable[Record]) -> int | None:
 
 
 def disturbance_columns(
-    row: PointRow, disturbances: Sequence[Disturbance], records: Iterable[Record], readings: Iterable[Reading]
+    row: PointRow,
+    disturbances: Sequence[Disturbance],
+    records: Iterable[Record],
+    readings: Iterable[Reading],
+    pauses: Spans = (),
 ) -> dict[str, Any]:
-    """Return the columns of a point that say who took its machine; nothing where that was not sampled."""
+    """Return the columns of a point that say who took its machine outside its pauses; nothing where that was not sampled."""
     origin_ns = first_sent_ns(records)
     if row.window_ns is None or origin_ns is None or not any(one.name == "own_cores" for one in readings):
         return {}
     start, end = row.window_ns
     inside = [one for one in disturbances if one.start_ns < end and one.end_ns > start]
+    spans = [(one.start_ns, one.end_ns) for one in inside]
     most = sorted(sorted(inside, key=lambda one: -one.amount)[:LISTED_MAX], key=lambda one: one.start_ns)
     return {
-        "disturbed_s": length(merged([(one.start_ns, one.end_ns) for one in inside], start, end)) / NS_PER_S,
+        "disturbed_s": sum(length(merged(spans, *piece)) for piece in between(pauses, start, end)) / NS_PER_S,
         "disturbances": tuple(one.words(origin_ns) for one in most),
     }
 

@@ -17,6 +17,8 @@ from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.load.plan.levels import PlannedPoint
+from servebench.measure.window import pauses_of
+from servebench.util.stretches import Spans, length, merged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,17 @@ class PointEvidence:
     def began_ns(self) -> int:
         """When its first request was sent: the seconds in messages count from there."""
         return first_sent_ns(self.measured) or self.report.started_ns
+
+    @cached_property
+    def pauses(self) -> Spans:
+        """The stretches between the slices of a point in slices."""
+        return pauses_of(self.facts, self.report)
+
+    @property
+    def disturbed_out_ns(self) -> int:
+        """How much of the window is left out because others took the machine."""
+        window = self.row.window_ns or (0, 0)
+        return length(self.row.left_out) - length(merged(self.pauses, *window))
 
     @cached_property
     def measured(self) -> list[Record]:

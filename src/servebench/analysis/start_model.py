@@ -13,13 +13,16 @@ Every standard deviation, factor and number of slow starts of a grid is consider
 explains all the starts (the restricted likelihood: Patterson and Thompson 1971, Biometrika 58). Given these, each engine's value
 is normal, so the answer is a mixture of normals (Box and Tiao 1973, "Bayesian Inference in Statistical Analysis", chapter
 5). With one start of each engine and nothing earlier, the prior alone speaks.
+
+Two starts that were measured slice by slice, in turns, have one value: their difference. It has the effects of two starts, either
+of which may be slow, and an error that is known from its slices (`verdict/slices.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Self
 
@@ -57,11 +60,14 @@ SLOW_SIDES: Mapping[str, int] = {"output_throughput_tok_s": -1, "tpot_ms_p50": 1
 @dataclass(frozen=True)
 class Starts:
     """Logarithms of a metric in starts of one engine: a row for each start, a column for each of `levels`, NaN where there is no
-    value. `errors` has the standard error of a point at each level, as the points' own intervals have it."""
+    value. `errors` has the standard error of a point at each level, as the points' own intervals have it.
+
+    With `differences` each row has those of two starts, with errors that need no factor."""
 
     levels: tuple[Level, ...]
     values: Floats
     errors: Floats
+    differences: bool = False
 
     @classmethod
     def of_one_level(cls, logs: Sequence[float] | Floats, error: float) -> Self:
@@ -76,7 +82,7 @@ class Starts:
             if level in self.levels:
                 known = self.levels.index(level)
                 values[:, column], errors[column] = self.values[:, known], self.errors[known]
-        return type(self)(tuple(levels), values[~np.isnan(values).all(axis=1)], errors)
+        return replace(self, levels=tuple(levels), values=values[~np.isnan(values).all(axis=1)], errors=errors)
 
 
 @dataclass(frozen=True)
@@ -112,12 +118,13 @@ class Mixture:
 
 @dataclass(frozen=True)
 class _Fit:
-    """What the starts of one group say, by cell of the grid and number of slow starts: the logarithm of the likelihood, the
-    means of the levels and their covariances."""
+    """What the starts of one group say, by cell of the grid and numbers of slow starts (`slow` of them in all): the logarithm
+    of the likelihood, the means of the levels and their covariances."""
 
     likelihood: Floats
     means: Floats
     covariances: Floats
+    slow: NDArray[np.int64]
     starts: int
 
 
@@ -157,8 +164,7 @@ class StartModel:
         known = reduce(
             _convolved, (np.exp(one.likelihood - one.likelihood.max()) for one in earlier), np.ones((_CELLS, 1))
         )
-        counts = [np.arange(one.likelihood.shape[1]) for one in fits]
-        slow = reduce(np.add.outer, (*counts, np.arange(known.shape[1])))
+        slow = reduce(np.add.outer, (*(one.slow for one in fits), np.arange(known.shape[1])))
         chance = _chance_of_slow(int(slow.max()), sum(one.starts for one in (*fits, *earlier)))[slow]
         with np.errstate(divide="ignore"):
             logs = np.log(np.tensordot(known, chance, axes=([1], [len(fits)])))
@@ -194,23 +200,28 @@ def _chance_of_slow(most: int, starts: int) -> Floats:
 
 def _fit(group: Starts, slow_side: int) -> _Fit:
     """Fit the values of a group's levels: generalised least squares, with the restricted likelihood. Of each number of slow
-    starts only the slowest ones are considered: others explain nothing."""
+    starts only the slowest ones are considered: others explain nothing. Of differences these are at both ends."""
     middle = np.nanmedian(group.values, axis=0)
     away = group.values - middle
-    order = np.argsort(-slow_side * np.nanmean(away, axis=1), kind="stable")
-    away, most = away[order], max(SLOW_MOST, int(SLOW_SHARE * len(away))) if slow_side else 0
-    error = (_FACTOR[:, None] * group.errors) ** 2 + ERROR_LEAST**2
-    usual = _sums(away, _START_VARIANCE, error)
-    slow = _sums(away - slow_side * SLOW_BY, _START_VARIANCE + SLOW_SD**2, error + SLOW_LEVEL_SD**2)
-    information, weighted, squares, logs = (
-        one.sum(axis=1, keepdims=True) + _first(other - one, min(most, len(away)))
-        for one, other in zip(usual, slow, strict=True)
-    )
+    most = min(len(away), max(SLOW_MOST, int(SLOW_SHARE * len(away)))) if slow_side else 0
+    sides = (slow_side, -slow_side) if group.differences else (slow_side,)
+    effects, factor = (2, np.ones_like(_FACTOR)) if group.differences else (1, _FACTOR)
+    start_variance = effects * _START_VARIANCE
+    error = (factor[:, None] * group.errors) ** 2 + ERROR_LEAST**2
+    usual = _sums(away, start_variance, error)
+    numbers = np.array([one for one in np.ndindex(*[most + 1] * len(sides)) if sum(one) <= most])
+    parts = [one.sum(axis=1, keepdims=True) for one in usual]
+    for side, number in zip(sides, numbers.T, strict=True):
+        order = np.argsort(-side * np.nanmean(away, axis=1), kind="stable")
+        slow = _sums(away - side * SLOW_BY, start_variance + SLOW_SD**2, error + SLOW_LEVEL_SD**2)
+        changes = ((other - one)[:, order] for one, other in zip(usual, slow, strict=True))
+        parts = [part + _first(change, most)[:, number] for part, change in zip(parts, changes, strict=True)]
+    information, weighted, squares, logs = parts
     covariances = np.linalg.inv(information)
     means = np.einsum("cmij,cmj->cmi", covariances, weighted)
     left = squares - (weighted * means).sum(axis=2)
     likelihood = -0.5 * (logs + np.linalg.slogdet(information)[1] + left)
-    return _Fit(likelihood, means + middle, covariances, len(away))
+    return _Fit(likelihood, means + middle, covariances, numbers.sum(axis=1), effects * len(away))
 
 
 def _first(found: Floats, most: int) -> Floats:

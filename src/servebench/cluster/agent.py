@@ -14,8 +14,9 @@ from typing import Any
 
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
-from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
+from servebench.cluster.orders import pack_run, prompt_files, visible_gpus
 from servebench.contracts.cluster import RunOrder, RunReply
+from servebench.contracts.engine import GPUS_VARIABLE
 from servebench.contracts.events import ErrorSaid, Events, ResourceAwaited
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -200,13 +201,6 @@ def lease_ports(leases: Leases, settings: RunSettings, events: Events, *, local:
         deadline = time.monotonic() + PORT_RELEASE_S
         while port_problem(host, port) is not None and time.monotonic() < deadline:
             time.sleep(0.25)
-
-
-def visible_gpus(machine: Mapping[str, Any], visible: str | None) -> list[str]:
-    """Return the GPUs that a process may use: those in CUDA_VISIBLE_DEVICES, else all that the driver lists."""
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip()]
-    return [str(gpu["index"]) for gpu in machine["gpus"]]
 
 
 def _leased_port(leases: Leases, host: str) -> int:

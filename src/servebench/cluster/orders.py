@@ -8,11 +8,12 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from servebench.cluster.heartbeat import FILE
 from servebench.config import Job
 from servebench.contracts.cluster import ClusterSettings, RaySettings, RunOrder
-from servebench.contracts.engine import Launcher
+from servebench.contracts.engine import GPUS_VARIABLE, Launcher
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
 from servebench.registry.registry import Registry
@@ -24,7 +25,6 @@ from servebench.util.bounded_file import size_text
 from servebench.util.errors import StoreError
 from servebench.util.redaction import redact
 
-GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 SENT_FILE_BYTES_MAX = 256 << 20
 RECEIVED_BYTES_MAX, RECEIVED_FILES_MAX = 16 << 30, 100_000
 
@@ -61,6 +61,13 @@ def gpus_needed(settings: RunSettings, launcher: Launcher) -> int:
     """Return how many GPUs of its machine a run uses."""
     uses_gpus = launcher.local and not launcher.emulated and settings.gpu.name != "none"
     return max(1, settings.gpu.count) if uses_gpus else 0
+
+
+def visible_gpus(machine: Mapping[str, Any], visible: str | None) -> list[str]:
+    """Return the GPUs that a process may use: those in CUDA_VISIBLE_DEVICES, else all that the driver lists."""
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
+    return [str(gpu["index"]) for gpu in machine["gpus"]]
 
 
 def named_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:

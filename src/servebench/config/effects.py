@@ -76,6 +76,9 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     Dependency(("workload.tiers",), "workload.path=null", lambda s: getattr(s.workload, "path", None) is None),
     Dependency(("launch.wander_s",), "launch.wander_sd above 0", _own("wander_sd", "launch", 0.0)),
+    Dependency(
+        ("launch.machine_s", "launch.machine_seed"), "launch.machine_sd above 0", _own("machine_sd", "launch", 0.0)
+    ),
     Dependency(("launch.shift_s", "launch.shift_over_s"), "launch.shift", _own("shift", "launch", 0.0)),
     Dependency(("launch.failure_burst",), "launch.failure_rate above 0", _own("failure_rate", "launch", 0.0)),
     Dependency(

@@ -164,7 +164,8 @@ class Variation:
     between starts, drawn once a start. `wander_sd`: standard deviation of a speed that wanders within a start, with a
     correlation that falls to 1/e in `wander_s` seconds (an Ornstein-Uhlenbeck process). `drift`: share by which the engine
     slows down each minute. `shift`: share by which it is slower for good from `shift_s` seconds on, after a change that takes
-    `shift_over_s`. `step_noise`: standard deviation of independent steps. Factors are log-normal.
+    `shift_over_s`. `step_noise`: standard deviation of independent steps. Factors are log-normal. `machine_sd` and `machine_s`
+    are such a wander of the machine: at one moment of virtual time the same for all engines with the same `machine_seed`.
 
     `front_end_ms` is added to what the front end needs for each request, one after another, and `network_ms` to the way of each
     request to the server, at any load.
@@ -182,6 +183,9 @@ class Variation:
     shift_s: SecondsOrZero = 0.0
     shift_over_s: SecondsOrZero = 0.0
     step_noise: Spread = 0.03
+    machine_sd: Spread = 0.0
+    machine_s: Seconds = 60.0
+    machine_seed: int = 0
     front_end_ms: Milliseconds = 0.0
     network_ms: Milliseconds = 0.0
     failure_rate: Annotated[float, Ge(0), Lt(1)] = 0.0

@@ -212,6 +212,10 @@ class Engine:
         return body
 
 
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+"""The environment variable that names the GPUs of an engine."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContainerImage:
     """The engine's official image. `entrypoint`: the first words of the engine's command, which the image supplies.

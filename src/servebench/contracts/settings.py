@@ -373,7 +373,7 @@ class StudySettings(StrictSettings):
     until: Literal["decided"] | None = None
     margin: str | float = "3%"
     budget: str | float = "60m"
-    slices: Literal["auto", "never", "always"] = "never"
+    slices: Literal["auto", "never", "always"] = "auto"
 
     @property
     def most_starts(self) -> int:

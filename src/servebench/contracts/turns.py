@@ -33,6 +33,8 @@ class Turn:
     at_once: str | None = None
     """Turns with the same value that follow each other are executed at once: all their engines are alive, and the load goes from
     one to the other, slice by slice. Null: alone. An executor may execute them one after another all the same."""
+    gpus: tuple[str, ...] = ()
+    """The GPUs that its engine gets, as the driver numbers them; empty: all."""
     ready_timeout_s: float | None = None
     """Replaces that of the engine."""
     label: str = ""

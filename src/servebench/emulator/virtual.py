@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 
 import numpy as np
@@ -26,15 +27,23 @@ EXPONENT_MAX = 20.0
 SAMPLES_AT_ONCE = 1000
 NORMALS = 1024
 """Normal values drawn at once: one at a time costs ten times as much."""
+MACHINE_STEPS = 16
+"""The wander of a machine is computed so often in its correlation time, and interpolated between."""
+MACHINE_PAST = 5
+"""What moved a machine so many correlation times ago is forgotten."""
 
 
 class VaryingCost(StepCost):
     """The durations of an engine whose speed differs from start to start and from moment to moment."""
 
-    def __init__(self, spec: EmulationSpec, profile: Profile | None, variation: Variation, key: str) -> None:
-        """`key` seeds everything that is random: another start has another key."""
+    def __init__(
+        self, spec: EmulationSpec, profile: Profile | None, variation: Variation, key: str, began_s: float = 0.0
+    ) -> None:
+        """`key` seeds everything that is random: another start has another key. `began_s` is second 0 in the
+        machine's time."""
         super().__init__(spec, profile)
         self._variation = variation
+        self._began_s = began_s
         self._normals = _normals(f"{key}/speed")
         self._start = variation.slowdown * math.exp(variation.start_sd * next(self._normals))
         self._wander = next(self._normals)
@@ -58,6 +67,8 @@ class VaryingCost(StepCost):
             self._wander = kept * self._wander + math.sqrt(max(0.0, 1.0 - kept * kept)) * next(normals)
             self._at_s = now_s
             exponent += own.wander_sd * self._wander
+        if own.machine_sd:
+            exponent += own.machine_sd * _machine_wander(own.machine_seed, (self._began_s + now_s) / own.machine_s)
         if own.step_noise:
             exponent += own.step_noise * next(normals)
         if own.drift:
@@ -65,6 +76,25 @@ class VaryingCost(StepCost):
         if own.shift and now_s > own.shift_s:
             exponent += math.log1p(own.shift) * min(1.0, (now_s - own.shift_s) / max(own.shift_over_s, INSTANT_S))
         return super().seconds(step, now_s) * self._start * math.exp(max(-EXPONENT_MAX, min(EXPONENT_MAX, exponent)))
+
+
+def _machine_wander(seed: int, at: float) -> float:
+    """Return the wander of a machine with a standard deviation of 1, after so many of its correlation times."""
+    place, rest = divmod(at * MACHINE_STEPS, 1.0)
+    return (1 - rest) * _machine_step(seed, int(place)) + rest * _machine_step(seed, int(place) + 1)
+
+
+@lru_cache(maxsize=4096)
+def _machine_step(seed: int, place: int) -> float:
+    """Return an Ornstein-Uhlenbeck process at a step, from the shocks before it."""
+    kept = math.exp(-1 / MACHINE_STEPS)
+    shocks = (_machine_shock(seed, place - age) * kept**age for age in range(MACHINE_PAST * MACHINE_STEPS))
+    return math.sqrt(1 - kept * kept) * sum(shocks)
+
+
+@lru_cache(maxsize=4096)
+def _machine_shock(seed: int, place: int) -> float:
+    return random.Random(f"{seed}/{place}").gauss(0.0, 1.0)
 
 
 def _normals(key: str) -> Iterator[float]:
@@ -92,11 +122,12 @@ class VirtualAnswer:
 class VirtualEngine:
     """An engine from one start on, at second 0."""
 
-    def __init__(self, spec: EmulationSpec, variation: Variation, key: str) -> None:
-        """`key` names the start: the same key gives the same speed, noise and failures."""
+    def __init__(self, spec: EmulationSpec, variation: Variation, key: str, began_s: float = 0.0) -> None:
+        """`key` names the start: the same key gives the same speed, noise and failures. `began_s` is when it began: what the
+        machine does then, it does to all engines."""
         profile = profile_for(spec)
         self.spec = with_profile(spec, profile)
-        self.scheduler = BatchScheduler(self.spec, VaryingCost(self.spec, profile, variation, key))
+        self.scheduler = BatchScheduler(self.spec, VaryingCost(self.spec, profile, variation, key, began_s))
         self.now_s = 0.0
         """When the last step ended."""
         self._variation = variation

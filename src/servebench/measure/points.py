@@ -16,6 +16,8 @@ Which requests count for which column:
 - stretches in which others took the machine (`disturbed`) are left out if at least half of the window and of its
   requests, and 12 of them, remain: rates are over the rest of the window, and a request counts only if it was sent after each
   stretch, or before the oldest request that a stretch touched;
+- a point in slices (`slices`) has its load in turns with other engines: the time between its slices and the lead of each is
+  left out in the same way, and does not count for rates of the client and the whole run;
 - cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
   `output_tok_s_per_w` is the output throughput over the power drawn, so tokens a joule;
 - lateness: every request sent inside the window, failed ones too;
@@ -50,8 +52,9 @@ from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings, SloSettings
 from servebench.measure import derive
 from servebench.measure.cost import usd_per_million
-from servebench.measure.in_flight import in_flight_at, in_flight_growth, lock_step, mean_in_flight
-from servebench.measure.window import Window, find_window, leave_out
+from servebench.measure.in_flight import in_flight_at, in_flight_curve, in_flight_growth, lock_step, mean_in_flight
+from servebench.measure.slices import slice_columns
+from servebench.measure.window import Window, find_window, leave_out, pauses_of
 from servebench.util.percentile import percentile
 from servebench.util.stretches import Spans, compressed, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
@@ -131,6 +134,8 @@ def summarize(
     """
     load, slo, open_loop = settings.load, settings.slo, facts.concurrency is None
     measured = [r for r in records if r.measured]
+    if facts.slices:
+        report = replace(report, elapsed_s=_busy_s(measured))
     ok = [r for r in measured if r.outcome == "ok" and r.sent_ns is not None]
     # the window of a closed loop begins when its level is reached; that of a rising rate must be cut
     ramp_s = load.ramp.over_s if load.ramp is not None and open_loop else 0.0
@@ -140,6 +145,7 @@ def summarize(
         load.warmup_s + ramp_s + cut_s,
         cooldown_s=load.cooldown_s,
         cooldown_requests=load.cooldown_requests,
+        pauses=pauses_of(facts, report),
     )
     window, inside, sample = _sampled(measured, ok, window, disturbed, offered_req_s, open_loop=open_loop)
     found: dict[str, Any] = {
@@ -150,7 +156,7 @@ def summarize(
         **_latencies(sample),
         **_means(inside),
         **_window_columns(window),
-        "lock_step": _lock_step(inside, facts.concurrency),
+        "lock_step": _lock_step(inside, window, facts.concurrency),
         "ended_by": report.ended_by,
         **_throughput(measured, ok, window, sample),
         "goodput_req_s": _goodput(measured, inside, window, slo, offered_req_s, open_loop=open_loop),
@@ -160,6 +166,9 @@ def summarize(
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
     }
+    if facts.slices:
+        found |= slice_columns(facts, report, inside, window, (sample.arrival_s, sample.arrival_tokens))
+        found |= _without_pauses(found, inside, window, report.elapsed_s)
     found |= _client_error(found, report, floor)
     found |= _with_failed(measured, inside, window)
     price = settings.gpu.price_usd_per_hour, settings.gpu.count
@@ -408,6 +417,27 @@ def _throughput(
     }
 
 
+def _busy_s(measured: Sequence[Record]) -> float:
+    """Return for how many seconds requests were in flight."""
+    spans = np.array([(r.sent_ns, r.ended_ns) for r in measured if r.sent_ns is not None], dtype=np.int64).reshape(
+        -1, 2
+    )
+    times, level = in_flight_curve(spans[:, 0], spans[:, 1])
+    return float(np.diff(times) @ (level[:-1] > 0)) / NS_PER_S
+
+
+def _without_pauses(
+    found: Mapping[str, Any], inside: Sequence[Record], window: Window | None, busy_s: float
+) -> dict[str, Any]:
+    """Return the rates of a point in slices that would be wrong with its pauses."""
+    columns = {"output_throughput_whole_run_tok_s": _rate(found.get("output_tokens_total"), busy_s)}
+    if window is not None and found["goodput_req_s"] is not None and inside:
+        # requests are sent until the oldest one that a pause touches: one in each slice is missing for a rate
+        good = found["goodput_req_s"] * window.sending_seconds / len(inside)
+        columns["goodput_req_s"] = good * (found["request_throughput_req_s"] or 0.0)
+    return columns
+
+
 def _answered(ok: Sequence[Record], window: Window) -> float:
     """Return how many requests were answered inside the window, by the share of each one's content events inside it; one
     without events counts where it ended."""
@@ -435,11 +465,12 @@ def _goodput(
     return offered * good / sent if sent else None
 
 
-def _lock_step(inside: Sequence[Record], concurrency: int | None) -> float | None:
-    if concurrency is None or not inside:
+def _lock_step(inside: Sequence[Record], window: Window | None, concurrency: int | None) -> float | None:
+    if concurrency is None or window is None or not inside:
         return None
     spans = np.array([(r.sent_ns, r.ended_ns) for r in inside], dtype=np.int64)
-    return lock_step(spans[:, 0], float((spans[:, 1] - spans[:, 0]).mean()), concurrency)
+    sent = compressed(spans[:, 0], window.unsent)
+    return lock_step(sent, float((spans[:, 1] - spans[:, 0]).mean()), concurrency)
 
 
 def _rate(amount: float | None, seconds: float) -> float | None:

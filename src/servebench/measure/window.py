@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
 from servebench.measure.in_flight import in_flight_at, in_flight_curve
-from servebench.util.stretches import Spans, between, compressed, length, merged, unsent
+from servebench.util.stretches import Spans, between, compressed, expanded, length, merged, unsent
 from servebench.util.units import NS_PER_S
 
 FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
@@ -60,6 +62,24 @@ class Window:
         return int(low), int(high)
 
 
+def steady_slices(facts: PhaseFacts, report: PhaseReport) -> list[tuple[int, int]]:
+    """Return the stretches in which the load of a point in slices is steady: each slice but for its lead. Empty for an ordinary
+    point."""
+    return [
+        (
+            report.started_ns + round((opens + facts.slice_lead_s) * NS_PER_S),
+            report.started_ns + round(closes * NS_PER_S),
+        )
+        for opens, closes in facts.slices
+    ]
+
+
+def pauses_of(facts: PhaseFacts, report: PhaseReport) -> list[tuple[int, int]]:
+    """Return the stretches of a point in slices that do not count: all but `steady_slices`. Empty for an ordinary point."""
+    steady = steady_slices(facts, report)
+    return between(steady, report.started_ns, max(report.ended_ns, steady[-1][1])) if steady else []
+
+
 def find_window(
     records: Sequence[Record],
     concurrency: int | None,
@@ -67,11 +87,13 @@ def find_window(
     *,
     cooldown_s: float = 0.0,
     cooldown_requests: int = 0,
+    pauses: Spans = (),
 ) -> Window | None:
     """Return the window of a point: the time after `concurrency` requests are first in flight to when they last are.
 
     `warmup_s` is cut from its front; `cooldown_s` and the time from the sending of the last `cooldown_requests` on from
-    its back. A request is in flight from sent to ended; warm-up records and fillers do not count.
+    its back. A request is in flight from sent to ended; warm-up records and fillers do not count. The `pauses` of a point in
+    slices are left out, what follows its last slice, too, so that all slices end alike.
 
     Without a concurrency (a load given as a rate) the window is from the first request sent to the last one sent, less the
     time of FILLING of the longest answers in front (at most FRONT_SHARE of it) and one behind (at most BACK_SHARE): until then
@@ -100,19 +122,25 @@ def find_window(
             start, end = int(times[at_level[0]]), int(times[at_level[-1] + 1])
             # the request that completes the opening wave waits for all of that wave: it belongs to what is before
             start += concurrency > 1
+    if pauses:
+        end = int(times[-1])
+        start = next((low for low, _ in between(pauses, start, end)), end)
     if reached:
         if cooldown_requests:
             last = np.sort(sent)[-min(cooldown_requests, sent.size)]
             end = max(start, min(end, int(last) - 1))
         end = max(start, end - round(cooldown_s * NS_PER_S))
-        start = min(start + round(warmup_s * NS_PER_S), end)
-    average = _average(times, level, start, end)
+        start = min(int(expanded(start + round(warmup_s * NS_PER_S), merged(pauses, start, end))), end)
+    left_out = merged(pauses, start, end)
+    average = _average(times, level, between(left_out, start, end))
     share = average / concurrency if average is not None and concurrency is not None else None
-    return Window(start_ns=start, end_ns=end, reached=reached, average_in_flight=average, share=share)
+    found = Window(start_ns=start, end_ns=end, reached=reached, average_in_flight=average, share=share)
+    return _without(found, left_out, sent, ended)
 
 
 def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, open_loop: bool) -> Window:
-    """Return the window without its disturbed stretches, or the window as it is where too little of it would remain.
+    """Return the window without its disturbed stretches, or the window as it is where too little of it would remain. What it
+    leaves out already stays left out.
 
     In an open loop requests pile up in a stretch: it ends when no more are in flight than usual.
     """
@@ -124,20 +152,24 @@ def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, op
     if open_loop:
         spans = merged(_settled(spans, sent, ended, window), window.start_ns, window.end_ns)
     times, level = in_flight_curve(sent, ended)
-    found = replace(window, left_out=tuple(spans), unsent=tuple(unsent(spans, sent, ended)))
-    found = replace(found, unsent=tuple(merged(found.unsent, window.start_ns, window.end_ns)))
+    spans = merged([*spans, *window.left_out], window.start_ns, window.end_ns)
+    found = _without(window, spans, sent, ended)
     whole = sum(window.counts(int(one)) for one in sent)
     kept = sum(found.counts(int(one)) for one in sent)
     enough = found.seconds >= KEPT_SHARE_MIN * window.seconds and kept >= max(KEPT_REQUESTS_MIN, KEPT_SHARE_MIN * whole)
     if not enough:
         return window
-    pieces = between(spans, window.start_ns, window.end_ns)
-    held = sum((_average(times, level, low, high) or 0.0) * (high - low) for low, high in pieces)
-    average = held / length(pieces)
-    share = (
-        average * window.share / window.average_in_flight if window.share and window.average_in_flight else window.share
-    )
+    average = _average(times, level, between(spans, window.start_ns, window.end_ns))
+    share = window.share
+    if share and average is not None and window.average_in_flight:
+        share *= average / window.average_in_flight
     return replace(found, average_in_flight=average, share=share)
+
+
+def _without(window: Window, spans: Spans, sent: NDArray[np.int64], ended: NDArray[np.int64]) -> Window:
+    """Return the window without these stretches, and without the requests that they touch."""
+    touched = merged(unsent(spans, sent, ended), window.start_ns, window.end_ns)
+    return replace(window, left_out=tuple(spans), unsent=tuple(touched))
 
 
 def _settled(spans: Spans, sent: NDArray[np.int64], ended: NDArray[np.int64], window: Window) -> Spans:
@@ -156,8 +188,9 @@ def _settled(spans: Spans, sent: NDArray[np.int64], ended: NDArray[np.int64], wi
     return found
 
 
-def _average(times: NDArray[np.int64], level: NDArray[np.int64], start_ns: int, end_ns: int) -> float | None:
-    if end_ns <= start_ns:
+def _average(times: NDArray[np.int64], level: NDArray[np.int64], pieces: Spans) -> float | None:
+    """Return the mean number in flight over stretches of time; None without any."""
+    if not pieces:
         return None
-    edges = np.clip(times, start_ns, end_ns)
-    return float(np.sum(np.diff(edges) * level[:-1]) / (end_ns - start_ns))
+    held = sum(float(np.sum(np.diff(np.clip(times, low, high)) * level[:-1])) for low, high in pieces)
+    return held / length(pieces)

@@ -26,7 +26,7 @@ from servebench.measure.points import summarize, with_intervals
 from servebench.protocol.kinds.table import kind_named
 from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
-from servebench.util.stretches import merged
+from servebench.util.stretches import expanded, merged
 from servebench.util.units import NS_PER_S
 from servebench.workload.ideal_cache import ideal_columns
 
@@ -37,10 +37,12 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     `unknown` names columns that this evidence cannot support: they are null. `extra` are warnings that need more than the
     evidence to detect.
     """
-    evidence = replace(evidence, disturbances=find_disturbances(evidence.readings))
+    evidence = replace(evidence, disturbances=find_disturbances(evidence.readings, evidence.pauses))
     row, drifts = _measured_row(evidence)
     row = _with_telemetry(row, evidence.records, evidence.readings)
-    row = replace(row, **disturbance_columns(row, evidence.disturbances, evidence.records, evidence.readings))
+    row = replace(
+        row, **disturbance_columns(row, evidence.disturbances, evidence.records, evidence.readings, evidence.pauses)
+    )
     row = replace(row, **content_columns(evidence.requests, evidence.records, evidence.tokenizer, row))
     lacks = kind_named(evidence.settings.workload.api).lacks
     nothing: dict[str, Any] = dict.fromkeys([*unknown, *(name for name in POINT_COLUMNS if name.startswith(lacks))])
@@ -60,10 +62,10 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
     )
     row, sample = summary()
     drifts = point_drifts(sample, open_loop=level.open_loop)
-    cut_s = None if row.left_out else warmup_share(drifts) * sample.window_s
+    cut_s = None if replace(evidence, row=row).disturbed_out_ns else warmup_share(drifts) * sample.window_s
     start_ns = row.window_start_ns or 0
     # a change caused by other processes is not a warm-up
-    if cut_s and not merged(disturbed, start_ns, start_ns + round(cut_s * NS_PER_S)):
+    if cut_s and not merged(disturbed, start_ns, round(expanded(start_ns + round(cut_s * NS_PER_S), row.left_out))):
         steady, rest = summary(cut_s=cut_s)
         if (steady.ttft_ms_n or 0) >= REQUESTS_MIN and (steady.window_s or 0.0) >= WINDOW_S_MIN:
             row, sample = replace(steady, warmup_cut_s=cut_s), rest

@@ -231,7 +231,8 @@ def _as_replayed(level: PlannedPoint, records: Sequence[Record]) -> PlannedPoint
 
 def _report(level: PlannedPoint, records: Sequence[Record], facts: PhaseFacts | None) -> PhaseReport:
     """Return what the client would have reported of the phase, as far as the records show it."""
-    started_ns = min(record.scheduled_ns for record in records)
+    opens_s = facts.slices[0][0] if facts is not None and facts.slices else 0.0
+    started_ns = min(record.scheduled_ns for record in records) - round(opens_s * NS_PER_S)
     ended_ns = max(record.ended_ns for record in records)
     sent = sum(record.sent_ns is not None for record in records)
     planned = len(facts.planned) if facts is not None and level.open_loop else sent

@@ -58,7 +58,8 @@ def virtual_engine(running: RunningEngine) -> VirtualEngine:
     """Return the virtual engine of a simulated start; the first call makes it."""
     assert isinstance(running, SimulatedEngine)
     if not isinstance(running.machine, VirtualEngine):
-        running.machine = VirtualEngine(running.spec, running.variation, running.key)
+        began_s = running.started_ns / NS_PER_S
+        running.machine = VirtualEngine(running.spec, running.variation, running.key, began_s)
         running.machine.now_s = running.ready_s
     return running.machine
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from servebench import __version__
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.engine import RunningEngine, StopReport
+from servebench.contracts.engine import GPUS_VARIABLE, RunningEngine, StopReport
 from servebench.contracts.events import Doing, Events, LeftBehind, RunFinished, ScorerLeftOut, StepFailed, TurnStarted
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
@@ -73,10 +73,14 @@ def job_of_turn(job: Job, turn: Turn, registry: Registry) -> Job:
     if turn.quality is not None:
         config = {**job.resolved, "quality": dict(turn.quality)}
         job = replace(job, settings=settings_from_dict(config, registry), resolved=config)
+    engine = job.settings.engine
     if turn.ready_timeout_s is not None:
-        engine = replace(job.settings.engine, ready_timeout_s=turn.ready_timeout_s)
-        job = replace(job, settings=replace(job.settings, engine=engine))
-    return job
+        engine = replace(engine, ready_timeout_s=turn.ready_timeout_s)
+    if turn.gpus:
+        # the driver numbers GPUs by their bus, and CUDA does so only when it is told to
+        env = {GPUS_VARIABLE: ",".join(turn.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        engine = replace(engine, env={**engine.env, **env})
+    return replace(job, settings=replace(job.settings, engine=engine))
 
 
 def needs_engine(job: Job, turn: Turn) -> bool:

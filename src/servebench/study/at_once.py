@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from servebench.analysis.decided import same_question
+from servebench.cluster.orders import gpus_needed, visible_gpus
 from servebench.config import Job
+from servebench.contracts.engine import GPUS_VARIABLE
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
 from servebench.registry.registry import Registry
+from servebench.store.manifest import capture_machine
 from servebench.util.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a run in a group of those whose engines are alive at once. `gpus` are those of each place; empty: none."""
+
+    group: int
+    place: int
+    gpus: tuple[tuple[str, ...], ...] = ()
 
 
 def check_slices(jobs: Sequence[Job], registry: Registry, *, cluster: bool) -> None:
@@ -27,9 +40,9 @@ def check_slices(jobs: Sequence[Job], registry: Registry, *, cluster: bool) -> N
             raise ConfigError(f"study.slices=always: {why}; leave it out, or set study.slices=auto")
 
 
-def groups_at_once(jobs: Mapping[str, Job], registry: Registry) -> dict[str, int]:
-    """Return the number of the group of each run, by its name, whose engines are alive at once; the others are left out."""
-    found: dict[str, int] = {}
+def places_at_once(jobs: Mapping[str, Job], registry: Registry) -> dict[str, Place]:
+    """Return the place of each run, by its name, whose engine is alive at once with others; the others are left out."""
+    found: dict[str, Place] = {}
     for number, group in enumerate(_questions(list(jobs.values()))):
         study = group[0].settings.study
         wanted = study.slices == "always" or (
@@ -38,14 +51,21 @@ def groups_at_once(jobs: Mapping[str, Job], registry: Registry) -> dict[str, int
             and not any(registry.launcher(one.settings.launch.name).simulated for one in group)
         )
         if wanted and why_alone(group, registry) is None:
-            found |= {name: number for name, job in jobs.items() if any(job is one for one in group)}
+            gpus = _gpus_of_places(group, registry)
+            names = [name for name, job in jobs.items() if any(job is one for one in group)]
+            found |= {name: Place(number, place, gpus) for place, name in enumerate(names)}
     return found
 
 
-def at_once(turn: Turn, groups: Mapping[str, int]) -> Turn:
-    """Return a turn with the mark of those that are executed with it."""
-    group = groups.get(turn.run)
-    return turn if group is None or not turn.measures else replace(turn, at_once=f"{group}/{turn.start or 0}")
+def at_once(turn: Turn, places: Mapping[str, Place]) -> Turn:
+    """Return a turn with the mark of those that are executed with it. From start to start the engines change their GPUs, so that
+    none has the better one."""
+    own = places.get(turn.run)
+    if own is None or not turn.measures:
+        return turn
+    start = turn.start or 0
+    gpus = own.gpus[(own.place + start) % len(own.gpus)] if own.gpus else ()
+    return replace(turn, at_once=f"{own.group}/{start}", gpus=gpus)
 
 
 def why_alone(jobs: Sequence[Job], registry: Registry) -> str | None:
@@ -65,7 +85,7 @@ def why_alone(jobs: Sequence[Job], registry: Registry) -> str | None:
     places = [_places(one) for one in settings]
     if len(set().union(*places)) < sum(map(len, places)):
         return "two of the engines have the same address"
-    return None
+    return _why_of_gpus(jobs, registry)
 
 
 def _why_of(settings: RunSettings, registry: Registry) -> str | None:
@@ -77,7 +97,29 @@ def _why_of(settings: RunSettings, registry: Registry) -> str | None:
         return None
     if not launcher.needs_executable:
         return f"with launch={launcher.name} nothing says what an engine does without load"
-    return None if settings.gpu.name == "none" else "two engines cannot share a GPU"
+    return None
+
+
+def _why_of_gpus(jobs: Sequence[Job], registry: Registry) -> str | None:
+    counts = [gpus_needed(job.settings, registry.launcher(job.settings.launch.name)) for job in jobs]
+    if not any(counts):
+        return None
+    if len(set(counts)) > 1:
+        return "the engines need different numbers of GPUs"
+    if any(GPUS_VARIABLE in job.settings.engine.env for job in jobs):
+        return f"engine.env.{GPUS_VARIABLE} gives out the GPUs"
+    here = len(_gpus_here())
+    return None if sum(counts) <= here else f"the engines need {sum(counts)} GPUs, and this machine has {here}"
+
+
+def _gpus_of_places(jobs: Sequence[Job], registry: Registry) -> tuple[tuple[str, ...], ...]:
+    count = gpus_needed(jobs[0].settings, registry.launcher(jobs[0].settings.launch.name))
+    gpus = _gpus_here() if count else []
+    return tuple(tuple(gpus[place * count : (place + 1) * count]) for place in range(len(jobs))) if count else ()
+
+
+def _gpus_here() -> list[str]:
+    return visible_gpus(capture_machine(), os.environ.get(GPUS_VARIABLE))
 
 
 def _is_here(host: str | None) -> bool:

@@ -27,7 +27,7 @@ from servebench.run.turns import OnEnd, Runs, turn_label
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
 from servebench.store.studies import load_outputs, load_study
-from servebench.study.at_once import at_once
+from servebench.study.at_once import Place, at_once
 from servebench.study.resume import StoredRun
 from servebench.util.errors import ConfigError
 
@@ -71,11 +71,11 @@ class UntilDecided(Runs):
         tasks: Sequence[RunTask],
         on_end: OnEnd,
         events: Events,
-        groups: Mapping[str, int] | None = None,
+        places: Mapping[str, Place] | None = None,
     ) -> None:
-        """`groups` are the numbers of the groups of runs that are executed at once, by run."""
+        """`places` are those of the runs that are executed at once, by run."""
         super().__init__(tasks, on_end)
-        self._groups = groups or {}
+        self._places = places or {}
         state, self._settings = read_study(folder), tasks[0].job.settings.study
         self._folder, self._events, self._count = folder, events, len(state.runs)
         self._goes_on = state.budget_s is not None
@@ -164,7 +164,7 @@ class UntilDecided(Runs):
             start=start,
             replaces_void=True,
         )
-        turn = at_once(self._labelled(turn), self._groups)
+        turn = at_once(self._labelled(turn), self._places)
         given_up = levels_given_up(task.earlier)
         if not given_up:
             return turn

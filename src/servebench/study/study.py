@@ -27,7 +27,7 @@ from servebench.store.layout import RunFolder, StudyFolder, check_writable, crea
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_run, read_study, write_study
-from servebench.study.at_once import at_once, check_slices, groups_at_once
+from servebench.study.at_once import Place, at_once, check_slices, places_at_once
 from servebench.study.decided import UntilDecided, check_decided, decided_of, open_again
 from servebench.study.outlook import plan_of, study_conclusions
 from servebench.study.recover import running_process
@@ -256,11 +256,11 @@ def _execute(
     jobs = [task.job for task in tasks]
     with open_session(folder, state, jobs, listen, **more) as session:
         session.events(plan := plan_of(tasks, registry))
-        groups = {} if session.cluster else groups_at_once({task.name: task.job for task in tasks}, registry)
-        for number in dict.fromkeys(groups.values()):
-            session.events(AtOnce([plan.labels[name] for name, group in groups.items() if group == number]))
+        places = {} if session.cluster else places_at_once({task.name: task.job for task in tasks}, registry)
+        for group in {one.group: None for one in places.values()}:
+            session.events(AtOnce([plan.labels[name] for name, one in places.items() if one.group == group]))
         try:
-            interrupted = execute(session, policy_of(session, tasks, groups), jobs, registry)
+            interrupted = execute(session, policy_of(session, tasks, places), jobs, registry)
         except PreflightError as error:
             session.store_status("interrupted")
             session.events(ErrorSaid(str(error)))
@@ -310,13 +310,13 @@ def resumed_state(before: StudyState) -> StudyState:
     )
 
 
-def policy_of(session: StudySession, tasks: Sequence[RunTask], groups: Mapping[str, int]) -> Policy:
-    """Return what decides which turns of these runs are next. Those of one of the `groups` are executed at once."""
+def policy_of(session: StudySession, tasks: Sequence[RunTask], places: Mapping[str, Place]) -> Policy:
+    """Return what decides which turns of these runs are next. Those with `places` in a group are executed at once."""
     if tasks[0].job.settings.study.until is not None:
-        return UntilDecided(session.folder, tasks, session.add_outcome, session.events, groups)
+        return UntilDecided(session.folder, tasks, session.add_outcome, session.events, places)
     # on a cluster each run is one job, with an order of its own
     together = [tasks] if session.cluster is None else [[task] for task in tasks]
-    turns = [at_once(turn, groups) for own in together for turn in turns_in_order(own)]
+    turns = [at_once(turn, places) for own in together for turn in turns_in_order(own)]
     return FixedOrder(tasks, turns, session.add_outcome)
 
 

@@ -1,12 +1,14 @@
 """Read power, energy, memory, utilization and clock of GPUs: the base of all makers, and NVIDIA's NVML (`nvidia-ml-py`)."""
 
 import contextlib
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import psutil
 
+from servebench.contracts.engine import GPUS_VARIABLE
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
 from servebench.telemetry.machine import shown_name
 from servebench.telemetry.processes import common_readings
@@ -41,8 +43,17 @@ class DriverSource(TelemetrySource):
         if self.subject.running.pid is None:
             return "the engine does not run on this machine"
         reason = self.find_gpus()
-        self.handles = self.handles[: self.subject.gpu.count or len(self.handles)]
+        self.handles = [self.handles[place] for place in self._own_gpus()][
+            : self.subject.gpu.count or len(self.handles)
+        ]
         return reason
+
+    def _own_gpus(self) -> Sequence[int]:
+        """Return the places of the GPUs that the engine may use, where its environment names them by number; else all."""
+        command = self.subject.running.command
+        named = (command.env if command is not None else {}).get(GPUS_VARIABLE, os.environ.get(GPUS_VARIABLE, ""))
+        places = [int(one) for one in named.split(",") if one.strip().isdecimal()]
+        return [one for one in places if one < len(self.handles)] or range(len(self.handles))
 
     @abstractmethod
     def find_gpus(self) -> str | None:

@@ -19,6 +19,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, measured_rows
 from servebench.measure.in_flight import in_flight_at
+from servebench.util.stretches import compressed
 from servebench.util.units import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _stamps(row: PointRow, requests: pd.DataFrame) -> _Stamps | None:
     if inside.empty or end <= start:
         return None
     times = own[["sent_ns", "ended_ns"]].to_numpy(dtype=np.int64)
-    moments, widths = _pieces(times, start, end)
+    moments, widths = _pieces(times, row)
     in_flight = in_flight_at(moments, times[:, 0], times[:, 1])
     found: dict[str, Any] = {
         "client_ms": float((inside["sent_ns"] - inside["scheduled_ns"]).mean()) / NS_PER_MS,
@@ -193,7 +194,7 @@ def _stamps(row: PointRow, requests: pd.DataFrame) -> _Stamps | None:
     timed = _timed(own)
     # without the others too few would seem to run
     enough = 0 < REPORTED_MIN * len(inside) <= len(_timed(inside))
-    return _Stamps(**found, **(_activity(timed, start, end) if enough else {}))
+    return _Stamps(**found, **(_activity(timed, row) if enough else {}))
 
 
 def _timed(requests: pd.DataFrame) -> pd.DataFrame:
@@ -211,12 +212,15 @@ def _front_end_ms(requests: pd.DataFrame) -> float | None:
     return float(left.mean())
 
 
-def _pieces(edges: Any, start: int, end: int) -> tuple[Any, Any]:
-    moments = np.unique(np.clip(np.append(edges, (start, end)), start, end))
-    return moments[:-1], np.diff(moments)
+def _pieces(edges: Any, row: PointRow) -> tuple[Any, Any]:
+    """Return when the pieces between these edges begin that count in the window, and how long they are."""
+    assert row.window_ns is not None
+    moments = np.unique(np.clip(np.concatenate((np.ravel(edges), row.window_ns, row.left_out_ns)), *row.window_ns))
+    widths = np.diff(compressed(moments, row.left_out))
+    return moments[:-1][widths > 0], widths[widths > 0]
 
 
-def _activity(timed: pd.DataFrame, start: int, end: int) -> dict[str, float]:
+def _activity(timed: pd.DataFrame, row: PointRow) -> dict[str, float]:
     """Return how many requests ran and waited, from the engine's durations laid out before and after the first token.
 
     One that reports no queue has its requests wait from when they are sent until its prefill begins.
@@ -231,7 +235,7 @@ def _activity(timed: pd.DataFrame, start: int, end: int) -> dict[str, float]:
     queued = begun - ns("server_queue_ms") if reports else timed["sent_ns"].to_numpy(dtype=np.float64)
     ended = first + ns("server_decode_ms")
     begun, queued, ended = (one.astype(np.int64) for one in (begun, np.minimum(queued, begun), ended))
-    moments, widths = _pieces(np.concatenate((begun, queued, ended)), start, end)
+    moments, widths = _pieces(np.concatenate((begun, queued, ended)), row)
     running, waiting = in_flight_at(moments, begun, ended), in_flight_at(moments, queued, begun)
     # at the edge of a step one request ends and the next begins: what holds for hardly a moment is no maximum
     held = np.bincount(running, weights=widths)

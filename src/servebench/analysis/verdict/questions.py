@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -20,8 +20,10 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
+from servebench.analysis.verdict.slices import SliceDifference, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
+from servebench.analysis.warnings.catalog import NOT_STATIONARY
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.level import Level
 
@@ -68,7 +70,9 @@ def codes_of(points: Iterable[ComparedPoint]) -> tuple[str, ...]:
 
 def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -> ComparisonRow:
     """The row with what the warnings of its points mean for it: a wider interval, or a result that is only provisional."""
-    weights = [_weight(points, row.metric) for points in sides]
+    # what makes one of two engines unsteady that take turns shows in their ratio, slice by slice
+    known = {NOT_STATIONARY.code} if row.starts is not None and row.starts.slice_differences else set()
+    weights = [_weight(points, row.metric, known) for points in sides]
     doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
     bounded = tuple(dict.fromkeys(code for weight in weights for code in weight.bounded))
     share = (1 + weights[0].bound) * (1 + weights[1].bound) - 1
@@ -78,18 +82,19 @@ def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -
         *([Reason(ReasonKind.PROVISIONAL, codes=doubts)] if doubts else []),
     )
     competes = row.competes and (with_doubtful or not doubts)
-    return replace(row, competes=competes, doubts=doubts, widened=_widened_by_start(sides, row.metric))
+    return replace(row, competes=competes, doubts=doubts, widened=_widened_by_start(sides, row.metric, known))
 
 
-def _weight(points: Iterable[ComparedPoint], metric: Metric) -> Weight:
-    return weigh([(point.doubts, point.row) for point in points], metric.name)
+def _weight(points: Iterable[ComparedPoint], metric: Metric, known: Collection[str]) -> Weight:
+    """What the warnings of points mean, but for those whose effect is known."""
+    return weigh([([code for code in point.doubts if code not in known], point.row) for point in points], metric.name)
 
 
-def _widened_by_start(sides: Sequence[Points], metric: Metric) -> tuple[float, ...]:
+def _widened_by_start(sides: Sequence[Points], metric: Metric, known: Collection[str]) -> tuple[float, ...]:
     """Return by how much the warnings of the first start of each side widen an interval, of the first two, and so on."""
     starts = [group_by_start(points) for points in sides]
     bounds = [
-        [_weight(chain.from_iterable(side[:count]), metric).bound for side in starts]
+        [_weight(chain.from_iterable(side[:count]), metric, known).bound for side in starts]
         for count in range(1, max(map(len, starts)) + 1)
     ]
     return tuple((1 + ours) * (1 + theirs) - 1 for ours, theirs in bounds)
@@ -130,6 +135,7 @@ def _question(
         error=(_error(ours, metric), _error(theirs, metric)),
         names=(_names(ours), _names(theirs)),
         paired=paired and [len(side) for side in values] == [len(side) for side in known],
+        slice_differences=_in_slices(ours, theirs, metric),
     )
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
     row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
@@ -155,6 +161,16 @@ def _without_requests(
 
 def _names(starts: Sequence[tuple[Points, Sequence[Floats]]]) -> tuple[str, ...]:
     return tuple(str(points[0].start_id) for points, _ in starts)
+
+
+def _in_slices(
+    ours: Sequence[tuple[Points, Sequence[Floats]]], theirs: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric
+) -> tuple[SliceDifference, ...]:
+    """The differences by slices; nothing where requests failed, which slices do not count."""
+    if any(point.failed.any() for points, _ in (*ours, *theirs) for point in points):
+        return ()
+    a, b = ([[point.row for point in points] for points, _ in side] for side in (ours, theirs))
+    return slice_differences(a, b, metric.name)
 
 
 def _error(starts: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric) -> float:

@@ -44,11 +44,13 @@ class MethodKind(StrEnum):
 
 @dataclass(frozen=True)
 class Method:
-    """What an interval rests on: the starts of each side, and `earlier` ones of their set-ups."""
+    """What an interval rests on: the starts of each side, measured `slice_by_slice` in turns, and `earlier` ones of their
+    set-ups."""
 
     kind: MethodKind
     starts: tuple[int, int] = (1, 1)
     earlier: int = 0
+    slice_by_slice: bool = False
 
 
 MORE_STARTS_HELP = (ReasonKind.INTERVAL_TOO_WIDE, ReasonKind.MAY_BE_CHANCE)

@@ -22,6 +22,7 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.verdict.reasons import Method, MethodKind
+from servebench.analysis.verdict.slices import pooled_error
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.level import Level
 
@@ -73,7 +74,7 @@ def _share_requests(a: ComparedPoint, b: ComparedPoint) -> bool:
 class OverStarts:
     """Evidence of the starts of two engines, by the model of starts: of one level, or of a mean over levels (`weights`).
 
-    `paired`: the model is that of the differences between starts that sent the same requests.
+    `paired`: the model is that of the differences between starts that sent the same requests, or took turns slice by slice.
     """
 
     model: StartModel
@@ -95,6 +96,11 @@ class OverStarts:
         found = OverStarts(StartModel((differences,)), self.weights, method, paired=True)
         ours, theirs = (one.mixture.quantile(HIGH) - one.mixture.quantile(1 - HIGH) for one in (found, self))
         return found if ours < theirs else self
+
+    def by_slices(self, differences: Starts) -> OverStarts:
+        """Return the evidence by the differences of starts that took turns slice by slice."""
+        model, method = replace(self.model, engines=(differences,)), replace(self.method, slice_by_slice=True)
+        return replace(self, model=model, method=method, paired=True)
 
     def difference(self, confidence: float = CONFIDENCE) -> Difference:
         """Return the difference of the engines."""
@@ -189,6 +195,10 @@ class StartComparison:
                 earlier.append(one)
         a, b = (_matrix(levels, values, number) for number in (0, 1))
         found = evidence_of(a, b, metric, earlier, self.kind)
+        if any(one.slice_differences for one in values) and all(
+            one.baseline.size == one.candidate.size for one in values
+        ):
+            return found.by_slices(_differences(levels, values))
         # what requests share moves latencies; the throughput hardly
         paired = (
             rows[0].metric.percent is not None
@@ -215,6 +225,21 @@ class StartComparison:
 
 def _mean(values: Iterable[float | None]) -> float:
     return float(np.exp(np.mean(np.log([one for one in values if one]))))
+
+
+def _differences(levels: Sequence[Level], values: Sequence[StartValues]) -> Starts:
+    """The differences of starts at the same place by pair and level. Where a level was not measured in slices they are those of
+    its points, with their errors."""
+    names = [list(zip(*(one.side(number) for number in (0, 1)), strict=True)) for one in values]
+    rows = {pair: number for number, pair in enumerate(dict.fromkeys(pair for own in names for pair in own))}
+    table = np.full((len(rows), len(levels)), np.nan)
+    for column, (one, own) in enumerate(zip(values, names, strict=True)):
+        in_slices = [each.value for each in one.slice_differences]
+        table[[rows[pair] for pair in own], column] = in_slices or one.candidate - one.baseline
+    errors = [
+        pooled_error(one.slice_differences) if one.slice_differences else float(np.hypot(*one.error)) for one in values
+    ]
+    return Starts(tuple(levels), table, np.array(errors), differences=True)
 
 
 def _matrix(levels: Sequence[Level], values: Sequence[StartValues], number: int) -> Starts:

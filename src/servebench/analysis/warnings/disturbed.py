@@ -10,7 +10,6 @@ from servebench.analysis.warnings import catalog
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import CLIENT_ONLY
 from servebench.util.figures import short_number
-from servebench.util.stretches import length
 from servebench.util.units import NS_PER_S
 
 NAMED_MAX = 4
@@ -30,17 +29,19 @@ def machine_busy(point: PointEvidence) -> Doubt | None:
 
 def machine_shared(point: PointEvidence) -> Doubt | None:
     """Report disturbances whose time is left out."""
-    left_out = point.row.left_out
-    if not left_out:
+    left_out_ns = point.disturbed_out_ns
+    if not left_out_ns:
         return None
     gone = [one for one in _inside(point) if not one.inherent]
-    text = f"{words_of(point, gone)}{_where(point)}; {short_number(length(left_out) / NS_PER_S)} s of the window are left out"
+    text = (
+        f"{words_of(point, gone)}{_where(point)}; {short_number(left_out_ns / NS_PER_S)} s of the window are left out"
+    )
     return catalog.MACHINE_SHARED.issue(text)
 
 
 def counted_disturbances(point: PointEvidence) -> list[Disturbance]:
     """Return the disturbances inside the window that were not left out."""
-    return [one for one in _inside(point) if one.inherent or not point.row.left_out]
+    return [one for one in _inside(point) if one.inherent or not point.disturbed_out_ns]
 
 
 def words_of(point: PointEvidence, disturbances: Sequence[Disturbance]) -> str:

@@ -59,6 +59,7 @@ def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
         "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
         "method": row.method.kind if row.method is not None else None,
         "paired": known is not None and known.paired,
+        "slice_by_slice": row.method is not None and row.method.slice_by_slice,
         "earlier_starts": row.method.earlier if row.method is not None else 0,
         "why": text_of(row.reasons),
     }

@@ -133,9 +133,10 @@ def method_text(method: Method) -> str:
     """Return what an interval rests on."""
     ours, theirs = method.starts
     earlier = f" and {method.earlier} earlier ones" if method.earlier else ""
+    both = f"{ours} start{'s' * (ours > 1)} of each, slice by slice" if method.slice_by_slice else None
     return {
-        MethodKind.STARTS: f"the model of starts, from {ours} and {theirs} starts{earlier}",
-        MethodKind.LOOKS: f"the model of starts, from {ours} starts each{earlier}, for all looks together",
+        MethodKind.STARTS: f"the model of starts, from {both or f'{ours} and {theirs} starts'}{earlier}",
+        MethodKind.LOOKS: f"the model of starts, from {both or f'{ours} starts each'}{earlier}, for all looks together",
         MethodKind.FAILED_SHARES: f"failed requests of {ours} and {theirs} starts",
         MethodKind.BLOCKS: f"blocks of {ours} and {theirs} starts",
     }[method.kind]

@@ -1,0 +1,91 @@
+"""The difference of two starts that were measured in turns with each other, slice by slice.
+
+Slice k of one lies beside slice k of the other, so what the machine does moves both. Their difference is the mean logarithm of
+the ratios of such slices, and its error that of a mean: Student's t, wider where slices that follow one another are alike, as
+those of an engine are whose own speed wanders (lag-1 autocorrelation, less its bias: Zieba and Ramza 2011, Metrol. Meas. Syst.
+18).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from servebench.analysis.estimate.level import FALLING, RATE_BEHIND
+from servebench.analysis.statistics import Z_95, Floats
+from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.point_row import PointRow
+
+SLICES_MIN = 4
+"""Fewer slices that both have do not show how much their ratios differ."""
+ALIKE_MAX = 0.8
+"""Slices are taken to be no more alike than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDifference:
+    """The difference of the logarithms of two starts, its variance, and the degrees of freedom of that."""
+
+    value: float
+    variance: float
+    freedom: int
+
+
+def slice_differences(
+    ours: Sequence[Sequence[PointRow]], theirs: Sequence[Sequence[PointRow]], column: str
+) -> tuple[SliceDifference, ...]:
+    """Return the difference of each pair of starts, by the rows of their points; nothing unless all of them were measured in
+    slices, those at the same place with each other."""
+    if len(ours) != len(theirs):
+        return ()
+    found = [_of_pair(a, b, column) for a, b in zip(ours, theirs, strict=True)]
+    return tuple(one for one in found if one is not None) if None not in found else ()
+
+
+def pooled_error(errors: Sequence[SliceDifference]) -> float:
+    """Return the standard error of one difference: that of a normal value whose 95% interval is as long as Student's."""
+    from scipy.special import stdtrit
+
+    freedom = sum(one.freedom for one in errors)
+    variance = sum(one.variance * one.freedom for one in errors) / freedom
+    return float(variance**0.5 * stdtrit(freedom, (1 + CONFIDENCE) / 2) / Z_95)
+
+
+def _of_pair(ours: Sequence[PointRow], theirs: Sequence[PointRow], column: str) -> SliceDifference | None:
+    """The mean difference of the points of two starts."""
+    groups = [{row.slice_group: row for row in side} for side in (ours, theirs)]
+    if None in groups[0] or groups[0].keys() != groups[1].keys() or len(groups[0]) < max(len(ours), len(theirs)):
+        return None
+    ratios = [_log_ratios(groups[0][name], groups[1][name], column) for name in groups[0]]
+    if min(one.size for one in ratios) < SLICES_MIN:
+        return None
+    variance = sum(map(_variance_of_mean, ratios)) / len(ratios) ** 2
+    value = float(np.mean([one.mean() for one in ratios]))
+    return SliceDifference(value, variance, sum(one.size - 1 for one in ratios))
+
+
+def _log_ratios(a: PointRow, b: PointRow, column: str) -> Floats:
+    values = [np.array(_slices(row, column), dtype=np.float64) for row in (a, b)]
+    if values[0].size != values[1].size:
+        return np.empty(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = np.log(values[1] / values[0])
+    found = found[np.isfinite(found)]
+    return -found if column in FALLING else found
+
+
+def _slices(row: PointRow, column: str) -> list[float | None]:
+    return list(json.loads(row.slice_values or "{}").get(RATE_BEHIND.get(column, column), ()))
+
+
+def _variance_of_mean(values: Floats) -> float:
+    away = values - values.mean()
+    square = float(away @ away)
+    if square <= 0:
+        return 0.0
+    alike = float(away[1:] @ away[:-1]) / square + 1 / values.size
+    alike = min(max(alike, 0.0), ALIKE_MAX)
+    return square / (values.size - 1) / values.size * (1 + alike) / (1 - alike)

@@ -1,0 +1,94 @@
+"""Engines that are alive at once, their load slice by slice (`study.slices`), through the public command."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+
+import pandas as pd
+import psutil
+import pytest
+
+from support.commands import EMULATED, servebench_started
+from support.waiting import wait_until
+
+PAIR = ("-m", "engine=vllm", "workload=unique", "workload.output_tokens=16", "quality=none", "tracking=none")
+STUDY = ("study.slices=always", "study.name=s")
+SIMULATED = ("launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "launch.slowdown=1,1.1")
+RUNS = ("00_vllm_unique", "01_vllm_unique")
+
+
+def points(tmp_path, run):
+    path = tmp_path / "outputs/s" / run / "points.parquet"
+    return pd.read_parquet(io.BytesIO(path.read_bytes())).sort_values(["repeat", "concurrency"])
+
+
+def status(tmp_path, run):
+    return json.loads((tmp_path / "outputs/s" / run / "run.json").read_text())["status"]
+
+
+def compared(run_main):
+    return json.loads(run_main("compare", "s", "--json").stdout)["comparisons"][0]["rows"]
+
+
+def test_points_in_slices_are_valid_take_turns_and_decide(run_main, tmp_path):
+    """Also where the machine wanders by 10%, which no interval of two ordinary starts would leave out."""
+    load = ("load.concurrency=[1,4]", "load.duration_s=20", "study.starts=2", "launch.machine_sd=0.1")
+    done = run_main(*PAIR, *STUDY, *SIMULATED, *load)
+    assert done.returncode == 0, done.stderr
+    both = [points(tmp_path, run) for run in RUNS]
+    for run, other in (both, both[::-1]):
+        assert set(run["verdict"]) == {"valid"}
+        assert run["slices"].min() >= 6
+        assert list(run["slice_group"]) == list(other["slice_group"])
+        assert run["slice_group"].nunique() == len(run) == 4
+        assert run["start_id"].nunique() == 2
+    rows = [row for row in compared(run_main) if row["metric"] == "output_throughput_tok_s"]
+    assert rows
+    for row in rows:
+        assert row["slice_by_slice"]
+        assert row["low"] < 1 / 1.1 - 1 < row["high"]
+        assert row["high"] - row["low"] < 0.2
+
+
+def test_what_slices_would_make_too_long_is_measured_in_ordinary_points(run_main, tmp_path):
+    load = ("load.concurrency=[2]", "load.duration_s=10", "workload.output_tokens=400", "study.starts=2")
+    done = run_main(*PAIR, *STUDY, *SIMULATED, *load)
+    assert done.returncode == 0, done.stderr
+    for run in RUNS:
+        assert points(tmp_path, run)["slices"].isna().all()
+    assert not any(row["slice_by_slice"] for row in compared(run_main))
+
+
+def test_a_cluster_and_a_single_engine_cannot_take_turns(run_main):
+    for words in (("study.slices=always", "engine=vllm", *SIMULATED[:3]), (*PAIR[:2], "hydra/launcher=submitit_local")):
+        done = run_main(*words, "load.concurrency=[1]", "study.slices=always", "tracking=none")
+        assert done.returncode == 2
+        assert "study.slices=always" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_in_the_middle_nothing_is_left_and_the_study_goes_on(tmp_path, servebench, number):
+    load = ("load.concurrency=[2]", "load.duration_s=8", "study.starts=2", "engine.env.SIDE=a,b")
+    running: list[psutil.Process] = []
+
+    def both_are_loaded():
+        folders = [tmp_path / "outputs/s" / run for run in RUNS]
+        running[:] = psutil.Process(process.pid).children(recursive=True)
+        return all(any(folder.glob("**/c2-r0.spool")) for folder in folders)
+
+    with servebench_started(tmp_path, *PAIR, *STUDY, *EMULATED, *load) as process:
+        wait_until(both_are_loaded, process=process)
+        process.send_signal(number)
+        process.wait()
+    wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in running))
+    if number == signal.SIGINT:
+        assert {status(tmp_path, run) for run in RUNS} == {"interrupted"}
+    done = servebench("resume", "s")
+    assert done.returncode == 0, done.stderr
+    for run in RUNS:
+        assert status(tmp_path, run) == "finished"
+        assert list(points(tmp_path, run)["repeat"]) == [0, 1]
+        assert points(tmp_path, run)["slices"].notna().any()

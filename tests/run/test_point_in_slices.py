@@ -1,0 +1,159 @@
+"""A point that is measured in slices, in turns with another engine: the columns and warnings of an ordinary one."""
+
+import json
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from servebench.analysis.stored_runs import side_of
+from servebench.contracts.stored import RunData
+from servebench.measure.columns import in_window, request_metrics
+from servebench.run.point import build_point
+from support.machines import SECOND, machine_readings
+from support.records import phase_facts, phase_report, point_evidence, record, requests_frame
+from support.settings import run_settings
+
+TOKEN_S, STREAMS = 0.02, 4
+TRUE_TOK_S = STREAMS / TOKEN_S
+BEGAN_S = 5.0
+LEAD_S = 1.5
+SLICES = [(8.0 * k + 4.0 * (k % 3 == 1), 8.0 * k + 4.0 * (k % 3 == 1) + 4.0) for k in range(12)]
+"""In turns with another engine, in a changing order."""
+ONE_SLICE = [(0.0, 48.0)]
+VALUES = (
+    *(
+        "output_throughput_tok_s",
+        "request_throughput_req_s",
+        "itl_ms_mean",
+        "tpot_ms_p50",
+        "ttft_ms_p50",
+        "e2e_ms_mean",
+    ),
+    *("goodput_req_s", "average_in_flight"),
+)
+
+
+def closed_loop(slices, *, seed=0, speed=lambda at: 1.0):
+    """Records of an engine of constant speed, or of one that is faster by `speed`: streams that start one after another in each
+    slice and send until it closes."""
+    rng = random.Random(seed)
+    records = []
+    for opens, closes in slices:
+        for stream in range(STREAMS):
+            at = BEGAN_S + opens + 0.307 * stream + 0.0031
+            while at < BEGAN_S + closes:
+                each_s = TOKEN_S / speed(at)
+                moments = [round(SECOND * (at + each_s * (n + 1))) for n in range(rng.randint(8, 40))]
+                name = f"r{len(records)}"
+                records.append(record(name, sent_ns=round(SECOND * at), event_ns=moments, point="c4"))
+                at = moments[-1] / SECOND
+    return records
+
+
+def built(records, slices=(), readings=(), **changes):
+    ended = max(one.ended_ns for one in records)
+    report = phase_report(
+        started_ns=round(BEGAN_S * SECOND), ended_ns=ended, planned=len(records), sent=len(records),
+        elapsed_s=ended / SECOND - BEGAN_S, cpu_s=10.0,
+    )  # fmt: skip
+    facts = phase_facts(
+        point="c4", concurrency=STREAMS, slices=slices, slice_lead_s=LEAD_S, slice_group="g" if slices else None
+    )
+    settings = run_settings(**changes)
+    return build_point(
+        point_evidence(settings=settings, facts=facts, records=records, report=report, readings=readings)
+    )
+
+
+def slo():
+    from servebench.contracts.settings import SloSettings
+
+    return SloSettings(e2e_ms=500.0)
+
+
+def test_it_is_valid_and_has_the_values_of_an_ordinary_point():
+    point, whole = built(closed_loop(SLICES), SLICES, slo=slo()), built(closed_loop(ONE_SLICE, seed=1), slo=slo())
+    row, ordinary = point.judged_row, whole.judged_row
+    assert (row.verdict, point.doubts) == ("valid", ())
+    assert ordinary.verdict == "valid"
+    for name in VALUES:
+        # short answers are more likely to end before a slice closes
+        near = {"e2e_ms_mean": 0.08, "goodput_req_s": 0.2}.get(name, 0.05)
+        assert row[name] == pytest.approx(ordinary[name], rel=near), name
+    assert row.output_throughput_tok_s == pytest.approx(TRUE_TOK_S, rel=0.01)
+    assert row.output_throughput_tok_s_low <= TRUE_TOK_S <= row.output_throughput_tok_s_high
+    assert row.window_s == pytest.approx(sum(closes - opens - LEAD_S for opens, closes in SLICES), abs=0.01)
+    assert row.output_throughput_whole_run_tok_s == pytest.approx(TRUE_TOK_S, rel=0.2)
+    assert row.client_cpu_share == pytest.approx(10.0 / sum(closes - opens for opens, closes in SLICES), rel=0.2)
+    assert row.lock_step == pytest.approx(0.0, abs=0.3)
+    assert (row.level_reached, row.slices, row.slice_group) == (True, 12, "g")
+    assert (ordinary.slices, ordinary.slice_group, ordinary.slice_values) == (None, None, None)
+
+
+def test_it_has_a_value_in_each_slice():
+    values = json.loads(built(closed_loop(SLICES), SLICES).row.slice_values)
+    assert set(values) == {"output_throughput_tok_s", "ttft_ms_p50", "tpot_ms_p50", "e2e_ms_p50"}
+    assert {len(own) for own in values.values()} == {len(SLICES)}
+    assert values["output_throughput_tok_s"] == pytest.approx([TRUE_TOK_S] * 12, rel=0.03)
+    assert values["tpot_ms_p50"] == pytest.approx([1000 * TOKEN_S] * 12, rel=1e-3)
+    assert values["e2e_ms_p50"] != pytest.approx([values["e2e_ms_p50"][0]] * 12, rel=0.01)
+
+
+def test_requests_that_a_pause_touches_do_not_count():
+    """Of the row and of what comparisons read from stored requests the same ones."""
+    records = closed_loop(SLICES)
+    row = built(records, SLICES).row
+    metrics = request_metrics(requests_frame(records))
+    counted = in_window(metrics, *row.window_ns, row.left_out)
+    assert len(counted) == row.e2e_ms_n
+    for sent, ended in zip(counted["sent_ns"] / SECOND - BEGAN_S, counted["ended_ns"] / SECOND - BEGAN_S, strict=True):
+        assert any(opens + LEAD_S <= sent and ended <= closes for opens, closes in SLICES)
+    assert row.e2e_ms_n < row.requests_ok
+
+
+def test_a_disturbance_in_a_slice_is_left_out_and_the_other_engine_is_none():
+    """A hog for some slices, and one that is there only while the other engine has the load."""
+    hog, pauses = (BEGAN_S + 36.5, BEGAN_S + 39.5), [(a[1], b[0]) for a, b in pairwise(SLICES)]
+    other = [(BEGAN_S + low + 0.1, BEGAN_S + high) for low, high in pauses if high - low > 2]
+    records = closed_loop(SLICES, speed=lambda at: 0.5 if hog[0] <= at <= hog[1] else 1.0)
+    disturbed = built(records, SLICES, machine_readings(110, others={(4711, "python"): [(*hog, 0.9)]}))
+    assert [one.code for one in disturbed.doubts] == ["machine_shared"]
+    assert disturbed.row.output_throughput_tok_s == pytest.approx(TRUE_TOK_S, rel=0.01)
+    assert json.loads(disturbed.row.slice_values)["output_throughput_tok_s"][4] is None
+    alone = built(
+        closed_loop(SLICES),
+        SLICES,
+        machine_readings(110, others={(12, "llama-server"): [(*one, 0.9) for one in other]}),
+    )
+    assert (alone.doubts, alone.row.disturbances, alone.row.disturbed_s) == ((), (), 0.0)
+
+
+def test_a_warm_up_is_cut_from_the_loaded_time():
+    """The engine is slow for the first 6 s of its load, which are 14 s of the clock."""
+    records = closed_loop(SLICES, speed=lambda at: 0.6 if at - BEGAN_S < 14 else 1.0)
+    row = built(records, SLICES).row
+    assert row.warmup_cut_s == pytest.approx(5.0, abs=1.6)
+    assert row.output_throughput_tok_s == pytest.approx(TRUE_TOK_S, rel=0.01)
+    assert json.loads(row.slice_values)["output_throughput_tok_s"][0] is None
+
+
+def test_a_stopped_point_has_the_slices_that_it_came_to():
+    row = built(closed_loop(SLICES[:5]), SLICES).row
+    values = json.loads(row.slice_values)["output_throughput_tok_s"]
+    assert values[:5] == pytest.approx([TRUE_TOK_S] * 5, rel=0.03)
+    assert values[5:] == [None] * 7
+    assert row.window_s == pytest.approx(5 * (4.0 - LEAD_S), abs=0.01)
+
+
+def test_comparisons_read_the_same_throughput():
+    records = closed_loop(SLICES)
+    row = built(records, SLICES).judged_row
+    run = RunData(
+        study_id="s", name="r", path="", state={}, manifest={}, rows=lambda: [row],
+        tables=lambda *_: requests_frame(records),
+    )  # fmt: skip
+    (point,) = side_of(run).samples
+    assert float(np.mean(point.throughput_tok_s)) == pytest.approx(row.output_throughput_tok_s, rel=1e-3)
+    assert len(point.ttft_ms) == row.ttft_ms_n
