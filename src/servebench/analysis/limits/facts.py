@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +216,8 @@ def _front_end_ms(requests: pd.DataFrame) -> float | None:
 def _pieces(edges: Any, row: PointRow) -> tuple[Any, Any]:
     """Return when the pieces between these edges begin that count in the window, and how long they are."""
     assert row.window_ns is not None
-    moments = np.unique(np.clip(np.concatenate((np.ravel(edges), row.window_ns, row.left_out_ns)), *row.window_ns))
+    border = np.array([*row.window_ns, *chain.from_iterable(row.left_out)], dtype=np.int64)
+    moments = np.unique(np.clip(np.append(edges, border), *row.window_ns))
     widths = np.diff(compressed(moments, row.left_out))
     return moments[:-1][widths > 0], widths[widths > 0]
 
