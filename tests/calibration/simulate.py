@@ -24,10 +24,11 @@ from servebench.load.plan.levels import PlannedPoint, level_at
 from servebench.load.plan.search import SearchAnswer
 from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
+from servebench.run.in_turns import measure_next
 from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
 from servebench.run.session import RunRequest, RunSession, RunTask, open_load
-from servebench.run.steps import alone
+from servebench.run.steps import LoadPhase, Progress, Steps, alone
 from servebench.store.layout import StudyFolder
 from servebench.store.tables import RecordWriter
 from servebench.telemetry.sampler import Telemetry
@@ -123,6 +124,30 @@ def simulate_run(plant: Plant, key: str, *, seed: int = 0, starts: int = 1) -> S
             points.append(point)
             records.append(of_point)
     return SimulatedRun(tuple(points), tuple(records))
+
+
+def simulate_in_turns(plants: Sequence[Plant], key: str, *, seed: int, starts: int = 1) -> list[SimulatedRun]:
+    """Simulate a run of each plant, whose starts are alive at once and take turns slice by slice."""
+    points: list[list[Point]] = [[] for _ in plants]
+    records: list[list[tuple[Record, ...]]] = [[] for _ in plants]
+
+    def levels(number: int, start: int) -> Steps[None]:
+        settings = _seeded(plants[number], seed)
+        session, writer = _session(settings, plants[number], f"{key}/{number}/{start}", start)
+        for level in _listed(settings, start):
+            writer.records.clear()
+            point, _ = yield from measure_level(session, level)
+            points[number].append(point)
+            records[number].append(tuple(record for record in writer.records if record.measured))
+
+    for start in range(starts):
+        runs = [Progress(levels(number, start)) for number in range(len(plants))]
+        for one in runs:
+            while isinstance(one.step, LoadPhase):
+                one.go_alone()
+        while alive := [one for one in runs if one.step is not None]:
+            measure_next(alive)
+    return [SimulatedRun(tuple(own), tuple(of)) for own, of in zip(points, records, strict=True)]
 
 
 def simulate_start(

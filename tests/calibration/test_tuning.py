@@ -53,7 +53,7 @@ def test_the_table_has_a_line_for_each_landscape_and_method():
     assert len(lines) == 2 + len(LANDSCAPES) + len(HARDER)
 
 
-@pytest.mark.parametrize("landscape", [LANDSCAPES[0], HARDER[-1]], ids=lambda one: one.name)
+@pytest.mark.parametrize("landscape", [LANDSCAPES[0], HARDER[2]], ids=lambda one: one.name)
 def test_what_a_setting_contributes_is_within_its_interval(landscape):
     held = [one for seed in range(12) for one in contributions(SimulatedTune(landscape, seed))]
     assert len(held) >= 12

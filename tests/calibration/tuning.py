@@ -65,7 +65,7 @@ PARTS = Promise(
 class Landscape:
     """The truth: `means` draws the logarithms of all candidates, the first of which is stock, and None where an engine does not
     start. `drift` is by how much everything slows down over the race's budget. With `rough_sd`, starts of every third candidate
-    differ by that much."""
+    differ by that much. One of `slow_of` starts is slower by 20%."""
 
     name: str
     means: Callable[[random.Random], Sequence[float | None]]
@@ -73,6 +73,7 @@ class Landscape:
     block_sd: float = 0.01
     drift: float = 0.0
     rough_sd: float | None = None
+    slow_of: int | None = None
 
 
 def _spread_below(rng: random.Random, count: int, nearest: float, farthest: float) -> list[float]:
@@ -128,6 +129,7 @@ HARDER = (
     Landscape(name="starts differ by 6%", means=_close, start_sd=0.06),
     Landscape(name="starts and blocks differ by 3%", means=_close, start_sd=0.03, block_sd=0.03),
     Landscape(name="starts of a third differ by 10%", means=_close, rough_sd=0.10),
+    Landscape(name="1 of 12 starts is slower by 20%", means=_close, slow_of=12),
 )
 """Where it is known to err more often: shown, without a promise on the choice."""
 ALL_EQUAL = (
@@ -136,6 +138,7 @@ ALL_EQUAL = (
     Landscape(name="all equal, starts differ by 6%", means=_equal, start_sd=0.06),
     Landscape(name="all equal, starts and blocks differ by 3%", means=_equal, start_sd=0.03, block_sd=0.03),
     Landscape(name="all equal, starts of a third differ by 10%", means=_equal, rough_sd=0.10),
+    Landscape(name="all equal, 1 of 12 starts is slower by 20%", means=_equal, slow_of=12),
     Landscape(name="all equal, drift of 8%", means=_equal, drift=0.08),
 )
 
@@ -172,6 +175,10 @@ class SimulatedTune:
             return whole
         return whole - random.Random(f"{self.seed}/part/{name}").uniform(-0.02, 0.10)
 
+    def changes(self, name: str) -> float:
+        """Return by how many settings a candidate differs from stock: 1 to 4."""
+        return float(random.Random(f"{self.seed}/changes/{name}").randint(1, 4)) if name != self.names[0] else 0.0
+
     def start_sd(self, name: str) -> float:
         """Return by how much starts of a candidate differ."""
         number = int(name[1:].partition("/")[0])
@@ -196,6 +203,9 @@ class SimulatedTune:
         speed = own.gauss(0.0, self.start_sd(name))
         noise = [own.gauss(0.0, self.landscape.block_sd) for _ in range(block + 1)][-1]
         shared = random.Random(f"{self.seed}/{start}/{block}").gauss(0.0, 0.01)
+        slow = self.landscape.slow_of
+        if slow is not None and random.Random(f"{self.seed}/slow/{name}/{start}").random() * slow < 1:
+            speed += math.log(0.8)
         drift = self.landscape.drift * self.spent_s / (BUDGET_SHARE * self.grid_s)
         return mean + speed + noise + shared - drift, cost
 
@@ -219,7 +229,12 @@ def race(study: SimulatedTune, budget_s: float | None = None) -> Chosen:
 def _raced(study: SimulatedTune, budget_s: float, changes: int = 0) -> Race:
     """Return a race that has ended; each candidate has so many settings that can be taken back."""
     entrants = [
-        RaceEntrant(name=name, take_backs=tuple(f"{name}/{index}" for index in range(changes))) for name in study.names
+        RaceEntrant(
+            name=name,
+            take_backs=tuple(f"{name}/{index}" for index in range(changes)),
+            distance=(study.changes(name),),
+        )
+        for name in study.names
     ]
     found = Race(RaceRules(budget=budget_s, margin=MARGIN), entrants)
     while (step := found.next_step()) is not None:

@@ -227,6 +227,16 @@ def test_a_setting_that_spoils_answers_cannot_win(run_main, tmp_path):
     assert starts["block-size=128"] == 0
 
 
+def test_a_dry_run_starts_nothing(run_main, space, tmp_path):
+    done = run_main("tune", *WORDS, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["candidates"][0]["name"] == "stock"
+    assert found["starts"] == 6
+    assert found["budget_s"] == 1200
+    assert not (tmp_path / "outputs").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -250,6 +260,7 @@ def test_a_setting_that_spoils_answers_cannot_win(run_main, tmp_path):
         (("launch=simulated", "engine.max_num_seqs=2", "tune.space=one.yaml"), "there is nothing to tune"),
         (("--continue", "none"), "none"),
         (("--trust", "launch=simulated"), "are for --continue STUDY"),
+        (("--dry-run", "--continue", "last"), "--dry-run is for a new tune"),
     ],
 )
 def test_a_wrong_question_is_one_line(run_main, tmp_path, words, said):

@@ -92,6 +92,7 @@ def judge(study: ProofStudy) -> ProofPart | None:
     )
     change = ", ".join(f"{key}={value}" for key, value in settings[1].items() if value != settings[0].get(key))
     rounds = len({(row.repeat, row.start_id) for row in runs[0].point_rows})
+    sliced = any(row.slice_group for row in runs[0].point_rows)
     said = (
         f"{runs[0].fact('engine_version')}; {machine.get('cpu_model')}, {machine.get('cpu_threads_usable')} threads; "
     )
@@ -108,7 +109,7 @@ def judge(study: ProofStudy) -> ProofPart | None:
     return ProofPart(
         engine=study.engine,
         neighbour=study.neighbour,
-        text=f"{said}{rounds} rounds; changed: {change or 'nothing yet'}.",
+        text=f"{said}{rounds} rounds{', slice by slice' * sliced}; changed: {change or 'nothing yet'}.",
         lines=[*verdict_lines(stored, study.engine, study.neighbour)],
         changes=planted(runs[0], runs[-1]) if len(runs) == len(SIDES) else None,
     )

@@ -15,6 +15,7 @@ from datetime import datetime
 from statistics import fmean, mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from proof.studies import SIDES
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.verdict.model import EQUAL, FASTER, MIXED, SLOWER, VerdictKind
 from servebench.contracts.level import Level
@@ -85,12 +86,14 @@ def part(run: RunData, rounds: Iterable[int], levels: Iterable[Level], study_id:
 
 
 def start_seconds(run: RunData) -> float:
-    """Return for how long a start of a run lived on average, from its beginning to the end of its last window."""
+    """Return for how long a start of a run lived on average, from its beginning to the end of its last window; engines that take
+    turns slice by slice share it."""
     ends: dict[str, int] = {}
     for row in run.point_rows:
         if row.start_id and row.window_end_ns:
             ends[row.start_id] = max(ends.get(row.start_id, 0), int(row.window_end_ns))
-    return fmean(end / NS_PER_S - datetime.fromisoformat(start).timestamp() for start, end in ends.items())
+    lived_s = fmean(end / NS_PER_S - datetime.fromisoformat(start).timestamp() for start, end in ends.items())
+    return lived_s / (len(SIDES) if any(row.slice_group for row in run.point_rows) else 1)
 
 
 def draws(rounds: Sequence[int], count: int, rng: random.Random) -> Iterator[list[int]]:

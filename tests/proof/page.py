@@ -28,7 +28,8 @@ intervals are wide, and that is what is known. *met*: the whole interval keeps t
 *open*: more rounds can tell. All rows, by number of starts, are in [proof.csv]({csv}).
 
 Rows with `yes` under *doubtful* count points that warnings make provisional (`--with-doubtful`); without it such points give no
-verdict, so on a busy machine most comparisons stay open. Minutes are engine time: starts, warm-up and points of both sides.
+verdict, so on a busy machine most comparisons stay open. Minutes are engine time: starts, warm-up and points of both sides; the
+three engines of a round run at once and take turns *slice by slice* (`study.slices`), unless `study.slices=never` is added.
 
 `make proof ARGS="--engine llamacpp --engine vllm"` measures 40 rounds on a free and on a busy machine (about six hours an engine;
 `--minutes 30` stops earlier, the same command goes on). On a GPU machine `tests/proof/gpu.sh WHEELS TOKENIZER` does the same in

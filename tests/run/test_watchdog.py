@@ -71,3 +71,18 @@ def test_the_progress_has_the_median_ttft_of_the_requests_so_far_and_seldom_read
     assert [ended for ended in range(9) if watcher.wants_look(ended)] == [6, 7, 8]
     events.live = False
     assert not watcher.wants_look(8)
+
+
+def test_engines_that_take_turns_show_their_progress_in_turns(monkeypatch):
+    """From the first call on: others were still preparing their part before."""
+    heard = {"a": [], "b": []}
+    for name, slices in (("a", [(0.0, 2.0), (4.0, 6.0)]), ("b", [(2.0, 4.0)])):
+        now = iter([0.0, *(10.0 + second for second in range(6))])
+        monkeypatch.setattr(watchdog.time, "monotonic", lambda now=now: next(now))
+        events = Recorder()
+        watcher = watchdog.Watcher(events, Alive(), name, 10, 6.0, patience_s=3.0, slices=slices)
+        for second in range(6):
+            before = len(events.heard)
+            watcher(counts(reads=second + 1))
+            heard[name] += [second] * (len(events.heard) - before)
+    assert heard == {"a": [0, 1, 4, 5], "b": [2, 3]}

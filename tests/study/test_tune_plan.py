@@ -9,6 +9,7 @@ import pytest
 from servebench.config.tune_space import load_space
 from servebench.contracts.tuning import Candidate
 from servebench.registry.registry import registry
+from servebench.study.outlook import tune_planned
 from servebench.study.tune_plan import plan_tune, proposed_candidates, take_backs_of
 from servebench.util.errors import ConfigError
 
@@ -49,6 +50,21 @@ def test_engines_take_turns_and_each_has_its_own_stock(words):
     assert names[:2] == ["vllm stock", "sglang stock"]
     assert [one.candidate.engine for one in plan.state.candidates] == ["vllm", "sglang"] * 2
     assert {run.config["engine"]["name"] for run in plan.runs if "sglang" in run.name} == {"sglang"}
+
+
+@pytest.mark.parametrize(
+    ("load", "load_s"),
+    [
+        (("load.duration_s=40",), 40.0),
+        (("load.duration_s=40", "tune.levels=[8,32]"), 80.0),
+        (("load.requests=100",), None),
+    ],
+)
+def test_the_smallest_budget_is_six_starts_with_a_block_each(words, load, load_s):
+    plan = plan_tune([*words, *load], registry())
+    least = tune_planned(plan.jobs[0], None, registry())
+    assert (least.starts, least.load_s) == (6, load_s)
+    assert least.least_s == 6 * (least.start_s + (load_s or 0))
 
 
 def test_levels_may_be_named(words):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cache, cached_property
 from typing import Self
 
 import numpy as np
@@ -49,6 +49,8 @@ SLOW_BY, SLOW_SD, SLOW_LEVEL_SD = 0.22, 0.10, 0.05
 """By how much slow starts are slower, by how much they differ in that, and from level to level (logarithms)."""
 SLOW_MOST, SLOW_SHARE = 4, 0.25
 """Up to so many starts of a group may be slow, or this share of it if that is more."""
+SHARES = 24
+"""How many shares of slow starts are considered: these are exact for up to 48 starts."""
 NEGLIGIBLE = 1e-6
 """Parts of the mixture with a smaller weight are left out."""
 REACH, PRECISION = 9.0, 1e-7
@@ -117,135 +119,181 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class _Fit:
-    """What the starts of one group say, by cell of the grid and numbers of slow starts (`slow` of them in all): the logarithm
-    of the likelihood, the means of the levels and their covariances."""
+class _Fits:
+    """What the starts of some groups say, by group, cell of the grid and numbers of slow starts (`slow` of them in all): the
+    logarithm of the likelihood, the means of the levels and their covariances; and the number of starts of each group."""
 
     likelihood: Floats
     means: Floats
     covariances: Floats
     slow: NDArray[np.int64]
-    starts: int
+    starts: NDArray[np.int64]
+
+    def by_share(self, freedom: float) -> Floats:
+        """Return the logarithm of the likelihood with another axis, for the share of slow starts among all."""
+        shares, slow = _shares()[0], self.slow[:, None]
+        usual = np.maximum(self.starts[:, None, None] - slow, 0)
+        chances = slow * np.log(shares) + usual * np.log1p(-shares)
+        found: Floats = freedom * self.likelihood[..., None] + chances[:, None]
+        return found
 
 
 @dataclass(frozen=True)
 class StartModel:
-    """The model of the starts of some engines, one or two, which have the same levels; `earlier` are other starts of their
-    set-ups, which only say how starts differ. `slow_side` is +1 where slow starts have larger values, -1 where they have smaller
-    ones, 0 for a metric without such starts."""
+    """The model of the starts of some engines, which have the same levels; `earlier` are other starts, which only say how starts
+    differ. `slow_side` is +1 where slow starts have larger values, -1 where they have smaller ones, 0 for a metric without such
+    starts. `repeats`: the columns of all starts are repeats at one level, with one value. `freedom` are the degrees of freedom
+    of each value: less than 1 where something that all share was estimated and taken away."""
 
     engines: Sequence[Starts]
     earlier: Sequence[Starts] = ()
     slow_side: int = 0
+    repeats: bool = False
+    freedom: float = 1.0
 
-    def value(self, *contrasts: Floats) -> Mixture:
-        """Return what is known of a weighted sum of the engines' values: one contrast for each engine, a weight for each of its
-        levels."""
-        means, variances = np.zeros(self._weights.shape), np.zeros(self._weights.shape)
-        for number, (fit, contrast) in enumerate(zip(self._fits, contrasts, strict=True)):
-            means = means + self._along(number, fit.means @ contrast)
-            variances = variances + self._along(number, np.einsum("i,cmij,j->cm", contrast, fit.covariances, contrast))
-        kept = self._weights > NEGLIGIBLE
-        weights = self._weights[kept]
-        return Mixture(weights / weights.sum(), means[kept], np.sqrt(variances[kept]))
+    def value(self, *contrasts: Floats, of: Sequence[int] | None = None) -> Mixture:
+        """Return what is known of a weighted sum of engines' values: one contrast for each engine, a weight for each of its
+        levels. `of` are the numbers of these engines: all, unless it is given."""
+        asked, fits = list(range(len(self.engines)) if of is None else of), self._fits
+        single = [1] * len(asked)
+        means = variances = np.zeros((_CELLS, *single))
+        logs = (self._known - self._whole[asked].sum(axis=0)).reshape(_CELLS, *single, -1)
+        for axis, (number, contrast) in enumerate(zip(asked, contrasts, strict=True)):
+            # groups with few starts have no more slow ones
+            slow = np.isfinite(fits.likelihood[number, 0])
+            shape = [_CELLS, *single[:axis], int(slow.sum()), *single[axis + 1 :]]
+            covariances = fits.covariances[number, :, slow]
+            means = means + (fits.means[number, :, slow] @ contrast).T.reshape(shape)
+            variances = variances + np.einsum("i,mcij,j->cm", contrast, covariances, contrast).reshape(shape)
+            logs = logs + self._parts[number][:, slow].reshape(*shape, -1)
+        weights = _weights(logs).sum(axis=-1)
+        kept = weights > NEGLIGIBLE
+        return Mixture(weights[kept] / weights[kept].sum(), means[kept], np.sqrt(variances[kept]))
 
     @cached_property
-    def _fits(self) -> list[_Fit]:
-        return [_fit(one, self.slow_side) for one in self.engines]
-
-    def _along(self, number: int, found: Floats) -> Floats:
-        """Values by cell and number of slow starts of one engine, on the axes of `_weights`."""
-        return found.reshape([len(found), *(found.shape[1] if one == number else 1 for one in range(len(self._fits)))])
-
-    @cached_property
-    def _weights(self) -> Floats:
-        """The weight of each part of the mixture: an axis of cells, and one for each engine's number of slow starts."""
-        fits, earlier = self._fits, [_fit(one, self.slow_side) for one in self.earlier]
-        known = reduce(
-            _convolved, (np.exp(one.likelihood - one.likelihood.max()) for one in earlier), np.ones((_CELLS, 1))
-        )
-        slow = reduce(np.add.outer, (*(one.slow for one in fits), np.arange(known.shape[1])))
-        chance = _chance_of_slow(int(slow.max()), sum(one.starts for one in (*fits, *earlier)))[slow]
-        with np.errstate(divide="ignore"):
-            logs = np.log(np.tensordot(known, chance, axes=([1], [len(fits)])))
-        for number, likelihood in enumerate(one.likelihood for one in fits):
-            logs = logs + self._along(number, likelihood)
-        logs = logs + _LOG_PRIOR.reshape([-1] + [1] * len(fits))
-        weights = np.exp(logs - logs.max())
-        found: Floats = weights / weights.sum()
+    def means(self) -> Floats:
+        """The expected values, by engine and level."""
+        slow = np.exp(self._parts - self._whole[:, :, None]) * _weights(self._known)[:, None]
+        found: Floats = np.einsum("gcmk,gcmi->gi", slow, self._fits.means)
         return found
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The expected standard deviation of starts and factor of the errors of points (means of the logarithms)."""
+        cells = _weights(self._known).sum(axis=1)
+        return math.exp(cells @ np.log(_START_VARIANCE) / 2), math.exp(cells @ np.log(_FACTOR))
+
+    @cached_property
+    def _fits(self) -> _Fits:
+        return _fit(self.engines, self.slow_side, repeats=self.repeats)
+
+    @cached_property
+    def _parts(self) -> Floats:
+        """The logarithm of the likelihood by engine, cell, numbers of slow starts, and share of slow starts among all."""
+        return self._fits.by_share(self.freedom)
+
+    @cached_property
+    def _whole(self) -> Floats:
+        """The same by engine, cell and share, whatever the numbers of slow starts."""
+        return _summed(self._parts)
+
+    @cached_property
+    def _known(self) -> Floats:
+        """The logarithm of the weight by cell and share, by the prior and all starts."""
+        found: Floats = self._whole.sum(axis=0) + np.log(np.outer(_PRIOR, _shares()[1]))
+        if self.earlier:
+            earlier = _fit(self.earlier, self.slow_side, repeats=self.repeats)
+            found = found + _summed(earlier.by_share(self.freedom)).sum(axis=0)
+        return found
+
+
+def _summed(parts: Floats) -> Floats:
+    """Sum over numbers of slow starts, of logarithms."""
+    most = parts.max(axis=2)
+    found: Floats = most + np.log(np.exp(parts - most[:, :, None]).sum(axis=2))
+    return found
+
+
+def _weights(logs: Floats) -> Floats:
+    """Weights that add up to 1, from their logarithms."""
+    weights = np.exp(logs - logs.max())
+    found: Floats = weights / weights.sum()
+    return found
 
 
 _CELLS = START_SD.size * FACTORS.size
 _START_VARIANCE, _FACTOR = (one.ravel() for one in np.meshgrid(START_SD**2, FACTORS, indexing="ij"))
-_LOG_PRIOR = np.log(np.outer(START_PRIOR, FACTOR_PRIOR)).ravel()
-_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
+_PRIOR = np.outer(START_PRIOR, FACTOR_PRIOR).ravel()
 
 
-def _convolved(a: Floats, b: Floats) -> Floats:
-    """The likelihoods of two groups together, by cell and number of slow starts in both."""
-    found = np.zeros((len(a), a.shape[1] + b.shape[1] - 1))
-    for count in range(b.shape[1]):
-        found[:, count : count + a.shape[1]] += a * b[:, count : count + 1]
-    return found
+@cache
+def _shares() -> tuple[Floats, Floats]:
+    """Shares of slow starts and their weights: the quadrature of Gauss and Jacobi for their Beta distribution."""
+    from scipy.special import roots_jacobi
+
+    nodes, weights = roots_jacobi(SHARES, USUAL_BEFORE - 1, SLOW_BEFORE - 1)
+    return (1 + nodes) / 2, weights / weights.sum()
 
 
-def _chance_of_slow(most: int, starts: int) -> Floats:
-    """The probability that certain ones of all starts are slow and the others are not, for 0 to `most` of them."""
-    slow = np.arange(most + 1)
-    logs = _log_gamma(SLOW_BEFORE + slow) + _log_gamma(USUAL_BEFORE + starts - slow)
-    found: Floats = np.exp(logs - logs.max())
-    return found
-
-
-def _fit(group: Starts, slow_side: int) -> _Fit:
-    """Fit the values of a group's levels: generalised least squares, with the restricted likelihood. Of each number of slow
+def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
+    """Fit the values of each group's levels: generalised least squares, with the restricted likelihood. Of each number of slow
     starts only the slowest ones are considered: others explain nothing. Of differences these are at both ends."""
-    middle = np.nanmedian(group.values, axis=0)
-    away = group.values - middle
-    most = min(len(away), max(SLOW_MOST, int(SLOW_SHARE * len(away)))) if slow_side else 0
-    sides = (slow_side, -slow_side) if group.differences else (slow_side,)
-    effects, factor = (2, np.ones_like(_FACTOR)) if group.differences else (1, _FACTOR)
-    start_variance = effects * _START_VARIANCE
-    error = (factor[:, None] * group.errors) ** 2 + ERROR_LEAST**2
-    usual = _sums(away, start_variance, error)
-    numbers = np.array([one for one in np.ndindex(*[most + 1] * len(sides)) if sum(one) <= most])
-    parts = [one.sum(axis=1, keepdims=True) for one in usual]
+    counts, differences = np.array([len(one.values) for one in groups]), groups[0].differences
+    away = np.full((len(groups), counts.max(), len(groups[0].levels)), np.nan)
+    middle, means = np.zeros((len(groups), 1, away.shape[2])), np.full(away.shape[:2], np.nan)
+    for number, one in enumerate(groups):
+        middle[number] = np.nanmedian(one.values, axis=None if repeats else 0)
+        away[number, : len(one.values)] = own = one.values - middle[number]
+        means[number, : len(own)] = np.nanmean(own, axis=1)
+    most = np.minimum(np.maximum(SLOW_MOST, (SLOW_SHARE * counts).astype(int)), counts) if slow_side else 0 * counts
+    sides = (slow_side, -slow_side) if differences else (slow_side,)
+    effects, factor = (2, np.ones_like(_FACTOR)) if differences else (1, _FACTOR)
+    variance = effects * _START_VARIANCE
+    error = (factor[:, None, None] * np.array([one.errors for one in groups])) ** 2 + ERROR_LEAST**2
+    usual = _sums(away, variance, error, repeats=repeats)
+    numbers = np.array([one for one in np.ndindex(*[most.max() + 1] * len(sides)) if sum(one) <= most.max()])
+    parts = [one.sum(axis=2, keepdims=True) for one in usual]
     for side, number in zip(sides, numbers.T, strict=True):
-        order = np.argsort(-side * np.nanmean(away, axis=1), kind="stable")
-        slow = _sums(away - side * SLOW_BY, start_variance + SLOW_SD**2, error + SLOW_LEVEL_SD**2)
-        changes = ((other - one)[:, order] for one, other in zip(usual, slow, strict=True))
-        parts = [part + _first(change, most)[:, number] for part, change in zip(parts, changes, strict=True)]
+        # rows without values are the last
+        order = np.arange(len(groups))[:, None], np.argsort(-side * means, axis=1, kind="stable")
+        slow = _sums(away - side * SLOW_BY, variance + SLOW_SD**2, error + SLOW_LEVEL_SD**2, repeats=repeats)
+        changes = ((other - one)[:, *order] for one, other in zip(usual, slow, strict=True))
+        parts = [part + _first(change, most.max())[:, :, number] for part, change in zip(parts, changes, strict=True)]
     information, weighted, squares, logs = parts
     covariances = np.linalg.inv(information)
-    means = np.einsum("cmij,cmj->cmi", covariances, weighted)
-    left = squares - (weighted * means).sum(axis=2)
+    values = np.einsum("cgmij,cgmj->cgmi", covariances, weighted)
+    left = squares - (weighted * values).sum(axis=3)
     likelihood = -0.5 * (logs + np.linalg.slogdet(information)[1] + left)
-    return _Fit(likelihood, means + middle, covariances, numbers.sum(axis=1), effects * len(away))
+    likelihood[:, numbers.sum(axis=1) > most[:, None]] = -np.inf
+    values, covariances, likelihood = (one.swapaxes(0, 1) for one in (values, covariances, likelihood))
+    values = values + middle[:, None, :, : values.shape[3]]
+    return _Fits(likelihood, values, covariances, numbers.sum(axis=1), effects * counts)
 
 
 def _first(found: Floats, most: int) -> Floats:
     """The sums over the first 0 to `most` starts."""
-    return np.concatenate([np.zeros_like(found[:, :1]), np.cumsum(found[:, :most], axis=1)], axis=1)
+    return np.concatenate([np.zeros_like(found[:, :, :1]), np.cumsum(found[:, :, :most], axis=2)], axis=2)
 
 
-def _sums(values: Floats, start_variance: Floats, error_variance: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """What least squares need of each start, by cell: the information on its levels, the weighted values, their sum of squares,
-    and the logarithm of the determinant of its covariance, which is diagonal but for the effect that its levels share."""
+def _sums(
+    values: Floats, start_variance: Floats, error_variance: Floats, *, repeats: bool
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """What least squares need of each start, by cell and group: the information on its levels, the weighted values, their sum of
+    squares, and the logarithm of the determinant of its covariance, which is diagonal but for the effect that its levels
+    share. Rows without values count for nothing."""
     missing = np.isnan(values)
     values = np.where(missing, 0.0, values)
-    weights = np.where(missing, 0.0, 1 / error_variance[:, None, :])
-    total = 1 + start_variance[:, None] * weights.sum(axis=2)
-    shared = start_variance[:, None] / total
+    weights = np.where(missing, 0.0, 1 / error_variance[:, :, None, :])
+    shares = start_variance[:, None, None]
+    total = 1 + shares * weights.sum(axis=3)
+    shared = shares / total
     own = weights * values
-    sums = own.sum(axis=2)
+    sums = own.sum(axis=3)
+    squares = (own * values).sum(axis=3) - shared * sums**2
+    logs = np.log(total) - np.log(np.where(missing, 1.0, weights)).sum(axis=3)
+    if repeats:
+        return (weights.sum(axis=3) / total)[..., None, None], (sums / total)[..., None], squares, logs
     information = -shared[..., None, None] * weights[..., :, None] * weights[..., None, :]
-    levels = np.arange(values.shape[1])
+    levels = np.arange(values.shape[2])
     information[..., levels, levels] += weights
-    logs = np.log(total) - np.log(np.where(missing, 1.0, weights)).sum(axis=2)
-    return (
-        information,
-        own - shared[..., None] * weights * sums[..., None],
-        (own * values).sum(axis=2) - shared * sums**2,
-        logs,
-    )
+    return information, own - shared[..., None] * weights * sums[..., None], squares, logs

@@ -377,6 +377,21 @@ class CandidateProposed(Event):
     note: str
 
 
+class TunePlanned(Event):
+    """What a verdict of a tune takes at least, as predicted: `starts` of an engine, and the seconds of a start and of its block
+    of load (None where only requests end it). `budget_s` is None for a budget of starts."""
+
+    starts: int
+    start_s: float
+    load_s: float | None
+    budget_s: float | None
+
+    @property
+    def least_s(self) -> float:
+        """The engine time, without the load where that is unknown."""
+        return self.starts * (self.start_s + (self.load_s or 0.0))
+
+
 class TuneStopped(Event):
     """A tune cannot go on without this candidate, which was not measured."""
 

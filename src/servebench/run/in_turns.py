@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -55,7 +56,7 @@ def run_in_turns(parts: Sequence[Part]) -> list[RunOutcome]:
         while alive := _alive(runs):
             if any(one.result is not None and one.result.status == "interrupted" for one in runs):
                 raise KeyboardInterrupt
-            _measure_level(alive)
+            measure_next(alive)
     except KeyboardInterrupt:
         for one in _alive(runs):
             one.fail(KeyboardInterrupt())
@@ -88,13 +89,13 @@ def _finish(runs: Runs) -> None:
             one.go_alone()
 
 
-def _to_warm(run: Progress[RunOutcome]) -> None:
+def _to_warm(run: Progress[Any]) -> None:
     """Go on to the next level whose engine is warm, or to the end."""
     while isinstance(run.step, LoadPhase):
         run.go_alone()
 
 
-def _measure_level(runs: Runs) -> None:
+def measure_next(runs: Sequence[Progress[Any]]) -> None:
     """Measure the next level of these runs, all of which are warm: at once where it is the same one, else of the first only."""
     steps = [one.step for one in runs if isinstance(one.step, WarmLevel)]
     shared = len(runs) > 1 and len({one.level.id.first for one in steps}) == 1

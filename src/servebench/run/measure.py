@@ -269,6 +269,7 @@ def _run_phase(
         duration_s,
         patience_s=patience_s,
         ask=driver.ask,
+        slices=facts.slices,
     )
     workers = worker_count(
         session.settings.load.workers,

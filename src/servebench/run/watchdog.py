@@ -34,6 +34,8 @@ class Watcher:
     """How long an engine with open requests may send nothing."""
     ask: Callable[[], str | None] | None = None
     """Asks a server whose connections fail for one more answer, and returns what it does instead; null: it is not asked."""
+    slices: Sequence[Sequence[float]] = ()
+    """When the phase has load, in seconds from its start, where it takes turns with others, which show theirs meanwhile."""
 
     def __post_init__(self) -> None:
         """Start the clock."""
@@ -49,6 +51,8 @@ class Watcher:
         self._answered_s = self._started
         self._ask_at = ASK_FAILED_LEAST
         self._asking: threading.Thread | None = None
+        self._waits = bool(self.slices)
+        """Whether others are still preparing their part of the phase."""
 
     def wants_look(self, ended: int) -> bool:
         """Whether the progress should show the requests so far: seldom, so that reading them costs less than the load does."""
@@ -63,6 +67,9 @@ class Watcher:
     def __call__(self, counts: Counts) -> StopReason | None:
         """Emit the progress, and return a reason to stop the phase. The load calls this about ten times a second."""
         now = time.monotonic()
+        if self._waits:
+            self._waits = False
+            self._started = self._last_data = now
         spent = now - self._started
         if now - self._last >= 1.0:
             self._rate = (counts.reads - self._reads) / (now - self._last)
@@ -84,7 +91,8 @@ class Watcher:
             stalled=counts.stalled,
             ttft_ms=self.ttft_ms,
         )
-        self.events(progress)
+        if not self.slices or any(opens_s <= spent < closes_s for opens_s, closes_s in self.slices):
+            self.events(progress)
         if self.running.died():
             return StopReason.ENGINE_DIED
         if self._silence(counts, now) > self.patience_s:

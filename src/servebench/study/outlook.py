@@ -9,8 +9,9 @@ from servebench.analysis.conclude import Conclusions, Options, conclude
 from servebench.analysis.decided import same_question
 from servebench.analysis.fairness import compare_manifests, varied_keys
 from servebench.config import Job
+from servebench.config.tune_space import TRIALS_MIN
 from servebench.contracts.emulation import EMULATING
-from servebench.contracts.events import PlanReady, UnequalRuns
+from servebench.contracts.events import PlanReady, TunePlanned, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import Registry
@@ -24,6 +25,20 @@ START_S = 30.0
 """How long an engine is taken to need for a start and what comes before its load, before anything is known."""
 EMULATED_START_S = 10.0
 """The same for an emulated engine, which loads no weights."""
+
+
+def tune_planned(job: Job, budget_s: float | None, registry: Registry) -> TunePlanned:
+    """Return what a verdict of a tune takes at least, by the stock job of its engine."""
+    settings = job.settings
+    first = [one for one in plan_levels(settings.load, settings.workload.seed, 1) if not one.repeat]
+    known = [one.duration_s for one in first if one.requests is None and one.duration_s is not None]
+    real = settings.launch.name not in EMULATING or registry.launcher(settings.launch.name).simulated
+    return TunePlanned(
+        starts=TRIALS_MIN,
+        start_s=START_S if real else EMULATED_START_S,
+        load_s=sum(known) if len(known) == len(first) else None,
+        budget_s=budget_s,
+    )
 
 
 def plan_of(tasks: Sequence[RunTask], registry: Registry) -> PlanReady:

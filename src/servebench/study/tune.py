@@ -9,13 +9,21 @@ from dataclasses import replace
 from servebench.analysis.events import TuneAnswered
 from servebench.config import launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
-from servebench.contracts.events import EngineTime, ErrorSaid, Listen, PlanReady, StepFailed, TuneUnfinished
+from servebench.contracts.events import (
+    EngineTime,
+    ErrorSaid,
+    Listen,
+    PlanReady,
+    StepFailed,
+    TuneUnfinished,
+)
 from servebench.registry.registry import Registry
 from servebench.run.preflight import planned_job
 from servebench.store.layout import StudyFolder, check_writable, outputs_folder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, write_study
 from servebench.store.tune import TuneState, write_tune
+from servebench.study.outlook import tune_planned
 from servebench.study.recover import recover_study, running_process
 from servebench.study.study import (
     check_study,
@@ -103,7 +111,10 @@ def _execute(
         tuner = Tuner(folder=folder, registry=registry, planned=planned, state=tune, session=session)
         labels = {one.run: one.candidate.name for one in tuner.state.candidates}
         timed = tuner.state.question.trials is None
-        events(PlanReady(labels, seconds=tuner.state.budget if timed and cluster is None else None))
+        budget_s = tuner.state.budget if timed else None
+        if not tuner.known(tuner.race.stock).points:
+            events(tune_planned(next(iter(planned.values())), budget_s, registry))
+        events(PlanReady(labels, seconds=budget_s if cluster is None else None))
         code = FailureKind.INTERRUPTED.exit_code
         try:
             if not execute(session, tuner, list(planned.values())[:1], registry):

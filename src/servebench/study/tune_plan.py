@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from servebench.analysis.tuning.candidates import (
     CandidateList,
+    distance_from_stock,
     free_parameters,
     make_candidates,
     override_words,
@@ -238,8 +239,10 @@ def _checked_job(stock: Job, candidate: Candidate, registry: Registry, *, here: 
     return job
 
 
-def entrants_of(candidates: Iterable[StoredCandidate]) -> list[RaceEntrant]:
-    """Return the entrants of the race, by the names of their runs."""
+def entrants_of(
+    candidates: Iterable[StoredCandidate], stock_config: Callable[[StoredCandidate], Mapping[str, Any]]
+) -> list[RaceEntrant]:
+    """Return the entrants of the race, by the names of their runs; `stock_config` returns that of a candidate's engine."""
     listed = list(candidates)
     stocks = {one.candidate.engine: one.run for one in reversed(listed) if not one.candidate.settings}
     return [
@@ -248,6 +251,7 @@ def entrants_of(candidates: Iterable[StoredCandidate]) -> list[RaceEntrant]:
             answers=one.candidate.answers,
             reference=stocks.get(one.candidate.engine, ""),
             take_backs=tuple(each.run for each in take_backs_of(one)),
+            distance=distance_from_stock(one.candidate.settings, stock_config(one)),
         )
         for one in listed
     ]

@@ -64,7 +64,8 @@ class StoredTune:
             ladder=self.state.levels if question.objective == MAX_LOAD else (),
             ahead=bool(read_study(self.folder).launcher),
         )
-        return Race(rules, entrants_of(self.state.candidates), self._unasked if rules.ahead else None)
+        entrants = entrants_of(self.state.candidates, lambda one: self.stock_job(one).resolved)
+        return Race(rules, entrants, self._unasked if rules.ahead else None)
 
     def _unasked(self, name: str, start: int) -> float:
         """Return what the points of a start cost that were measured and that the race has not asked for."""

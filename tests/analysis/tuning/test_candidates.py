@@ -8,6 +8,7 @@ import pytest
 
 from servebench.analysis.tuning.candidates import (
     describe_settings,
+    distance_from_stock,
     draw_settings,
     free_parameters,
     holds,
@@ -177,3 +178,18 @@ def test_settings_in_words():
     )
     assert describe_settings({"engine.extra_args.c": 1, "engine.b": True}) == "c=1 b=true"
     assert describe_settings({}) == "stock"
+
+
+@pytest.mark.parametrize(
+    ("nearer", "farther"),
+    [
+        ({}, {"engine.max_num_seqs": 8}),
+        ({"engine.max_num_seqs": 16}, {"engine.max_num_seqs": 8, "engine.extra_args.tokens": 4}),
+        ({"engine.max_num_seqs": 8}, {"engine.max_num_seqs": 16}),
+        ({"engine.max_num_seqs": 16}, {"engine.extra_args.tokens": 4}),
+        ({"engine.gpu_memory_fraction": 0.8}, {"engine.gpu_memory_fraction": 0.9}),
+    ],
+    ids=["stock", "fewer changes", "fewer requests", "than an unknown default", "less memory"],
+)
+def test_fewer_changes_are_nearer_to_stock_and_then_less_memory(nearer, farther):
+    assert distance_from_stock(nearer, CONFIG) < distance_from_stock(farther, CONFIG)

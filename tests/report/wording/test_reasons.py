@@ -7,7 +7,7 @@ from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.start_model import Starts
 from servebench.analysis.tuning.answer import ChangeKind
 from servebench.analysis.verdict import Difference, MethodKind, ReasonKind
-from servebench.analysis.verdict.blocks import Blocks, MeasuredBlock, estimate
+from servebench.analysis.verdict.blocks import MeasuredBlock, estimate
 from servebench.analysis.verdict.reasons import Method
 from servebench.analysis.verdict.starts import evidence_of
 from servebench.contracts.level import Level
@@ -46,15 +46,14 @@ def test_every_reason_of_a_use_is_one_line(kind):
 
 
 @pytest.mark.parametrize(
-    "evidence",
+    "found",
     [
-        evidence_of(ONE, TWO, "output_throughput_tok_s"),
-        evidence_of(ONE, TWO, "ttft_ms_p50", [Starts.of_one_level([0.0, 0.01, 0.02], 0.01)]),
-        Blocks(estimate(BLOCKS), "b", "a"),
+        evidence_of(ONE, TWO, "output_throughput_tok_s").difference(0.95),
+        evidence_of(ONE, TWO, "ttft_ms_p50", [Starts.of_one_level([0.0, 0.01, 0.02], 0.01)]).difference(0.95),
+        estimate(BLOCKS).change("b", "a"),
     ],
 )
-def test_every_way_to_test_gives_a_difference_with_its_interval(evidence):
-    found = evidence.difference(0.95)
+def test_every_way_to_test_gives_a_difference_with_its_interval(found):
     assert isinstance(found, Difference)
     assert found.low < found.effect < found.high
     assert found.effect == pytest.approx(0.11, abs=0.01)

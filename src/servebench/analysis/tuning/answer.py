@@ -13,7 +13,6 @@ from typing import Literal
 from servebench.analysis.tuning.candidates import describe_settings, is_number, short_key, value_at, value_text
 from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.verdict.blocks import Blocks
 from servebench.analysis.verdict.model import Difference
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
@@ -97,9 +96,10 @@ class Contribution:
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
     """The whole answer. `one_more` is what a start of another candidate and its finals would cost, and minutes are engine
-    minutes. `recommended` is the candidate to use: the best one, or stock where that is as good. `command` is the one that made
-    the study, `next_steps` are commands with why to run them, `doubts` how many points each warning makes doubtful, and
-    `imitated` says how engines were that are not real."""
+    minutes. `recommended` is the candidate to use: the best one, or stock where that is as good. The best one is nearer to
+    stock than `equals`, whose estimates are higher, but known to be within the margin. `command` is the one that made the study,
+    `next_steps` are commands with why to run them, `doubts` how many points each warning makes doubtful, and `imitated` says how
+    engines were that are not real."""
 
     study: str
     question: TuneQuestion
@@ -123,6 +123,7 @@ class TuneAnswer:
     grid: float
     space_size: int
     would_change: tuple[WouldChange, ...]
+    equals: tuple[str, ...] = ()
     least_budget: float = 0.0
     one_more: float = 0.0
     void: int = 0
@@ -168,7 +169,7 @@ def change_of(
     found = race.estimates(phases)
     if found is None or not {one, other} <= set(found.names):
         return None
-    return Blocks(found, one, other).difference(confidence)
+    return found.change(one, other, confidence)
 
 
 def verdict_of(race: Race, gain: Difference | None, margin: float) -> TuneVerdict:
@@ -234,6 +235,7 @@ def answer_of(
         gain=gain,
         contributions=tuple(_contributions(race, candidates, stock_config)) if pick == race.best else (),
         as_good=tuple(candidates[name].name for name in as_good(race, pick, question.share("margin"))),
+        equals=tuple(candidates[name].name for name in race.equals),
         tried=tuple(
             sorted(_with_front(tried), key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))
         ),
@@ -258,7 +260,7 @@ def as_good(race: Race, pick: str | None, margin: float) -> list[str]:
         return []
     unfit = [name for name, one in race.left.items() if one.reason in UNFIT]
     others = [name for name in found.ranking if name != pick and name not in unfit]
-    return [name for name in others if found.interval(pick, name, 1 - CONFIDENCE)[1] < math.log1p(margin)]
+    return [name for name in others if found.difference(pick, name).quantile((1 - CONFIDENCE) / 2) < math.log1p(margin)]
 
 
 def grid_cost(race: Race, *, per_start: bool) -> float:

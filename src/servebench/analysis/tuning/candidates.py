@@ -6,6 +6,7 @@ predictor of throughput ranked the truly best 15th of 25 in the median. The race
 
 from __future__ import annotations
 
+import math
 import operator
 import random
 import re
@@ -31,6 +32,9 @@ DRAWS_MAX = 200
 GIGA = 1e9
 KV_BYTES = {"fp8": 1.0, "q8_0": 1.06, "q5_1": 0.75, "q4_0": 0.56, "int8": 1.0}
 KV_KEYS = ("engine.extra_args.kv-cache-dtype", "engine.extra_args.cache_type_k", "engine.extra_args.cache-type-k")
+
+MEMORY_KEYS = ("engine.max_num_seqs", "engine.gpu_memory_fraction")
+"""Settings of which less takes less memory, the most important one first."""
 
 
 @dataclass(kw_only=True)
@@ -138,6 +142,14 @@ def take_backs(best: Candidate) -> dict[str, Candidate]:
         )
         for key in best.settings
     }
+
+
+def distance_from_stock(settings: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return how far settings are from those of a stock `config`, to be compared: the number of changes, and then what takes
+    memory, of which an unknown default counts as most."""
+    changed = with_settings(config, settings)
+    memory = (value_at(changed, key) for key in MEMORY_KEYS)
+    return (float(len(settings)), *(value if is_number(value) else math.inf for value in memory))
 
 
 def describe_settings(settings: Mapping[str, Any]) -> str:

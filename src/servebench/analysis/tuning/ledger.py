@@ -50,12 +50,14 @@ class RaceRules:
 @dataclass(frozen=True, kw_only=True)
 class RaceEntrant:
     """A candidate as the race sees it. `answers`: its answers must be checked before it may win, against those of `reference`
-    (empty: stock). `take_backs` are the names of the candidates without one of its changes each."""
+    (empty: stock). `take_backs` are the names of the candidates without one of its changes each. Of equal candidates the one at
+    the least `distance` from stock wins."""
 
     name: str
     answers: bool = False
     reference: str = ""
     take_backs: tuple[str, ...] = ()
+    distance: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +105,13 @@ class Ledger:
         self.entrants = {one.name: one for one in entrants}
         self.spent = 0.0
         self._own: dict[str, list[tuple[Step, Result]]] = {}
+        self._known: dict[tuple[tuple[Phase, ...], int | None], Estimates | None] = {}
 
     def keep(self, step: Step, result: Result) -> None:
         """Add a result."""
         self._own.setdefault(step.candidate, []).append((step, result))
         self.spent += result.cost
+        self._known.clear()
 
     def results(self, name: str) -> Sequence[tuple[Step, Result]]:
         """Return all steps of a candidate with their results."""
@@ -158,9 +162,12 @@ class Ledger:
 
     def estimates(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> Estimates | None:
         """Return the estimates from the blocks of these phases, with the spread of everything; None without blocks."""
-        blocks = self.blocks(phases, level)
-        everything = self.blocks(("race", "finals", "contributions"), level)
-        return estimate(blocks, everything) if blocks else None
+        key = (tuple(phases), level)
+        if key not in self._known:
+            blocks = self.blocks(phases, level)
+            everything = self.blocks(("race", "finals", "contributions"), level)
+            self._known[key] = estimate(blocks, everything) if blocks else None
+        return self._known[key]
 
     def cost_of_start(self, blocks: int, name: str | None = None) -> float:
         """Return the predicted cost of a start with this many blocks; 0 as long as nothing is known."""

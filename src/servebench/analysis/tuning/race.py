@@ -18,8 +18,8 @@ predicted to end after the budget.
 a whole, and what the race does not ask of it counts as spent.
 
 *Finals.* The best few, and stock, start again on prompts that nobody has seen, interleaved. The best is that by all that was
-measured; its gain over stock is from the finals alone, so the luck that brought it there is not in it. Then each of its settings
-is taken back, one at a time.
+measured, or one that is known to be within the margin of it and is nearer to stock. Its gain over stock is from the finals alone,
+so the luck that brought it there is not in it. Then each of its settings is taken back, one at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from servebench.analysis.tuning.ledger import (
     Reason,
     Step,
 )
-from servebench.analysis.verdict.blocks import Estimates, spread_of
+from servebench.analysis.verdict.blocks import Estimates
 from servebench.contracts.tuning import Result
 from servebench.util.proportions import wilson
 
@@ -72,6 +72,8 @@ class Race(Ledger):
         self.left: dict[str, Left] = {}
         self.finalists: tuple[str, ...] = ()
         self.best: str | None = None
+        self.equals: tuple[str, ...] = ()
+        """Those with higher estimates than the best, to which it is equal and nearer to stock."""
         self.contributions_of: tuple[str, ...] = ()
         self.phase: Phase = "race"
         self._pending: Step | None = None
@@ -115,7 +117,7 @@ class Race(Ledger):
         """What the finals are predicted to cost, and taking back the settings of the leader, if that is not too much."""
         finalists, starts = self._finals_plan()
         finals = (finalists + 1) * starts * self.cost_of_start(self._blocks_per_start())
-        leader = self.leader
+        leader = self.leader if any(one.take_backs for one in self.entrants.values()) else None
         back = len(self.entrants[leader].take_backs) if leader is not None else 0
         contributions = (back + 1) * self.cost_of_start(1) if back else 0.0
         return finals + (contributions if contributions <= CONTRIBUTIONS_SHARE * self.rules.budget else 0.0)
@@ -145,14 +147,13 @@ class Race(Ledger):
 
     def _blocks_per_start(self) -> int:
         """How many blocks of a start are worth their cost."""
-        spread = spread_of(self.blocks())
+        found = self.estimates()
         one, two = self.cost_of_start(1), self.cost_of_start(2)
         block = two - one
         start = max(one - block, 0.0)
-        if block <= 0:
+        if block <= 0 or found is None:
             return 1
-        best = (spread.block**2 / max(spread.start**2, 1e-9) * start / block) ** 0.5
-        return int(max(1, min(BLOCKS_MAX, round(best))))
+        return max(1, min(BLOCKS_MAX, round(found.block_to_start * math.sqrt(start / block))))
 
     def _run(self) -> Iterator[Step]:
         yield from self._first_round()
@@ -270,8 +271,7 @@ class Race(Ledger):
         return True
 
     def _worse(self, found: Estimates, name: str, leader: str, margin: float) -> bool:
-        behind = found.difference(leader, name)
-        return behind.value - math.log1p(margin) > behind.reach(self.rules.error / (self.round + 1))
+        return found.difference(leader, name).below(math.log1p(margin)) < self.rules.error / (self.round + 1)
 
     def _disqualified(self, name: str) -> bool:
         """Whether a candidate leaves whatever its speed: its engine failed, its requests failed, or it misses the SLO."""
@@ -303,7 +303,8 @@ class Race(Ledger):
                 self.left[name] = self._behind(found, name, leader, "slower")
 
     def _behind(self, found: Estimates, name: str, leader: str, reason: Reason) -> Left:
-        behind, low, high = found.interval(leader, name, self.rules.error)
+        known, tail = found.difference(leader, name), self.rules.error / 2
+        behind, low, high = (known.quantile(share) for share in (0.5, tail, 1 - tail))
         return Left(reason=reason, round=self.round, leader=leader, behind=behind, low=low, high=high)
 
     def _cut(self, keep: int) -> None:
@@ -322,7 +323,7 @@ class Race(Ledger):
             return True
         margin, level = math.log1p(self.rules.margin), self.rules.error / (self.round + 1)
         pairs = [found.difference(leader, name) for name in self.alive if name != leader and name in found.names]
-        return all(abs(one.value) + one.reach(level) < margin for one in pairs)
+        return all(max(one.below(-margin), 1 - one.below(margin)) < level for one in pairs)
 
     def _ranked(self) -> list[str]:
         """Those that may be in the finals, best first. For whom only the budget did not suffice may replace another."""
@@ -385,9 +386,16 @@ class Race(Ledger):
             yield from self._starts(running if number % 2 == 0 else running[::-1], phase, number, blocks)
 
     def _best(self, arms: Sequence[str]) -> str | None:
-        found = self.estimates()
+        """Return the candidate nearest to stock of those that are known to be within the margin of the highest estimate."""
+        found, margin = self.estimates(), math.log1p(self.rules.margin)
         fit = [name for name in found.ranking if name in arms and name not in self.left] if found is not None else []
-        return fit[0] if fit else None
+        if found is None or not fit:
+            return None
+        near = [name for name in fit[1:] if found.difference(fit[0], name).below(margin) > 1 - self.rules.error]
+        equal = [fit[0], *near]
+        best = min(equal, key=lambda name: self.entrants[name].distance)
+        self.equals = tuple(equal[: equal.index(best)])
+        return best
 
     def _contributions(self) -> Iterator[Step]:
         if self.best is None or self.best == self.stock:

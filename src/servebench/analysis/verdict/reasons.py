@@ -39,7 +39,7 @@ class MethodKind(StrEnum):
     FAILED_SHARES = (
         "failed_shares"  # shares of failed requests: Welch's t-test over starts, the requests of single ones
     )
-    BLOCKS = "blocks"  # blocks of load of a tune, within starts, by generalised least squares
+    BLOCKS = "blocks"  # blocks of load of a tune, within starts, by the model of starts
 
 
 @dataclass(frozen=True)

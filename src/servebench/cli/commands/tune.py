@@ -42,13 +42,21 @@ if TYPE_CHECKING:
     flag_value="last",
     help="Continue this tune (default: the latest) with as much more as tune.budget= or tune.trials= says.",
 )
+@click.option("--dry-run", is_flag=True, help="Print the candidates and the smallest budget; start nothing.")
 @click.option("--outputs", metavar="DIR", help="With --continue: folder of stored studies (default: outputs).")
 @trust_option
 @verbose_option
 @json_option
 @config_dir_option
 def tune_command(
-    *, words: tuple[str, ...], study: str | None, outputs: str | None, trusted: bool, verbose: bool, as_json: bool
+    *,
+    words: tuple[str, ...],
+    study: str | None,
+    dry_run: bool,
+    outputs: str | None,
+    trusted: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> int:
     """Find the best settings of an engine for a model, a GPU, a workload and a load, within a budget of engine time.
 
@@ -64,6 +72,10 @@ def tune_command(
     from servebench.study.tune import run_tune
     from servebench.util.errors import ConfigError
 
+    if dry_run and study is not None:
+        raise ConfigError("tune: --dry-run is for a new tune; leave out --continue")
+    if dry_run:
+        return _dry_run(words, as_json=as_json)
     listen = listeners(registry(), Detail(verbose=verbose, as_json=as_json))
     if study is not None:
         return _continue(words, study, outputs or "outputs", trusted=trusted, listen=listen)
@@ -72,6 +84,30 @@ def tune_command(
             "tune: --outputs and --trust are for --continue STUDY; leave them out (study.dir=DIR sets the folder)"
         )
     return run_tune(list(words), registry(), listen=listen)
+
+
+def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
+    """Print what a tune would try. Returns 0. Raises ConfigError, PreflightError."""
+    from dataclasses import asdict
+
+    from servebench.registry.registry import registry
+    from servebench.report.output import Output
+    from servebench.report.screens.tuning import plan_blocks
+    from servebench.study.outlook import tune_planned
+    from servebench.study.tune_plan import plan_tune
+
+    plan = plan_tune(words, registry())
+    state = plan.state
+    candidates = [one.candidate for one in state.candidates]
+    budget_s = state.budget if state.question.trials is None else None
+    planned = tune_planned(plan.jobs[0], budget_s, registry())
+    data = {
+        "candidates": [asdict(one) for one in candidates],
+        "refused": [asdict(one) for one in state.refused],
+        **asdict(planned),
+    }
+    Output(as_json=as_json).write(plan_blocks(candidates, state.refused, planned), data)
+    return 0
 
 
 def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, listen: Listen) -> int:

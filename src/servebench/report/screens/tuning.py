@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from servebench.analysis.tuning.answer import TuneAnswer
+from servebench.analysis.tuning.candidates import describe_settings
+from servebench.contracts.events import TunePlanned
+from servebench.contracts.tuning import Candidate, RefusedCandidate
 from servebench.report.blocks import (
     Block,
     Charts,
@@ -16,6 +19,7 @@ from servebench.report.blocks import (
     row,
 )
 from servebench.report.charts.tune_gains import gains
+from servebench.report.wording.budget import least_text
 from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
@@ -23,6 +27,7 @@ from servebench.report.wording.tuning import (
     change_lines,
     contribution_lines,
     doubt_line,
+    equals_line,
     headline,
     imitation_line,
     reason,
@@ -35,6 +40,7 @@ from servebench.report.wording.tuning import (
     value_line,
     was_tried,
 )
+from servebench.util.figures import MISSING
 
 ROWS_MAX = 8
 WIDE, NAME_MAX, SETTINGS = 120, 14, 1
@@ -49,7 +55,7 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
     yield from _headline(answer)
     yield from _contributions(answer)
     yield from _candidates(answer, width, complete=complete)
-    for line in (imitation_line(answer), doubt_line(answer), *refused_lines(answer)):
+    for line in (imitation_line(answer), doubt_line(answer), *refused_lines(answer.refused)):
         if line:
             yield Line.of(line, tone="warn")
     yield Line.of(spent_line(answer))
@@ -58,6 +64,18 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
         if command:
             yield NextCommand(kind, command)
     yield from (NextCommand("next", command, why) for command, why in answer.next_steps)
+
+
+def plan_blocks(
+    candidates: Sequence[Candidate], refused: Sequence[RefusedCandidate], planned: TunePlanned
+) -> Iterator[Block]:
+    """Yield what a tune would try, and what a verdict takes at least."""
+    columns = [TableColumn(name, left=True, wrap=name == "settings") for name in ("candidate", "origin", "settings")]
+    cells = [(one.name, one.origin, describe_settings(one.settings) if one.settings else MISSING) for one in candidates]
+    yield Table(columns, [row(*own) for own in cells], ruled=True)
+    for line in refused_lines([(one.candidate.name, one.why) for one in refused]):
+        yield Line.of(line, tone="warn")
+    yield Line.of(least_text(planned))
 
 
 def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
@@ -71,6 +89,8 @@ def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
 def _headline(answer: TuneAnswer) -> Iterator[Block]:
     yield Line.of(headline(answer), tone=f"{TONES.get(answer.verdict, 'strong')} large")
     yield Line.of(f"{value_line(answer)}; asked: {asked_line(answer)}", indent=2)
+    if equals := equals_line(answer):
+        yield Line.of(equals, indent=2)
 
 
 def _contributions(answer: TuneAnswer) -> Iterator[Block]:

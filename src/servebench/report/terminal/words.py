@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench.contracts import events as e
+from servebench.report.wording.budget import least_text
 from servebench.util.figures import duration, number, seconds
 from servebench.util.short_id import short_id
 
@@ -149,6 +150,7 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.TrackingFailed: lambda event: (
         f"{event.error}; no results are lost: 'servebench sync {short_id(event.study)}' sends them later"
     ),
+    e.TunePlanned: least_text,
     e.TuneStopped: "the tune stops, since {candidate} was not measured",
     e.TuneUnfinished: lambda event: (
         f"to continue:\nservebench resume {short_id(event.study)}{' --here' if event.here else ''}"

@@ -38,12 +38,12 @@ def headline(answer: TuneAnswer) -> str:
     """Return the answer in one sentence."""
     settings = describe_settings(answer.settings) if answer.settings else "its stock settings"
     least = number(answer.cost(answer.least_budget))
-    gain = gain_text(answer.gain) or "an unknown gain"
+    gain, margin = gain_text(answer.gain) or "an unknown gain", percent(answer.question.share("margin"))
     return {
         "better": f"{answer.best_name} is best: {settings}; {gain} over stock",
         "open": f"{answer.best_name} looks best: {settings}; {gain} over stock, which is not proven",
         "as good": f"stock is as good: the best other settings ({settings}) gain {gain}, too little to matter and not proven",
-        "stock": "stock is as good: no other settings were better",
+        "stock": f"stock is as good: no other settings were better by more than {margin}",
         "too little": f"the budget is too small: a comparison of one candidate with stock needs about {least} {answer.unit}",
         "none": "nobody won: no candidate could be measured or met the limits",
     }[answer.verdict]
@@ -81,6 +81,14 @@ def value_line(answer: TuneAnswer) -> str:
     """Return the best candidate's value beside that of stock."""
     unit, stock = answer.objective.unit, f"stock {number(answer.stock_value)} {answer.objective.unit}"
     return stock if not answer.settings else f"{answer.best_name} {number(answer.value)} {unit}, {stock}"
+
+
+def equals_line(answer: TuneAnswer) -> str:
+    """Return why the best candidate is not the one with the highest estimate; empty where it is."""
+    if not answer.equals:
+        return ""
+    margin, names = percent(answer.question.share("margin")), ", ".join(answer.equals)
+    return f"{answer.best_name} is nearest to the stock settings among equals: {names} measured more, by less than {margin}"
 
 
 def contribution_lines(answer: TuneAnswer) -> list[str]:
@@ -125,10 +133,10 @@ def untried_line(answer: TuneAnswer) -> str:
     return f"{count} of {len(answer.tried)} candidates were not tried{why}"
 
 
-def refused_lines(answer: TuneAnswer) -> list[str]:
-    """Return which candidates were refused before a launch, a line for each reason."""
+def refused_lines(found: Iterable[tuple[str, str]]) -> list[str]:
+    """Return which candidates were refused before a launch, a line for each reason, from names and reasons."""
     refused: dict[str, list[str]] = {}
-    for name, why in answer.refused:
+    for name, why in found:
         refused.setdefault(why, []).append(name)
     return [f"refused before a launch: {', '.join(names)}: {why}" for why, names in refused.items()]
 
