@@ -25,7 +25,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.settings import StudySettings
 from servebench.report.wording.answer import sentence_of
 from servebench.report.wording.comparison import summary_of, text_of
-from servebench.report.wording.decisions import cells_of, levels_line, notes_of
+from servebench.report.wording.decisions import cells_of, levels_line, notes_of, title_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -189,9 +189,16 @@ def test_earlier_starts_decide_after_the_first_round(make_study):
 def test_a_reason_is_said_once_with_its_places(make_study):
     doubts = [NOT_STATIONARY.issue("x")]
     runs = [(engine(name), load(2, levels=(1, 4), seed=seed)) for seed, name in enumerate("abc")]
-    notes = notes_of(decide_study(read.load_study(make_study(*runs, doubts=doubts))))
-    (said,) = [one for one in notes if "not_stationary" in one]
-    assert said.count(" vs ") == 6
+    decision = decide_study(read.load_study(make_study(*runs, doubts=doubts)))
+
+    def said(*pairs):
+        (line,) = [one for one in notes_of(replace(decision, pairs=pairs)) if "not_stationary" in one]
+        return line
+
+    first, second, third = decision.pairs
+    assert " vs " not in said(first, second, third), "all pairs at all levels"
+    some = replace(second, rows=tuple(row if row.level == Level(1) else row.because() for row in second.rows))
+    assert said(first, some).endswith(f"{title_of(first)}; {title_of(second)} at 1")
 
 
 def open_pair(baseline, candidate, have, needed):

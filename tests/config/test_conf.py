@@ -56,7 +56,7 @@ def test_an_experiment_opens_with_the_command_that_runs_it(path):
     words = command.removeprefix("# servebench ").partition("   ")[0].split()
     jobs = compose_jobs(words, build([], set()))
     assert words[:2] == ["-m", choice(path)]
-    assert {job.settings.launch.name for job in jobs} == {"emulated"}
+    assert {job.settings.launch.name for job in jobs} == {"simulated" if path.stem == "demo" else "emulated"}
     assert len(jobs) == {"demo": 9, "rtx5090_qwen7b_extreme": 2, "h100x2_gptoss120b_sharegpt": 1}.get(path.stem, 3)
 
 

@@ -34,6 +34,11 @@ def test_a_stored_config_gives_the_same_settings(job, resolved, registry):
     assert resolved["load"]["requests"] is None
 
 
+def test_a_key_that_earlier_versions_stored_stops_no_stored_study(job, resolved, registry):
+    resolved["gpu"]["power_w"] = 700.0
+    assert settings_from_dict(resolved, registry) == job.settings
+
+
 VALUES = [
     ("load", "concurrency", [0], "load.concurrency[0] must be at least 1 (got 0)"),
     ("load", "concurrency", [1, True], "load.concurrency[1] must be an integer (got true)"),

@@ -106,11 +106,18 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
         for path, value in leaves(resolved)
         if isinstance(value, str) and "${" in value
     ]
-    checked = check(resolved, registry)
+    checked = check(_without_retired(resolved), registry)
     problems.extend(checked.problems)
     if problems or checked.settings is None:
         raise ConfigError([problem.text for problem in problems])
     return checked.settings
+
+
+def _without_retired(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored config without the key that earlier versions stored and nothing ever read."""
+    gpu = resolved.get("gpu")
+    kept = {key: value for key, value in gpu.items() if key != "power_w"} if isinstance(gpu, Mapping) else gpu
+    return {**resolved, "gpu": kept} if "gpu" in resolved else resolved
 
 
 def to_plain(settings: RunSettings) -> dict[str, Any]:

@@ -127,7 +127,6 @@ class GpuSettings(StrictSettings):
     bandwidth_gb_s: PositiveFloat | None = None
     bf16_tflops: PositiveFloat | None = None
     fp8_tflops: PositiveFloat | None = None
-    power_w: PositiveFloat | None = None
     price_usd_per_hour: Annotated[float, Ge(0)] | None = None
 
 

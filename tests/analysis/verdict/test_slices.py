@@ -179,6 +179,23 @@ def test_an_unsteady_machine_makes_no_pair_provisional():
     assert all(one.widened[0] > 0.3 for one in plain.rows)
 
 
+@pytest.mark.parametrize(("shares", "result"), [((0.9, 0.8), "slower"), ((0.9, 0.1), "not enough data")])
+def test_what_takes_the_machine_from_both_alike_makes_no_pair_provisional(shares, result):
+    def busy(side, share):
+        return replace(
+            side,
+            samples=tuple(
+                replace(one, doubts=("machine_busy",), row=replace(one.row, disturbed_s=share * 10, window_s=10.0))
+                for one in side.samples
+            ),
+        )
+
+    pair = sides(np.random.default_rng(8), 3, shift=np.log(0.8))
+    disturbed = tuple(busy(*one) for one in zip(pair, shares, strict=True))
+    assert compare([(*disturbed, ())])[0].result == result
+    assert compare([(*without_slices(disturbed), ())])[0].result == "not enough data"
+
+
 def test_studies_decide_and_uses_are_led_by_slices():
     rng = np.random.default_rng(9)
     pair = sides(rng, 3, start_sd=0.005, shift=np.log(0.9))

@@ -38,6 +38,12 @@ def test_every_method_has_its_words(kind):
     assert comparison.method_text(Method(kind, (2, 3)))
 
 
+@pytest.mark.parametrize("kind", [MethodKind.STARTS, MethodKind.LOOKS])
+def test_starts_that_took_turns_have_words_of_their_own(kind):
+    plain, sliced = (comparison.method_text(Method(kind, (2, 2), 4, slice_by_slice=one)) for one in (False, True))
+    assert plain != sliced
+
+
 @pytest.mark.parametrize("kind", UseReasonKind)
 def test_every_reason_of_a_use_is_one_line(kind):
     reason = UseReason(kind=kind, levels=(Level(4),), names=("x",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
+from statistics import fmean
 
 import numpy as np
 
@@ -23,12 +24,14 @@ from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifference, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
-from servebench.analysis.warnings.catalog import NOT_STATIONARY
+from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.level import Level
 
 Points = Sequence[ComparedPoint]
 ONE_START = Reason(ReasonKind.ONE_START)
+ALIKE_SHARE = 0.2
+"""Engines that take turns have the same machine if the disturbed shares of their windows differ by no more."""
 
 
 def questions(
@@ -70,8 +73,7 @@ def codes_of(points: Iterable[ComparedPoint]) -> tuple[str, ...]:
 
 def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -> ComparisonRow:
     """The row with what the warnings of its points mean for it: a wider interval, or a result that is only provisional."""
-    # what makes one of two engines unsteady that take turns shows in their ratio, slice by slice
-    known = {NOT_STATIONARY.code} if row.starts is not None and row.starts.slice_differences else set()
+    known = _known(sides) if row.starts is not None and row.starts.slice_differences else set()
     weights = [_weight(points, row.metric, known) for points in sides]
     doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
     bounded = tuple(dict.fromkeys(code for weight in weights for code in weight.bounded))
@@ -83,6 +85,16 @@ def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -
     )
     competes = row.competes and (with_doubtful or not doubts)
     return replace(row, competes=competes, doubts=doubts, widened=_widened_by_start(sides, row.metric, known))
+
+
+def _known(sides: Sequence[Points]) -> set[str]:
+    """Return the warnings whose effect on engines that take turns shows in their ratio, slice by slice: what makes one of them
+    unsteady, and what takes the machine from both alike."""
+    shares = [
+        fmean([(point.row.disturbed_s or 0.0) / max(point.row.window_s or 0.0, 1e-9) for point in side])
+        for side in sides
+    ]
+    return {NOT_STATIONARY.code, *([MACHINE_BUSY.code] if abs(shares[0] - shares[1]) <= ALIKE_SHARE else [])}
 
 
 def _weight(points: Iterable[ComparedPoint], metric: Metric, known: Collection[str]) -> Weight:

@@ -143,7 +143,11 @@ def print_previews(words: Sequence[str], registry: Registry) -> int:
     "demo",
     free_words=True,
     examples=[
-        ("servebench demo", "three emulated engines on three workloads"),
+        ("servebench demo", "three simulated engines on three workloads, with as many starts as a verdict takes"),
+        (
+            "servebench demo launch=emulated study.until=null",
+            "with servers that are started and loaded, one start each",
+        ),
         ("servebench demo study.name=first study.dir=/tmp/outputs", "with overrides, as of a run"),
     ],
 )
@@ -151,7 +155,7 @@ def print_previews(words: Sequence[str], registry: Registry) -> int:
 @verbose_option
 @json_option
 def demo_command(words: tuple[str, ...], *, verbose: bool, as_json: bool) -> int:
-    """Run three emulated engines on three workloads, without a GPU, in three minutes, and write the report."""
+    """Run three simulated engines on three workloads until they are decided, in three minutes, and write the report."""
     from servebench.cli.main import dispatch
 
     code = run_words(("-m", "experiment=demo", *words), verbose=verbose, as_json=as_json)

@@ -100,7 +100,7 @@ def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *,
 
 def live_table(points: Sequence[tuple[str, Point]]) -> Table:
     """Return finished points with the labels of their runs."""
-    return points_table([(run, point.judged_row) for run, point in points], LIVE)
+    return points_table([(run, point.judged_row) for run, point in points], LIVE, narrow=True)
 
 
 def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> Iterator[str]:

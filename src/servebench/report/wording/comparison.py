@@ -133,7 +133,11 @@ def method_text(method: Method) -> str:
     """Return what an interval rests on."""
     ours, theirs = method.starts
     earlier = f" and {method.earlier} earlier ones" if method.earlier else ""
-    both = f"{ours} start{'s' * (ours > 1)} of each, slice by slice" if method.slice_by_slice else None
+    both = (
+        f"{ours} start{'s' * (ours > 1)} of each, slice by slice{',' * bool(earlier)}"
+        if method.slice_by_slice
+        else None
+    )
     return {
         MethodKind.STARTS: f"the model of starts, from {both or f'{ours} and {theirs} starts'}{earlier}",
         MethodKind.LOOKS: f"the model of starts, from {both or f'{ours} starts each'}{earlier}, for all looks together",

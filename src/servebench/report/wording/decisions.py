@@ -14,6 +14,7 @@ from servebench.analysis.verdict.model import (
     ComparisonRow,
     VerdictKind,
 )
+from servebench.contracts.level import Level
 from servebench.report.wording.comparison import mattering_keys, text_of
 from servebench.util.figures import MISSING, change, change_interval, percent
 
@@ -79,12 +80,18 @@ def cells_of(row: ComparisonRow, pair: Comparison) -> tuple[str, ...]:
 def notes_of(found: StudyDecision) -> list[str]:
     """Return what is open and what it would take, how much starts differ, and why rows are provisional or missing."""
     lines = [line for pair in found.pairs for line in _open_lines(pair, found)]
-    places: dict[str, dict[str, None]] = {}
+    places: dict[str, list[str]] = {}
     for pair in found.pairs:
+        levels: dict[str, dict[Level, None]] = {}
         for row in pair.rows:
             for one in row.reasons:
-                places.setdefault(text_of([one]), {})[f"{title_of(pair)} at {row.level}"] = None
-    lines += [f"{why}: {'; '.join(where)}" for why, where in places.items()]
+                levels.setdefault(text_of([one]), {})[row.level] = None
+        for why, at in levels.items():
+            where = "" if at.keys() == pair.levels.keys() else f" at {', '.join(map(str, at))}"
+            places.setdefault(why, []).append(title_of(pair) + where)
+    every = [title_of(pair) for pair in found.pairs]
+    for why, where_all in places.items():
+        lines.append(f"{why}: {'all pairs' if where_all == every and len(every) > 1 else '; '.join(where_all)}")
     for name, spread in found.spreads.items():
         if spread.between is not None:
             lines.append(
