@@ -100,21 +100,32 @@ def same_settings(a: RunData, b: RunData) -> bool:
 
 
 WORK = {
-    "input_tokens_mean": (0.02, "the engines counted prompts of different length"),
-    "output_tokens_mean": (0.05, "the engines generated answers of different length"),
+    "input_tokens_mean": ("input_tokens_planned_mean", 0.02, "the engines counted prompts of different length"),
+    "output_tokens_mean": ("output_tokens_asked_mean", 0.05, "the engines generated answers of different length"),
 }
-"""Columns that say how much work a point was, by how much two runs may differ in them (a share), and what more means."""
+"""Columns that say how much work a point was, and those of the work that was planned; by how much two runs may differ in what
+they made of the plan (a share), and what more means."""
 
 
 def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tuple[SettingDifference, ...]:
     """Return which runs did different work at a level that both measured, by the servers' own token counts.
 
-    Settings may be equal and prompts still differ, for example where they were sized by another tokenizer.
+    Settings may be equal and prompts still differ, for example where they were sized by another tokenizer. Where the lengths of a
+    workload vary, few requests are longer or shorter by chance on one side: that was planned, and does not count.
     """
     found = []
-    for column, (tolerance, reason) in WORK.items():
+    for column, (planned, tolerance, reason) in WORK.items():
         ours, theirs = _means(a, column), _means(b, column)
-        apart = {level: abs(np.log(theirs[level] / ours[level])) for level in ours if level in theirs}
+        plans = [_means(run, planned) for run in (a, b)]
+        chance = {
+            level: np.log(plans[1][level] / plans[0][level]) if all(level in plan for plan in plans) else 0.0
+            for level in ours
+        }
+        apart = {
+            level: min(abs(apart), abs(apart - chance[level]))
+            for level in ours
+            if level in theirs and np.isfinite(apart := np.log(theirs[level] / ours[level]))
+        }
         worst = max(apart, key=lambda level: apart[level], default=None)
         if worst is not None and apart[worst] > np.log1p(tolerance):
             matters = not any(fnmatchcase(column, purpose) for purpose in on_purpose)

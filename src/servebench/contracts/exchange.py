@@ -86,6 +86,8 @@ class PointPlan:
     """When each stream of a closed loop starts, in rising order; null: all at once. With `slices` after each of them opens."""
     slices: tuple[tuple[float, float], ...] = ()
     """When requests of a closed loop may be sent, as (opens, closes) in order; empty: all the time."""
+    slice_drain_s: float = 0.0
+    """How long requests may take after their slice; then the client goes away."""
     answer_bytes_max: int = ANSWER_BYTES_MAX
     """The connection is closed when an answer is longer."""
     reader: str | None = None

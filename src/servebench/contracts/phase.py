@@ -46,6 +46,8 @@ class PhaseFacts:
     slices: Sequence[Sequence[float]] = ()
     """Of a point that is measured in slices, in turns with another engine: when each opens and closes, in seconds from the start
     of the phase, in order. Requests are only sent in these. Empty: an ordinary point."""
+    slice_drain_s: float = 0.0
+    """How long its last requests may take after a slice."""
     slice_lead_s: float = 0.0
     """How long after a slice opens its load is not yet steady, which is left out."""
     slice_group: str | None = None

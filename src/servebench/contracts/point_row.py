@@ -167,6 +167,12 @@ class PointRow:
     connect_ms_mean: float | None = column("ms", "Mean time to open a connection.")
     input_tokens_mean: float | None = column("tokens", "Mean prompt tokens of a request.")
     output_tokens_mean: float | None = column("tokens", "Mean output tokens of a request.")
+    input_tokens_planned_mean: float | None = column(
+        "tokens", "The same by the workload's count, which is planned; null where it is not known of each request."
+    )
+    output_tokens_asked_mean: float | None = column(
+        "tokens", "Mean output tokens that these requests asked for at most; null where one has no such limit."
+    )
     hidden_tokens_mean: float | None = column(
         "tokens",
         "Mean reasoning tokens of a request that usage counts and the server did not send; in no other column.",

@@ -381,9 +381,15 @@ def _means(inside: Sequence[Record]) -> dict[str, float | None]:
         "connect_ms_mean": _mean([derive.connect_ms(r) for r in inside]),
         "input_tokens_mean": _mean([r.prompt_tokens for r in inside]),
         "output_tokens_mean": _mean([r.output_tokens for r in inside]),
+        "input_tokens_planned_mean": _mean_of_all([r.planned_prompt_tokens for r in inside]),
+        "output_tokens_asked_mean": _mean_of_all([r.asked_output_tokens for r in inside]),
         "hidden_tokens_mean": _mean([r.hidden_tokens for r in inside]),
         "prefix_cache_hit_rate": sum(cached for cached, _ in hits) / prompt if prompt else None,
     }
+
+
+def _mean_of_all(values: Sequence[int | None]) -> float | None:
+    return None if None in values else _mean(values)
 
 
 def _window_columns(window: Window | None) -> dict[str, object]:

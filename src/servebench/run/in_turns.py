@@ -126,7 +126,11 @@ def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
         return None
     group = "/".join([steps[0].session.request.run_id, steps[0].session.start_id])
     plan = plan_slices(len(steps), measured_s, max(answers_s), f"{group}/{level.point}")
-    return None if plan is None else [Slices(slices=own, lead_s=plan.lead_s, group=group) for own in plan.slices]
+    return (
+        None
+        if plan is None
+        else [Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, group=group) for own in plan.slices]
+    )
 
 
 def _measured_s(step: WarmLevel) -> float | None:

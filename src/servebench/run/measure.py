@@ -81,7 +81,11 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
     facts = _facts(session, level, prompts, fillers, warmup=False, cache_state=cache_state)
     if slices is not None:
         facts = replace(
-            facts, slices=slices.slices, slice_lead_s=slices.lead_s, slice_group=f"{slices.group}/{level.id.level}"
+            facts,
+            slices=slices.slices,
+            slice_lead_s=slices.lead_s,
+            slice_drain_s=slices.drain_s,
+            slice_group=f"{slices.group}/{level.id.level}",
         )
     if (noise := known_noise(session, level)) is not None:
         facts = replace(facts, noise_from=noise.point, wander=noise.likelihood)
@@ -313,7 +317,7 @@ def _plan(
     plan = point_plan(level, load, planned, warmup=facts.warmup, answer_s=answer_s, seed=seed, fillers=fillers)
     if facts.slices:
         slices = tuple((opens_s, closes_s) for opens_s, closes_s in facts.slices)
-        plan = replace(plan, slices=slices, duration_s=slices[-1][1])
+        plan = replace(plan, slices=slices, slice_drain_s=facts.slice_drain_s, duration_s=slices[-1][1])
     # those whose answers other prompts need are of one kind
     kind = next((kind_of(request) for request in requests if request.answers), None)
     reader = plan.reader if kind is None else f"{ANSWER_READER} {kind.name}"

@@ -27,7 +27,7 @@ from servebench.emulator.virtual import VirtualAnswer, VirtualEngine
 from servebench.engine.launchers.simulated import SimulatedEngine
 from servebench.load.client.job import PhaseJob, WireRequest, plan_facts, request_facts
 from servebench.load.client.progress import Counts
-from servebench.load.client.scheduler import ANSWERED, Scheduler
+from servebench.load.client.scheduler import ANSWERED, LEFT, Scheduler
 from servebench.measure.timings import timing_columns
 from servebench.run.looks import Looks
 from servebench.run.phase import timings_reader
@@ -280,8 +280,7 @@ class _Client:
 
     def _leave(self, now: float) -> None:
         for index in self._scheduler.departed(now):
-            after_s = self._scheduler.requests[index].cancel_after_s
-            self._abort(index, "abandoned", f"the client went away {after_s:g} s after sending, as planned")
+            self._abort(index, "abandoned", LEFT)
         for index in self._scheduler.timed_out(now):
             self._abort(index, "timeout", f"no complete answer within {self._plan.timeout_s:g} s")
 

@@ -23,10 +23,11 @@ Driven = tuple[PhaseReport, list[Record]]
 @dataclass(frozen=True, kw_only=True)
 class Slices:
     """How a level is measured in turns with other engines: when each of its slices opens and closes, in seconds from the start,
-    the lead-in of each, and the name of the group of points that take turns."""
+    the lead-in of each, how long its requests may take after it, and the name of the group of points that take turns."""
 
     slices: tuple[tuple[float, float], ...]
     lead_s: float
+    drain_s: float
     group: str
 
     @property

@@ -319,7 +319,12 @@ def test_a_stopped_phase_sends_nothing_more():
 
 
 def test_in_slices_streams_pause_and_start_again_one_after_another():
-    slices = {"slices": [(0.0, 2.0), (5.0, 7.0)], "stream_starts_s": [0.0, 0.5], "duration_s": 7.0}
+    slices = {
+        "slices": [(0.0, 2.0), (5.0, 7.0)],
+        "stream_starts_s": [0.0, 0.5],
+        "slice_drain_s": 2.0,
+        "duration_s": 7.0,
+    }
     play = Play([request(i) for i in range(9)], concurrency=2, more=slices)
     assert play.scheduler.timed
     assert play.send(0.0) == [0]
@@ -330,6 +335,7 @@ def test_in_slices_streams_pause_and_start_again_one_after_another():
     assert play.scheduled_s(2) == 1.5
     play.end(1, time_s=2.5), play.end(2, time_s=3.0)
     assert play.send(4.9) == []
+    assert list(play.scheduler.departed(play.now)) == []
     # nothing is in flight, and the phase goes on
     assert play.scheduler.ending(play.now) is None
     assert play.scheduler.next_due(play.now) == START_S + 5.0
@@ -341,3 +347,17 @@ def test_in_slices_streams_pause_and_start_again_one_after_another():
     assert play.scheduler.ending(play.now) is None
     play.end(4, time_s=7.2)
     assert play.scheduler.ending(play.now) is not None
+
+
+def test_what_has_not_ended_in_time_after_its_slice_is_given_up():
+    """So that another engine has the machine for itself."""
+    slices = {"slices": [(0.0, 2.0), (5.0, 7.0)], "slice_drain_s": 1.0, "duration_s": 7.0}
+    play = Play([request(i) for i in range(9)], concurrency=2, more=slices)
+    assert play.send(0.0) == [0, 1]
+    play.end(0, time_s=2.5)
+    assert list(play.scheduler.departed(START_S + 2.9)) == []
+    assert play.scheduler.next_due(START_S + 2.9) == START_S + 3.0
+    assert list(play.scheduler.departed(START_S + 3.0)) == [1]
+    play.end(1, time_s=3.0, outcome="abandoned")
+    assert play.send(5.0) == [2, 3]
+    assert play.scheduler.failed == 0

@@ -33,7 +33,7 @@ _FACTS = ("request_id", "session_id", "scheduled_s", "think_s", "cancel_after_s"
 """What a worker knows of a request, in the order of WireRequest."""
 _OF_PLAN = (
     *("concurrency", "timeout_s", "connect_timeout_s", "duration_s", "drain_s"),
-    *("fillers", "connections", "stream_starts_s", "slices", "answer_bytes_max", "reader"),
+    *("fillers", "connections", "stream_starts_s", "slices", "slice_drain_s", "answer_bytes_max", "reader"),
 )
 """What a worker knows of the plan, under the same names."""
 
@@ -87,6 +87,7 @@ class PhaseJob:
     connections: int | None = None
     stream_starts_s: Sequence[float] | None = None
     slices: Sequence[Sequence[float]] = ()
+    slice_drain_s: float = 0.0
     reader: str | None = None
     connect_burst: int = CONNECT_BURST
     answer_bytes_max: int = ANSWER_BYTES_MAX

@@ -18,7 +18,7 @@ from servebench.load.client.connection import ClientConnection, WireFailure
 from servebench.load.client.connection_pool import ConnectionPool
 from servebench.load.client.job import PhaseJob
 from servebench.load.client.progress import WorkerProgress
-from servebench.load.client.scheduler import ANSWERED, Scheduler
+from servebench.load.client.scheduler import ANSWERED, LEFT, Scheduler
 from servebench.load.client.spool import meta_frame, sent_frame
 from servebench.load.client.spool_writer import SpoolWriter
 from servebench.util.errors import reason_of
@@ -204,9 +204,7 @@ class LoadPhase:
     def leave_departed(self, now: float) -> None:
         """Close the connections of users who go away now."""
         for index in self.scheduler.departed(now):
-            after_s = self.job.requests[index].cancel_after_s
-            message = f"the client went away {after_s:g} s after sending, as planned"
-            self.fail(self.active[index], "abandoned", message)
+            self.fail(self.active[index], "abandoned", LEFT)
 
     def keep_house(self, now: float) -> None:
         """Do what can wait a few milliseconds: timeouts, spare connections, old reads, counters."""

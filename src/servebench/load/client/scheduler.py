@@ -16,6 +16,8 @@ ANSWERED: frozenset[WireOutcome] = frozenset({"complete", "abandoned"})
 """Outcomes with which a request counts as completed and its answer can become part of another's prompt."""
 
 
+LEFT = "the client went away, as planned"
+"""The message of a request whose user goes away (`departed`)."""
 DRAIN_ANSWERS = 4.0
 DRAIN_MIN_S = 30.0
 
@@ -33,7 +35,7 @@ class Scheduler:
     sent, and *in flight* until it ends. A stream is one of the `concurrency` places for requests in flight: a request
     takes a free stream when it becomes ready and frees it when it ends. *Fillers* (the last requests of the plan) are sent
     when no measured request can be sent any more; the phase ends when the measured ones have ended. With `slices` no stream
-    takes a request outside them; what is in flight when one closes goes on.
+    takes a request outside them; what is in flight `slice_drain_s` after one closes is given up.
 
     Every time is an argument: `now` in seconds of a monotonic clock, `..._ns` in nanoseconds of CLOCK_REALTIME.
     """
@@ -243,6 +245,9 @@ class Scheduler:
         cancel_after_s = self.requests[index].cancel_after_s
         if cancel_after_s is not None:
             heappush(self.departures, (now + cancel_after_s, self._sends, index))
+        if self._openings:
+            leaves_s = self._openings[0][1] + self._job.slice_drain_s
+            heappush(self.departures, (self._start + leaves_s, self._sends, index))
         return self._sends
 
     def send_again(self, index: int) -> None:

@@ -10,9 +10,12 @@ import math
 import random
 from dataclasses import dataclass
 
-LEAD_ANSWERS, LEAD_S_MIN = 1.5, 0.5
+LEAD_ANSWERS, LEAD_S_MIN = 1.25, 0.4
 """A slice begins with a lead-in of so many answers, and of that many seconds at least: until then its streams start one after
-another, and the last requests of the slice before end in another engine."""
+another."""
+DRAIN_ANSWERS, DRAIN_S_MIN = 2.0, 0.5
+"""How long its last requests may take before another engine gets the load; what has not ended by then is given up. Two engines at
+work on the same cores may stand still: the threads of llama.cpp wait for each other by turning in a loop."""
 MEASURED_ANSWERS, MEASURED_S_MIN = 2.5, 2.5
 """How long a slice is measured after its lead-in."""
 SLICES_MIN = 6
@@ -23,10 +26,12 @@ COST_MAX = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class SlicePlan:
-    """The slices of each engine, as (opens, closes) in seconds from the start of the phase, and the lead-in of each slice."""
+    """The slices of each engine, as (opens, closes) in seconds from the start of the phase, the lead-in of each slice, and how
+    long the requests of each may take after it."""
 
     slices: tuple[tuple[tuple[float, float], ...], ...]
     lead_s: float
+    drain_s: float
 
     @property
     def seconds_each(self) -> float:
@@ -42,14 +47,15 @@ def plan_slices(engines: int, measured_s: float, answer_s: float, seed: str) -> 
     lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s)
     each_s = max(MEASURED_S_MIN, MEASURED_ANSWERS * answer_s)
     rounds = max(SLICES_MIN, math.ceil(measured_s / each_s))
+    drain_s = max(DRAIN_S_MIN, DRAIN_ANSWERS * answer_s)
     slice_s = lead_s + each_s
-    if rounds * slice_s > COST_MAX * measured_s:
+    if rounds * (slice_s + drain_s) > COST_MAX * measured_s:
         return None
     rng, order = random.Random(f"{seed}/slices"), list(range(engines))
     found: list[list[tuple[float, float]]] = [[] for _ in order]
     for number in range(rounds):
         rng.shuffle(order)
         for place, engine in enumerate(order):
-            opens_s = (number * engines + place) * slice_s
+            opens_s = (number * engines + place) * (slice_s + drain_s)
             found[engine].append((opens_s, opens_s + slice_s))
-    return SlicePlan(slices=tuple(map(tuple, found)), lead_s=lead_s)
+    return SlicePlan(slices=tuple(map(tuple, found)), lead_s=lead_s, drain_s=drain_s)
