@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from servebench.contracts.exchange import ClientFloor, FloorStage
@@ -34,6 +36,11 @@ def test_a_result_is_valid_for_a_day(tmp_path, age_s, there):
     """A result of the future comes from another clock."""
     store_floor(tmp_path / "cache", FLOOR)
     assert read_stored_floor(tmp_path / "cache", now_s=1000.0 + age_s) == (FLOOR if there else None)
+
+
+def test_a_busy_moment_is_not_kept_for_a_day(tmp_path):
+    store_floor(tmp_path, replace(FLOOR, stages=(replace(STAGE, itl_error_ms=20.0),)))
+    assert read_stored_floor(tmp_path, now_s=1000.0) is None
 
 
 def test_another_machine_has_another_floor(tmp_path, monkeypatch):

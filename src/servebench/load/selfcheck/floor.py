@@ -1,4 +1,7 @@
-"""How exact the client is on this machine: measured once a day and stored in the cache folder."""
+"""How exact the client is on this machine: measured once a day and stored in the cache folder.
+
+A result that a busy moment has made bad is not kept for the day: the next study measures again.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ from servebench.load.selfcheck.check import self_check
 
 MAX_AGE_S = 24 * 3600.0
 FILE_NAME = "self_check.json"
+BUSY_MS = 1.0
+"""An idle machine is more exact than this at the smallest load that is tested."""
 
 
 def machine_key() -> str:
@@ -33,6 +38,7 @@ def read_stored_floor(cache: Path, *, now_s: float) -> ClientFloor | None:
         fields = document["floor"]
         floor = ClientFloor(**(fields | {"stages": tuple(FloorStage(**stage) for stage in fields["stages"])}))
         valid = document["machine"] == machine_key() and 0 <= now_s - floor.measured_s < MAX_AGE_S
+        valid = valid and all(max(one.ttft_error_ms, one.itl_error_ms) < BUSY_MS for one in floor.stages[:1])
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return floor if valid else None
