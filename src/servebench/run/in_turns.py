@@ -8,7 +8,7 @@ memory, the runs are executed one after another.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from servebench.load.plan.slices import plan_slices
 from servebench.run.live import LiveLoad
 from servebench.run.session import RunContext, RunSession, RunTask
 from servebench.run.simulated import SimulatedLoad
-from servebench.run.steps import Driven, LoadPhase, Progress, Slices, WarmLevel
+from servebench.run.steps import Driven, LoadPhase, Progress, Slices, Steps, WarmLevel
 from servebench.run.task import task_steps
 from servebench.util.errors import ServebenchError
 
@@ -47,15 +47,17 @@ class Part:
 Runs = Sequence[Progress[RunOutcome]]
 
 
-def run_in_turns(parts: Sequence[Part]) -> list[RunOutcome]:
+StepsOf = Callable[[RunContext, RunTask, Turn, None], Steps[RunOutcome]]
+
+
+def run_in_turns(parts: Sequence[Part], steps_of: StepsOf = task_steps) -> list[RunOutcome]:
     """Execute turns of several runs at once and return their outcomes, of those that have begun. An interrupted one ends all.
     Raises StoreError."""
     runs: list[Progress[RunOutcome]] = []
     try:
-        _start(parts, runs)
+        _start(parts, runs, steps_of)
         while alive := _alive(runs):
-            if any(one.result is not None and one.result.status == "interrupted" for one in runs):
-                raise KeyboardInterrupt
+            _stop_if_interrupted(runs)
             measure_next(alive)
     except KeyboardInterrupt:
         for one in _alive(runs):
@@ -64,7 +66,7 @@ def run_in_turns(parts: Sequence[Part]) -> list[RunOutcome]:
     return [one.result for one in runs if one.result is not None]
 
 
-def _start(parts: Sequence[Part], runs: list[Progress[RunOutcome]]) -> None:
+def _start(parts: Sequence[Part], runs: list[Progress[RunOutcome]], steps_of: StepsOf) -> None:
     """Start the runs, and go on with each up to its first level; what cannot stay alive with the others is executed alone."""
     events = parts[0].context.events
     for part in parts:
@@ -72,11 +74,17 @@ def _start(parts: Sequence[Part], runs: list[Progress[RunOutcome]]) -> None:
         if alive and (why := _why_alone(alive[-1], another=True)) is not None:
             events(OneAtATime(why))
             _finish(alive)
-        runs.append(Progress(task_steps(part.context, part.task, part.turn, None)))
+        runs.append(Progress(steps_of(part.context, part.task, part.turn, None)))
         _to_warm(runs[-1])
+        _stop_if_interrupted(runs)
     if len(_alive(runs)) > 1 and (why := _why_alone(runs[-1], another=False)) is not None:
         events(OneAtATime(why))
         _finish(runs[-1:])
+
+
+def _stop_if_interrupted(runs: Runs) -> None:
+    if any(one.result is not None and one.result.status == "interrupted" for one in runs):
+        raise KeyboardInterrupt
 
 
 def _alive(runs: Runs) -> list[Progress[RunOutcome]]:

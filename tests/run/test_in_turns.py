@@ -1,0 +1,112 @@
+"""Runs at once, with steps that the tests make: who is measured with whom, and what ends them all."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from servebench.contracts.events import OneAtATime
+from servebench.contracts.point_id import PointId
+from servebench.contracts.results import RunOutcome
+from servebench.load.plan.levels import PlannedPoint
+from servebench.run import in_turns
+from servebench.run.in_turns import Part, run_in_turns
+from servebench.run.steps import WarmLevel
+from servebench.util.errors import EngineError
+from support.orchestration import Recorder
+
+
+class Study:
+    """Runs with levels of their own; `log` is what was measured, with the number of slices. `ends` says which runs end early."""
+
+    def __init__(self, levels, *, simulated=True, ends=None):
+        self.levels, self.simulated, self.ends = levels, simulated, ends or {}
+        self.log, self.events = [], Recorder()
+
+    def go(self):
+        context = SimpleNamespace(events=self.events)
+        return run_in_turns([Part(context, name, None) for name in self.levels], self._steps)
+
+    def _steps(self, context, name, turn, following):
+        status = "finished"
+        launcher = SimpleNamespace(simulated=self.simulated, local=True)
+        lease = SimpleNamespace(launcher=launcher, engine=SimpleNamespace(name=name), running=SimpleNamespace(pids=()))
+        session = SimpleNamespace(lease=lease, request=SimpleNamespace(run_id=name), start_id="t")
+        try:
+            if self.ends.get(name) == "start":
+                raise KeyboardInterrupt
+            for users, duration_s in self.levels[name]:
+                level = PlannedPoint(
+                    id=PointId.at_concurrency(users, 0),
+                    concurrency=users,
+                    requests=None,
+                    duration_s=duration_s,
+                    warmup_requests=1,
+                )
+                slices = yield WarmLevel(session=session, level=level, rate_req_s=9.0, answer_s=0.1)
+                self.log.append((name, users, len(slices.slices) if slices else 0))
+                if self.ends.get(name) == "level":
+                    raise EngineError("it died")
+        except KeyboardInterrupt:
+            status = "interrupted"
+        except EngineError:
+            status = "failed"
+        return RunOutcome(run_id=name, status=status, points=())
+
+
+BOTH = [(1, 20.0), (4, 20.0)]
+
+
+def statuses(outcomes):
+    return [(one.run_id, one.status) for one in outcomes]
+
+
+def test_the_same_level_is_measured_in_slices_of_all():
+    study = Study({"a": BOTH, "b": BOTH})
+    assert statuses(study.go()) == [("a", "finished"), ("b", "finished")]
+    assert study.log == [("a", 1, 8), ("b", 1, 8), ("a", 4, 8), ("b", 4, 8)]
+
+
+def test_a_level_of_one_run_is_an_ordinary_point_before_the_next_shared_one():
+    study = Study({"a": BOTH, "b": BOTH[1:]})
+    study.go()
+    assert study.log == [("a", 1, 0), ("a", 4, 8), ("b", 4, 8)]
+
+
+def test_short_points_are_ordinary_ones():
+    study = Study({"a": [(1, 2.0)], "b": [(1, 2.0)]})
+    study.go()
+    assert study.log == [("a", 1, 0), ("b", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "found"),
+    [
+        ({"a": "start"}, [("a", "interrupted")]),
+        ({"b": "start"}, [("a", "interrupted"), ("b", "interrupted")]),
+        ({"a": "level"}, [("a", "failed"), ("b", "finished")]),
+    ],
+)
+def test_an_interrupted_run_ends_all_and_a_failed_one_only_itself(ends, found):
+    study = Study({"a": BOTH, "b": BOTH}, ends=ends)
+    assert statuses(study.go()) == found
+    if ends == {"a": "level"}:
+        assert study.log[-1] == ("b", 4, 0)
+
+
+@pytest.mark.parametrize(("busy", "log"), [("a", ["a", "a", "b", "b"]), ("b", ["b", "b", "a", "a"])])
+def test_an_engine_that_is_busy_without_load_is_measured_alone(monkeypatch, busy, log):
+    monkeypatch.setattr(in_turns, "busy_cores", lambda session: float(session.request.run_id == busy))
+    study = Study({"a": BOTH, "b": BOTH}, simulated=False)
+    assert statuses(study.go()) == [("a", "finished"), ("b", "finished")]
+    assert [(name, slices) for name, _, slices in study.log] == [(name, 0) for name in log]
+    assert len(study.events.of(OneAtATime)) == 1
+
+
+def test_an_engine_that_leaves_too_little_memory_is_measured_before_the_next_one_starts(monkeypatch):
+    monkeypatch.setattr(in_turns, "busy_cores", lambda session: 0.0)
+    monkeypatch.setattr(
+        in_turns, "_processes", lambda _: [SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1 << 60))]
+    )
+    study = Study({"a": BOTH, "b": BOTH}, simulated=False)
+    study.go()
+    assert [name for name, *_ in study.log] == ["a", "a", "b", "b"]
