@@ -23,7 +23,7 @@ from servebench.load.plan.slices import plan_slices
 from servebench.run.live import LiveLoad
 from servebench.run.session import RunContext, RunSession, RunTask
 from servebench.run.simulated import SimulatedLoad
-from servebench.run.steps import Driven, LoadPhase, Progress, Slices, Steps, WarmLevel
+from servebench.run.steps import Driven, PhaseStep, Progress, Slices, Steps, WarmLevel
 from servebench.run.task import task_steps
 from servebench.util.errors import ServebenchError
 
@@ -99,7 +99,7 @@ def _finish(runs: Runs) -> None:
 
 def _to_warm(run: Progress[Any]) -> None:
     """Go on to the next level whose engine is warm, or to the end."""
-    while isinstance(run.step, LoadPhase):
+    while isinstance(run.step, PhaseStep):
         run.go_alone()
 
 
@@ -112,7 +112,7 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
         one.answer(own)
         if own is None:
             _to_warm(one)
-    phases = [(one, one.step) for one in runs if isinstance(one.step, LoadPhase)]
+    phases = [(one, one.step) for one in runs if isinstance(one.step, PhaseStep)]
     try:
         driven = _drive([phase for _, phase in phases]) if phases else []
     except (KeyboardInterrupt, ServebenchError) as error:
@@ -148,7 +148,7 @@ def _measured_s(step: WarmLevel) -> float | None:
     return level.requests / step.rate_req_s if level.requests is not None and step.rate_req_s else None
 
 
-def _drive(phases: Sequence[LoadPhase]) -> list[Driven]:
+def _drive(phases: Sequence[PhaseStep]) -> list[Driven]:
     """Drive phases at once. Raises what the load raises."""
     simulated = [one.session.load for one in phases if isinstance(one.session.load, SimulatedLoad)]
     for load in simulated:

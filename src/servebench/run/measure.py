@@ -34,7 +34,7 @@ from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
 from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
-from servebench.run.steps import Driven, LoadPhase, Slices, Steps, WarmLevel
+from servebench.run.steps import Driven, PhaseStep, Slices, Steps, WarmLevel
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
 from servebench.store.telemetry_log import TelemetryLog
@@ -284,7 +284,7 @@ def _run_phase(
     if session.lease.spans is not None:
         session.lease.spans.discard()
     try:
-        report, records = yield LoadPhase(
+        report, records = yield PhaseStep(
             session=session, plan=plan, facts=facts, watch=watch, looks=looks, workers=workers
         )
         if not warmup and report.stopped is None:

@@ -50,7 +50,7 @@ class WarmLevel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadPhase:
+class PhaseStep:
     """A phase of load that is to be driven: a warm-up or a point. It is answered with its report and records."""
 
     session: RunSession
@@ -65,7 +65,7 @@ class LoadPhase:
         return self.session.load.drive(self.plan, self.facts, self.watch, self.looks, workers=self.workers)
 
 
-Steps = Generator[WarmLevel | LoadPhase, Any, T]
+Steps = Generator[WarmLevel | PhaseStep, Any, T]
 
 
 class Progress(Generic[T]):
@@ -74,7 +74,7 @@ class Progress(Generic[T]):
     def __init__(self, steps: Steps[T]) -> None:
         """Go to the first step."""
         self._steps = steps
-        self.step: WarmLevel | LoadPhase | None = None
+        self.step: WarmLevel | PhaseStep | None = None
         self.result: T | None = None
         self.answer(None)
 
@@ -88,7 +88,7 @@ class Progress(Generic[T]):
 
     def go_alone(self) -> None:
         """Take the step without other runs."""
-        if not isinstance(self.step, LoadPhase):
+        if not isinstance(self.step, PhaseStep):
             self.answer(None)
             return
         try:
@@ -98,7 +98,7 @@ class Progress(Generic[T]):
         else:
             self.answer(driven)
 
-    def _go(self, on: Callable[[], WarmLevel | LoadPhase]) -> None:
+    def _go(self, on: Callable[[], WarmLevel | PhaseStep]) -> None:
         try:
             self.step = on()
         except StopIteration as end:
