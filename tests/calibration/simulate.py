@@ -28,7 +28,7 @@ from servebench.run.in_turns import measure_next
 from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
 from servebench.run.session import RunRequest, RunSession, RunTask, open_load
-from servebench.run.steps import LoadPhase, Progress, Steps, alone
+from servebench.run.steps import PhaseStep, Progress, Steps, alone
 from servebench.store.layout import StudyFolder
 from servebench.store.tables import RecordWriter
 from servebench.telemetry.sampler import Telemetry
@@ -143,7 +143,7 @@ def simulate_in_turns(plants: Sequence[Plant], key: str, *, seed: int, starts: i
     for start in range(starts):
         runs = [Progress(levels(number, start)) for number in range(len(plants))]
         for one in runs:
-            while isinstance(one.step, LoadPhase):
+            while isinstance(one.step, PhaseStep):
                 one.go_alone()
         while alive := [one for one in runs if one.step is not None]:
             measure_next(alive)
