@@ -20,7 +20,7 @@ MEASURED_ANSWERS, MEASURED_S_MIN = 2.5, 2.5
 """How long a slice is measured after its lead-in."""
 SLICES_MIN = 6
 """Slices of an engine: fewer do not show how much their ratios differ."""
-COST_MAX = 4.0
+COST_MAX = 6.0
 """Longer than this many times the points themselves slices are not worth it."""
 
 
