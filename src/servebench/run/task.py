@@ -77,7 +77,7 @@ def job_of_turn(job: Job, turn: Turn, registry: Registry) -> Job:
     if turn.ready_timeout_s is not None:
         engine = replace(engine, ready_timeout_s=turn.ready_timeout_s)
     if turn.gpus:
-        # the driver numbers GPUs by their bus, and CUDA does so only when it is told to
+        # the driver numbers GPUs by their bus, and CUDA only does so with this variable
         env = {GPUS_VARIABLE: ",".join(turn.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         engine = replace(engine, env={**engine.env, **env})
     return replace(job, settings=replace(job.settings, engine=engine))
