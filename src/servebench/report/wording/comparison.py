@@ -111,16 +111,22 @@ def reason_of(row: ComparisonRow) -> str:
     return text_of(one for one in row.reasons if one.kind is not ReasonKind.ONE_START)
 
 
+def shown_rows(comparison: Comparison) -> tuple[ComparisonRow, ...]:
+    """Return the rows of a table: first the mean over all levels, where there are several."""
+    first = comparison.first
+    return comparison.rows if first is None or len(comparison.levels) < 2 else (first, *comparison.rows)
+
+
 def reason_numbers(comparison: Comparison) -> dict[str, int]:
     """Return the number of each reason, in the order of the rows: rows show numbers, each reason is printed once."""
-    reasons = dict.fromkeys(reason for row in comparison.rows if (reason := reason_of(row)))
+    reasons = dict.fromkeys(reason for row in shown_rows(comparison) if (reason := reason_of(row)))
     return {reason: number for number, reason in enumerate(reasons, 1)}
 
 
 def cells_of(row: ComparisonRow) -> tuple[str, ...]:
     """Return the cells of a row under HEADINGS."""
     return (
-        str(row.level),
+        "all" if row.overall else str(row.level),
         title_of(row.metric),
         value_of(row.baseline, row.metric),
         value_of(row.candidate, row.metric),
