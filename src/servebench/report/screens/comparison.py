@@ -38,13 +38,11 @@ def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterato
     yield Fold("each metric and load", list(_rows(comparison)), opened=opened)
     tone = TONES.get(comparison.result, "")
     yield Line.of(Label("verdict", f"strong {tone}"), f": {summary_of(comparison)}", tone=f"strong {tone}")
-    for agreement in comparison.agreements:
-        yield Line.of(
-            f"quality: {agreement_text(agreement.swapped())}", tone=AGREEMENT_TONES.get(agreement.finding, "dim")
-        )
+    for one in comparison.agreements:
+        yield Line.of(f"quality: {agreement_text(one.swapped())}", tone=AGREEMENT_TONES.get(one.finding, "dim"))
     for parity in comparison.parities:
-        tone = PARITY_TONES.get(parity.finding, "warn")
-        yield Line.of(f"parity at {parity.at}: {parity_text(parity)}", tone=tone)
+        text = f"parity at {parity.at}: {parity_text(parity)}"
+        yield Line.of(text, tone=PARITY_TONES.get(parity.finding, "warn"))
 
 
 def _rows(comparison: Comparison) -> Iterator[Block]:

@@ -7,7 +7,6 @@ only the last screen.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -53,6 +52,7 @@ from servebench.report.terminal.tables import console
 from servebench.report.terminal.words import ONCE, WORDS, is_detail, is_problem, line_of
 from servebench.store.studies import load_run
 from servebench.util.figures import duration, seconds
+from servebench.util.plain_data import to_json as plain_json
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 
@@ -253,7 +253,7 @@ class Display:
                 options = {"complete": self.complete, "verbose": self._options.verbose}
                 print_blocks(answer_blocks(event.found.answer, width=out.width, **options), out)
             case TuneAnswered() if as_json:
-                out.print(json.dumps(asdict(event.answer), indent=1, default=str), soft_wrap=True)
+                out.print(plain_json(asdict(event.answer)), soft_wrap=True, end="")
             case TuneAnswered():
                 from servebench.report.screens.tuning import tune_blocks
 

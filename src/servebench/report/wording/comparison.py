@@ -139,14 +139,12 @@ def method_text(method: Method) -> str:
     """Return what an interval rests on."""
     ours, theirs = method.starts
     earlier = f" and {method.earlier} earlier ones" if method.earlier else ""
-    both = (
-        f"{ours} start{'s' * (ours > 1)} of each, slice by slice{',' * bool(earlier)}"
-        if method.slice_by_slice
-        else None
-    )
+    both, each = f"{ours} and {theirs} starts", f"{ours} starts each"
+    if method.slice_by_slice:
+        both = each = f"{ours} start{'s' * (ours > 1)} of each, slice by slice{',' * bool(earlier)}"
     return {
-        MethodKind.STARTS: f"the model of starts, from {both or f'{ours} and {theirs} starts'}{earlier}",
-        MethodKind.LOOKS: f"the model of starts, from {both or f'{ours} starts each'}{earlier}, for all looks together",
+        MethodKind.STARTS: f"the model of starts, from {both}{earlier}",
+        MethodKind.LOOKS: f"the model of starts, from {each}{earlier}, for all looks together",
         MethodKind.FAILED_SHARES: f"failed requests of {ours} and {theirs} starts",
         MethodKind.BLOCKS: f"blocks of {ours} and {theirs} starts",
     }[method.kind]
@@ -157,11 +155,13 @@ def starts_note(comparison: Comparison) -> str | None:
     methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
     once = any(row.has(ReasonKind.ONE_START) for row in comparison.rows)
     open_loop = any(row.level.open_loop and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows)
-    late = " " + OPEN_LOOP_NOTE if open_loop else ""
-    if once and methods:
-        return ONE_START_NOTE + late
-    several = " " + OF_ONE_ROW if any(row.may_be_chance for row in comparison.rows) else ""
-    return f"Change with its 95% interval: {'; '.join(map(method_text, methods))}.{several}{late}" if methods else None
+    if not methods:
+        return None
+    late = [OPEN_LOOP_NOTE] if open_loop else []
+    if once:
+        return " ".join([ONE_START_NOTE, *late])
+    several = [OF_ONE_ROW] if any(row.may_be_chance for row in comparison.rows) else []
+    return " ".join([f"Change with its 95% interval: {'; '.join(map(method_text, methods))}.", *several, *late])
 
 
 def description_of(row: ComparisonRow) -> str:
