@@ -288,14 +288,8 @@ def over_the_wire(scene, networks, *words):
     command = (
         *("engine=openai", "launch=attach", "launch.base_url=http://10.77.0.2:8000/v1", "model.name=tiny"),
         *("workload=unique", "workload.output_tokens=3", "load.concurrency=[4]", "load.requests=40"),
-        *(
-            "load.warmup_requests=0",
-            "load.self_check=never",
-            "tracking=none",
-            "study.name=s",
-            "load.timeout_s=5",
-            *words,
-        ),
+        *("load.warmup_requests=0", "load.self_check=never"),
+        *("tracking=none", "study.name=s", "load.timeout_s=5", *words),
     )
     return subprocess.Popen(
         networks.inside(networks.here, sys.executable, "-m", "servebench", *command),

@@ -14,13 +14,8 @@ from support.waiting import has_ended, wait_ended, wait_until
 
 WORDS = (
     *("-m", "hydra/launcher=submitit_local", "engine=vllm,sglang", "workload=unique", "launch=emulated"),
-    *(
-        "launch.time_scale=0.01",
-        "gpu=rtx5090",
-        "model=qwen2.5-7b-instruct",
-        "load.concurrency=[1,4]",
-        "load.requests=8",
-    ),
+    *("launch.time_scale=0.01", "gpu=rtx5090", "model=qwen2.5-7b-instruct"),
+    *("load.concurrency=[1,4]", "load.requests=8"),
     *("study.name=s", "load.self_check=never", "workload.output_tokens=16"),
 )
 RUNS = ("00_vllm_unique", "01_sglang_unique")

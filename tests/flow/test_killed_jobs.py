@@ -14,20 +14,11 @@ from support.commands import COMMAND_LIMIT_S, servebench_started
 from support.waiting import wait_until
 
 COMMON = (
-    *(
-        "hydra/launcher=submitit_local",
-        "hydra.launcher.runs_per_machine=2",
-        "launch=emulated",
-        "launch.time_scale=0.01",
-    ),
+    *("hydra/launcher=submitit_local", "hydra.launcher.runs_per_machine=2"),
+    *("launch=emulated", "launch.time_scale=0.01"),
     *("gpu=rtx5090", "model=qwen2.5-7b-instruct", "workload=unique", "workload.input_tokens=16", "study.name=s"),
-    *(
-        "workload.output_tokens=48",
-        "load.concurrency=[8]",
-        "load.requests=64",
-        "load.self_check=never",
-        "tracking=none",
-    ),
+    *("workload.output_tokens=48", "load.concurrency=[8]"),
+    *("load.requests=64", "load.self_check=never", "tracking=none"),
 )
 KINDS = {
     "decided": ("-m", *COMMON, "engine=vllm,sglang", "study.until=decided", "study.starts=3"),

@@ -140,14 +140,8 @@ def test_two_engines_and_the_highest_load(run_main, space):
     """Engine and settings together: the winner's file inherits its own engine."""
     words = [word for word in WORDS if not word.startswith(("engine=", "load.concurrency", "tune.budget"))]
     run_main(
-        *(
-            "tune",
-            "engine=llamacpp,vllm",
-            *words,
-            "load.concurrency=[4,16,32]",
-            "slo.ttft_ms=200",
-            "slo.attainment=0.9",
-        ),
+        *("tune", "engine=llamacpp,vllm", *words, "load.concurrency=[4,16,32]"),
+        *("slo.ttft_ms=200", "slo.attainment=0.9"),
         *("tune.objective=max_load", "tune.trials=16", "tune.count=6", "tune.finalists=2", "tune.final_starts=2"),
         code=0,
     )
@@ -198,14 +192,8 @@ def test_a_setting_that_spoils_answers_cannot_win(run_main, tmp_path):
         "  engine.extra_args.kv-cache-dtype: {values: [null, fp8], answers: true}\n"
     )
     run_main(
-        *(
-            "tune",
-            "engine=vllm",
-            f"engine.executable={fake}",
-            "model.name=m",
-            "workload=unique",
-            "workload.input_tokens=16",
-        ),
+        *("tune", "engine=vllm", f"engine.executable={fake}"),
+        *("model.name=m", "workload=unique", "workload.input_tokens=16"),
         *("workload.output_tokens=16", "load.concurrency=[8]", "load.requests=30", "tracking=none", "study.name=t"),
         *("tune.space=space.yaml", "tune.trials=20", "tune.finalists=1", "tune.final_starts=2", "quality=parity"),
         *("quality.items=16", "quality.max_tokens=16", "load.self_check=never"),

@@ -103,13 +103,8 @@ def test_recover_takes_keys_out_of_answers(endpoint, tmp_path):
     run = tmp_path / "outputs/s/00_openai_unique"
     words = (
         *("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny", "launch.api_key_env=MY_OWN"),
-        *(
-            "workload=unique",
-            "workload.output_tokens=4",
-            "load.concurrency=[1]",
-            "load.requests=100000",
-            "study.name=s",
-        ),
+        *("workload=unique", "workload.output_tokens=4"),
+        *("load.concurrency=[1]", "load.requests=100000", "study.name=s"),
         *("load.self_check=never", "load.warmup_requests=0", "tracking=none"),
     )
     with servebench_started(tmp_path, *words, env={**home(tmp_path), "MY_OWN": KEY}) as process:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from calibration.cells import judged
 from proof.judge import MARGIN, ProofLine
@@ -109,8 +109,7 @@ def rows_csv(parts: Sequence[ProofPart]) -> str:
     """Return all rows of all parts as CSV."""
     said = (*ANY, "equal", "open", "inside")
     out = io.StringIO()
-    facts = ("engine", "neighbour", "question", "levels", "method", "starts")
-    facts = (*facts, "earlier", "doubtful", "minutes", "trials", "independent")
+    facts = [one.name for one in fields(ProofLine) if one.name != "counts"]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*facts, *said, "share", "low", "high", "bar", "verdict"])
     for line in (line for part in parts for line in part.lines):

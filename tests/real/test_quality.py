@@ -9,13 +9,8 @@ import pytest
 from support.commands import run_servebench
 
 LOAD = (
-    *(
-        "load.concurrency=[1]",
-        "load.requests=4",
-        "load.warmup_requests=0",
-        "workload=unique",
-        "workload.output_tokens=8",
-    ),
+    *("load.concurrency=[1]", "load.requests=4", "load.warmup_requests=0"),
+    *("workload=unique", "workload.output_tokens=8"),
     *("study.name=s", "tracking=none", "engine.threads=1"),
 )
 
