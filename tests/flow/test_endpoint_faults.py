@@ -31,11 +31,8 @@ MOMENTS = {
 ALL_FAULTS = (*FAULTS, *OF_THE_SERVER)
 OFTEN = ("dies", "hangs", "401", "429", "an HTML page")
 ENDLESS = (
-    "hangs",
-    "a stream of comments without an end",
-    "a stream of tokens without an end",
-    "speaks TLS",
-    "speaks no TLS",
+    *("hangs", "is not HTTP", "a stream of comments without an end", "a stream of tokens without an end"),
+    *("speaks TLS", "speaks no TLS"),
 )
 """Only a timeout ends what the client waits for then."""
 
