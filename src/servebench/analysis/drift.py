@@ -21,13 +21,11 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.analysis.serial import VALUES_PER_WAVE, WAVES_MIN, slow_waves
 from servebench.analysis.statistics import linearised, span_of
 from servebench.measure.points import PointSample
-
-Floats = NDArray[np.float64]
+from servebench.util.arrays import Floats
 
 WANDER_S = (2.0, 5.0, 10.0, 20.0, 40.0)
 WANDER_SD = (0.01, 0.02, 0.035, 0.05)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from servebench.util.arrays import Floats
 
 SLOW_WAVES = 3
 """How many of the slowest waves over a window estimate the error of its rate: fewer follow slow wandering better, more give

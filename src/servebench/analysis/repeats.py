@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis.estimate import estimate_level, levels_of
-from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.families import holm
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+from servebench.util.arrays import Floats
 
 REPEATS_MIN = 3
 """The fewest repeats of which one can be an outlier."""

@@ -21,11 +21,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.analysis.quantiles import normal_shares, root
-
-Floats = NDArray[np.float64]
+from servebench.util.arrays import Floats
 
 WAVES_MAX, WAVES_MIN = 32, 3
 """How many cosines are used, at most and at least."""

@@ -34,13 +34,12 @@ from servebench.analysis.time_parts import (
 from servebench.analysis.verdict.families import holm
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
+from servebench.util.arrays import Floats, Ints
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 TAIL_MIN = 1.2
 """The slowest take at least this many times the median of the rest: else there is nothing to explain."""

@@ -20,10 +20,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.analysis.quantiles import beta_quantile
 from servebench.analysis.queueing import is_random, long_run, reads_long_prompts
@@ -36,16 +34,12 @@ from servebench.analysis.serial import (
     mean_interval,
     wander_likelihood,
 )
-from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.estimate import CONFIDENCE, Interval
 from servebench.contracts.point_row import PointRow
 from servebench.measure.points import Arrivals, PointSample
+from servebench.util.arrays import Floats, Ints
 from servebench.util.units import MS_PER_S
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Interval = tuple[float, float]
-
-Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 DENSITY_SD = 2.0
 """The density at a percentile is that between two others, each so many standard errors of independent values away."""
 LATE_TOGETHER = 2

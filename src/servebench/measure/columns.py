@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.measure import derive
 from servebench.measure.points import OURS
+from servebench.util.arrays import Floats, Ints
 from servebench.util.stretches import Spans, compressed, length, outside, unsent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SLICES = 60
 """Number of equal slices of a window for throughput over time."""

@@ -55,13 +55,10 @@ from servebench.measure.cost import usd_per_million
 from servebench.measure.in_flight import in_flight_at, in_flight_curve, in_flight_growth, lock_step, mean_in_flight
 from servebench.measure.slices import slice_columns
 from servebench.measure.window import Window, find_window, leave_out, pauses_of
+from servebench.util.arrays import Floats, Ints
 from servebench.util.percentile import percentile
 from servebench.util.stretches import Spans, compressed, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 OURS = ("cancelled", "abandoned")
 """Outcomes caused by the client, which do not describe the engine."""

@@ -11,7 +11,7 @@ from math import ceil, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
-from servebench.analysis.statistics import Z_95
+from servebench.contracts.estimate import Z_95
 
 ALPHA = 0.05
 POWER = 0.8

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from servebench.analysis.estimate import mean_of
-from servebench.analysis.statistics import Z_95, Floats
+from servebench.analysis.estimate.level import reaches_of
 from servebench.analysis.verdict.model import (
     FAILED,
     METRICS,
@@ -23,10 +23,12 @@ from servebench.analysis.verdict.model import (
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifference, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
-from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
+from servebench.analysis.verdict.within_run import log_interval, statistic
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
 from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
+from servebench.util.arrays import Floats
 
 Points = Sequence[ComparedPoint]
 ONE_START = Reason(ReasonKind.ONE_START)
@@ -190,7 +192,7 @@ def _error(starts: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric) ->
     independent requests where they are too few for an interval."""
     errors = []
     for points, parts in starts:
-        shown = shown_intervals([point.row for point in points], metric.name)
+        shown = reaches_of([point.row for point in points], metric.name)
         ends = log_interval(parts, metric.percent, shown)
         known = ends is not None and np.isfinite(ends).all()
         errors.append((ends[1] - ends[0]) / (2 * Z_95) if ends and known else _request_error(parts, metric.percent))
