@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from servebench.analysis.serial import VALUES_PER_WAVE, WAVES_MIN, slow_waves
-from servebench.analysis.statistics import linearised, span_of
+from servebench.analysis.statistics import linearised, output_rates, span_of
 from servebench.measure.points import PointSample
 from servebench.util.arrays import Floats
 
@@ -36,7 +36,6 @@ WAVES_MAX = 12
 CHANGE_SD = 0.10
 NOISES = np.geomspace(1e-3, 3.0, 16)
 """Variances of the independent noise that are considered, relative to the mean square of the coefficients."""
-SLICES = 1024
 _POINTS = 256
 _AT = (np.arange(_POINTS) + 0.5) / _POINTS
 
@@ -88,10 +87,8 @@ def point_drifts(sample: PointSample, *, open_loop: bool) -> dict[str, Drift]:
     series: dict[str, Floats] = {"itl": linearised(sample.itl_ms, sample.itl_counts)}
     if not open_loop:
         series["ttft"] = sample.ttft_ms
-        if sample.arrival_tokens is not None and sample.arrival_s.size >= VALUES_PER_WAVE * WAVES_MIN:
-            where = np.clip((sample.arrival_s / sample.window_s * SLICES).astype(np.int64), 0, SLICES - 1)
-            tokens = np.bincount(where, weights=sample.arrival_tokens, minlength=SLICES)
-            series["throughput"] = tokens.astype(np.float64) * (SLICES / sample.window_s)
+        if sample.arrival_s.size >= VALUES_PER_WAVE * WAVES_MIN and (rates := output_rates(sample)) is not None:
+            series["throughput"] = rates
     span = span_of(sample)
     found = {name: find_drift(values, span.seconds, span.rounds) for name, values in series.items()}
     return {name: drift for name, drift in found.items() if drift is not None}

@@ -20,12 +20,6 @@ def normal_shares(values: Floats) -> Floats:
     return 0.5 * np.asarray(_erfc(-values / math.sqrt(2)), dtype=np.float64)
 
 
-def student_quantile(freedom: float, share: float) -> float:
-    """Return the quantile of Student's t distribution, for a share of at least one half."""
-    squared = beta_quantile(freedom / 2, 0.5, 2 * (1 - share))
-    return math.sqrt(freedom * (1 / squared - 1))
-
-
 @lru_cache(maxsize=1024)
 def beta_quantile(a: float, b: float, share: float) -> float:
     """Return the quantile of the beta distribution."""

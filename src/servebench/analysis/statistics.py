@@ -78,7 +78,7 @@ def headline_intervals(
         "ttft_ms_p95": percent(sample.ttft_ms, 95),
         "ttft_ms_p99": percent(sample.ttft_ms, 99),
         "ttfo_ms_mean": mean(sample.ttfo_ms),
-        "itl_ms_mean": pooled_mean_interval(sample.itl_ms, sample.itl_counts, span, confidence, prior),
+        "itl_ms_mean": mean(linearised(sample.itl_ms, sample.itl_counts)),
         "itl_ms_p99": pooled_percentile_interval(
             sample.itl_ms, sample.itl_counts, 99, span, confidence=confidence, prior=prior
         ),
@@ -120,7 +120,7 @@ def _with_queues(
 def point_wander(sample: PointSample) -> Floats | None:
     """Return how well each time and size of wander explains the output of a point (`serial.wander_likelihood`); None for unknown
     tokens, or too few values or rounds."""
-    rates = _rates(sample)
+    rates = output_rates(sample)
     return None if rates is None else wander_likelihood(rates, span_of(sample))
 
 
@@ -184,31 +184,19 @@ def missing_interval(row: PointRow, column: str) -> str | None:
 
 def rate_interval(sample: PointSample, *, confidence: float = CONFIDENCE, prior: Floats = FLAT) -> Interval | None:
     """Return the interval of output tokens per second over the window; None for unknown tokens or fewer than two events."""
-    rates = _rates(sample)
+    rates = output_rates(sample)
     found = None if rates is None else mean_interval(rates, span_of(sample), confidence, prior)
     return None if found is None else (max(0.0, found[0]), found[1])
 
 
-def _rates(sample: PointSample) -> Floats | None:
-    """Return output tokens per second in slices of the window."""
+def output_rates(sample: PointSample) -> Floats | None:
+    """Return output tokens per second in slices of the window; None for unknown tokens or fewer than two events."""
     if sample.arrival_tokens is None or sample.arrival_s.size < 2 or sample.window_s <= 0:
         return None
     where = np.clip((sample.arrival_s / sample.window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
     amounts = np.bincount(where, weights=sample.arrival_tokens, minlength=RATE_SLICES).astype(np.float64)
     found: Floats = amounts * (RATE_SLICES / sample.window_s)
     return found
-
-
-def pooled_mean_interval(
-    values: Floats, counts: Ints | None, span: SeriesSpan, confidence: float = CONFIDENCE, prior: Floats = FLAT
-) -> Interval | None:
-    """Return the interval of the mean of values pooled over requests: `counts` of them for each, request after request.
-
-    Null counts are one for each. None for too few requests.
-    """
-    if counts is None:
-        return mean_interval(values, span, confidence, prior)
-    return mean_interval(linearised(values, counts), span, confidence, prior)
 
 
 def linearised(values: Floats, counts: Ints) -> Floats:
@@ -231,9 +219,9 @@ def pooled_percentile_interval(
     confidence: float = CONFIDENCE,
     prior: Floats = FLAT,
 ) -> Interval | None:
-    """Return the interval of a percentile of values pooled over requests, as `pooled_mean_interval`.
+    """Return the interval of a percentile of values pooled over requests: `counts` of them for each, request after request.
 
-    None for too few requests, and where one end would lie beyond the smallest or largest value.
+    Null counts are one for each. None for too few requests, and where one end would lie beyond the smallest or largest value.
     """
     if values.size < values_needed(percent, confidence):
         return None

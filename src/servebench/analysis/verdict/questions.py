@@ -31,6 +31,8 @@ from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
 
 Points = Sequence[ComparedPoint]
+MeasuredStart = tuple[Points, Sequence[Floats]]
+"""The points of a start, and the known values of each that has some."""
 ONE_START = Reason(ReasonKind.ONE_START)
 ALIKE_SHARE = 0.2
 """Engines that take turns have the same machine if the disturbed shares of their windows differ by no more."""
@@ -128,27 +130,25 @@ def _question(
     paired: bool,
 ) -> ComparisonRow | None:
     """The row of a metric, with the values of its starts; None where neither side has it."""
-    values = [[_values(points, metric) for points in starts] for _, starts in (baseline, candidate)]
-    known = [[parts for parts in side if parts] for side in values]
-    if not all(known):
-        lacking = [name for name, own in zip(("baseline", "candidate"), known, strict=True) if not own]
+    sides = [
+        [(points, parts) for points in starts if (parts := _values(points, metric))]
+        for _, starts in (baseline, candidate)
+    ]
+    if not all(sides):
+        lacking = [name for name, own in zip(("baseline", "candidate"), sides, strict=True) if not own]
         return _without_requests(level, metric, (baseline[1], candidate[1]), lacking)
-    fewest = min(sum(part.size for part in parts) for side in known for parts in side)
+    fewest = min(sum(part.size for part in parts) for side in sides for _, parts in side)
     if fewest < metric.requests_min:
         kind = ReasonKind.FEW_REQUESTS if metric.percent is not None else ReasonKind.FEW_SLICES
         reason = Reason(kind, count=fewest, needed=metric.requests_min)
         return replace(missing_row(level, metric, reason), competes=True)
-    sides = [
-        [(points, parts) for points, parts in zip(starts, own, strict=True) if parts]
-        for (_, starts), own in zip((baseline, candidate), values, strict=True)
-    ]
     ours, theirs = sides
     starts = StartValues(
-        baseline=_start_logs(known[0], metric),
-        candidate=_start_logs(known[1], metric),
+        baseline=_start_logs(ours, metric),
+        candidate=_start_logs(theirs, metric),
         error=(_error(ours, metric), _error(theirs, metric)),
         names=(_names(ours), _names(theirs)),
-        paired=paired and [len(side) for side in values] == [len(side) for side in known],
+        paired=paired and len(ours) == len(baseline[1]) and len(theirs) == len(candidate[1]),
         slice_differences=_in_slices(ours, theirs, metric),
     )
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
@@ -173,12 +173,12 @@ def _without_requests(
     return replace(row, baseline=stored[0], candidate=stored[1])
 
 
-def _names(starts: Sequence[tuple[Points, Sequence[Floats]]]) -> tuple[str, ...]:
+def _names(starts: Sequence[MeasuredStart]) -> tuple[str, ...]:
     return tuple(str(points[0].start_id) for points, _ in starts)
 
 
 def _in_slices(
-    ours: Sequence[tuple[Points, Sequence[Floats]]], theirs: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric
+    ours: Sequence[MeasuredStart], theirs: Sequence[MeasuredStart], metric: Metric
 ) -> tuple[SliceDifference, ...]:
     """The differences by slices; nothing where requests failed, which slices do not count."""
     if any(point.failed.any() for points, _ in (*ours, *theirs) for point in points):
@@ -187,7 +187,7 @@ def _in_slices(
     return slice_differences(a, b, metric.name)
 
 
-def _error(starts: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric) -> float:
+def _error(starts: Sequence[MeasuredStart], metric: Metric) -> float:
     """The standard error of one start's logarithm, by the intervals of its points (root mean square over starts); as of
     independent requests where they are too few for an interval."""
     errors = []
@@ -206,10 +206,10 @@ def _values(points: Points, metric: Metric) -> list[Floats]:
     return [values for values in known if values.size]
 
 
-def _start_logs(starts: Sequence[Sequence[Floats]], metric: Metric) -> Floats:
+def _start_logs(starts: Sequence[MeasuredStart], metric: Metric) -> Floats:
     """Return the logarithm of the metric in each start: the mean over its repeats."""
     with np.errstate(divide="ignore"):
-        return np.array([np.mean([np.log(statistic(part, metric.percent)) for part in parts]) for parts in starts])
+        return np.array([np.mean([np.log(statistic(part, metric.percent)) for part in parts]) for _, parts in starts])
 
 
 def _request_error(parts: Sequence[Floats], percent: float | None) -> float:

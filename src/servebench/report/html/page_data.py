@@ -78,7 +78,7 @@ def page_of(
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         faults=found.faults if isinstance(found, StudyData) else (),
         distribution_at=at,
-        repeats=[(name, found) for name, found in over if found.rows],
+        repeats=[(name, found) for name, found in over if found.levels],
         limits=shared_limits(runs),
         with_earlier=with_earlier,
     )
