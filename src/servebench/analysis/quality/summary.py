@@ -121,9 +121,8 @@ def _by_chance(
 
 
 def _warm_cache(benchmark: str, own: pd.DataFrame) -> Iterator[Doubt]:
-    # files of earlier versions have no such column
-    errors = own["cache_error"].dropna() if "cache_error" in own else None
-    if errors is not None and len(errors):
+    errors = own["cache_error"].dropna()
+    if len(errors):
         yield catalog.CACHE_NOT_RESET.issue(
             f"{benchmark} at concurrency {whole_value(own['concurrency'].iloc[0])}: the prefix cache was not emptied before the "
             f"questions were asked again ({errors.iloc[0]}), so answers may have come faster"
