@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from servebench.analysis.estimate import THROUGHPUT, estimate_level
-from servebench.analysis.estimate.level import interval_over_starts, reaches_of
+from servebench.analysis.estimate.level import RATE_BEHIND, interval_over_starts, reaches_of
 from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
@@ -118,9 +118,7 @@ def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
 
 def _within_start(metric: str, level: RankedLevel) -> Interval | None:
     """Return the interval of a logarithm by the requests of a single start."""
-    rate = COSTS.get(metric, metric)
-    if rate == "goodput_req_s":
-        rate = "output_throughput_tok_s"  # goodput varies at least as the engine's speed does
+    rate = RATE_BEHIND.get(metric, metric)
     parts = [values for point in level.samples if (values := _samples(rate, point)) is not None and values.size]
     if rate not in SOURCES or not parts or min(part.size for part in parts) < VALUES_MIN:
         return None
