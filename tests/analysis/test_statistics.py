@@ -124,16 +124,6 @@ def test_equal_values_have_an_interval_without_width() -> None:
     assert pooled == pytest.approx((4.0, 4.0))
 
 
-def test_confidence_widens() -> None:
-    """More confidence asks for a wider interval."""
-    values = np.random.default_rng(3).normal(10, 1, 50)
-    narrow = mean_interval(values, LONG, 0.5)
-    wide = mean_interval(values, LONG, 0.99)
-    assert narrow is not None
-    assert wide is not None
-    assert wide[0] < narrow[0] < narrow[1] < wide[1]
-
-
 def test_independent_values_cost_a_third_of_width_at_most() -> None:
     """Against the textbook interval of a mean, on average over 100 series."""
     ratios = []

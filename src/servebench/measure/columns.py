@@ -85,10 +85,8 @@ def events(requests: pd.DataFrame) -> EventColumns:
     return events_of(requests["event_ns"], requests["event_tokens"], output)
 
 
-def token_slices(
-    requests: pd.DataFrame, start_ns: int, end_ns: int, slices: int = SLICES, *, left_out: Spans = ()
-) -> Floats | None:
-    """Return output tokens a second of ok requests in each of `slices` equal slices of the window, without the stretches
+def token_slices(requests: pd.DataFrame, start_ns: int, end_ns: int, *, left_out: Spans = ()) -> Floats | None:
+    """Return output tokens a second of ok requests in each of SLICES equal slices of the window, without the stretches
     left out; None if unknown."""
     ok = measured_rows(requests[requests["outcome"] == "ok"])
     if ok.empty or end_ns <= start_ns:
@@ -97,11 +95,11 @@ def token_slices(
     if every.tokens is None:
         return None
     inside = (every.stamp_ns > start_ns) & (every.stamp_ns <= end_ns) & outside(every.stamp_ns, left_out)
-    width_ns = (end_ns - start_ns - length(left_out)) / slices
+    width_ns = (end_ns - start_ns - length(left_out)) / SLICES
     where = np.minimum(
-        ((compressed(every.stamp_ns[inside], left_out) - start_ns) / width_ns).astype(np.int64), slices - 1
+        ((compressed(every.stamp_ns[inside], left_out) - start_ns) / width_ns).astype(np.int64), SLICES - 1
     )
-    sums = np.bincount(where, weights=every.tokens[inside], minlength=slices)
+    sums = np.bincount(where, weights=every.tokens[inside], minlength=SLICES)
     found: Floats = sums / (width_ns / NS_PER_S)
     return found
 

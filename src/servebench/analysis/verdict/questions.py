@@ -14,6 +14,7 @@ from servebench.analysis.estimate.level import reaches_of
 from servebench.analysis.verdict.model import (
     FAILED,
     METRICS,
+    THROUGHPUT,
     ComparedPoint,
     ComparisonRow,
     Metric,
@@ -38,29 +39,25 @@ ALIKE_SHARE = 0.2
 """Engines that take turns have the same machine if the disturbed shares of their windows differ by no more."""
 
 
-def questions(
-    baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric] = METRICS
-) -> list[ComparisonRow]:
+def questions(baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
     """Return the rows of all levels: the metrics that a side has, and failed requests. `with_doubtful` has rows compete whose
     warnings have no known size."""
     levels = dict.fromkeys(point.level for side in (baseline, candidate) for point in side.samples)
-    return [row for level in levels for row in _of_level(level, baseline, candidate, with_doubtful, metrics)]
+    return [row for level in levels for row in _of_level(level, baseline, candidate, with_doubtful)]
 
 
-def _of_level(
-    level: Level, baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric]
-) -> list[ComparisonRow]:
+def _of_level(level: Level, baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
     sides = [points_at(side, level) for side in (baseline, candidate)]
     for name, own in zip(("baseline", "candidate"), sides, strict=True):
         if not own:
-            row = missing_row(level, metrics[0], Reason(ReasonKind.LEVEL_MISSING, side=name))
+            row = missing_row(level, THROUGHPUT, Reason(ReasonKind.LEVEL_MISSING, side=name))
             return [replace(row, level_missing=name == "candidate")]
     if void := [point for own in sides for point in own if point.verdict == "void"]:
-        row = missing_row(level, metrics[0], Reason(ReasonKind.VOID_POINT, codes=codes_of(void)))
+        row = missing_row(level, THROUGHPUT, Reason(ReasonKind.VOID_POINT, codes=codes_of(void)))
         return [replace(row, level_missing=True)]
     ours, theirs = map(group_by_start, sides)
     paired = len(ours) == len(theirs) and same_requests(ours, theirs)
-    rows = [_question(level, metric, (baseline, ours), (candidate, theirs), paired) for metric in metrics]
+    rows = [_question(level, metric, (baseline, ours), (candidate, theirs), paired) for metric in METRICS]
     found = [row for row in (*rows, _compare_failures(level, ours, theirs)) if row is not None]
     return [_weighed(row, sides, with_doubtful) for row in found]
 
