@@ -246,7 +246,8 @@ def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
     middle, means = np.zeros((len(groups), 1, away.shape[2])), np.full(away.shape[:2], np.nan)
     errors = np.zeros(away.shape)
     for number, one in enumerate(groups):
-        middle[number] = np.nanmedian(one.values, axis=None if repeats else 0)
+        has = ~np.isnan(one.values).all(axis=0)
+        middle[number, :, has] = np.nanmedian(one.values[:, has], axis=None if repeats else 0)[..., None]
         away[number, : len(one.values)] = own = one.values - middle[number]
         means[number, : len(own)], errors[number, : len(own)] = np.nanmean(own, axis=1), one.errors
     most = np.minimum(np.maximum(SLOW_MOST, (SLOW_SHARE * counts).astype(int)), counts) if slow_side else 0 * counts
@@ -264,6 +265,9 @@ def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
         changes = ((other - one)[:, *order] for one, other in zip(usual, slow, strict=True))
         parts = [part + _first(change, most.max())[:, :, number] for part, change in zip(parts, changes, strict=True)]
     information, weighted, squares, logs = parts
+    if not repeats:
+        # a level that a group lacks has any value, and says nothing
+        information = information + np.eye(away.shape[2]) * np.isnan(away).all(axis=1)[:, None, :, None]
     covariances = np.linalg.inv(information)
     values = np.einsum("cgmij,cgmj->cgmi", covariances, weighted)
     left = squares - (weighted * values).sum(axis=3)
