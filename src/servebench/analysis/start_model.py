@@ -267,8 +267,8 @@ def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
     information, weighted, squares, logs = parts
     if not repeats:
         # a level that a group lacks has any value, and says nothing
-        lacks: NDArray[np.bool_] = np.isnan(away).all(axis=1, keepdims=True)
-        information = information + np.eye(away.shape[2]) * lacks[..., None]
+        lacks = np.expand_dims(np.isnan(away).all(axis=1), (1, 3))
+        information = information + np.eye(away.shape[2]) * lacks
     covariances = np.linalg.inv(information)
     values = np.einsum("cgmij,cgmj->cgmi", covariances, weighted)
     left = squares - (weighted * values).sum(axis=3)
