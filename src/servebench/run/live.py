@@ -14,11 +14,11 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
-from servebench.load.coordinator.drive import Drive
+from servebench.load.coordinator.drive import Drive, drive_together
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, last_failure
-from servebench.run.phase import discard_spools, drive_of, drive_phase, records_of
+from servebench.run.phase import discard_spools, drive_of, records_of
 from servebench.run.requests import target_of
 from servebench.run.watchdog import Watcher
 from servebench.store.layout import RunFolder
@@ -56,19 +56,20 @@ class LiveLoad:
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
     ) -> tuple[PhaseReport, list[Record]]:
-        """Drive a phase, see `drive_phase`."""
-        spool = self._spool(facts, workers)
-        return drive_phase(target_of(self.lease.running), plan, facts, spool, watch, workers=workers, looks=looks)
+        """Drive a phase and return its report and records. The spools stay on disk until `discard`.
 
-    def drive_of(self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, *, workers: int = 1) -> Drive:
+        Raises what `drive_together` raises, and StoreError; `servebench recover` can then read the spools.
+        """
+        (report,) = drive_together([self.drive_of(plan, facts, watch, looks, workers=workers)])
+        return report, self.ended(facts)
+
+    def drive_of(
+        self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
+    ) -> Drive:
         """Return a phase that is driven together with others; its records are then those of `ended`. Raises StoreError."""
-        spool = self._spool(facts, workers)
-        return drive_of(target_of(self.lease.running), plan, facts, spool, watch, workers=workers)
-
-    def _spool(self, facts: PhaseFacts, workers: int) -> Path:
         spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
         self._spools = worker_spools(spool, workers)
-        return spool
+        return drive_of(target_of(self.lease.running), plan, facts, self._spools, watch, looks=looks)
 
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return the records of the requests that have ended in the latest phase. Raises StoreError."""
