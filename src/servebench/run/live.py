@@ -105,11 +105,9 @@ class LiveLoad:
         return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
 
 
-def awaited_death(
-    running: RunningEngine, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-) -> str | None:
+def awaited_death(running: RunningEngine) -> str | None:
     """Return why the engine died, once that is known; None if it has not died within DEATH_NOTICE_S."""
-    deadline = now() + DEATH_NOTICE_S
-    while (death := running.died()) is None and now() <= deadline:
-        sleep(POLL_S)
+    deadline = time.monotonic() + DEATH_NOTICE_S
+    while (death := running.died()) is None and time.monotonic() <= deadline:
+        time.sleep(POLL_S)
     return death
