@@ -105,6 +105,7 @@ def test_unknown_command(word, near):
         (["compare", "a", "b", "--max-regression", "7"], ["compare", "--max-regression", "(got 7)"]),
         (["compare", "a", "b", "--margin"], ["compare", "--margin needs a value"]),
         (["compare"], ["compare", "RUN|STUDY"]),
+        (["ls", "engin=vllm"], ["ls", "'engin=vllm'"]),
         (["export", "x"], ["export", "--format"]),
         (["export", "x", "--format", "cvs"], ["export", "--format", "(got cvs)", "'csv'"]),
         (["selfcheck", "--jsno"], ["selfcheck", "'--jsno'", "'--json'"]),

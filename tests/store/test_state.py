@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import psutil
@@ -58,52 +57,28 @@ def test_no_state_at_all(tmp_path):
         read_run(RunFolder(tmp_path))
 
 
-def test_a_reader_never_sees_half_a_state(tmp_path):
-    """Written again and again while it is read."""
-    study = StudyFolder(tmp_path)
-    write_study(study, STUDY)
-    done = threading.Event()
-
-    def write():
-        for number in range(60):
-            write_study(study, replace(STUDY, words=("x" * 1000 * (number % 7),)))
-        done.set()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    reads = 0
-    while not done.is_set():
-        read_study(study)
-        reads += 1
-    thread.join()
-    assert reads > 5
-    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+BOOT, TICKS = STUDY.process.split("+")
 
 
-def test_this_process_is_at_work():
-    """While the study runs, and no longer."""
-    assert STUDY.at_work()
-    assert not replace(STUDY, status="finished").at_work()
-
-
-def test_a_pid_that_somebody_else_has_now():
-    """The start of the process tells it from a later one with its number."""
-    boot, ticks = STUDY.process.split("+")
-    assert not replace(STUDY, process=f"{boot}+{int(ticks) - 1}").at_work()
-    assert not replace(STUDY, process=f"{boot[::-1]}+{ticks}").at_work()
-    assert not replace(STUDY, pid=1).at_work()
+@pytest.mark.parametrize(
+    ("changes", "at_work"),
+    [
+        ({}, True),
+        ({"status": "finished"}, False),
+        # the start of a process tells it from another one with its number
+        ({"process": f"{BOOT}+{int(TICKS) - 1}"}, False),
+        ({"process": f"{BOOT[::-1]}+{TICKS}"}, False),
+        *(({"pid": pid}, False) for pid in (1, 999_999_999, -1, 2**70)),
+    ],
+)
+def test_a_process_is_at_work_while_its_study_runs(changes, at_work):
+    assert replace(STUDY, **changes).at_work() is at_work
 
 
 def test_a_clock_that_is_set_stops_no_study(monkeypatch):
     """psutil computes the start of a process from the clock."""
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: 1000.0)
     assert STUDY.at_work()
-
-
-@pytest.mark.parametrize("pid", [999_999_999, -1, 2**70])
-def test_a_pid_that_is_none(pid):
-    """Nobody is at work, and nothing is raised."""
-    assert not replace(STUDY, pid=pid).at_work()
 
 
 def test_a_killed_process_is_not_at_work_even_before_it_is_reaped(tmp_path):
