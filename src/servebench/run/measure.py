@@ -37,7 +37,6 @@ from servebench.run.session import RunSession
 from servebench.run.steps import Driven, PhaseStep, Slices, Steps, WarmLevel
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
-from servebench.store.tables import add_telemetry
 from servebench.store.telemetry_log import TelemetryLog
 from servebench.telemetry.sampler import Sampler
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
@@ -99,7 +98,7 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
             )
         readings = [*sampler.readings(), *session.load.readings()]
         session.telemetry.add_failures(sampler)
-        add_telemetry(session.request.folder, readings, run_id=session.request.run_id, point=level.point)
+        session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
     evidence = replace(
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
     )

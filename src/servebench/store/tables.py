@@ -169,6 +169,10 @@ class RecordWriter:
         pa.default_memory_pool().release_unused()
         self._count += 1
 
+    def append_telemetry(self, readings: Sequence[Reading], *, run_id: str, point: str) -> None:
+        """Append the readings of a point to those that are stored. Raises StoreError."""
+        add_telemetry(self._folder, readings, run_id=run_id, point=point)
+
     def close(self) -> None:
         """Merge the batches into requests.parquet and answers.parquet. Raises StoreError and keeps the batches."""
         folder = self._folder
