@@ -1,12 +1,12 @@
 """Parameters for submitit, and states from Slurm."""
 
 import os
-import time
 
 import pytest
 
 from servebench.cluster.submitit_jobs import SubmititCluster, parameters, parse_squeue
 from servebench.contracts.cluster import RunOrder, SubmititSettings
+from support.waiting import wait_until
 
 SLURM = SubmititSettings(
     name="submitit_slurm",
@@ -65,11 +65,7 @@ def test_a_job_that_dies_is_lost(tmp_path):
     )
     (job,) = cluster.submit([order])
     assert cluster.room() == 0
-    ended = None
-    deadline = time.monotonic() + 30
-    while ended is None and time.monotonic() < deadline:
-        ended = cluster.poll(job)
-        time.sleep(0.05)
+    ended = wait_until(lambda: cluster.poll(job))
     assert ended.reply is None
     assert "\n" not in ended.lost
     assert f"job {job} " in ended.lost

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from itertools import count
 
 import psutil
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.util.errors import StoreError
+from support.waiting import wait_until
 
 STUDY = StudyState(study_id="s", words=("a=1", "-m"), runs=("00_x", "01_y"), tracking={"name": "mlflow"})
 
@@ -63,20 +65,21 @@ def test_a_reader_never_sees_half_a_state(tmp_path):
     study = StudyFolder(tmp_path)
     write_study(study, STUDY)
     done = threading.Event()
+    numbers = count()
 
     def write():
-        for number in range(60):
-            write_study(study, replace(STUDY, words=("x" * 1000 * (number % 7),)))
-        done.set()
+        while not done.is_set():
+            write_study(study, replace(STUDY, words=("x" * 1000 * (next(numbers) % 7),)))
 
     thread = threading.Thread(target=write)
     thread.start()
-    reads = 0
-    while not done.is_set():
-        read_study(study)
-        reads += 1
-    thread.join()
-    assert reads > 5
+    try:
+        for _ in range(200):
+            read_study(study)
+        wait_until(lambda: read_study(study) and next(numbers) > 60)
+    finally:
+        done.set()
+        thread.join()
     assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
 
 
