@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from itertools import count
 
 import psutil
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.util.errors import StoreError
+from support.waiting import wait_until
 
 STUDY = StudyState(study_id="s", words=("a=1", "-m"), runs=("00_x", "01_y"), tracking={"name": "mlflow"})
 
@@ -55,6 +58,29 @@ def test_no_state_at_all(tmp_path):
         read_study(StudyFolder(tmp_path))
     with pytest.raises(StoreError, match=r"is no run: it has no run\.json$"):
         read_run(RunFolder(tmp_path))
+
+
+def test_a_reader_never_sees_half_a_state(tmp_path):
+    """Written again and again while it is read."""
+    study = StudyFolder(tmp_path)
+    write_study(study, STUDY)
+    done = threading.Event()
+    numbers = count()
+
+    def write():
+        while not done.is_set():
+            write_study(study, replace(STUDY, words=("x" * 1000 * (next(numbers) % 7),)))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(200):
+            read_study(study)
+        wait_until(lambda: read_study(study) and next(numbers) > 60)
+    finally:
+        done.set()
+        thread.join()
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
 
 
 BOOT, TICKS = STUDY.process.split("+")

@@ -134,10 +134,10 @@ class FaultyEndpoint:
                 one.close()
 
     def _answer(self, connection: socket.socket, request: Received) -> None:
-        if request.method == "POST":
-            with self.server.lock:
-                self.generations += 1
-        if not self.broken:
+        with self.server.lock:
+            self.generations += request.method == "POST"
+            broken = self.broken
+        if not broken:
             known = MODELS if request.path.endswith("/models") else None
             whole = answer(request) if request.method == "POST" else reply(200, known) if known else reply(404)
             connection.sendall(whole)

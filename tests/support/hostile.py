@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 
 from support.servers import (
     LAST_CHUNK,
@@ -55,6 +56,7 @@ def silent(connection: socket.socket) -> None:
     raise Abandon
 
 
+@cache
 def bomb() -> bytes:
     """Return 64 MiB of zeros, compressed."""
     return gzip.compress(bytes(64 << 20))
