@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,15 +28,6 @@ def make_study(tmp_path: Path) -> Callable[..., Path]:
     return partial(write_simulated_study, tmp_path / "outputs")
 
 
-@dataclass(frozen=True)
-class Completed:
-    """How a command ended that ran in this process."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
 def run_main(tmp_path, monkeypatch, capfd):
     """Run the command in this process, which saves the second of imports of a new process. It must end with `code`, if that is
@@ -55,6 +46,6 @@ def run_main(tmp_path, monkeypatch, capfd):
             sys.stdout, sys.stderr, sys.excepthook = before
         shown = capfd.readouterr()
         assert code is None or found == code, shown
-        return Completed(found, shown.out, shown.err)
+        return subprocess.CompletedProcess(words, found, shown.out, shown.err)
 
     return run
