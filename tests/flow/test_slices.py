@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from support.commands import EMULATED, servebench_started
-from support.waiting import wait_until
+from support.waiting import wait_ended, wait_until
 
 PAIR = ("-m", "engine=vllm", "workload=unique", "workload.output_tokens=16", "quality=none", "tracking=none")
 STUDY = ("study.slices=always", "study.name=s")
@@ -82,7 +82,7 @@ def test_stopped_in_the_middle_nothing_is_left_and_the_study_goes_on(tmp_path, s
         wait_until(both_are_loaded, process=process)
         process.send_signal(number)
         process.wait()
-    wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in running))
+    wait_ended(*(one.pid for one in running))
     if number == signal.SIGINT:
         assert {status(tmp_path, run) for run in RUNS} == {"interrupted"}
     servebench("resume", "s", code=0)
