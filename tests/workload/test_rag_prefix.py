@@ -1,21 +1,16 @@
 """Questions about a few documents."""
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.seeding import zipf
 from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload, prefix_tokens
 from support.workloads import requests_of, workload_of
-
-Text = Callable[[Request], str]
-
 
 workload = partial(workload_of, RagPrefixWorkload)
 asked = partial(requests_of, RagPrefixWorkload)

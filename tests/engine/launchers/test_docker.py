@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.contracts.engine import ContainerImage
 from servebench.contracts.settings import GpuSettings, ModelSettings
 from servebench.engine.adapters.sglang import SglangEngine
 from servebench.engine.adapters.vllm import VllmEngine
@@ -204,8 +203,3 @@ def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
     parent.wait()
     parent.stdout.close()
     wait_until(lambda: calls.exists() and calls.read_text() == "rm --force c1\n")
-
-
-def test_images_of_the_built_in_engines_are_named():
-    assert isinstance(VllmEngine.container, ContainerImage)
-    assert isinstance(SglangEngine.container, ContainerImage)
