@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import httpx
-import orjson
-
 from servebench.contracts.engine import (
     Command,
     ContainerImage,
@@ -30,6 +27,7 @@ from servebench.engine.adapters.engine_package import read_emulation
 from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import LONGER_STEPS, argument, engine_knobs
+from servebench.engine.supervisor.endpoint import json_at
 from servebench.protocol.json_values import between
 from servebench.util.bounded_http import client
 
@@ -187,12 +185,8 @@ class TrtllmEngine(Engine):
         Newer versions name answers by the same number (`serve/postprocess_handlers.py`); those of older ones are not found.
         """
         options: Any = {"verify_tls": running.verify_tls, "timeout_s": KEPT_TIMEOUT_S, "bytes_max": KEPT_BYTES_MAX}
-        try:
-            with client(running.headers, **options) as http:
-                response = http.get(f"{running.root_url}/perf_metrics")
-            listed = orjson.loads(response.content) if response.status_code == httpx.codes.OK else None
-        except (httpx.HTTPError, ValueError):
-            return {}
+        with client(running.headers, **options) as http:
+            listed = json_at(http, f"{running.root_url}/perf_metrics")
         found: dict[str, ServerTimings] = {}
         for one in listed if isinstance(listed, list) else ():
             if isinstance(one, dict) and isinstance(one.get("request_id"), int):

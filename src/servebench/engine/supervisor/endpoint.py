@@ -47,6 +47,15 @@ def response_json(response: httpx.Response) -> Any:
         raise ValueError("the answer is nested too deep") from error
 
 
+def json_at(http: httpx.Client, url: str) -> Any:
+    """Return the JSON that a server has at a URL; None if it has none. Never raises."""
+    try:
+        response = http.get(url)
+        return response_json(response) if response.status_code == httpx.codes.OK else None
+    except (httpx.HTTPError, ValueError):
+        return None
+
+
 def http_error_reason(error: httpx.HTTPError) -> str:
     """Return why a request failed, in a few lower-case words."""
     cause: BaseException = error
@@ -76,13 +85,8 @@ def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
 
 def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
     """Return the version that the server reports; None if it reports none. Never raises: the version is optional."""
-    if engine.version_path is None:
-        return None
-    try:
-        response = http.get(root_url + engine.version_path)
-        version = response_json(response)["version"] if response.status_code == httpx.codes.OK else None
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return None
+    document = None if engine.version_path is None else json_at(http, root_url + engine.version_path)
+    version = document.get("version") if isinstance(document, dict) else None
     return in_one_line(str(version), QUOTE_CHARACTERS) if version else None
 
 
