@@ -142,19 +142,15 @@ def test_what_makes_a_container_impossible(context_of, fake, docker, monkeypatch
 
 
 @pytest.fixture
-def start(log, context_of, fake):
-    running = []
-
+def start(log, context_of, fake, started):
     def go(*options, image="some/image", pull="missing", **engine):
         launcher = DockerLauncher()
         settings = DockerSettings(name="docker", image=image, network="host", pull=pull)
         one = launcher.launch(fake(*options), context_of(**engine), settings, log_path=log, say=lambda _: None)
-        running.append(one)
+        started.append(one)
         return one
 
-    yield go
-    for one in running:
-        one.stop()
+    return go
 
 
 def test_a_container_runs_and_is_removed(docker, start):
