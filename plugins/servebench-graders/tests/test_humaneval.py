@@ -173,18 +173,3 @@ def test_a_completion_is_the_body_of_the_function(working, tmp_path):
     (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
     assert scorer.grade(item, ItemAnswer(item_id="", text=ROW["canonical_solution"])).correct is True
     assert scorer.grade(item, ItemAnswer(item_id="", text="    return 0\n")).correct is False
-
-
-def test_what_was_never_answered_has_no_grade(tmp_path):
-    scorer = HumanEvalScorer()
-    (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
-    assert scorer.grade(item, ItemAnswer(item_id="", text="", error="down", outcome="refused")).correct is None
-
-
-def test_without_a_sandbox_the_scorer_says_so_beforehand(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    from servebench_graders.sandbox import require_sandbox
-
-    require_sandbox.cache_clear()
-    (fault,) = HumanEvalScorer().check()
-    assert "bubblewrap" in fault

@@ -159,12 +159,6 @@ def test_programs_run_side_by_side(working):
     assert results == {number: str(number) for number in range(4)}
 
 
-def _fake_bwrap(folder, script):
-    program = folder / "bwrap"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-
-
 def test_without_bubblewrap_code_is_refused_with_the_way_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     sandbox.require_sandbox.cache_clear()
@@ -185,7 +179,8 @@ def test_without_bubblewrap_code_is_refused_with_the_way_to_install_it(monkeypat
     ],
 )
 def test_a_sandbox_that_does_not_work_is_refused(monkeypatch, tmp_path, script, said, sandbox_fault):
-    _fake_bwrap(tmp_path, script)
+    (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert said in sandbox_fault()
 

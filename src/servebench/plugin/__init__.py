@@ -60,7 +60,7 @@ from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.gguf import gguf_files
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
-from servebench.protocol.json_values import milliseconds
+from servebench.protocol.json_values import milliseconds, object_at
 from servebench.protocol.kinds.table import kind_named
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
@@ -97,7 +97,7 @@ __all__ += [
     "is_python",
     "log_hints",
 ]
-__all__ += ["milliseconds", "missing_executable", "read_emulation"]
+__all__ += ["milliseconds", "missing_executable", "object_at", "read_emulation"]
 __all__ += ["answer_of", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
 __all__ += ["access_problems", "gguf_files", "in_one_line", "kind_named", "tls_context"]
 __all__ += ["HUB_TOKENS", "python_environment"]

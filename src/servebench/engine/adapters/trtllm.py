@@ -28,7 +28,7 @@ from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import LONGER_STEPS, argument, engine_knobs
 from servebench.engine.supervisor.endpoint import json_at
-from servebench.protocol.json_values import between
+from servebench.protocol.json_values import between, object_at
 from servebench.util.bounded_http import client
 
 FLAGS = FlagTable(
@@ -90,10 +90,7 @@ KNOBS = engine_knobs(
 def kept_timings(item: Mapping[str, Any]) -> ServerTimings:
     """Return the times in an item of `GET /perf_metrics`: moments in seconds, of which only differences count
     (`serve/openai_server.py`)."""
-    metrics = item.get("perf_metrics")
-    times = metrics.get("timing_metrics") if isinstance(metrics, dict) else None
-    if not isinstance(times, dict):
-        return ServerTimings()
+    times = object_at(item, "perf_metrics", "timing_metrics")
     return ServerTimings(
         queue_ms=between(times, "arrival_time", "first_scheduled_time"),
         prefill_ms=between(times, "first_scheduled_time", "first_token_time"),

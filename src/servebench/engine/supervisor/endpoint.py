@@ -10,7 +10,7 @@ import httpx
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text, shorten
-from servebench.protocol.json_values import decode_text
+from servebench.protocol.json_values import decode_text, object_at
 from servebench.protocol.kinds.table import compose, kind_named
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError, FailureKind
@@ -86,7 +86,7 @@ def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
 def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
     """Return the version that the server reports; None if it reports none. Never raises: the version is optional."""
     document = None if engine.version_path is None else json_at(http, root_url + engine.version_path)
-    version = document.get("version") if isinstance(document, dict) else None
+    version = object_at(document).get("version")
     return in_one_line(str(version), QUOTE_CHARACTERS) if version else None
 
 
