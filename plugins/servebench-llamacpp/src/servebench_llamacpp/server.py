@@ -68,7 +68,10 @@ def server_parameters(options: argparse.Namespace) -> Any:
 def bind_problem(host: str, port: int) -> str | None:
     """Return why the address cannot be used; the native server would only report a failure."""
     try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
     except OSError as error:
         return f"couldn't bind {host}:{port}: {error.strerror or error}"
     return None
