@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 
 from calibration.cells import CalibrationCell, Outcome, Promise
@@ -308,45 +309,36 @@ def _mean_of(study: SimulatedTune, name: str, starts: int, blocks: int, what: st
 
 def cells() -> list[CalibrationCell]:
     """Return a cell for each landscape."""
+    kinds = (
+        ((WRONG, HELD), _trial, LANDSCAPES),
+        ((HELD,), _trial, HARDER),
+        ((EQUAL,), equal_trial, ALL_EQUAL),
+        ((PARTS,), _parts_trial, (*LANDSCAPES, *HARDER)),
+    )
     return [
-        *(CalibrationCell(promises=(WRONG, HELD), name=one.name, trial=_Trial(one)) for one in LANDSCAPES),
-        *(CalibrationCell(promises=(HELD,), name=one.name, trial=_Trial(one)) for one in HARDER),
-        *(CalibrationCell(promises=(EQUAL,), name=one.name, trial=_EqualTrial(one)) for one in ALL_EQUAL),
-        *(CalibrationCell(promises=(PARTS,), name=one.name, trial=_PartsTrial(one)) for one in (*LANDSCAPES, *HARDER)),
+        CalibrationCell(promises=promises, name=one.name, trial=partial(trial, landscape=one))
+        for promises, trial, landscapes in kinds
+        for one in landscapes
     ]
 
 
-@dataclass(frozen=True)
-class _Trial:
-    landscape: Landscape
-
-    def __call__(self, seed: int, truth: object) -> Outcome:
-        del truth
-        found = race(SimulatedTune(self.landscape, seed))
-        held = None if found.held is None else float(found.held)
-        chosen: Outcome = {(WRONG, ""): float(found.regret > MARGIN)} if self.landscape in LANDSCAPES else {}
-        return {**chosen, (HELD, ""): held}
+def _trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:
+    found = race(SimulatedTune(landscape, seed))
+    held = None if found.held is None else float(found.held)
+    chosen: Outcome = {(WRONG, ""): float(found.regret > MARGIN)} if landscape in LANDSCAPES else {}
+    return {**chosen, (HELD, ""): held}
 
 
-@dataclass(frozen=True)
-class _EqualTrial:
-    landscape: Landscape
-
-    def __call__(self, seed: int, truth: object) -> Outcome:
-        del truth
-        study = SimulatedTune(self.landscape, seed)
-        found = _raced(study, BUDGET_SHARE * study.grid_s)
-        return {(EQUAL, ""): float(verdict_of(found, gain_of(found), MARGIN) == "better")}
+def equal_trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:
+    """Return whether a candidate is called better than stock."""
+    study = SimulatedTune(landscape, seed)
+    found = _raced(study, BUDGET_SHARE * study.grid_s)
+    return {(EQUAL, ""): float(verdict_of(found, gain_of(found), MARGIN) == "better")}
 
 
-@dataclass(frozen=True)
-class _PartsTrial:
-    landscape: Landscape
-
-    def __call__(self, seed: int, truth: object) -> Outcome:
-        del truth
-        held = contributions(SimulatedTune(self.landscape, seed))
-        return {(PARTS, f"part {index + 1}"): float(one) for index, one in enumerate(held)} or {(PARTS, "part 1"): None}
+def _parts_trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:
+    held = contributions(SimulatedTune(landscape, seed))
+    return {(PARTS, f"part {index + 1}"): float(one) for index, one in enumerate(held)} or {(PARTS, "part 1"): None}
 
 
 Method = Callable[[SimulatedTune, float], Chosen]
@@ -376,14 +368,8 @@ def tune_page(
                 [landscape.name, name, *_figures(found, [SimulatedTune(landscape, one).grid_s for one in seeds])]
             )
             progress(" | ".join(rows[-1]))
-    columns = [
-        "landscape",
-        "method",
-        "more than 3% worse than the best",
-        "mean loss",
-        "engine time, share of the grid's",
-    ]
-    return "\n".join([*table(columns, rows), ""])
+    columns = ["landscape", "method", "more than 3% worse than the best", "mean loss"]
+    return "\n".join([*table([*columns, "engine time, share of the grid's"], rows), ""])
 
 
 def _figures(found: Sequence[Chosen], grids: Sequence[float]) -> list[str]:

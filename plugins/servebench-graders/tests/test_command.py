@@ -18,12 +18,12 @@ def test_a_judge(servebench, tmp_path, endpoint):
     """A judge that is down is told in a line."""
     first, _ = endpoint(answer=verdict_or(lambda prompt: f"I say {len(prompt)}."))
     judge = ("quality=judge", "quality.items=6", "quality.concurrency=[2]", "quality.judge.model=tiny")
-    done = servebench(*attached(first, "study.name=j", *SMALL, *judge, f"quality.judge.base_url={first}"))
-    assert done.returncode == 0, done.stderr
+    done = servebench(*attached(first, "study.name=j", *SMALL, *judge, f"quality.judge.base_url={first}"), code=0)
     assert "judge 75.0" in done.stdout
     assert set(quality_table(tmp_path, "j").score) == {0.75}
-    done = servebench(*attached(first, "study.name=d", *SMALL, *judge, "quality.judge.base_url=http://127.0.0.1:9/v1"))
-    assert done.returncode == 0, done.stderr
+    done = servebench(
+        *attached(first, "study.name=d", *SMALL, *judge, "quality.judge.base_url=http://127.0.0.1:9/v1"), code=0
+    )
     assert "not_judged" in done.stdout
     assert "http://127.0.0.1:9/v1" in done.stdout
     assert set(quality_table(tmp_path, "d").outcome) == {"ok"}
@@ -37,8 +37,7 @@ def test_an_emulated_engine_can_be_the_judge(servebench, tmp_path):
     judge = (f"quality.judge.base_url=http://127.0.0.1:{port}/v1", "quality.judge.model=Qwen/Qwen2.5-1.5B-Instruct")
     asked = ("quality=judge", "quality.items=4", "quality.max_tokens=8", "quality.judge.enforce_schema=true", *judge)
     load = (f"engine.port={port}", *SMALL)
-    done = servebench(*words, *load, *asked, "study.name=s")
-    assert done.returncode == 0, done.stderr
+    done = servebench(*words, *load, *asked, "study.name=s", code=0)
     rows = quality_table(tmp_path, "s")
     assert rows.score.between(0, 1).all()
     assert {json.loads(one)["judge_outcome"] for one in rows.detail} == {"ok"}
@@ -66,9 +65,9 @@ def test_code_is_run(working, servebench, tmp_path, endpoint):
 
     url, _ = endpoint(answer=say)
     done = servebench(
-        *attached(url, "study.name=s", *SMALL, "quality=humaneval", f"quality.path={path}", "quality.concurrency=[2]")
+        *attached(url, "study.name=s", *SMALL, "quality=humaneval", f"quality.path={path}", "quality.concurrency=[2]"),
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     found = quality_table(tmp_path, "s").set_index("item_id")
     assert found.correct.to_dict() == {"own/0": True, "own/1": True, "own/2": True, "own/3": False}
     assert found.note["own/3"].startswith("failed: AssertionError")
