@@ -64,7 +64,7 @@ def test_code_is_run(working, servebench, tmp_path, endpoint):
         return f"```python\ndef add{number}(x):\n    return x + {9 if wrong else number}\n```"
 
     url, _ = endpoint(answer=say)
-    done = servebench(
+    servebench(
         *attached(url, "study.name=s", *SMALL, "quality=humaneval", f"quality.path={path}", "quality.concurrency=[2]"),
         code=0,
     )
