@@ -1,6 +1,5 @@
 """Studies whose runs are jobs: gathered, tracked, cancelled and resumed."""
 
-import json
 import os
 import re
 import shutil
@@ -10,6 +9,7 @@ import pandas as pd
 import pytest
 
 from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.results import document, status
 from support.waiting import has_ended, wait_ended, wait_until
 
 WORDS = (
@@ -27,10 +27,6 @@ def own_leases(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVEBENCH_LEASES", str(tmp_path / "leases"))
 
 
-def stored(tmp_path, name, file):
-    return json.loads((tmp_path / "outputs" / "s" / name / file).read_text())
-
-
 @pytest.mark.slow
 def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     mlflow = pytest.importorskip("mlflow")
@@ -38,7 +34,7 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     done = servebench(*WORDS, "hydra.launcher.runs_per_machine=2", "engine.port=28123", code=0)
     for name in RUNS:
         assert f"{name}: finished on" in done.stderr
-        manifest = stored(tmp_path, name, "manifest.json")
+        manifest = document(tmp_path / "outputs/s" / name / "manifest.json")
         assert manifest["status"] == "finished"
         assert "port-28123" in manifest["place"]["leases"]
         assert all(entry["stored"] == entry["planned"] + entry["fillers"] for entry in manifest["ledger"])
@@ -57,7 +53,7 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
 def within_point(study, folder, point):
     """Wait until the point has begun; return the id of the process that runs it."""
     wait_until(lambda: list(folder.glob(f"raw/{point}.spool")), process=study)
-    return json.loads((folder / "at_work.json").read_text())["pid"]
+    return document(folder / "at_work.json")["pid"]
 
 
 LONG = (*WORDS, "tracking=none", "load.requests=16", "workload.output_tokens=48")
@@ -85,8 +81,8 @@ def test_ctrl_c_ends_the_jobs_in_order(tmp_path):
         told = study.communicate(timeout=COMMAND_LIMIT_S)[1]
     assert study.returncode == 130, told
     assert has_ended(job)
-    assert stored(tmp_path, RUNS[0], "run.json")["status"] == "interrupted"
-    assert stored(tmp_path, "", "study.json")["status"] == "interrupted"
+    assert status(tmp_path / "outputs/s" / RUNS[0]) == "interrupted"
+    assert status(tmp_path / "outputs/s") == "interrupted"
     assert pd.read_parquet(folder / "points.parquet").point.iloc[0] == "c1-r0"
     assert not (tmp_path / "outputs" / "s" / RUNS[1]).exists()
 
@@ -103,7 +99,7 @@ def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
     assert early.returncode == 2
     assert re.search(rf"{RUNS[0]} on \S+, job \d+", early.stderr)
     wait_ended(job)
-    assert stored(tmp_path, RUNS[0], "run.json")["status"] == "finished"
+    assert status(tmp_path / "outputs/s" / RUNS[0]) == "finished"
     servebench("resume", "s", "--here", code=0)
     assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0"]
 

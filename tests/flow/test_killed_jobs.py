@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -11,6 +10,7 @@ import pandas as pd
 import pytest
 
 from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.results import document, status
 from support.waiting import wait_until
 
 COMMON = (
@@ -42,13 +42,13 @@ def points(study):
 
 
 def check(study, kind, said):
-    assert json.loads((study / "study.json").read_text())["status"] == "finished"
-    assert {json.loads(file.read_text())["status"] for file in study.glob("*/run.json")} == {"finished"}
+    assert status(study) == "finished"
+    assert {status(file.parent) for file in study.glob("*/run.json")} == {"finished"}
     found = points(study)
     assert found.groupby(["run", "repeat"]).size().max() == 1
     assert not list(study.glob("*/at_work.json"))
     if kind == "tune":
-        answer = json.loads((study / "tune_answer.json").read_text())
+        answer = document(study / "tune_answer.json")
         assert answer["best"] is not None
         assert answer["spent"] <= 8
     else:
@@ -65,7 +65,7 @@ def test_starts_run_at_once_and_a_killed_job_is_submitted_again(study, tmp_path,
         wait_until(lambda: len(list(study.glob("*/at_work.json"))) == 2, process=process)
         wait_until(lambda: list(study.glob(spools)), process=process)
         victim = next(study.glob(spools)).parents[1]
-        os.kill(json.loads((victim / "at_work.json").read_text())["pid"], signal.SIGKILL)
+        os.kill(document(victim / "at_work.json")["pid"], signal.SIGKILL)
         said, failed = process.communicate(timeout=COMMAND_LIMIT_S)
     assert process.returncode == 0, failed
     assert "it is submitted again" in failed

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from support.commands import servebench_started
+from support.results import document, status
 from support.waiting import wait_until
 
 SPACE = """
@@ -49,12 +50,8 @@ def space(tmp_path):
     return tmp_path
 
 
-def state(tmp_path, run=""):
-    return json.loads((tmp_path / "outputs/t" / run / ("run.json" if run else "study.json")).read_text())["status"]
-
-
 def answer(tmp_path):
-    return json.loads((tmp_path / "outputs/t/tune_answer.json").read_text())
+    return document(tmp_path / "outputs/t/tune_answer.json")
 
 
 def points(tmp_path):
@@ -70,8 +67,8 @@ def test_the_best_settings_become_an_engine(run_main, space):
     assert found["gain"]["low"] > 0.3
     assert found["spent"] <= found["budget"]
     assert "is best: max_num_seqs=32" in done.stdout
-    assert state(space) == "finished"
-    assert {state(space, path.parent.name) for path in (space / "outputs/t").glob("*/run.json")} == {"finished"}
+    assert status(space / "outputs/t") == "finished"
+    assert {status(path.parent) for path in (space / "outputs/t").glob("*/run.json")} == {"finished"}
     assert (space / "outputs/t/tune.html").read_text().startswith("<!doctype html>")
     file = space / "outputs/t/conf/engine/llamacpp_tuned.yaml"
     assert yaml.safe_load(file.read_text())["max_num_seqs"] == 32
@@ -100,7 +97,7 @@ def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space)
     with servebench_started(space, "tune", *WORDS) as process:
         wait_until(lambda: len(list(path.glob("*/points.parquet"))) >= 3, process=process)
     before = points(space)
-    assert state(space) != "finished"
+    assert status(space / "outputs/t") != "finished"
     servebench("resume", "t", code=0)
     after = points(space)
     kept = after.merge(before[["run", "point", "window_start_ns"]], on=["run", "point"], suffixes=("", "_before"))
@@ -174,7 +171,7 @@ def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
     assert dead
     assert all("ready_timeout_s=0.05" in one["settings"] for one in dead)
     assert found["best"] is not None
-    assert state(tmp_path) == "finished"
+    assert status(tmp_path / "outputs/t") == "finished"
     assert "mine" in {one["name"] for one in found["tried"]}
     assert "recipe 2: engine.threads: unknown key" in done.stdout
 
