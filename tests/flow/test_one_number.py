@@ -12,7 +12,6 @@ from servebench.analysis.pairing import _throughput
 from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.verdict.levels import metric_interval, metric_value
-from servebench.contracts.level import Level
 from servebench.report.charts import specs
 from servebench.report.screens.listing import run_facts
 from servebench.store import studies
@@ -44,10 +43,8 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
     for level in entrant_of(run).levels:
         assert metric_value(THROUGHPUT, level) == known[level.level].value
         assert metric_interval(THROUGHPUT, level) == known[level.level].interval
-    over = [one for one in summarize_repeats(rows).rows if one.metric == THROUGHPUT]
-    assert [(one.mean, one.low, one.high) for one in over] == [
-        (one.value, one.low, one.high) for one in known.values() if one.points > 1
-    ]
+    over = [own[THROUGHPUT].estimate for own in summarize_repeats(rows).levels.values()]
+    assert over == [one for one in known.values() if one.points > 1]
     sent = {
         (name, step): value
         for name, value, step, _ in tracked_run(folder, at_work=False, estimators=ESTIMATORS).metrics
@@ -60,8 +57,8 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
     assert _throughput(run) == best.value
     busiest = list(known.values())[-1]
     assert _figures(StudyFolder(tmp_path / "study"), "run").throughput == busiest.value
-    for load_at, own in specs.by_level(rows).items():
-        one = known[Level(int(load_at))]
+    for level, own in specs.by_level(rows).items():
+        one = known[level]
         assert specs.mean_of(own, THROUGHPUT) == one.value
         assert specs._interval(own, THROUGHPUT) == (one.interval or (None, None))
 

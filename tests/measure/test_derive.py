@@ -2,6 +2,7 @@ import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -398,7 +399,7 @@ def test_an_answer_that_was_not_streamed_has_one_event() -> None:
     found = record(whole(body))
     assert (found.outcome, found.text, found.event_ns, found.event_tokens) == ("ok", "ab", [50 * MS], [2])
     assert (found.output_tokens, found.prompt_tokens, found.finish_reason) == (2, 7, "stop")
-    assert (derive.tpot_ms(found), derive.itl_ms(found)) == (None, [])
+    assert derive.tpot_ms(found) is None
 
 
 def test_an_event_stream_under_the_name_of_json_is_read() -> None:
@@ -419,7 +420,7 @@ def test_several_tokens_in_one_event() -> None:
     """An event with three tokens is one event: ITL sees one gap, TPOT three tokens more."""
     contents = [text("a", token_ids=[1]), text("bcd", token_ids=[2, 3, 4]), DONE]
     found = record(stream(*contents))
-    assert derive.itl_ms(found) == [1.0]
+    assert np.diff(found.event_ns).tolist() == [MS]
     assert derive.tpot_ms(found) == pytest.approx(1 / 3)
 
 
@@ -504,7 +505,6 @@ def test_metrics_of_a_record() -> None:
     assert derive.connect_ms(found) == 1.0
     assert derive.ttft_ms(found) == 89.0
     assert derive.ttft_from_schedule_ms(found) == 91.0
-    assert derive.itl_ms(found) == [1.0, 1.0]
     assert derive.tpot_ms(found) == pytest.approx(2 / 4)
     assert derive.e2e_ms(found) == 91.0
 
@@ -514,7 +514,7 @@ def test_what_did_not_happen_is_none() -> None:
     found = record(exchange([], outcome="refused", sent_ns=None))
     metrics = (derive.ttft_ms, derive.ttft_from_schedule_ms, derive.ttfo_ms, derive.tpot_ms, derive.e2e_ms)
     assert [metric(found) for metric in metrics] == [None] * 5
-    assert (derive.lateness_ms(found), derive.connect_ms(found), derive.itl_ms(found)) == (None, None, [])
+    assert (derive.lateness_ms(found), derive.connect_ms(found)) == (None, None)
 
 
 def test_a_one_token_answer_has_no_tpot() -> None:

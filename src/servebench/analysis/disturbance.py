@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
+from servebench.util.arrays import Floats
 from servebench.util.stretches import Spans, between, length, merged
 from servebench.util.units import NS_PER_S
 
@@ -60,7 +61,6 @@ SOURCES = ("machine", *GPU_SOURCES)
 READING = ("t_ns", "source", "name", "raw_name", "labels", "value")
 UNSEEN, STEAL = "processes that came and went or cannot be seen", "other virtual machines (steal time)"
 
-Floats = NDArray[np.float64]
 Cause = tuple[str, int | None]
 """A program and its pid, if it is one process."""
 

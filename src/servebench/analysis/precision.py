@@ -12,10 +12,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from servebench.analysis.serial import FLAT, ROUNDS_MIN, Floats, SeriesSpan
+from servebench.analysis.serial import FLAT, ROUNDS_MIN, SeriesSpan
 from servebench.analysis.statistics import headline_intervals, span_of, values_needed
 from servebench.contracts.precision import WINDOW_S_MIN, half_width
 from servebench.measure.points import PointSample
+from servebench.util.arrays import Floats
 
 LOOK_GROWTH = 1.4
 """By how much the requests grow from one look to the next: a point is at most this much longer than it has to be."""

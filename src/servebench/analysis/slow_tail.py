@@ -34,13 +34,12 @@ from servebench.analysis.time_parts import (
 from servebench.analysis.verdict.families import holm
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
+from servebench.util.arrays import Floats, Ints
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 TAIL_MIN = 1.2
 """The slowest take at least this many times the median of the rest: else there is nothing to explain."""
@@ -76,25 +75,11 @@ class Kind:
 KINDS = (
     Kind(column="server_queue_ms", title="queue, ms"),
     Kind(column="prompt_tokens", title="prompt, tokens"),
-    Kind(
-        column="cached_tokens",
-        title="cached tokens",
-        sign=-1,
-    ),
-    Kind(
-        column="output_tokens",
-        title="answer, tokens",
-        metrics=("E2E",),
-    ),
+    Kind(column="cached_tokens", title="cached tokens", sign=-1),
+    Kind(column="output_tokens", title="answer, tokens", metrics=("E2E",)),
     Kind(column="preemptions_per_s", title="preemptions/s"),
-    Kind(
-        column="prefilling",
-        title="others without a token",
-    ),
-    Kind(
-        column="prefill_tokens",
-        title="their prompt tokens",
-    ),
+    Kind(column="prefilling", title="others without a token"),
+    Kind(column="prefill_tokens", title="their prompt tokens"),
     Kind(column="in_flight", title="others in flight"),
 )
 
@@ -165,24 +150,15 @@ class SlowTail:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        factors = {
-            one.kind.column: {"slow": one.slow, "rest": one.rest, "more_often": one.more_often, "p": one.p, "found": one.found}
-            for one in self.factors
-        }  # fmt: skip
-        stretch = self.stretch and {**asdict(self.stretch), "found": self.stretch.found}
-        known = {
-            "slow_ms": self.slow_ms,
-            "rest_ms": self.rest_ms,
-            "difference": self.extra,
-            "factors": factors,
-            "stretch": stretch,
-        }
+        found = {"level": str(self.level), "metric": self.metric, "n": self.n, "of": self.of}
+        if not self.n:
+            return found
+        shown = ("slow", "rest", "more_often", "p", "found")
         return {
-            "level": str(self.level),
-            "metric": self.metric,
-            "n": self.n,
-            "of": self.of,
-            **(known if self.n else {}),
+            **found,
+            **{"slow_ms": self.slow_ms, "rest_ms": self.rest_ms, "difference": self.extra},
+            "factors": {one.kind.column: {name: getattr(one, name) for name in shown} for one in self.factors},
+            "stretch": self.stretch and {**asdict(self.stretch), "found": self.stretch.found},
         }
 
 

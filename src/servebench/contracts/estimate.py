@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from servebench.contracts.level import Level
 
 CONFIDENCE = 0.95
 """How often an interval is meant to hold the truth."""
+Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 Interval = tuple[float, float]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
 from servebench.measure.in_flight import in_flight_at, in_flight_curve
+from servebench.util.arrays import Ints
 from servebench.util.stretches import Spans, between, compressed, expanded, length, merged, unsent
 from servebench.util.units import NS_PER_S
 
@@ -166,13 +166,13 @@ def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, op
     return replace(found, average_in_flight=average, share=share)
 
 
-def _without(window: Window, spans: Spans, sent: NDArray[np.int64], ended: NDArray[np.int64]) -> Window:
+def _without(window: Window, spans: Spans, sent: Ints, ended: Ints) -> Window:
     """Return the window without these stretches, and without the requests that they touch."""
     touched = merged(unsent(spans, sent, ended), window.start_ns, window.end_ns)
     return replace(window, left_out=tuple(spans), unsent=tuple(touched))
 
 
-def _settled(spans: Spans, sent: NDArray[np.int64], ended: NDArray[np.int64], window: Window) -> Spans:
+def _settled(spans: Spans, sent: Ints, ended: Ints, window: Window) -> Spans:
     """Return stretches that last until what piled up in them is done."""
     times, level = in_flight_curve(sent, ended)
     pieces = between(spans, window.start_ns, window.end_ns)
@@ -188,7 +188,7 @@ def _settled(spans: Spans, sent: NDArray[np.int64], ended: NDArray[np.int64], wi
     return found
 
 
-def _average(times: NDArray[np.int64], level: NDArray[np.int64], pieces: Spans) -> float | None:
+def _average(times: Ints, level: Ints, pieces: Spans) -> float | None:
     """Return the mean number in flight over stretches of time; None without any."""
     if not pieces:
         return None
