@@ -139,6 +139,12 @@ def values_needed(percent: float) -> int:
     return independent * (LATE_TOGETHER if share >= 0.99 else 1)
 
 
+def least_values(column: str) -> int:
+    """Return the fewest values that may have an interval of a column: of a percentile those of `values_needed`."""
+    percent = column.rpartition("_p")[2]
+    return values_needed(float(percent)) if percent.isdigit() else 1
+
+
 HIGH_PERCENTILE = re.compile(r"(\w+_ms)_p(9\d)(?:_all)?")
 
 
@@ -162,11 +168,8 @@ def missing_interval(row: PointRow, column: str) -> str | None:
     """Return why a headline number of a point has no interval; None where it has one, or no value."""
     if row.get(column) is None or row.get(f"{column}_low") is not None:
         return None
-    name, _, statistic = column.rpartition("_")
-    counted = "ttft_ms_n" if column.startswith(("output", "ttfo")) else f"{name}_n"
-    values, needed = int(row.get(counted, 0)), VALUES_PER_WAVE * WAVES_MIN
-    if statistic.startswith("p"):
-        needed = max(needed, values_needed(float(statistic.removeprefix("p"))))
+    counted = "ttft_ms_n" if column.startswith(("output", "ttfo")) else f"{column.rpartition('_')[0]}_n"
+    values, needed = int(row.get(counted, 0)), max(VALUES_PER_WAVE * WAVES_MIN, least_values(column))
     answer_ms, window_s = row.e2e_ms_mean, row.window_s
     if values < needed:
         return f"it takes {needed} values, and the window has {values}"
