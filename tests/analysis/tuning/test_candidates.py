@@ -18,9 +18,9 @@ from servebench.analysis.tuning.candidates import (
     rule_candidates,
     space_size,
     take_backs,
-    value_at,
     with_settings,
 )
+from servebench.contracts.stored import value_at
 from servebench.contracts.tuning import (
     Candidate,
     ForbiddenSettings,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -33,19 +32,6 @@ REPORTED_MIN = 0.95
 """The share of the requests of which the engine's times must be known: some are lost on the way (`timings_missing`)."""
 NEAR_MOST = 0.95
 """So much of the most counts as the most: between two steps one of many is already done and the next not begun."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Stamps:
-    """What the stamps of a point's requests show. The last four need the engine's times of prefill and decode."""
-
-    client_ms: float
-    idle: float
-    front_end_ms: float | None
-    running: float | None = None
-    waiting: float | None = None
-    at_most: float | None = None
-    at_limit: float | None = None
 
 
 def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[LevelFacts]:
@@ -80,23 +66,20 @@ def _facts(
     # without times of the engine its parts are those of the client's stamps
     parts = whole.parts if whole is not None and whole.reported else {}
     requests = run.requests
-    stamps = [one for row in rows if (one := _stamps(row, requests)) is not None]
+    stamps = [_stamps(row, requests) for row in rows]
 
     def mean(name: str) -> float | None:
         return _mean(row.get(name) for row in rows)
 
     def of_stamps(name: str) -> float | None:
-        return _mean(getattr(one, name) for one in stamps)
+        return _mean(one.get(name) for one in stamps)
 
     def either(name: str, column: str) -> float | None:
         found = of_stamps(name)
         return mean(column) if found is None else found
 
-    client, rate, waiting = (
-        of_stamps("client_ms"),
-        mean("request_throughput_req_s"),
-        either("waiting", "server_waiting_mean"),
-    )
+    client, rate = of_stamps("client_ms"), mean("request_throughput_req_s")
+    waiting = either("waiting", "server_waiting_mean")
     ttft_ms, e2e_ms = ((mean(name) or 0.0) + (client or 0.0) for name in ("ttft_ms_mean", "e2e_ms_mean"))
     if whole is not None:
         # one mean over all requests, of which the parts are, and not the mean of the points' means
@@ -172,30 +155,29 @@ def _queue_ms(
     return waiting / rate * MS_PER_S if waiting is not None and rate else None
 
 
-def _stamps(row: PointRow, requests: pd.DataFrame) -> _Stamps | None:
-    """Return what the stamps of a point show in its window; None without any."""
+def _stamps(row: PointRow, requests: pd.DataFrame) -> dict[str, float | None]:
+    """Return what the stamps of a point show in its window, under the names of LevelFacts; nothing without any."""
     assert row.window_ns is not None
     start, end = row.window_ns
     if requests.empty:
-        return None
+        return {}
     own = requests[(requests["point"] == row.point) & requests["sent_ns"].notna()]
     # the requests of which the point's own numbers are, without disturbed stretches
     inside = in_window(measured_rows(own), start, end, row.left_out)
     inside = inside[inside["outcome"] == "ok"]
     if inside.empty or end <= start:
-        return None
+        return {}
     times = own[["sent_ns", "ended_ns"]].to_numpy(dtype=np.int64)
     moments, widths = _pieces(times, row)
     in_flight = in_flight_at(moments, times[:, 0], times[:, 1])
-    found: dict[str, Any] = {
+    # without the others too few would seem to run
+    enough = 0 < REPORTED_MIN * len(inside) <= len(_timed(inside))
+    return {
         "client_ms": float((inside["sent_ns"] - inside["scheduled_ns"]).mean()) / NS_PER_MS,
         "idle": float(widths[in_flight == 0].sum() / widths.sum()),
         "front_end_ms": _front_end_ms(inside),
+        **(_activity(_timed(own), row) if enough else {}),
     }
-    timed = _timed(own)
-    # without the others too few would seem to run
-    enough = 0 < REPORTED_MIN * len(inside) <= len(_timed(inside))
-    return _Stamps(**found, **(_activity(timed, row) if enough else {}))
 
 
 def _timed(requests: pd.DataFrame) -> pd.DataFrame:

@@ -10,11 +10,12 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Literal
 
-from servebench.analysis.tuning.candidates import describe_settings, is_number, short_key, value_at, value_text
+from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
 from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.verdict.model import Difference
 from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.stored import is_number, value_at
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
 
 GRID_REPEATS = 3

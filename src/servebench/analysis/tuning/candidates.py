@@ -12,10 +12,10 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeGuard
+from typing import Any
 
-from servebench.analysis.limits.roofline import weight_bytes
-from servebench.contracts.stored import mapping
+from servebench.analysis.limits.roofline import positive, weight_bytes
+from servebench.contracts.stored import is_number, mapping, value_at
 from servebench.contracts.tuning import (
     STOCK,
     Candidate,
@@ -209,16 +209,16 @@ def memory_problem(config: Mapping[str, Any]) -> str | None:
     of the memory that they use, so it is left out: a start that it makes impossible is a result.
     """
     model, gpu, engine = (mapping(config.get(name)) for name in ("model", "gpu", "engine"))
-    memory, parameters = _positive(gpu.get("memory_gb")), _positive(model.get("parameters_b"))
-    gpus = _positive(engine.get("tensor_parallel_size")) or _positive(gpu.get("count"))
+    memory, parameters = positive(gpu.get("memory_gb")), positive(model.get("parameters_b"))
+    gpus = positive(engine.get("tensor_parallel_size")) or positive(gpu.get("count"))
     if not (memory and parameters and gpus):
         return None
     weights = parameters * weight_bytes(config)
     room = memory * gpus
     if weights > room:
         return f"the weights take {number(weights)} GB and the memory has {number(room)} GB"
-    shape = [_positive(model.get(name)) for name in ("layers", "kv_heads", "head_dim")]
-    length = _positive(engine.get("max_model_len"))
+    shape = [positive(model.get(name)) for name in ("layers", "kv_heads", "head_dim")]
+    length = positive(engine.get("max_model_len"))
     if length and all(shape):
         layers, heads, size = (one or 0.0 for one in shape)
         kept = 2 * layers * heads * size * length * _kv_bytes(config) / GIGA
@@ -235,10 +235,6 @@ def _kv_bytes(config: Mapping[str, Any]) -> float:
     return next((size for name in names for word, size in KV_BYTES.items() if name.startswith(word)), 2.0)
 
 
-def _positive(value: Any) -> float | None:
-    return float(value) if is_number(value) and value > 0 else None
-
-
 _COMPARISON = re.compile(r"(>=|<=|!=|>|<)\s*(\S+)")
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -247,18 +243,6 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "!=": operator.ne,
 }
-
-
-def value_at(config: Mapping[str, Any], key: str) -> Any:
-    """Return what a config has at a dotted key; None if it has nothing. A name in `extra_args` may itself have dots."""
-    value: Any = config
-    parts = key.split(".")
-    for index, part in enumerate(parts):
-        rest = ".".join(parts[index:])
-        if rest in mapping(value):
-            return mapping(value)[rest]
-        value = mapping(value).get(part)
-    return value
 
 
 def holds(when: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
@@ -304,8 +288,3 @@ def _operand(text: str, config: Mapping[str, Any]) -> Any:
     except ValueError:
         # a key of the config, or a plain word
         return value_at(config, text) if "." in text else text
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a setting is a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
