@@ -16,15 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from servebench.config.problems import nearest_name, suggest, summarize_error
 from servebench.config.strict import Strict, parse_strict, read_yaml
 from servebench.config.validate import check_section
-from servebench.contracts.tuning import (
-    OBJECTIVES,
-    ForbiddenSettings,
-    Share,
-    TuneParameter,
-    TuneQuestion,
-    TuneRule,
-    TuneSpace,
-)
+from servebench.contracts.tuning import OBJECTIVES, Candidate, Origin, Share, TuneQuestion
 from servebench.registry.conf import TUNE_FOLDER, config_folders
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
@@ -50,12 +42,12 @@ def parse_question(words: Sequence[str]) -> TuneQuestion:
     values: dict[str, Any] = {}
     faults: list[str] = []
     for word in words:
-        key, _, text = word.lstrip("+").partition("=")
+        key = word.lstrip("+").partition("=")[0]
         if key not in known:
             faults.append(f"{word}: unknown key; {suggest(key, known)}")
             continue
         try:
-            values[key.removeprefix(PREFIX)] = _value(word, text)
+            values[key.removeprefix(PREFIX)] = override_value(word)
         except ValueError as error:
             faults.append(str(error))
     if faults:
@@ -63,15 +55,15 @@ def parse_question(words: Sequence[str]) -> TuneQuestion:
     return check_question(values)
 
 
-def _value(word: str, text: str) -> Any:
+def override_value(word: str) -> Any:
+    """Return the value that a word `KEY=VALUE` sets, as Hydra reads it. Raises ValueError with one line."""
+    key, _, text = word.partition("=")
     try:
         (parsed,) = OverridesParser.create().parse_overrides([word.lstrip("+")])
     except HydraException as error:
         raise ValueError(f"{word}: invalid override ({summarize_error(error)})") from error
     if parsed.is_sweep_override():
-        raise ValueError(
-            f"{word}: a tune has one question; write a list in brackets, as in {word.partition('=')[0]}=[{text}]"
-        )
+        raise ValueError(f"{word}: a tune has one question; write a list in brackets, as in {key}=[{text}]")
     value = parsed.value()
     # `tune.budget=90m` is text, and `tune.margin=3%` too
     return value if not isinstance(value, str) else value.strip("'\"")
@@ -135,23 +127,7 @@ def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (),
 
 def parse_space(engine: str, file: str, data: Any) -> TuneSpace:
     """Return the space in the contents of a YAML file. Raises ConfigError with all problems, each with file and key."""
-    space = parse_strict(_Space, data, file)
-    return TuneSpace(
-        engine=engine,
-        file=file,
-        source=space.source,
-        parameters=tuple(
-            TuneParameter(
-                key=key, values=one.all_values, unit=one.unit, source=one.source, answers=one.answers, when=one.when
-            )
-            for key, one in space.parameters.items()
-        ),
-        rules=tuple(
-            TuneRule(name=one.name or f"rules[{index}]", settings=one.settings, when=one.when)
-            for index, one in enumerate(space.rules)
-        ),
-        forbidden=tuple(ForbiddenSettings(when=one.when, why=one.why) for one in space.forbidden),
-    )
+    return TuneSpace.model_construct(engine=engine, file=file, **dict(parse_strict(_SpaceFile, data, file)))
 
 
 def load_recipes(path: str, engine: str) -> list[tuple[str, dict[str, Any]]]:
@@ -217,8 +193,14 @@ class _Range(Strict):
         return tuple(found)
 
 
-class _Parameter(Strict):
-    values: Annotated[tuple[_Value, ...] | None, Field(min_length=1)] = None
+class TuneParameter(Strict):
+    """A setting that may be varied: the values to try, of which null is the engine's own default.
+
+    It is only varied where `when` holds. `answers`: another value may change the answers of the model. `source` says where the
+    engine documents it.
+    """
+
+    listed: Annotated[tuple[_Value, ...] | None, Field(min_length=1, alias="values")] = None
     range: _Range | None = None
     unit: str = ""
     source: str = ""
@@ -227,32 +209,58 @@ class _Parameter(Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if (self.values is None) == (self.range is None):
+        if (self.listed is None) == (self.range is None):
             raise ValueError("needs either values or range")
         return self
 
     @property
-    def all_values(self) -> tuple[Any, ...]:
+    def values(self) -> tuple[Any, ...]:
         """The values, listed or in a range."""
-        return self.values or (self.range.values if self.range is not None else ())
+        return self.listed or (self.range.values if self.range is not None else ())
 
 
-class _Rule(Strict):
+class TuneRule(Strict):
+    """A rule of thumb: settings to try where `when` holds."""
+
     name: str = ""
     settings: _Settings
     when: _When = Field(default_factory=dict)
 
 
-class _Forbidden(Strict):
+class ForbiddenSettings(Strict):
+    """Settings that cannot work together, and why: they are refused before a launch."""
+
     when: _When
     why: Annotated[str, Field(min_length=1)]
 
 
-class _Space(Strict):
+class _SpaceFile(Strict):
     source: str = ""
-    parameters: Annotated[dict[_Key, _Parameter], Field(min_length=1)]
-    rules: tuple[_Rule, ...] = ()
-    forbidden: tuple[_Forbidden, ...] = ()
+    parameters: Annotated[dict[_Key, TuneParameter], Field(min_length=1)]
+    rules: tuple[TuneRule, ...] = ()
+    forbidden: tuple[ForbiddenSettings, ...] = ()
+
+
+class TuneSpace(_SpaceFile):
+    """The space of one engine, from its YAML in the config group `tune`: the parameters by their config keys."""
+
+    engine: str
+    file: str
+
+    def candidate(self, name: str, origin: Origin, settings: Mapping[str, Any], **more: Any) -> Candidate:
+        """Return these settings as a candidate, of which `answers` says whether one of them may change what the model answers. Of
+        those that the space does not know, only the common ones of servebench that say how much an engine does at a time are
+        known not to; `more` are other fields."""
+        known = {key: one.answers for key, one in self.parameters.items()}
+        answers = any(known.get(key, key not in HARMLESS) for key, value in settings.items() if value is not None)
+        fields = {"engine": self.engine, **more}
+        return Candidate(name=name, origin=origin, settings=dict(settings), answers=answers, **fields)
+
+
+HARMLESS = (
+    *("engine.max_num_seqs", "engine.gpu_memory_fraction", "engine.threads", "engine.prefix_caching"),
+    *("engine.tensor_parallel_size", "engine.ready_timeout_s", "engine.request_timings"),
+)
 
 
 class _Recipe(Strict):

@@ -14,9 +14,10 @@ from servebench.analysis.tuning.candidates import describe_settings, short_key, 
 from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.verdict.model import Difference
+from servebench.config.tune_space import TuneSpace
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.stored import is_number, value_at
-from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
+from servebench.contracts.tuning import Candidate, Objective, TuneQuestion
 
 GRID_REPEATS = 3
 UNFIT = ("start failed", "requests failed", "slo", "answers")
@@ -402,7 +403,7 @@ def _would_change(
 
 
 def _edge(key: str, value: object, spaces: Sequence[TuneSpace]) -> ChangeKind | None:
-    parameter = next((found for space in spaces if (found := space.parameter(key)) is not None), None)
+    parameter = next((space.parameters[key] for space in spaces if key in space.parameters), None)
     numbers = [one for one in parameter.values if is_number(one)] if parameter is not None else []
     if not is_number(value) or len(numbers) < 3:
         return None

@@ -98,15 +98,14 @@ def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
 
     plan = plan_tune(words, registry())
     state = plan.state
-    candidates = [one.candidate for one in state.candidates]
     budget_s = state.budget if state.question.trials is None else None
     planned = tune_planned(plan.jobs[0], budget_s, registry())
     data = {
-        "candidates": [asdict(one) for one in candidates],
+        "candidates": [asdict(one) for one in state.candidates],
         "refused": [asdict(one) for one in state.refused],
         **asdict(planned),
     }
-    Output(as_json=as_json).write(plan_blocks(candidates, state.refused, planned), data)
+    Output(as_json=as_json).write(plan_blocks(state.candidates, state.refused, planned), data)
     return 0
 
 
