@@ -222,7 +222,7 @@ class Chosen:
 def race(study: SimulatedTune, budget_s: float | None = None) -> Chosen:
     """Return what the race chooses."""
     found = _raced(study, BUDGET_SHARE * study.grid_s if budget_s is None else budget_s)
-    pick = recommended(found, MARGIN)
+    pick = recommended(found)
     return Chosen(regret=study.regret(pick), seconds=study.spent_s, held=_held(found, study))
 
 
@@ -336,7 +336,7 @@ class _EqualTrial:
         del truth
         study = SimulatedTune(self.landscape, seed)
         found = _raced(study, BUDGET_SHARE * study.grid_s)
-        return {(EQUAL, ""): float(verdict_of(found, gain_of(found), MARGIN) == "better")}
+        return {(EQUAL, ""): float(verdict_of(found) == "better")}
 
 
 @dataclass(frozen=True)

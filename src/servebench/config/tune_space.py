@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self, cast, get_args
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -26,8 +25,6 @@ SEARCHED = ("engine.", "model.")
 """Which keys a space may vary: those that shape the engine."""
 NEVER = ("engine.name", "engine.host", "engine.port", "engine.executable", "model.name")
 VALUES_MAX = 1000
-TRIALS_MIN = 6
-"""Starts that compare one candidate with stock: one of each in the race, and two of each in the finals."""
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -50,9 +47,28 @@ def parse_question(words: Sequence[str]) -> TuneQuestion:
             values[key.removeprefix(PREFIX)] = override_value(word)
         except ValueError as error:
             faults.append(str(error))
+    for name in ("levels", "only"):
+        if isinstance(values.get(name), str | int | float):
+            values[name] = [values[name]]
+    question, problems = check_section("tune", values, {"tune": TuneQuestion})
+    faults += [problem.text for problem in problems]
+    if question is not None:
+        faults += _question_faults(question)
     if faults:
         raise ConfigError(faults)
-    return check_question(values)
+    return cast("TuneQuestion", question)
+
+
+def _question_faults(question: TuneQuestion) -> Iterator[str]:
+    if question.objective not in OBJECTIVES:
+        near = nearest_name(question.objective, list(OBJECTIVES))
+        hint = f"did you mean {near}?" if near else f"use one of {', '.join(OBJECTIVES)}"
+        yield f"tune.objective={question.objective}: unknown objective; {hint}"
+    for name in ("budget_s", *get_args(Share)):
+        try:
+            _ = question.budget_s if name == "budget_s" else question.share(name)
+        except ValueError as error:
+            yield str(error)
 
 
 def override_value(word: str) -> Any:
@@ -67,42 +83,6 @@ def override_value(word: str) -> Any:
     value = parsed.value()
     # `tune.budget=90m` is text, and `tune.margin=3%` too
     return value if not isinstance(value, str) else value.strip("'\"")
-
-
-def check_question(values: Mapping[str, Any]) -> TuneQuestion:
-    """Return a question of these values. Raises ConfigError with all problems."""
-    plain = dict(values)
-    for name in ("levels", "only"):
-        if plain.get(name) is not None and not isinstance(plain[name], list | tuple):
-            plain[name] = [plain[name]]
-    found, problems = check_section("tune", plain, {"tune": TuneQuestion})
-    if problems:
-        raise ConfigError([problem.text for problem in problems])
-    question: TuneQuestion = found
-    faults = []
-    if question.objective not in OBJECTIVES:
-        near = nearest_name(question.objective, list(OBJECTIVES))
-        hint = f"did you mean {near}?" if near else f"use one of {', '.join(OBJECTIVES)}"
-        faults.append(f"tune.objective={question.objective}: unknown objective; {hint}")
-    shares: list[Callable[[], float]] = [
-        lambda: question.budget_s,
-        *(partial(question.share, one) for one in get_args(Share)),
-    ]
-    for value_of in shares:
-        try:
-            value_of()
-        except ValueError as error:
-            faults.append(str(error))
-    least = {"count": 2, "finalists": 1, "final_starts": 2, "trials": TRIALS_MIN}
-    for name, low in least.items():
-        value = getattr(question, name)
-        if value is not None and value < low:
-            faults.append(f"tune.{name} must be at least {low} (got {value})")
-    if question.levels is not None and (not question.levels or min(question.levels) <= 0):
-        faults.append(f"tune.levels must be load levels above 0, such as [32] (got {list(question.levels)})")
-    if faults:
-        raise ConfigError(faults)
-    return question
 
 
 def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (), path: str | None = None) -> TuneSpace:

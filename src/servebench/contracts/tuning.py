@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, MinLen
 
 from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.precision import seconds_of, share_of
+from servebench.contracts.settings import PositiveFloat, PositiveInt
 
 Origin = Literal["stock", "rule", "recipe", "limit", "sampled", "taken back"]
 """Where a candidate comes from: the engine's stock settings, the space's rule of thumb, a file of the user, the finding of what
@@ -16,6 +19,8 @@ limits the engine, a random draw, or a candidate with one of its settings taken 
 Share = Literal["margin", "error", "quality_margin"]
 """The settings of a question that are shares."""
 STOCK = "stock"
+TRIALS_MIN = 6
+"""Starts that compare one candidate with stock: one of each in the race, and two of each in the finals."""
 MAX_LOAD = "max_load"
 """The objective that no column holds: the highest load that meets the SLO."""
 
@@ -65,15 +70,15 @@ class TuneQuestion:
     """
 
     objective: str = "output_throughput"
-    levels: tuple[float, ...] | None = None
+    levels: Annotated[tuple[PositiveFloat, ...], MinLen(1)] | None = None
     budget: str | float = "60m"
-    trials: int | None = None
+    trials: Annotated[int, Ge(TRIALS_MIN)] | None = None
     margin: str | float = "3%"
     error: str | float = "5%"
     seed: int = 0
-    count: int = 24
-    finalists: int = 3
-    final_starts: int = 3
+    count: Annotated[int, Ge(2)] = 24
+    finalists: PositiveInt = 3
+    final_starts: Annotated[int, Ge(2)] = 3
     only: tuple[str, ...] = ()
     space: str | None = None
     candidates: str | None = None
