@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 
 from calibration.cells import CalibrationCell, Outcome, Promise
@@ -223,7 +224,9 @@ def race(study: SimulatedTune, budget_s: float | None = None) -> Chosen:
     """Return what the race chooses."""
     found = _raced(study, BUDGET_SHARE * study.grid_s if budget_s is None else budget_s)
     pick = recommended(found)
-    return Chosen(regret=study.regret(pick), seconds=study.spent_s, held=_held(found, study))
+    return Chosen(
+        regret=study.regret(pick), seconds=study.spent_s, held=_holds(gain_of(found), study, found.best, found.stock)
+    )
 
 
 def _raced(study: SimulatedTune, budget_s: float, changes: int = 0) -> Race:
@@ -250,23 +253,18 @@ def _result(study: SimulatedTune, step: Step) -> Result:
     )
 
 
-def _held(found: Race, study: SimulatedTune) -> bool | None:
-    gain = gain_of(found)
-    if gain is None or found.best is None:
+def _holds(gain: Difference | None, study: SimulatedTune, one: str | None, other: str) -> bool | None:
+    """Whether an interval holds the true gain; None without one of them."""
+    true, beside = study.mean(one) if one is not None else None, study.mean(other)
+    if gain is None or true is None or beside is None:
         return None
-    return _holds(gain, study, found.best, found.stock)
-
-
-def _holds(gain: Difference, study: SimulatedTune, one: str, other: str) -> bool | None:
-    true, beside = study.mean(one), study.mean(other)
-    return gain.low <= math.expm1(true - beside) <= gain.high if true is not None and beside is not None else None
+    return gain.low <= math.expm1(true - beside) <= gain.high
 
 
 def contributions(study: SimulatedTune) -> list[bool]:
     """Return for each setting of the winner whether the interval of its contribution holds the truth."""
     found = _raced(study, study.grid_s, CHANGES)
-    parts = [(name, contribution_of(found, name)) for name in found.contributions_of]
-    held = [_holds(gain, study, found.best or "", name) for name, gain in parts if gain is not None]
+    held = (_holds(contribution_of(found, name), study, found.best, name) for name in found.contributions_of)
     return [one for one in held if one is not None]
 
 
@@ -308,45 +306,33 @@ def _mean_of(study: SimulatedTune, name: str, starts: int, blocks: int, what: st
 
 def cells() -> list[CalibrationCell]:
     """Return a cell for each landscape."""
+    kinds = (
+        ((WRONG, HELD), LANDSCAPES, _choice),
+        ((HELD,), HARDER, _choice),
+        ((EQUAL,), ALL_EQUAL, _equal_called_better),
+    )
     return [
-        *(CalibrationCell(promises=(WRONG, HELD), name=one.name, trial=_Trial(one)) for one in LANDSCAPES),
-        *(CalibrationCell(promises=(HELD,), name=one.name, trial=_Trial(one)) for one in HARDER),
-        *(CalibrationCell(promises=(EQUAL,), name=one.name, trial=_EqualTrial(one)) for one in ALL_EQUAL),
-        *(CalibrationCell(promises=(PARTS,), name=one.name, trial=_PartsTrial(one)) for one in (*LANDSCAPES, *HARDER)),
+        CalibrationCell(promises=promises, name=one.name, trial=partial(trial, landscape=one))
+        for promises, landscapes, trial in (*kinds, ((PARTS,), (*LANDSCAPES, *HARDER), _parts))
+        for one in landscapes
     ]
 
 
-@dataclass(frozen=True)
-class _Trial:
-    landscape: Landscape
-
-    def __call__(self, seed: int, truth: object) -> Outcome:
-        del truth
-        found = race(SimulatedTune(self.landscape, seed))
-        held = None if found.held is None else float(found.held)
-        chosen: Outcome = {(WRONG, ""): float(found.regret > MARGIN)} if self.landscape in LANDSCAPES else {}
-        return {**chosen, (HELD, ""): held}
+def _choice(seed: int, _truth: object, *, landscape: Landscape) -> Outcome:
+    found = race(SimulatedTune(landscape, seed))
+    held = None if found.held is None else float(found.held)
+    chosen: Outcome = {(WRONG, ""): float(found.regret > MARGIN)} if landscape in LANDSCAPES else {}
+    return {**chosen, (HELD, ""): held}
 
 
-@dataclass(frozen=True)
-class _EqualTrial:
-    landscape: Landscape
-
-    def __call__(self, seed: int, truth: object) -> Outcome:
-        del truth
-        study = SimulatedTune(self.landscape, seed)
-        found = _raced(study, BUDGET_SHARE * study.grid_s)
-        return {(EQUAL, ""): float(verdict_of(found) == "better")}
+def _equal_called_better(seed: int, _truth: object, *, landscape: Landscape) -> Outcome:
+    study = SimulatedTune(landscape, seed)
+    return {(EQUAL, ""): float(verdict_of(_raced(study, BUDGET_SHARE * study.grid_s)) == "better")}
 
 
-@dataclass(frozen=True)
-class _PartsTrial:
-    landscape: Landscape
-
-    def __call__(self, seed: int, truth: object) -> Outcome:
-        del truth
-        held = contributions(SimulatedTune(self.landscape, seed))
-        return {(PARTS, f"part {index + 1}"): float(one) for index, one in enumerate(held)} or {(PARTS, "part 1"): None}
+def _parts(seed: int, _truth: object, *, landscape: Landscape) -> Outcome:
+    held = contributions(SimulatedTune(landscape, seed))
+    return {(PARTS, f"part {index + 1}"): float(one) for index, one in enumerate(held)} or {(PARTS, "part 1"): None}
 
 
 Method = Callable[[SimulatedTune, float], Chosen]

@@ -7,10 +7,10 @@ import os
 import signal
 import time
 
-import pandas as pd
 import pytest
 
 from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.tunes import answer, points, statuses
 from support.waiting import wait_until
 
 WORDS = (
@@ -30,18 +30,13 @@ def study(tmp_path, monkeypatch):
     return tmp_path / "outputs/t"
 
 
-def points(study):
-    return pd.concat([pd.read_parquet(file).assign(run=file.parent.name) for file in study.glob("*/points.parquet")])
-
-
-def check_answer(study):
-    found = json.loads((study / "tune_answer.json").read_text())
+def check_answer(folder):
+    found = answer(folder)
     assert found["best"] is not None
     assert found["spent"] <= 8
-    assert json.loads((study / "study.json").read_text())["status"] == "finished"
-    assert {json.loads(file.read_text())["status"] for file in study.glob("*/run.json")} == {"finished"}
-    assert points(study).groupby(["run", "repeat"]).size().max() == 1
-    assert not list(study.glob("*/at_work.json"))
+    assert statuses(folder) == ("finished", {"finished"})
+    assert points(folder).groupby(["run", "repeat"]).size().max() == 1
+    assert not list((folder / "outputs/t").glob("*/at_work.json"))
 
 
 @pytest.mark.slow
@@ -54,18 +49,18 @@ def test_candidates_are_measured_at_once_and_a_killed_job_is_submitted_again(stu
         told = process.communicate(timeout=COMMAND_LIMIT_S)[1]
     assert process.returncode == 0, told
     assert "it is submitted again" in told
-    check_answer(study)
+    check_answer(tmp_path)
 
 
 @pytest.mark.slow
 def test_after_kill_9_of_the_command_its_jobs_end_and_a_resume_goes_on(study, tmp_path, servebench):
     with servebench_started(tmp_path, *WORDS) as process:
         wait_until(lambda: len(list(study.glob("*/points.parquet"))) >= 2, process=process)
-    before = points(study)
+    before = points(tmp_path)
     deadline = time.monotonic() + COMMAND_LIMIT_S
     while (done := servebench("resume", "t")).returncode == 2 and time.monotonic() < deadline:
         # a job of the killed command
         assert "is still running" in done.stderr
     assert done.returncode == 0, done.stderr
-    check_answer(study)
-    assert set(before["window_start_ns"]) <= set(points(study)["window_start_ns"])
+    check_answer(tmp_path)
+    assert set(before["window_start_ns"]) <= set(points(tmp_path)["window_start_ns"])
