@@ -63,25 +63,19 @@ def make_answer(tune: StoredTune, *, finished: bool) -> TuneAnswer:
 
     Raises ConfigError, StoreError.
     """
-    race, state, folder = tune.race, tune.state, tune.folder
-    command = ""
-    with suppress(ServebenchError):
-        command = f"servebench {shlex.join(read_study(folder).words)}"
+    race, folder = tune.race, tune.folder
     answer = answer_of(
         race,
+        tune.state,
         tune.candidates,
         study=folder.name,
-        question=state.question,
-        levels=state.levels,
         finished=finished,
         stock_config=tune.stock_job(tune.candidates[race.best or race.stock]).resolved,
         figures={name: figures for name in race.measured if (figures := _figures(folder, name)) is not None},
-        refused=[(one.candidate.name, one.why) for one in state.refused],
-        space_size=state.space_size,
-        spaces=list(stored_spaces(state, tune.registry).values()) if tune.own else [],
+        spaces=stored_spaces(tune.state, tune.registry).values() if tune.own else (),
     )
     how = imitated(job.settings.launch.name for job in tune.planned.values())
-    return _with_commands(replace(answer, command=command, imitated=how), tune)
+    return _with_commands(replace(answer, imitated=how), tune)
 
 
 def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
@@ -125,7 +119,8 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
 
 def _with_commands(answer: TuneAnswer, tune: StoredTune) -> TuneAnswer:
     """Add the commands that use the best candidate, and the name of its engine file if it needs one."""
-    study, trials = short_id(tune.folder.name), tune.state.question.trials
+    study, trials, made = short_id(tune.folder.name), tune.state.question.trials, read_study(tune.folder).words
+    answer = replace(answer, command=shlex.join(["servebench", *made]))
     again = f"servebench tune --continue {study} "
     more = again + ("tune.budget=30m" if trials is None else f"tune.trials={trials}")
     if answer.recommended is None:
@@ -145,7 +140,7 @@ def _with_commands(answer: TuneAnswer, tune: StoredTune) -> TuneAnswer:
     if answer.verdict in ("stock", "as good"):
         return replace(answer, next_steps=((more, "a longer race"),))
     option = stock.chosen("engine")
-    words = [word for word in split_words(read_study(tune.folder).words)[1] if word not in ("tune", "-m", "--multirun")]
+    words = [word for word in split_words(made)[1] if word not in ("tune", "-m", "--multirun")]
     rest = [word for word in words if not word.startswith(("engine=", "study.name="))]
     conf = _conf(tune)
     tuned = f"{option}_tuned" if best.settings else option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import fmean
@@ -18,6 +18,7 @@ from servebench.config.tune_space import TuneSpace
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.stored import is_number, value_at
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion
+from servebench.store.tune import TuneState
 
 GRID_REPEATS = 3
 UNFIT = ("start failed", "requests failed", "slo", "answers")
@@ -35,10 +36,8 @@ class ChangeKind(StrEnum):
     MORE_BUDGET = "more_budget"  # more budget: `count` of `of` candidates were not tried
     MORE_STARTS = "more_starts"  # more starts: `names` may be as good, though not in the finals
     SMALL_GAIN = "small_gain"  # more starts: the gain is smaller than what starts differ by
-    SMALLER_VALUES = (
-        "smaller_values"  # smaller values than the smallest that was offered (`names`: the setting and its value)
-    )
-    LARGER_VALUES = "larger_values"  # larger values than the largest that was offered (`names`)
+    SMALLER_VALUES = "smaller_values"  # values below the smallest that was offered (`names`: the setting, its value)
+    LARGER_VALUES = "larger_values"  # values above the largest that was offered (`names`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,19 +215,17 @@ def recommended(race: Race) -> str | None:
 
 def answer_of(
     race: Race,
+    state: TuneState,
     candidates: Mapping[str, Candidate],
     *,
     study: str,
-    question: TuneQuestion,
-    levels: tuple[float, ...],
     finished: bool,
     stock_config: Mapping[str, object],
     figures: Mapping[str, Figures],
-    refused: Sequence[tuple[str, str]] = (),
-    space_size: int = 0,
-    spaces: Sequence[TuneSpace] = (),
+    spaces: Iterable[TuneSpace],
 ) -> TuneAnswer:
     """Return the answer of a race. `candidates` are those of its entrants, and those without one of their settings each."""
+    question, levels = state.question, state.levels
     best = candidates[race.best] if race.best is not None else None
     pick = candidates[one] if (one := recommended(race)) is not None else None
     near = _as_good(race, pick)
@@ -253,11 +250,11 @@ def answer_of(
         tried=tuple(
             sorted(_with_front(tried), key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))
         ),
-        refused=tuple(refused),
+        refused=tuple((one.candidate.name, one.why) for one in state.refused),
         spent=race.spent,
         budget=race.rules.budget,
         grid=_grid_cost(race, per_start=question.trials is not None),
-        space_size=space_size,
+        space_size=state.space_size,
         least_budget=race.least_budget,
         one_more=race.cost_of_start(1) + race.least_finals,
         void=sum(one.void for one in figures.values()),
@@ -381,11 +378,11 @@ def _cut(race: Race, name: str) -> bool:
     return name in race.left and race.left[name].reason == "budget"
 
 
-def _edges(settings: Mapping[str, object], spaces: Sequence[TuneSpace]) -> Iterator[WouldChange]:
+def _edges(settings: Mapping[str, object], spaces: Iterable[TuneSpace]) -> Iterator[WouldChange]:
     """Which settings have the largest or the smallest value that was offered."""
+    known = {key: one.values for space in spaces for key, one in space.parameters.items()}
     for key, value in settings.items():
-        parameter = next((space.parameters[key] for space in spaces if key in space.parameters), None)
-        numbers = [one for one in parameter.values if is_number(one)] if parameter is not None else []
+        numbers = [one for one in known.get(key, ()) if is_number(one)]
         edges = {max(numbers): ChangeKind.LARGER_VALUES, min(numbers): ChangeKind.SMALLER_VALUES} if numbers else {}
         if is_number(value) and len(numbers) >= 3 and value in edges:
             yield WouldChange(kind=edges[value], names=(short_key(key), value_text(value)))
