@@ -15,7 +15,7 @@ from servebench.analysis.limits import LevelFacts, LimitFinding, LimitReason, fi
 from servebench.analysis.limits.decide import MEMORY_SHARE
 from servebench.analysis.limits.facts import _stamps
 from servebench.analysis.limits.proposals import default_running_limit, with_proposals
-from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
+from servebench.analysis.limits.roofline import compute_share, memory_share
 from servebench.config import compose_jobs
 from servebench.contracts.level import Level
 from servebench.contracts.limits import Knob, Limit
@@ -262,7 +262,9 @@ def test_the_roofline_is_that_of_the_data_sheet():
     shape = {"name": "m", "parameters_b": 7.0, "layers": 32, "kv_heads": 8, "head_dim": 128}
     gpu = {"bandwidth_gb_s": 1400.0, "bf16_tflops": 100.0, "fp8_tflops": 200.0, "count": 1}
     config = {"model": shape, "gpu": gpu, "engine": {}}
-    pace = Pace(step_ms=20.0, request_rate=4.0, decode_ms=2000.0, input_tokens=900.0, output_tokens=200.0)
+    means = {"itl_ms_mean": 20.0, "request_throughput_req_s": 4.0, "e2e_ms_mean": 2100.0, "ttft_ms_mean": 100.0,
+             "input_tokens_mean": 900.0, "output_tokens_mean": 200.0}  # fmt: skip
+    pace = means.get
     context = 8 * 1000 * 2 * 32 * 8 * 128 * 2
     assert memory_share(config, pace) == pytest.approx((14e9 + context) / (1400e9 * 0.02))
     assert compute_share(config, pace) == pytest.approx(2 * 7e9 * 1100 * 4 / 100e12)
@@ -273,8 +275,8 @@ def test_the_roofline_is_that_of_the_data_sheet():
         assert memory_share({**config, "gpu": {**gpu, gone: None}}, pace) is None
     assert compute_share({**config, "model": {"name": "m"}}, pace) is None
     # more than the peak: another GPU, or several tokens a step
-    assert memory_share(config, replace(pace, step_ms=5.0)) is None
-    assert compute_share(config, replace(pace, request_rate=9.0)) is None
+    assert memory_share(config, {**means, "itl_ms_mean": 5.0}.get) is None
+    assert compute_share(config, {**means, "request_throughput_req_s": 9.0}.get) is None
 
 
 @pytest.mark.slow

@@ -90,18 +90,14 @@ def plan_tune(words: Sequence[str], registry: Registry, listen: Listen = unheard
 
 def _anchored(question: TuneQuestion) -> TuneQuestion:
     """Return the question with full paths: a tune may be continued in another folder. Raises ConfigError."""
-
-    def full(path: str | None) -> str | None:
-        return None if path is None else str(Path(path).expanduser().absolute())
-
+    paths: dict[str, Any] = {name: getattr(question, name) for name in ("space", "candidates", "out")}
     try:
-        return replace(
-            question, space=full(question.space), candidates=full(question.candidates), out=full(question.out)
-        )
+        paths = {name: str(Path(path).expanduser().absolute()) for name, path in paths.items() if path is not None}
     except RuntimeError as error:
         raise ConfigError(
             "tune.space, tune.candidates or tune.out: this home folder does not exist; give a path"
         ) from error
+    return replace(question, **paths)
 
 
 def _in_turns(jobs: Sequence[Job], found: Sequence[CandidateList]) -> Iterator[tuple[Job, Candidate]]:

@@ -192,22 +192,18 @@ class Tuner(StoredTune):
             return False
         spaces = stored_spaces(self.state, self.registry)
         found: list[Candidate] = []
-        said: list[CandidateProposed] = []
         for stock in () if self.state.question.only else stocks:
-            option = stock.engine
-            own = proposed_candidates(
+            found += proposed_candidates(
                 *((*self.state.candidates, *found), self._proposals(stock), self.job(stock), self.registry),
-                space=spaces[option],
+                space=spaces[stock.engine],
                 guarded=bool(self.state.quality),
                 here=not self.session.state.launcher,
             )
-            found += own
-            said += [CandidateProposed(stock.name, one.note) for one in own]
         others = self.state.candidates[len(stocks) :]
         self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
         write_tune(self.folder, self.state, self.session.state)
-        for one in said:
-            self.session.events(one)
+        for one in found:
+            self.session.events(CandidateProposed(self.state.stock_of(one).name, one.note))
         self.race = self.new_race()
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from servebench.analysis.limits.model import LevelFacts
 from servebench.analysis.limits.proposals import Knobs, configured, default_running_limit
-from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
+from servebench.analysis.limits.roofline import compute_share, memory_share
 from servebench.analysis.time_parts import TimeParts, time_parts
 from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
@@ -85,7 +85,6 @@ def _facts(
         # one mean over all requests, of which the parts are, and not the mean of the points' means
         ttft_ms, e2e_ms = whole.ttft_ms, whole.total_ms
     preempted, answered = mean("server_preemptions"), mean("requests_ok")
-    pace = _pace(mean)
     return LevelFacts(
         level=rows[0].level,
         engine=run.fact("engine") or "the engine",
@@ -101,15 +100,15 @@ def _facts(
         at_most=of_stamps("at_most"),
         at_limit=of_stamps("at_limit"),
         request_rate=rate,
-        itl_ms=pace.step_ms,
-        input_tokens=pace.input_tokens,
-        output_tokens=pace.output_tokens,
+        itl_ms=mean("itl_ms_mean"),
+        input_tokens=mean("input_tokens_mean"),
+        output_tokens=mean("output_tokens_mean"),
         kv_usage=mean("server_kv_cache_usage_max"),
         preempted=preempted / answered if preempted is not None and answered else None,
         connect_ms=mean("connect_ms_mean"),
         front_end_ms=of_stamps("front_end_ms"),
-        memory_share=memory_share(run.config, pace),
-        compute_share=compute_share(run.config, pace),
+        memory_share=memory_share(run.config, mean),
+        compute_share=compute_share(run.config, mean),
         idle=of_stamps("idle"),
         open_loop=rows[0].rate is not None,
         kept_up=mean("kept_up"),
@@ -117,17 +116,6 @@ def _facts(
         same_machine=same_machine,
         **limits,
         **_cores([row for row in rows if (row.telemetry_samples or 0) >= SAMPLES_MIN]),
-    )
-
-
-def _pace(mean: Callable[[str], float | None]) -> Pace:
-    return Pace(
-        step_ms=mean("itl_ms_mean"),
-        request_rate=mean("request_throughput_req_s"),
-        decode_ms=(mean("e2e_ms_mean") or 0.0) - (mean("ttft_ms_mean") or 0.0),
-        input_tokens=mean("input_tokens_mean"),
-        output_tokens=mean("output_tokens_mean"),
-        hit_rate=mean("prefix_cache_hit_rate") or 0.0,
     )
 
 
