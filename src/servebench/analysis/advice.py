@@ -82,7 +82,7 @@ class _Known:
     def _recommend(self, case: UseCase, group: str, entrants: Sequence[Entrant]) -> Recommendation:
         own = {entrant.own_limits for entrant in entrants}
         if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
-            case = case.with_limits(limits)
+            case = case.model_copy(update={"slo": limits})
         ranked, rules = rank(case, entrants), self.rules
         ranking = ranked.scores
         facts: dict[str, Any] = {

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from servebench.analysis.recommendation.model import Entrant
-from servebench.analysis.slo import SloLimits
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.settings import SloSettings
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
@@ -168,7 +168,7 @@ def _ranked_level(level: Level, rows: Sequence[PointRow], read: Callable[[], tup
     )
 
 
-def own_limits(run: RunData) -> SloLimits | None:
+def own_limits(run: RunData) -> SloSettings | None:
     """Return the SLO that a run was configured with; None when it set no limit."""
     slo = mapping(run.config.get("slo"))
     known = {
@@ -177,7 +177,7 @@ def own_limits(run: RunData) -> SloLimits | None:
     if not known:
         return None
     share = slo.get("attainment")
-    return SloLimits(**known, **({"attainment": float(share)} if isinstance(share, (int, float)) else {}))
+    return SloSettings(**known, **({"attainment": float(share)} if isinstance(share, (int, float)) else {}))
 
 
 def shared_limits(runs: Sequence[RunData]) -> dict[str, float]:

@@ -42,7 +42,6 @@ from servebench.util.errors import ConfigError, PreflightError
 
 GUARD_ITEMS = 32
 """With how many prompts the answers are compared with those of stock, unless `quality=` names another test."""
-SLO_KEYS = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +128,7 @@ def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
             faults.append(f"load={settings.load.name}: a tune measures at fixed levels, such as load.concurrency=[32]")
         if not settings.engine.reuse:
             faults.append("engine.reuse=false would start the engine for each block; leave it out")
-    if question.objective in ("goodput", MAX_LOAD) and all(getattr(first.slo, key) is None for key in SLO_KEYS):
+    if question.objective in ("goodput", MAX_LOAD) and not first.slo.limited:
         faults.append(
             "tune.objective=goodput needs limits: choose slo=interactive, or set slo.ttft_ms, slo.tpot_ms or slo.e2e_ms"
         )

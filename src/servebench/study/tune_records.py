@@ -52,7 +52,6 @@ class StoredTune:
         """Return the race from its beginning."""
         question = self.state.question
         slo = self.job(self.state.candidates[0]).settings.slo
-        limited = any(one is not None for one in (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms))
         rules = RaceRules(
             budget=self.state.budget,
             margin=question.share("margin"),
@@ -61,7 +60,7 @@ class StoredTune:
             final_starts=question.final_starts,
             levels=len(self.state.levels),
             rounds=min(ROUNDS * (1 + self.state.continued), FIRST_OF_PHASE["finals"]),
-            attainment=slo.attainment if limited and question.objective != "goodput" else None,
+            attainment=slo.attainment if slo.limited and question.objective != "goodput" else None,
             ladder=self.state.levels if question.objective == MAX_LOAD else (),
             ahead=bool(read_study(self.folder).launcher),
         )
