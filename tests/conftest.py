@@ -39,20 +39,22 @@ class Completed:
 
 @pytest.fixture
 def run_main(tmp_path, monkeypatch, capfd):
-    """Run the command in this process, which saves the second of imports of a new process."""
+    """Run the command in this process, which saves the second of imports of a new process. It must end with `code`, if that is
+    given."""
     from servebench.cli.main import main
 
-    def run(*words):
+    def run(*words, code=None):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["servebench", *words])
         capfd.readouterr()
         # the command wraps the streams of its process and sets its hook: a test leaves neither behind
         before = sys.stdout, sys.stderr, sys.excepthook
         try:
-            code = main()
+            found = main()
         finally:
             sys.stdout, sys.stderr, sys.excepthook = before
         shown = capfd.readouterr()
-        return Completed(code, shown.out, shown.err)
+        assert code is None or found == code, shown
+        return Completed(found, shown.out, shown.err)
 
     return run

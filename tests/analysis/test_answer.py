@@ -438,7 +438,7 @@ def test_levels_are_shown_by_load_however_they_were_measured(make_study):
 def test_a_lead_that_rests_on_earlier_starts_says_so(make_study):
     base = SimulatedEngine(name="base", run_sd=0.005)
     make_study((base, load(starts=8, seed=5)), name="earlier")
-    path = make_study((base, load(seed=1)), (replace(base, slow=1.4), load(seed=2, version="2.0")), name="later")
+    path = make_study((base, load(seed=1)), (replace(base, slow=1.8), load(seed=2, version="2.0")), name="later")
     study = read.load_study(path)
     text = "rests on how much earlier starts of the same set-ups differed"
     for earlier, said in ([], False), (read.runs_beside(study), True):

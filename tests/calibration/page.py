@@ -94,7 +94,7 @@ def rows_csv(parts: Sequence[CalibrationPart]) -> str:
     """Return all rows of all parts as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    facts = (
+    facts = [
         "promise",
         "cell",
         "repetitions",
@@ -107,7 +107,7 @@ def rows_csv(parts: Sequence[CalibrationPart]) -> str:
         "commit",
         "date",
         "seed",
-    )
+    ]
     writer.writerow(facts)
     for part in parts:
         for line in part.lines:

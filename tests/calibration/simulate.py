@@ -90,6 +90,12 @@ class _Collected(RecordWriter):
         """Keep a batch."""
         self.records += records
 
+    def taken(self) -> tuple[Record, ...]:
+        """Return the measured records since the last call."""
+        found = tuple(record for record in self.records if record.measured)
+        self.records.clear()
+        return found
+
     def append_telemetry(self, readings: Sequence[Reading], *, run_id: str, point: str) -> None:
         """Keep nothing: what points say of it is in their rows."""
 
@@ -116,14 +122,26 @@ def simulate_run(plant: Plant, key: str, *, seed: int = 0, starts: int = 1) -> S
     `key` seeds everything random in the engine and the client, `seed` the requests and their arrival times: two runs that
     are compared share it.
     """
+    runs = [_simulate(plant, key, seed, start)[0] for start in range(starts)]
+    return SimulatedRun(
+        tuple(point for run in runs for point in run.points), tuple(some for run in runs for some in run.records)
+    )
+
+
+def _simulate(
+    plant: Plant, key: str, seed: int, start: int, levels: Collection[str] | None = None
+) -> tuple[SimulatedRun, SimulatedEngine]:
+    """Return the levels with these names, or all, measured on one start, and the engine."""
     settings = _seeded(plant, seed)
+    session, writer = _session(settings, plant, f"{key}/{start}", start)
     points: list[Point] = []
     records: list[tuple[Record, ...]] = []
-    for start in range(starts):
-        for point, of_point in _measured(settings, plant, f"{key}/{start}", start, _listed(settings, start)):
-            points.append(point)
-            records.append(of_point)
-    return SimulatedRun(tuple(points), tuple(records))
+    for level in _listed(settings, start):
+        if levels is None or level.id.level in levels:
+            points.append(_measure(session, level))
+            records.append(writer.taken())
+    assert isinstance(session.lease.running, SimulatedEngine)
+    return SimulatedRun(tuple(points), tuple(records)), session.lease.running
 
 
 def simulate_in_turns(plants: Sequence[Plant], key: str, *, seed: int, starts: int = 1) -> list[SimulatedRun]:
@@ -135,10 +153,9 @@ def simulate_in_turns(plants: Sequence[Plant], key: str, *, seed: int, starts: i
         settings = _seeded(plants[number], seed)
         session, writer = _session(settings, plants[number], f"{key}/{number}/{start}", start)
         for level in _listed(settings, start):
-            writer.records.clear()
             point, _ = yield from measure_level(session, level)
             points[number].append(point)
-            records[number].append(tuple(record for record in writer.records if record.measured))
+            records[number].append(writer.taken())
 
     for start in range(starts):
         runs = [Progress(levels(number, start)) for number in range(len(plants))]
@@ -155,18 +172,8 @@ def simulate_start(
 ) -> tuple[SimulatedRun, float]:
     """Simulate the levels with these names on one start of a run, as `simulate_run` does; return it and the seconds for which
     the engine ran, its cold start included."""
-    settings = _seeded(plant, seed)
-    session, writer = _session(settings, plant, f"{key}/{start}", start)
-    points: list[Point] = []
-    records: list[tuple[Record, ...]] = []
-    for level in _listed(settings, start):
-        if level.id.level in levels:
-            writer.records.clear()
-            points.append(_measure(session, level))
-            records.append(tuple(record for record in writer.records if record.measured))
-    assert isinstance(session.lease.running, SimulatedEngine)
-    seconds = (session.lease.running.ended_ns - session.lease.running.started_ns) / NS_PER_S
-    return SimulatedRun(tuple(points), tuple(records)), seconds + cold_start_s(plant)
+    run, engine = _simulate(plant, key, seed, start, levels)
+    return run, (engine.ended_ns - engine.started_ns) / NS_PER_S + cold_start_s(plant)
 
 
 def cold_start_s(plant: Plant) -> float:
@@ -186,7 +193,7 @@ def simulate_search(plant: Plant, key: str, *, seed: int = 0) -> SimulatedRun:
         point = _measure(session, level)
         source.add_point(level, point, usable=is_usable(point.codes))
         points.append(point)
-        writer.records.clear()
+        writer.taken()
     return SimulatedRun(tuple(points), (), source.answer(interrupted=False))
 
 
@@ -220,16 +227,6 @@ def _listed(settings: RunSettings, start: int) -> Iterable[PlannedPoint]:
     for value in load.concurrency or load.rate or ():
         for repeat in range(start * load.repeats, (start + 1) * load.repeats):
             yield level_at(load, value, repeat, of=of)
-
-
-def _measured(
-    settings: RunSettings, plant: Plant, key: str, start: int, levels: Iterable[PlannedPoint]
-) -> Iterable[tuple[Point, tuple[Record, ...]]]:
-    session, writer = _session(settings, plant, key, start)
-    for level in levels:
-        writer.records.clear()
-        point = _measure(session, level)
-        yield point, tuple(record for record in writer.records if record.measured)
 
 
 def _measure(session: RunSession, level: PlannedPoint) -> Point:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.comparisons import FOUND, VERDICTS
 from calibration.simulate import Plant, run_data, simulate_in_turns
 from servebench.analysis.pairing import compare_speed
 from servebench.analysis.statistics import Z_95
-from servebench.analysis.verdict.slices import pooled_error, slice_differences
+from servebench.analysis.verdict.slices import slice_differences, values_and_errors
 
 HOLDS = Promise(
     name="slices_coverage",
@@ -63,10 +65,11 @@ def _ratio(seed: int, _truth: None, *, plant: Plant) -> Outcome:
     found: dict[tuple[Promise, str], float | tuple[float, float] | None] = {}
     for x, y in zip(a.rows, b.rows, strict=True):
         for column, title in FOUND.items():
-            (one,) = slice_differences([[x]], [[y]], column)
-            half, line = Z_95 * pooled_error([one]), f"{title}, {x.level.words}"
-            found[HOLDS, line] = float(abs(one.value) <= half)
-            found[WIDTH, line] = one.value, half
+            known = values_and_errors(slice_differences([[x]], [[y]], column), np.zeros(1), 0.0)
+            (value,), (error,) = (one.tolist() for one in known)
+            half, line = Z_95 * error, f"{title}, {x.level.words}"
+            found[HOLDS, line] = float(abs(value) <= half)
+            found[WIDTH, line] = value, half
     return found
 
 

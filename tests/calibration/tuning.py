@@ -307,30 +307,32 @@ def _mean_of(study: SimulatedTune, name: str, starts: int, blocks: int, what: st
 def cells() -> list[CalibrationCell]:
     """Return a cell for each landscape."""
     kinds = (
-        ((WRONG, HELD), LANDSCAPES, _choice),
-        ((HELD,), HARDER, _choice),
-        ((EQUAL,), ALL_EQUAL, _equal_called_better),
+        ((WRONG, HELD), _trial, LANDSCAPES),
+        ((HELD,), _trial, HARDER),
+        ((EQUAL,), equal_trial, ALL_EQUAL),
+        ((PARTS,), _parts_trial, (*LANDSCAPES, *HARDER)),
     )
     return [
         CalibrationCell(promises=promises, name=one.name, trial=partial(trial, landscape=one))
-        for promises, landscapes, trial in (*kinds, ((PARTS,), (*LANDSCAPES, *HARDER), _parts))
+        for promises, trial, landscapes in kinds
         for one in landscapes
     ]
 
 
-def _choice(seed: int, _truth: object, *, landscape: Landscape) -> Outcome:
+def _trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:
     found = race(SimulatedTune(landscape, seed))
     held = None if found.held is None else float(found.held)
     chosen: Outcome = {(WRONG, ""): float(found.regret > MARGIN)} if landscape in LANDSCAPES else {}
     return {**chosen, (HELD, ""): held}
 
 
-def _equal_called_better(seed: int, _truth: object, *, landscape: Landscape) -> Outcome:
+def equal_trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:
+    """Return whether a candidate is called better than stock."""
     study = SimulatedTune(landscape, seed)
     return {(EQUAL, ""): float(verdict_of(_raced(study, BUDGET_SHARE * study.grid_s)) == "better")}
 
 
-def _parts(seed: int, _truth: object, *, landscape: Landscape) -> Outcome:
+def _parts_trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:
     held = contributions(SimulatedTune(landscape, seed))
     return {(PARTS, f"part {index + 1}"): float(one) for index, one in enumerate(held)} or {(PARTS, "part 1"): None}
 
@@ -362,14 +364,8 @@ def tune_page(
                 [landscape.name, name, *_figures(found, [SimulatedTune(landscape, one).grid_s for one in seeds])]
             )
             progress(" | ".join(rows[-1]))
-    columns = [
-        "landscape",
-        "method",
-        "more than 3% worse than the best",
-        "mean loss",
-        "engine time, share of the grid's",
-    ]
-    return "\n".join([*table(columns, rows), ""])
+    columns = ["landscape", "method", "more than 3% worse than the best", "mean loss"]
+    return "\n".join([*table([*columns, "engine time, share of the grid's"], rows), ""])
 
 
 def _figures(found: Sequence[Chosen], grids: Sequence[float]) -> list[str]:

@@ -11,21 +11,8 @@ def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=1, help="which moments")
 
 
-@pytest.fixture
-def rounds(request):
-    return request.config.getoption("--rounds")
+def _option(name):
+    return pytest.fixture(lambda request: request.config.getoption(f"--{name}"))
 
 
-@pytest.fixture
-def pace_s(request):
-    return request.config.getoption("--pace")
-
-
-@pytest.fixture
-def runs(request):
-    return request.config.getoption("--runs")
-
-
-@pytest.fixture
-def seed(request):
-    return request.config.getoption("--seed")
+rounds, pace_s, runs, seed = map(_option, ("rounds", "pace", "runs", "seed"))

@@ -57,8 +57,8 @@ class Scene:
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
 
-    def run(self, *words: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
-        """To its end; a command that does not end is a fault of its own."""
+    def run(self, *words: str, code: int | None = None, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
+        """To its end, with this exit code if it is given; a command that does not end is a fault of its own."""
         process = self.start(*words)
         try:
             out, err = process.communicate(timeout=timeout_s)
@@ -70,6 +70,7 @@ class Scene:
             raise AssertionError(
                 f"{words} did not end within {timeout_s:g} s: {stacks}; it said {err[-2000:]}"
             ) from None
+        assert code is None or process.returncode == code, err
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def living(self) -> dict[int, str]:

@@ -5,7 +5,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -40,9 +39,12 @@ def scene(tmp_path):
         harness.kill(pid)
 
 
-def loading(scene):
-    """Whether answers of a point are coming in."""
-    return [spool for spool in scene.study.glob("*/raw/*.spool") if spool.stat().st_size > 20_000]
+def loaded(scene, *words, process=None, size=20_000):
+    """Start a study, or take one that was started, and return it once answers of a point are coming in."""
+    process = process or scene.start(*ONE, "tracking=none", *words)
+    spools = scene.study.glob
+    wait_until(lambda: [one for one in spools("*/raw/*.spool") if one.stat().st_size > size], process=process)
+    return process
 
 
 def ended(process, within_s=600.0):
@@ -56,8 +58,7 @@ def ended(process, within_s=600.0):
 
 
 def resumed_whole(scene):
-    done = scene.run("resume", "s", "--failed", timeout_s=300)
-    assert done.returncode == 0, done.stderr
+    scene.run("resume", "s", "--failed", timeout_s=300, code=0)
     assert harness.faults_of(scene.study, points=LEVEL) == []
 
 
@@ -85,8 +86,7 @@ def small_disk(folder, mib=96):
 @root
 def test_a_disk_that_gets_full(scene):
     with small_disk(scene.folder / "outputs"):
-        process = scene.start(*ONE, "tracking=none")
-        wait_until(lambda: loading(scene), process=process)
+        process = loaded(scene)
         filler = scene.folder / "outputs" / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
@@ -103,8 +103,7 @@ def test_a_disk_that_gets_full(scene):
 def test_outputs_that_become_read_only(scene):
     outputs = scene.folder / "outputs"
     with small_disk(outputs):
-        process = scene.start(*ONE, "tracking=none")
-        wait_until(lambda: loading(scene), process=process)
+        process = loaded(scene)
         # a file that is open for writing keeps the file system from it; a second mount over it does not mind
         subprocess.run(["mount", "-o", "remount,bind,ro", outputs], check=False)
         subprocess.run(["mount", "--bind", outputs, outputs], check=True)
@@ -120,8 +119,7 @@ def test_outputs_that_become_read_only(scene):
 @pytest.mark.parametrize("what", ["engine", "worker"])
 def test_a_process_that_is_stopped_and_goes_on(scene, what):
     """Three seconds asleep are a slow answer, no more."""
-    process = scene.start(*ONE, "tracking=none")
-    wait_until(lambda: loading(scene), process=process)
+    process = loaded(scene)
     pids = scene.victims(what, process.pid)
     for pid in pids:
         harness.kill(pid, signal.SIGSTOP)
@@ -136,8 +134,7 @@ def test_a_process_that_is_stopped_and_goes_on(scene, what):
 
 def test_an_engine_that_lives_and_is_silent(scene):
     """Ended by the watchdog: load.timeout_s and 30 s after its last byte; the row says so, the stopped engine is killed."""
-    process = scene.start(*ONE, "tracking=none", "load.timeout_s=8")
-    wait_until(lambda: loading(scene), process=process)
+    process = loaded(scene, "load.timeout_s=8")
     for pid in scene.victims("engine", process.pid):
         harness.kill(pid, signal.SIGSTOP)
     code, err = ended(process)
@@ -151,8 +148,7 @@ def test_an_engine_that_lives_and_is_silent(scene):
 
 
 def test_a_worker_that_hangs(scene):
-    process = scene.start(*ONE, "tracking=none")
-    wait_until(lambda: loading(scene), process=process)
+    process = loaded(scene)
     (pid,) = scene.victims("worker", process.pid)
     harness.kill(pid, signal.SIGSTOP)
     code, err = ended(process)
@@ -167,8 +163,7 @@ def test_a_worker_that_hangs(scene):
 @pytest.mark.parametrize("apart_s", [0.0, 0.4, 1.0])
 def test_two_that_resume_one_study(scene, apart_s):
     """One does it, the other says so at once; and a third while it is at work."""
-    process = scene.start(*ONE, "tracking=none")
-    wait_until(lambda: loading(scene), process=process)
+    process = loaded(scene)
     harness.kill(process.pid)
     process.communicate()
     assert scene.gone() == {}
@@ -244,51 +239,6 @@ def test_a_tracker_that_fails_costs_no_result(scene, behaviour):
     assert scene.gone() == {}
 
 
-def test_a_tracker_that_is_killed_and_comes_back(scene):
-    """A real MLflow server: killed while runs are sent, started again, `sync`: each run is there once."""
-    from mlflow import MlflowClient
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    uri = f"http://127.0.0.1:{port}"
-
-    def start():
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-             "--backend-store-uri", f"sqlite:///{scene.folder}/tracker.db", "--default-artifact-root",
-             f"{scene.folder}/artifacts"],
-            cwd=scene.folder, env=scene.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
-        wait_until(lambda: harness.listening(port))
-        return process
-
-    tracker = start()
-    study = (*ONE, "-m", "workload.seed=1,2,3,4", f"tracking.uri={uri}", "load.requests=10", "tracking.timeout_s=10")
-    process = scene.start(*study)
-    wait_until(
-        lambda: len(list(scene.study.glob("*/.tracking.json")) + list(scene.study.glob("*/tracking.json"))) >= 1,
-        process=process,
-    )
-    os.killpg(tracker.pid, signal.SIGKILL)
-    tracker.wait()
-    code, err = ended(process)
-    assert code == 0, err
-    assert "servebench sync" in err
-    tracker = start()
-    for _ in range(2):
-        done = scene.run("sync", "s", timeout_s=300)
-        assert done.returncode == 0, done.stderr
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("servebench")
-    runs = client.search_runs([experiment.experiment_id])
-    kinds = sorted(run.data.tags["servebench.kind"] for run in runs)
-    os.killpg(tracker.pid, signal.SIGKILL)
-    tracker.wait()
-    assert kinds == ["run"] * 4 + ["study"]
-
-
 class Networks:
     """Two network namespaces with a wire between: 10.77.0.1 (servebench) and 10.77.0.2 (the server)."""
 
@@ -338,14 +288,8 @@ def over_the_wire(scene, networks, *words):
     command = (
         *("engine=openai", "launch=attach", "launch.base_url=http://10.77.0.2:8000/v1", "model.name=tiny"),
         *("workload=unique", "workload.output_tokens=3", "load.concurrency=[4]", "load.requests=40"),
-        *(
-            "load.warmup_requests=0",
-            "load.self_check=never",
-            "tracking=none",
-            "study.name=s",
-            "load.timeout_s=5",
-            *words,
-        ),
+        *("load.warmup_requests=0", "load.self_check=never"),
+        *("tracking=none", "study.name=s", "load.timeout_s=5", *words),
     )
     return subprocess.Popen(
         networks.inside(networks.here, sys.executable, "-m", "servebench", *command),
@@ -375,10 +319,7 @@ def test_a_network_with_loss(scene, wire):
 @pytest.mark.parametrize("back", [True, False], ids=["comes back", "stays away"])
 def test_a_network_that_is_cut_in_mid_stream(scene, wire, back):
     """Half-open streams end by their deadline; a network that stays away ends the point."""
-    process = over_the_wire(scene, wire)
-    wait_until(
-        lambda: [one for one in scene.study.glob("*/raw/*.spool") if one.stat().st_size > 10_000], process=process
-    )
+    process = loaded(scene, process=over_the_wire(scene, wire), size=10_000)
     wire.do(*wire.inside(wire.there, "iptables", "-A", "OUTPUT", "-j", "DROP"))
     if back:
         time.sleep(8)
@@ -437,8 +378,7 @@ def test_a_clock_that_is_stepped(scene):
     command = ["gcc", "-shared", "-fPIC", "-O1", f'-DCLOCK_STEP_FILE="{flag}"', "-o", "shim.so", "shim.c", "-ldl"]
     subprocess.run(command, cwd=scene.folder, check=True)
     scene.env |= {"LD_PRELOAD": str(scene.folder / "shim.so")}
-    process = scene.start(*ONE, "tracking=none")
-    wait_until(lambda: loading(scene), process=process)
+    process = loaded(scene)
     flag.touch()
     code, err = ended(process)
     assert scene.gone() == {}

@@ -34,8 +34,7 @@ def printed(make_study, run_main):
     make_study((SimulatedEngine(name="a"), load), (SimulatedEngine(name="b", fail_share=0.6), load))
 
     def run(*words: str) -> Any:
-        done = run_main(*words, "--json")
-        assert done.returncode == 0, done.stderr
+        done = run_main(*words, "--json", code=0)
         return json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
     return run

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -34,10 +35,7 @@ def installed(tmp_path_factory):
 def servebench(installed):
     path = os.pathsep.join([str(installed / "src"), *(place for place in sys.path if place)])
 
-    def run(*words):
-        return run_servebench(installed, *words, env={"PYTHONPATH": path})
-
-    return run
+    return partial(run_servebench, installed, env={"PYTHONPATH": path})
 
 
 @pytest.mark.slow
@@ -65,15 +63,14 @@ def test_its_command_is_printed(servebench):
 @pytest.mark.slow
 def test_what_it_has_no_flag_for_is_refused(servebench):
     """With the reason that the adapter gives."""
-    done = servebench("engine=toy", "model.name=toy-model", "engine.max_num_seqs=4", "tracking=none")
-    assert done.returncode == 3
+    done = servebench("engine=toy", "model.name=toy-model", "engine.max_num_seqs=4", "tracking=none", code=3)
     assert "engine.max_num_seqs=4: " in done.stderr
 
 
 @pytest.mark.slow
 def test_a_run_of_it_has_its_phases_and_counts(servebench, installed):
     """Started, measured, stopped, as any engine."""
-    done = servebench(
+    servebench(
         "engine=toy",
         "model.name=toy-model",
         "load.concurrency=[2]",
@@ -81,8 +78,8 @@ def test_a_run_of_it_has_its_phases_and_counts(servebench, installed):
         "workload.output_tokens=16",
         "tracking=none",
         "study.name=s",
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     (folder,) = (installed / "outputs" / "s").glob("*_toy_*")
     point = pd.read_csv(folder / "points.csv").iloc[0]
     assert (point.requests_ok, point.output_tokens_mean) == (10, 16)

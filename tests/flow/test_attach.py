@@ -34,8 +34,7 @@ def run_folder(tmp_path):
 def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench, tmp_path):
     """Tokens are the server's; prompts were sized by a stated approximation, which a doubt says."""
     url, behaviour = endpoint()
-    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=32"))
-    assert done.returncode == 0, done.stderr
+    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=32"), code=0)
     points = pd.read_csv(run_folder(tmp_path) / "points.csv")
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
     measured = requests[~requests.warmup]
@@ -52,8 +51,7 @@ def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench,
 def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):
     """TPOT is time over tokens, ITL is time between events."""
     url, _ = endpoint(tokens_per_event=4, gap_s=0.02)
-    done = run_main(*attach(url, "workload=unique", "workload.output_tokens=32"))
-    assert done.returncode == 0, done.stderr
+    run_main(*attach(url, "workload=unique", "workload.output_tokens=32"), code=0)
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
     truth = ((requests.last_event_ns - requests.first_event_ns) / 31 / 1e6)[~requests.warmup].mean()
@@ -65,8 +63,7 @@ def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):
 def test_a_missing_usage_is_told_and_not_made_up(endpoint, run_main, tmp_path):
     """No count from the server and no tokenizer: tokens are unknown, never the number of events."""
     url, _ = endpoint(usage=False)
-    done = run_main(*attach(url, "workload=unique", "workload.output_tokens=8"))
-    assert done.returncode == 0, done.stderr
+    run_main(*attach(url, "workload=unique", "workload.output_tokens=8"), code=0)
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     assert pd.isna(point.output_tokens_mean)
     assert "tokens_disagree" in point.doubts
@@ -76,8 +73,7 @@ def test_a_missing_usage_is_told_and_not_made_up(endpoint, run_main, tmp_path):
 def test_refusals_are_counted_and_doubted(endpoint, run_main, tmp_path):
     """A tenth answers 503: rows with status and reason, and a doubt."""
     url, _ = endpoint(fail_every=10)
-    done = run_main(*attach(url, "workload=unique", "workload.output_tokens=8"))
-    assert done.returncode == 0, done.stderr
+    run_main(*attach(url, "workload=unique", "workload.output_tokens=8"), code=0)
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
     failed = requests[requests.outcome != "ok"]
     assert set(failed.http_status) == {503}
@@ -90,8 +86,9 @@ def test_a_key_reaches_the_server_and_no_file(endpoint, servebench, tmp_path):
     """From the named variable into the header, and nowhere else."""
     key = "tiny-secret-0123456789"
     url, behaviour = endpoint(key=key)
-    done = servebench(*attach(url, "launch.api_key_env=TINY_KEY", "workload.output_tokens=8"), env={"TINY_KEY": key})
-    assert done.returncode == 0, done.stderr
+    done = servebench(
+        *attach(url, "launch.api_key_env=TINY_KEY", "workload.output_tokens=8"), env={"TINY_KEY": key}, code=0
+    )
     assert len(behaviour.seen) > 40
     assert key not in done.stdout + done.stderr
     for path in tmp_path.rglob("*"):
@@ -135,8 +132,7 @@ def test_a_mistake_is_one_clear_line(servebench, run_main, name):
     words, code, expected = MISTAKES[name]
     extra = [] if words[0] in ("run", "sync") else ["tracking=none"]
     # as a command of its own where a run had begun
-    done = (servebench if name in ("nobody there", "no model") else run_main)(*words, *extra)
-    assert done.returncode == code, done.stderr
+    done = (servebench if name in ("nobody there", "no model") else run_main)(*words, *extra, code=code)
     problems = [line for line in done.stderr.splitlines() if line.startswith("servebench: ")]
     assert len(problems) == 1
     assert expected in problems[0]
@@ -152,12 +148,10 @@ def test_a_command_can_be_printed_without_the_engine(run_main):
         "engine.max_model_len=4096",
         "engine.env.HF_TOKEN=hf_0123456789abcdefghij",
     ]
-    done = run_main(*words, "--cfg", "command")
-    assert done.returncode == 0
+    done = run_main(*words, "--cfg", "command", code=0)
     assert done.stdout.startswith("VLLM_SERVER_DEV_MODE=1 HF_TOKEN=[redacted] vllm serve /m/x --served-model-name x ")
     assert " --max-model-len 4096" in done.stdout
-    refused = run_main("engine=trtllm", "engine.quantization=fp8", "model.name=m", "--cfg", "command")
-    assert refused.returncode == 3
+    refused = run_main("engine=trtllm", "engine.quantization=fp8", "model.name=m", "--cfg", "command", code=3)
     assert "engine.quantization=fp8" in refused.stderr
 
 
@@ -170,8 +164,7 @@ def test_a_rate_is_an_open_loop(endpoint, run_main, tmp_path):
         for word in attach(url, "load=rate", "load.rate=[20]", "load.arrival=constant")
         if "concurrency" not in word and "hold_level" not in word
     ]
-    done = run_main(*words, "workload.output_tokens=4")
-    assert done.returncode == 0, done.stderr
+    run_main(*words, "workload.output_tokens=4", code=0)
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     assert (point.rate, point.requests_ok) == (20.0, 40)
     assert pd.isna(point.concurrency)
@@ -185,8 +178,7 @@ def test_a_rate_is_an_open_loop(endpoint, run_main, tmp_path):
 
 def test_all_mistakes_are_told_together(run_main):
     """Three of them, three lines, before anything starts."""
-    done = run_main("engine.port=abc", "load.concurrency=[0]", "workload.sed=1")
-    assert done.returncode == 2
+    done = run_main("engine.port=abc", "load.concurrency=[0]", "workload.sed=1", code=2)
     assert len(done.stderr.splitlines()) == 3
 
 
@@ -236,8 +228,7 @@ def test_kill_9_loses_no_finished_request(long_run, servebench, tmp_path):
     children = psutil.Process(long_run.pid).children(recursive=True)
     long_run.kill()
     wait_ended(*(child.pid for child in children))
-    done = servebench("recover")
-    assert done.returncode == 0, done.stderr
+    servebench("recover", code=0)
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
     assert (requests.outcome == "ok").sum() >= 30
     assert json.loads((run_folder(tmp_path) / "run.json").read_text())["status"] == "interrupted"

@@ -14,13 +14,8 @@ from support.waiting import has_ended, wait_ended, wait_until
 
 WORDS = (
     *("-m", "hydra/launcher=submitit_local", "engine=vllm,sglang", "workload=unique", "launch=emulated"),
-    *(
-        "launch.time_scale=0.01",
-        "gpu=rtx5090",
-        "model=qwen2.5-7b-instruct",
-        "load.concurrency=[1,4]",
-        "load.requests=8",
-    ),
+    *("launch.time_scale=0.01", "gpu=rtx5090", "model=qwen2.5-7b-instruct"),
+    *("load.concurrency=[1,4]", "load.requests=8"),
     *("study.name=s", "load.self_check=never", "workload.output_tokens=16"),
 )
 RUNS = ("00_vllm_unique", "01_sglang_unique")
@@ -40,8 +35,7 @@ def stored(tmp_path, name, file):
 def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     mlflow = pytest.importorskip("mlflow")
     # both at once, and both ask for the same port: one waits for the other
-    done = servebench(*WORDS, "hydra.launcher.runs_per_machine=2", "engine.port=28123")
-    assert done.returncode == 0, done.stderr
+    done = servebench(*WORDS, "hydra.launcher.runs_per_machine=2", "engine.port=28123", code=0)
     for name in RUNS:
         assert f"{name}: finished on" in done.stderr
         manifest = stored(tmp_path, name, "manifest.json")
@@ -110,15 +104,13 @@ def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
     assert re.search(rf"{RUNS[0]} on \S+, job \d+", early.stderr)
     wait_ended(job)
     assert stored(tmp_path, RUNS[0], "run.json")["status"] == "finished"
-    done = servebench("resume", "s", "--here")
-    assert done.returncode == 0, done.stderr
+    servebench("resume", "s", "--here", code=0)
     assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0"]
 
 
 @pytest.mark.slow
 def test_a_study_without_its_launcher_is_refused_before_anything_starts(servebench, tmp_path):
-    done = servebench(*WORDS, "hydra/launcher=submitit_slurm", env={"PATH": ""})
-    assert done.returncode == 3
+    done = servebench(*WORDS, "hydra/launcher=submitit_slurm", env={"PATH": ""}, code=3)
     assert "hydra/launcher=submitit_slurm" in done.stderr
     assert "sbatch" in done.stderr
     assert not list((tmp_path / "outputs").glob("*/plan.json"))
@@ -129,8 +121,7 @@ def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench
     from servebench.cluster.agent import execute_order
     from servebench.contracts.cluster import RunOrder
 
-    done = servebench(*WORDS, "tracking=none", "load.concurrency=[1]", "hydra.launcher.retries=0", "engine=vllm")
-    assert done.returncode == 0, done.stderr
+    servebench(*WORDS, "tracking=none", "load.concurrency=[1]", "hydra.launcher.retries=0", "engine=vllm", code=0)
     folder = tmp_path / "outputs" / "s"
     order = RunOrder(
         study=str(folder),
@@ -149,9 +140,7 @@ def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench
     twice = servebench("work", "s", "00_vllm_unique")
     assert (twice.returncode, len(twice.stderr.splitlines())) == (2, 1)
     shutil.rmtree(folder / "00_vllm_unique")
-    again = servebench("work", "s", "00_vllm_unique")
-    assert again.returncode == 0, again.stderr
-    unknown = servebench("work", "s", "07_x")
-    assert unknown.returncode == 2
+    servebench("work", "s", "00_vllm_unique", code=0)
+    unknown = servebench("work", "s", "07_x", code=2)
     assert "07_x" in unknown.stderr
     assert "00_vllm_unique" in unknown.stderr

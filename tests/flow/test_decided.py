@@ -47,8 +47,9 @@ def _printed(run_main, *words):
 @pytest.mark.slow
 def test_a_slower_engine_is_decided_with_few_starts(run_main, tmp_path):
     """Both runs are finished, all starts are from engines of their own, and `compare` shows the decision, too."""
-    done = run_main(*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.2", "launch.start_sd=0.005", "load.requests=400")
-    assert done.returncode == 0, done.stderr
+    done = run_main(
+        *ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.2", "launch.start_sd=0.005", "load.requests=400", code=0
+    )
     for run in (FAST, SLOW):
         found = points(tmp_path, run)
         starts = found["start_id"].nunique()
@@ -78,8 +79,7 @@ def test_a_slower_engine_is_decided_with_few_starts(run_main, tmp_path):
 @pytest.mark.slow
 def test_equal_engines_are_equal(run_main, tmp_path):
     words = ("launch.slowdown=1,1.0001", "launch.start_sd=0.001", "study.margin=8%", "load.concurrency=[1,2]")
-    done = run_main(*ENGINE, *LOAD, *STUDY, *words)
-    assert done.returncode == 0, done.stderr
+    done = run_main(*ENGINE, *LOAD, *STUDY, *words, code=0)
     counts = points(tmp_path, FAST).groupby("concurrency").size()
     assert counts[1] <= 6
     assert "decided: equal (" in done.stdout
@@ -100,8 +100,7 @@ def test_equal_engines_are_equal(run_main, tmp_path):
 @pytest.mark.slow
 def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main, tmp_path):
     words = ("launch.slowdown=1,1.03", "launch.start_sd=0.04", "study.budget=260s", "study.starts=12")
-    done = run_main(*ENGINE, *LOAD, *STUDY, *words)
-    assert done.returncode == 0, done.stderr
+    done = run_main(*ENGINE, *LOAD, *STUDY, *words, code=0)
     assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
     assert 2 <= points(tmp_path, FAST)["repeat"].nunique() < 12
     assert "study.budget=260s" in done.stderr
@@ -114,8 +113,7 @@ def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main
 def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
     """The last screen says the command. Its budget is beside the plan, and survives a kill; what was measured is kept."""
     words = ("launch.slowdown=1,1.04", "launch.start_sd=0.012", "study.budget=1m", "study.starts=3")
-    done = run_main(*ENGINE, *LOAD, *STUDY, *words)
-    assert done.returncode == 0, done.stderr
+    done = run_main(*ENGINE, *LOAD, *STUDY, *words, code=0)
     folder = tmp_path / "outputs/s"
     plan, before = (folder / "plan.json").read_bytes(), points(tmp_path, SLOW)
     assert before["repeat"].nunique() == 2
@@ -129,8 +127,7 @@ def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
         wait_until(lambda: rows_now(path) > len(before), process=process)
     budget_s = json.loads((folder / "study.json").read_text())["budget_s"]
     assert 3 * 3600 < budget_s < 3 * 3600 + 600
-    done = servebench("resume", "s")
-    assert done.returncode == 0, done.stderr
+    done = servebench("resume", "s", code=0)
     after = points(tmp_path, SLOW)
     assert after["repeat"].nunique() > 3, "the most starts of the plan end it no more"
     kept = after[after["point"].isin(before["point"])]
@@ -150,8 +147,7 @@ def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
 def test_another_start_replaces_a_void_point(run_main, tmp_path):
     """Long bursts of failures make some points void. No level is lost for it, and the requests of all attempts are kept."""
     words = ("launch.slowdown=1,1.1", "launch.start_sd=0.005", "launch.failure_rate=0.3", "launch.failure_burst=150")
-    done = run_main(*ENGINE, *LOAD, *STUDY, *words)
-    assert done.returncode == 0, done.stderr
+    done = run_main(*ENGINE, *LOAD, *STUDY, *words, code=0)
     assert "a point is void; another start replaces it" in done.stderr
     found = pd.concat([points(tmp_path, run) for run in (FAST, SLOW)])
     assert "void" not in set(found["verdict"])
@@ -188,8 +184,7 @@ def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_p
         wait_until(lambda: rows_now(path) >= 3, process=process)
     before = points(tmp_path, SLOW)
     assert {"finished"} != {state(tmp_path, run) for run in (FAST, SLOW)}
-    done = servebench("resume", "s")
-    assert done.returncode == 0, done.stderr
+    done = servebench("resume", "s", code=0)
     after = points(tmp_path, SLOW)
     kept = after[after["point"].isin(before["point"])]
     assert list(kept["window_start_ns"]) == list(before["window_start_ns"])
@@ -231,7 +226,6 @@ def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_p
     ],
 )
 def test_what_cannot_be_decided_is_refused_in_one_line(run_main, words, said):
-    done = run_main("study.until=decided", *words)
-    assert done.returncode == 2
+    done = run_main("study.until=decided", *words, code=2)
     assert said in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -84,8 +84,7 @@ def points(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ALL_FAULTS)
 def test_a_fault_before_the_study_leaves_no_study(faulty, run_main, tmp_path, impatient, fault):
-    done = run_main(*words(faulty(fault)))
-    assert done.returncode == ENGINE_CODE, done.stderr
+    done = run_main(*words(faulty(fault)), code=ENGINE_CODE)
     assert len(problems(done)) == 1
     statuses = {word.strip(":;") for word in problems(done)[0].split()} & {"401", "403", "404", "429", "500", "503"}
     assert statuses == ({fault} if fault.isdigit() else set())
@@ -94,8 +93,7 @@ def test_a_fault_before_the_study_leaves_no_study(faulty, run_main, tmp_path, im
 
 @pytest.mark.slow
 def test_an_unknown_name_is_said_before_the_study(run_main, tmp_path):
-    done = run_main(*words("http://no-such-host.invalid:8000/v1"))
-    assert done.returncode == ENGINE_CODE, done.stderr
+    done = run_main(*words("http://no-such-host.invalid:8000/v1"), code=ENGINE_CODE)
     assert len(problems(done)) == 1
     assert "no-such-host.invalid" in problems(done)[0]
     assert not list(tmp_path.glob("outputs/*"))
@@ -110,16 +108,14 @@ def test_an_unknown_name_is_said_before_the_study(run_main, tmp_path):
 def test_a_fault_in_the_study_fails_the_run_until_it_is_mended(faulty, run_main, tmp_path, impatient, fault, moment):
     """The level is void, earlier ones stand; `resume` is refused as long as the fault lasts, and completes the study after."""
     endpoint = faulty(fault, MOMENTS[moment])
-    done = run_main(*words(endpoint))
-    assert done.returncode == ENGINE_CODE, done.stderr
+    done = run_main(*words(endpoint), code=ENGINE_CODE)
     assert len(problems(done)) == 1
     assert states(tmp_path) == [("failed", "endpoint")]
     assert points(tmp_path).verdict.iloc[-1] == "void"
     assert done.stderr.splitlines()[-1] == "servebench resume s"
     assert run_main("resume").returncode == ENGINE_CODE
     endpoint.repair()
-    again = run_main("resume")
-    assert again.returncode == 0, again.stderr
+    run_main("resume", code=0)
     assert states(tmp_path) == [("finished", None)]
     assert list(points(tmp_path).requests_ok) == [LEVEL, LEVEL]
 
@@ -128,8 +124,7 @@ def test_a_fault_in_the_study_fails_the_run_until_it_is_mended(faulty, run_main,
 def test_some_failed_requests_are_a_warning(faulty, run_main, tmp_path):
     """One request in five is refused: the endpoint is asked where the last one was, and the run goes on."""
     endpoint = faulty("429", every=5)
-    done = run_main(*words(endpoint))
-    assert done.returncode == 0, done.stderr
+    run_main(*words(endpoint), code=0)
     assert states(tmp_path) == [("finished", None)]
     assert points(tmp_path).doubts.str.contains("errors").all()
     assert not points(tmp_path).doubts.str.contains("not_answering").any()
@@ -139,8 +134,7 @@ def test_some_failed_requests_are_a_warning(faulty, run_main, tmp_path):
 def test_each_endpoint_of_a_sweep_is_asked_once(faulty, run_main, tmp_path):
     """Those that fail are all named, and nothing is made."""
     well, *ill = faulty("dies", 1000), faulty("401"), faulty("an HTML page")
-    done = run_main(*words(well, *ill, more=["workload.output_tokens=4,5"]))
-    assert done.returncode == ENGINE_CODE, done.stderr
+    done = run_main(*words(well, *ill, more=["workload.output_tokens=4,5"]), code=ENGINE_CODE)
     assert [one.base_url in line for one, line in zip(ill, problems(done), strict=True)] == [True, True]
     assert not list(tmp_path.glob("outputs/*"))
     assert well.generations == 1
@@ -150,12 +144,10 @@ def test_each_endpoint_of_a_sweep_is_asked_once(faulty, run_main, tmp_path):
 def test_a_fault_in_the_second_repeat(faulty, run_main, tmp_path):
     """As in a study of one repeat: what is measured stands."""
     endpoint = faulty("dies", 2 * LEVEL + 8)
-    done = run_main(*words(endpoint, more=["load.repeats=2"]))
-    assert done.returncode == ENGINE_CODE, done.stderr
+    run_main(*words(endpoint, more=["load.repeats=2"]), code=ENGINE_CODE)
     assert states(tmp_path) == [("failed", "endpoint")]
     endpoint.repair()
-    again = run_main("resume")
-    assert again.returncode == 0, again.stderr
+    run_main("resume", code=0)
     assert states(tmp_path) == [("finished", None)]
     assert list(points(tmp_path).requests_ok) == [LEVEL] * 4
 
@@ -192,8 +184,7 @@ def test_a_killed_engine_fails_its_run(tmp_path, servebench, part):
     assert ("failed", "died") in states(tmp_path)
     assert said.splitlines()[-1] == "servebench resume s --failed"
     assert "Traceback" not in said
-    again = servebench("resume", "--failed")
-    assert again.returncode == 0, again.stderr
+    servebench("resume", "--failed", code=0)
     assert set(states(tmp_path)) == {("finished", None)}
 
 

@@ -21,7 +21,7 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
     arrivals_ms = [1000, 1100, 1160, 1400, 1410, 1800]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"timestamp": at}) + "\n" for at in arrivals_ms))
     url, _ = endpoint()
-    done = servebench(
+    servebench(
         *ATTACH,
         *SHORT,
         f"launch.base_url={url}",
@@ -29,8 +29,8 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
         "load.trace.path=t.jsonl",
         "load.time_scale=2",
         "load.workers=2",
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     manifest, points, requests = tables(tmp_path)
     (point,) = points.itertuples()
     assert (point.point, point.requests_ok, point.requests_planned) == ("trace-r0", 6, 6)
@@ -49,7 +49,7 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
 def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
     """Those who left are neither ok nor failed; the window begins when the last stream has joined."""
     url, _ = endpoint(ttft_s=0.02, gap_s=0.05)
-    done = run_main(
+    run_main(
         *ATTACH,
         *SHORT,
         f"launch.base_url={url}",
@@ -61,8 +61,8 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
         "load.cancel_fraction=0.3",
         "load.cancel_after_s=0.1",
         "load.self_check=never",
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     manifest, points, requests = tables(tmp_path)
     (point,) = points.itertuples()
     gone = requests[requests.outcome == "abandoned"]
@@ -79,11 +79,16 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
 def test_mistakes_in_a_load(run_main):
     """All told together, before anything starts."""
     done = run_main(
-        *ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl", "load.rate=[1]"
+        *ATTACH,
+        "launch.base_url=http://127.0.0.1:9/v1",
+        "load=trace",
+        "load.trace.path=absent.jsonl",
+        "load.rate=[1]",
+        code=2,
     )
-    assert done.returncode == 2
     assert "load.rate" in done.stderr
     assert "load.trace" in done.stderr
-    done = run_main(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
-    assert done.returncode == 3
+    done = run_main(
+        *ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl", code=3
+    )
     assert "load.trace.path=absent.jsonl" in done.stderr

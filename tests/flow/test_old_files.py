@@ -23,19 +23,15 @@ def test_an_old_study_is_shown_and_resumed(study, servebench, endpoint, tmp_path
         manifest.write_text(manifest.read_text().replace("http://127.0.0.1:28777/v1", url))
     runs = sorted(path.name for path in mine.iterdir() if path.is_dir())
     for words in (("ls",), ("show", study.name), ("show", f"{study.name}/{runs[0]}")):
-        shown = servebench(*words)
-        assert shown.returncode == 0, shown.stderr
+        shown = servebench(*words, code=0)
         assert runs[0] in shown.stdout
-    refused = servebench("resume", study.name)
-    assert refused.returncode == 2, "another user's signature"
+    refused = servebench("resume", study.name, code=2)
     assert "--trust" in refused.stderr
-    resumed = servebench("resume", study.name, "--trust")
-    assert resumed.returncode == 0, resumed.stderr
+    servebench("resume", study.name, "--trust", code=0)
     points = pd.read_parquet(mine / runs[1] / "points.parquet")
     assert [name.removesuffix("-a1") for name in points.point] == ["c1-r0", "c2-r0"]
     assert points.requests_ok.tolist() == [6, 6]
-    compared = servebench("compare", study.name)
-    assert compared.returncode == 0, compared.stderr
+    compared = servebench("compare", study.name, code=0)
     assert "c1" in compared.stdout or "1" in compared.stdout
     for file in ("study.json", f"{runs[1]}/run.json", f"{runs[1]}/manifest.json"):
         assert json.loads((mine / file).read_text())["schema_version"] == SCHEMA_VERSION

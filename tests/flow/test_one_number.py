@@ -12,7 +12,6 @@ from servebench.analysis.pairing import _throughput
 from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.verdict.levels import metric_interval, metric_value
-from servebench.contracts.level import Level
 from servebench.report.charts import specs
 from servebench.report.screens.listing import run_facts
 from servebench.store import studies
@@ -60,8 +59,8 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
     assert _throughput(run) == best.value
     busiest = list(known.values())[-1]
     assert _figures(StudyFolder(tmp_path / "study"), "run").throughput == busiest.value
-    for load_at, own in specs.by_level(rows).items():
-        one = known[Level(int(load_at))]
+    for level, own in specs.by_level(rows).items():
+        one = known[level]
         assert specs.mean_of(own, THROUGHPUT) == one.value
         assert specs._interval(own, THROUGHPUT) == (one.interval or (None, None))
 

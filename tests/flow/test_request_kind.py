@@ -36,8 +36,7 @@ def attach(server, *words):
 
 def test_another_kind_is_measured(vectors, run_main, tmp_path):
     """It is ready by its own probe; its requests succeed; it has the columns that it says, and no others."""
-    done = run_main(*attach(vectors, "workload.input_tokens=64", "workload.output_tokens=1"))
-    assert done.returncode == 0, done.stderr
+    run_main(*attach(vectors, "workload.input_tokens=64", "workload.output_tokens=1"), code=0)
     assert {one.path for one in vectors.requests if one.method == "POST"} == {"/v1/vectors"}
     requests = pd.read_parquet(next(tmp_path.glob("outputs/*/*/requests.parquet")))
     assert set(requests.outcome) == {"ok"}
@@ -51,15 +50,13 @@ def test_another_kind_is_measured(vectors, run_main, tmp_path):
 
 def test_no_scorer_of_texts_grades_vectors(vectors, run_main):
     """Before anything starts."""
-    done = run_main(*attach(vectors, "quality=parity", "quality.api=vectors"))
-    assert done.returncode == 3
+    done = run_main(*attach(vectors, "quality=parity", "quality.api=vectors"), code=3)
     assert "quality.api=vectors" in done.stderr
     assert not vectors.requests
 
 
 def test_an_unknown_kind_is_refused(run_main):
     """With the kinds that there are."""
-    done = run_main("workload.api=cat", "quality.api=dog")
-    assert done.returncode == 2
+    done = run_main("workload.api=cat", "quality.api=dog", code=2)
     assert "workload.api must be 'chat' or 'completions' (got 'cat')" in done.stderr
     assert "quality.api must be 'chat' or 'completions' (got 'dog')" in done.stderr

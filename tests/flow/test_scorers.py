@@ -25,16 +25,14 @@ def test_two_engines_side_by_side(servebench, tmp_path, endpoint):
     second, _ = endpoint(answer=lambda prompt: f"I say {len(prompt) if len(prompt) % 3 else 'nothing'}.")
     words = ("quality=all", "quality.tasks=[parity]", "quality.concurrency=[4]", "quality.items=all")
     for study, url in (("a", first), ("b", second)):
-        done = servebench(*attached(url, study, *words))
-        assert done.returncode == 0, done.stderr
+        servebench(*attached(url, study, *words), code=0)
         (run,) = tmp_path.glob(f"outputs/{study}/*/manifest.json")
         (parity,) = json.loads(run.read_text())["quality"]
         assert (parity["accuracy"], parity["n"]) == (1.0, 64)
     rows = table(tmp_path, "a")
     assert set(rows.benchmark) == {"parity"}
     assert json.loads(rows.detail[0])["alone"] == {"tokens": None, "logprobs": None}
-    done = servebench("compare", "a", "b", "--json", "--markdown", "page.md")
-    assert done.returncode == 0, done.stderr
+    done = servebench("compare", "a", "b", "--json", "--markdown", "page.md", code=0)
     (compared,) = json.loads(done.stdout)["comparisons"]
     (parity,) = compared["parity"]
     assert parity["finding"] == "more than itself"
@@ -57,8 +55,8 @@ def test_json_of_the_load_is_graded_at_each_level(servebench, tmp_path):
         "quality=json",
         "study.name=s",
         "tracking=none",
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     rows = table(tmp_path, "s")
     assert set(rows.benchmark) == {"json.constrained", "json.unconstrained"}
     assert list(rows.groupby("point").size()) == [8, 8]

@@ -12,7 +12,7 @@ SHORT = ("workload.input_tokens=16", "workload.output_tokens=4", "load.warmup_re
 def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path):
     """The endpoint serves two at a time and refuses a third; a refused request never meets an SLO."""
     url, _ = endpoint(ttft_s=0.02, gap_s=0.02, at_most=2)
-    done = run_main(
+    run_main(
         *ATTACH,
         *SHORT,
         f"launch.base_url={url}",
@@ -21,8 +21,8 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path)
         "slo.ttft_ms=100000",
         "slo.attainment=0.8",
         "study.name=s",
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     manifest = json.loads(next(tmp_path.glob("outputs/s/*/manifest.json")).read_text())
     search = manifest["search"]
     assert (search["outcome"], search["level"], search["bracket"]) == ("found", 2.0, [2.0, 3.0])
@@ -33,6 +33,5 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path)
 
 def test_a_search_without_a_limit_is_a_mistake(run_main):
     """An SLO search needs something to search for; said before anything starts."""
-    done = run_main(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=search_slo")
-    assert done.returncode == 2
+    done = run_main(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=search_slo", code=2)
     assert "load=search_slo" in done.stderr

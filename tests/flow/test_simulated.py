@@ -22,8 +22,7 @@ def points(tmp_path, study):
 def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
     """Marked, reproducible to the digit, and other runs of the study are other starts."""
     for study in ("a", "b"):
-        done = run_main("-m", "engine=vllm", "launch.slowdown=1,1.05", *SMALL, *SHORT, f"study.name={study}")
-        assert done.returncode == 0, done.stderr
+        run_main("-m", "engine=vllm", "launch.slowdown=1,1.05", *SMALL, *SHORT, f"study.name={study}", code=0)
     first, again = points(tmp_path, "a"), points(tmp_path, "b")
     for one, two in zip(first, again, strict=True):
         pd.testing.assert_frame_equal(one.drop(columns="start_id"), two.drop(columns="start_id"), rtol=1e-9)
@@ -40,8 +39,7 @@ def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
     assert manifest["cold_start"]["phases"][-1]["name"] == "first_token"
     assert "simulated start 1" in (folder / "engine.log").read_text()
     runs = [f"a/{path.parent.name}" for path in sorted((tmp_path / "outputs" / "a").glob("*/run.json"))]
-    compared = run_main("compare", *runs)
-    assert compared.returncode == 0, compared.stderr
+    run_main("compare", *runs, code=0)
     assert run_main("recommend", "a").returncode == 0
 
 
@@ -49,8 +47,7 @@ def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
 def test_each_start_draws_its_own_speed(run_main, tmp_path):
     """With several starts of the engine, each measures the level at its own speed."""
     words = ("launch.start_sd=0.2", "study.starts=3", "load.concurrency=[2]", "study.name=s")
-    done = run_main("engine=vllm", *SMALL, *SHORT, *words)
-    assert done.returncode == 0, done.stderr
+    done = run_main("engine=vllm", *SMALL, *SHORT, *words, code=0)
     (found,) = points(tmp_path, "s")
     assert found["start_id"].nunique() == 3
     speeds = found["output_throughput_tok_s"]
@@ -76,8 +73,7 @@ def test_streams_of_fixed_answers_do_not_run_in_step(run_main, tmp_path):
             "tracking=none",
             "gpu=h100",
         )
-        done = run_main(*engine, "model=qwen2.5-7b-instruct", *words)
-        assert done.returncode == 0, done.stderr
+        run_main(*engine, "model=qwen2.5-7b-instruct", *words, code=0)
         (frame,) = points(tmp_path, f"s-{stagger}")
         found[stagger] = frame.iloc[0]
     assert "lock_step" not in found["true"]["doubts"]
@@ -100,8 +96,7 @@ def test_an_open_loop_is_measured_while_it_is_steady(run_main, tmp_path, tokens)
         "slo.ttft_ms=1000",
     )
     engine = ("engine=vllm", "launch=simulated", "workload=unique", "tracking=none", "gpu=h100", "study.name=o")
-    done = run_main(*engine, "model=qwen2.5-7b-instruct", "launch.wander_sd=0", *load)
-    assert done.returncode == 0, done.stderr
+    run_main(*engine, "model=qwen2.5-7b-instruct", "launch.wander_sd=0", *load, code=0)
     (frame,) = points(tmp_path, "o")
     row = frame.iloc[0]
     assert row["output_throughput_tok_s"] == pytest.approx(4 * tokens, rel=0.02)
@@ -113,8 +108,7 @@ def test_an_open_loop_is_measured_while_it_is_steady(run_main, tmp_path, tokens)
 
 def test_no_questions_without_a_server(run_main):
     """Quality needs answers of an engine."""
-    done = run_main("engine=vllm", *SMALL, "quality=gsm8k")
-    assert done.returncode == 3
+    done = run_main("engine=vllm", *SMALL, "quality=gsm8k", code=3)
     assert "launch=simulated has no server" in done.stderr
 
 
@@ -149,8 +143,7 @@ def test_a_point_ends_when_it_is_precise_and_says_why(run_main, tmp_path):
     ],
 )
 def test_a_wrong_precision_is_one_line(run_main, words, said):
-    done = run_main("engine=vllm", "launch=simulated", *words)
-    assert done.returncode == 2
+    done = run_main("engine=vllm", "launch=simulated", *words, code=2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 

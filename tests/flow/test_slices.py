@@ -37,8 +37,7 @@ def test_points_in_slices_are_valid_take_turns_and_decide(run_main, tmp_path):
     in `tests/calibration/slices.py`."""
     steady = ("launch.start_sd=0", "launch.wander_sd=0", "launch.step_noise=0")
     load = ("load.concurrency=[1,4]", "load.duration_s=20", "study.starts=2", *steady)
-    done = run_main(*PAIR, *STUDY, *SIMULATED, *load)
-    assert done.returncode == 0, done.stderr
+    run_main(*PAIR, *STUDY, *SIMULATED, *load, code=0)
     both = [points(tmp_path, run) for run in RUNS]
     for run, other in (both, both[::-1]):
         assert set(run["verdict"]) == {"valid"}
@@ -56,8 +55,7 @@ def test_points_in_slices_are_valid_take_turns_and_decide(run_main, tmp_path):
 
 def test_what_slices_would_make_too_long_is_measured_in_ordinary_points(run_main, tmp_path):
     load = ("load.concurrency=[2]", "load.duration_s=10", "workload.output_tokens=400", "study.starts=2")
-    done = run_main(*PAIR, *STUDY, *SIMULATED, *load)
-    assert done.returncode == 0, done.stderr
+    run_main(*PAIR, *STUDY, *SIMULATED, *load, code=0)
     for run in RUNS:
         assert points(tmp_path, run)["slices"].isna().all()
     assert not any(row["slice_by_slice"] for row in compared(run_main))
@@ -65,8 +63,7 @@ def test_what_slices_would_make_too_long_is_measured_in_ordinary_points(run_main
 
 def test_a_cluster_and_a_single_engine_cannot_take_turns(run_main):
     for words in (("study.slices=always", "engine=vllm", *SIMULATED[:3]), (*PAIR[:2], "hydra/launcher=submitit_local")):
-        done = run_main(*words, "load.concurrency=[1]", "study.slices=always", "tracking=none")
-        assert done.returncode == 2
+        done = run_main(*words, "load.concurrency=[1]", "study.slices=always", "tracking=none", code=2)
         assert "study.slices=always" in done.stderr.splitlines()[-1]
 
 
@@ -88,8 +85,7 @@ def test_stopped_in_the_middle_nothing_is_left_and_the_study_goes_on(tmp_path, s
     wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in running))
     if number == signal.SIGINT:
         assert {status(tmp_path, run) for run in RUNS} == {"interrupted"}
-    done = servebench("resume", "s")
-    assert done.returncode == 0, done.stderr
+    servebench("resume", "s", code=0)
     for run in RUNS:
         assert status(tmp_path, run) == "finished"
         assert list(points(tmp_path, run)["repeat"]) == [0, 1]

@@ -17,8 +17,7 @@ def points(tmp_path, run):
 
 @pytest.mark.slow
 def test_engines_take_turns_start_by_start_and_are_compared_in_pairs(run_main, tmp_path):
-    done = run_main("-m", "engine=vllm,sglang", "launch=emulated", "study.starts=2", *SMALL, *SHORT)
-    assert done.returncode == 0, done.stderr
+    run_main("-m", "engine=vllm,sglang", "launch=emulated", "study.starts=2", *SMALL, *SHORT, code=0)
     vllm, sglang = points(tmp_path, "00_vllm_unique"), points(tmp_path, "01_sglang_unique")
     for run in (vllm, sglang):
         assert list(run["repeat"]) == [0, 1]
@@ -43,8 +42,7 @@ def test_a_start_that_is_missing_is_measured_by_resume(run_main, tmp_path):
     (folder / "run.json").write_text(json.dumps(state | {"status": "interrupted"}))
     requests = pd.read_parquet(folder / "requests.parquet")
     requests[~requests["point"].str.contains("-r2")].to_parquet(folder / "requests.parquet")
-    done = run_main("resume", "s")
-    assert done.returncode == 0, done.stderr
+    run_main("resume", "s", code=0)
     after = points(tmp_path, "00_vllm_unique")
     assert list(after["repeat"]) == [0, 1, 2]
     assert list(after["start_id"][:2]) == list(before["start_id"][:2])
@@ -52,12 +50,12 @@ def test_a_start_that_is_missing_is_measured_by_resume(run_main, tmp_path):
 
 
 def test_a_running_server_cannot_be_started_again(run_main):
-    done = run_main("engine=vllm", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", "study.starts=2", *SMALL)
-    assert done.returncode == 2
+    done = run_main(
+        "engine=vllm", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", "study.starts=2", *SMALL, code=2
+    )
     assert "study.starts=2" in done.stderr.splitlines()[-1]
 
 
 def test_a_search_has_one_start(run_main):
-    done = run_main("engine=vllm", "launch=simulated", "load=search_slo", "study.starts=2", "slo=interactive")
-    assert done.returncode == 2
+    done = run_main("engine=vllm", "launch=simulated", "load=search_slo", "study.starts=2", "slo=interactive", code=2)
     assert "study.starts=2" in done.stderr

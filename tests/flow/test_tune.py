@@ -47,8 +47,7 @@ def space(tmp_path):
 
 @pytest.mark.slow
 def test_the_best_settings_become_an_engine(run_main, space):
-    done = run_main("tune", *WORDS)
-    assert done.returncode == 0, done.stderr
+    done = run_main("tune", *WORDS, code=0)
     found = answer(space)
     assert (found["verdict"], found["settings"]) == ("better", {"engine.max_num_seqs": 32})
     assert found["gain"]["low"] > 0.3
@@ -67,8 +66,7 @@ def test_the_best_settings_become_an_engine(run_main, space):
     assert rows["repeat"].max() >= 80
     assert "refused before a launch" in done.stdout
     # a finished tune has nothing left to measure
-    again = run_main("resume", "t")
-    assert again.returncode == 0, again.stderr
+    again = run_main("resume", "t", code=0)
     assert len(points(space)) == len(rows)
     assert "is best: max_num_seqs=32" in again.stdout
     assert "is best: max_num_seqs=32" in run_main("show", "t").stdout
@@ -85,8 +83,7 @@ def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space)
         wait_until(lambda: len(list(path.glob("*/points.parquet"))) >= 3, process=process)
     before = points(space)
     assert statuses(space)[0] != "finished"
-    done = servebench("resume", "t")
-    assert done.returncode == 0, done.stderr
+    servebench("resume", "t", code=0)
     after = points(space)
     kept = after.merge(before[["run", "point", "window_start_ns"]], on=["run", "point"], suffixes=("", "_before"))
     assert len(kept) == len(before)
@@ -97,18 +94,15 @@ def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space)
 
 @pytest.mark.slow
 def test_more_budget_continues_it(run_main, space):
-    done = run_main("tune", *SIMULATED, "tune.trials=6", "tune.final_starts=2", "tune.finalists=1")
-    assert done.returncode == 0, done.stderr
+    done = run_main("tune", *SIMULATED, "tune.trials=6", "tune.final_starts=2", "tune.finalists=1", code=0)
     assert answer(space)["spent"] <= 6
     measured = len(points(space))
     assert "tune --continue t tune.trials=6" in done.stdout
-    done = run_main("tune", "--continue", "t", "tune.trials=14")
-    assert done.returncode == 0, done.stderr
+    run_main("tune", "--continue", "t", "tune.trials=14", code=0)
     assert 6 < answer(space)["spent"] <= 20
     assert len(points(space)) > measured
     assert answer(space)["settings"] == {"engine.max_num_seqs": 32}
-    wrong = run_main("tune", "--continue", "t", "tune.budget=5m")
-    assert wrong.returncode == 2
+    wrong = run_main("tune", "--continue", "t", "tune.budget=5m", code=2)
     assert "t has tune.trials; continue it with tune.trials=" in wrong.stderr
 
 
@@ -125,12 +119,13 @@ def test_what_is_void_for_all_alike_is_not_measured_again_and_again(run_main, sp
 @pytest.mark.slow
 def test_two_engines_and_the_highest_load(run_main, space):
     """Engine and settings together: the winner's file inherits its own engine."""
-    done = run_main(
-        *("tune", "engine=llamacpp,vllm", *without(SIMULATED, "engine=", "load.concurrency")),
-        *("load.concurrency=[4,16,32]", "slo.ttft_ms=200", "slo.attainment=0.9"),
+    words = without(SIMULATED, "engine=", "load.concurrency")
+    run_main(
+        *("tune", "engine=llamacpp,vllm", *words, "load.concurrency=[4,16,32]"),
+        *("slo.ttft_ms=200", "slo.attainment=0.9"),
         *("tune.objective=max_load", "tune.trials=16", "tune.count=6", "tune.finalists=2", "tune.final_starts=2"),
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     found = answer(space)
     names = {one["name"] for one in found["tried"]}
     assert {"llamacpp stock", "vllm stock"} <= names
@@ -151,8 +146,8 @@ def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
         *("workload.input_tokens=16", "workload.output_tokens=8", "load.concurrency=[16]", "load.requests=32"),
         *("tracking=none", "study.name=t", "tune.space=space.yaml", "tune.candidates=mine.yaml", "tune.trials=12"),
         *("tune.final_starts=2", "tune.finalists=1", "tune.count=6"),
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     found = answer(tmp_path)
     dead = failed_starts(tmp_path)
     assert dead
@@ -175,20 +170,14 @@ def test_a_setting_that_spoils_answers_cannot_win(run_main, tmp_path):
         "  engine.extra_args.block-size: {values: [null, 128]}\n"
         "  engine.extra_args.kv-cache-dtype: {values: [null, fp8], answers: true}\n"
     )
-    done = run_main(
-        *(
-            "tune",
-            "engine=vllm",
-            f"engine.executable={fake}",
-            "model.name=m",
-            "workload=unique",
-            "workload.input_tokens=16",
-        ),
+    run_main(
+        *("tune", "engine=vllm", f"engine.executable={fake}"),
+        *("model.name=m", "workload=unique", "workload.input_tokens=16"),
         *("workload.output_tokens=16", "load.concurrency=[8]", "load.requests=30", "tracking=none", "study.name=t"),
         *("tune.space=space.yaml", "tune.trials=20", "tune.finalists=1", "tune.final_starts=2", "quality=parity"),
         *("quality.items=16", "quality.max_tokens=16", "load.self_check=never"),
+        code=0,
     )
-    assert done.returncode == 0, done.stderr
     found = answer(tmp_path)
     assert found["settings"] == {"engine.max_num_seqs": 4}
     left = {one["settings"]: one["left"] for one in found["tried"]}
@@ -200,8 +189,7 @@ def test_a_setting_that_spoils_answers_cannot_win(run_main, tmp_path):
 
 
 def test_a_dry_run_starts_nothing(run_main, space, tmp_path):
-    done = run_main("tune", *WORDS, "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
+    done = run_main("tune", *WORDS, "--dry-run", "--json", code=0)
     found = json.loads(done.stdout)
     assert found["candidates"][0]["name"] == "stock"
     assert found["starts"] == 6

@@ -71,8 +71,7 @@ def assert_clean(run):
 def test_recover_finishes_the_log(stopped, tmp_path, number):
     """In a shell without the key, which servebench has from the command line."""
     run = stopped(number)
-    done = run_servebench(tmp_path, "recover", env=home(tmp_path))
-    assert done.returncode == 0, done.stderr
+    done = run_servebench(tmp_path, "recover", env=home(tmp_path), code=0)
     assert "nothing to recover" not in done.stdout
     assert_clean(run)
     assert "nothing to recover" in run_servebench(tmp_path, "recover", env=home(tmp_path)).stdout
@@ -90,8 +89,7 @@ def test_resume_finishes_the_log(stopped, tmp_path):
 @pytest.mark.slow
 def test_sync_sends_no_log_with_keys(stopped, tmp_path):
     run = stopped(signal.SIGKILL)
-    done = run_servebench(tmp_path, "sync", "s", env=home(tmp_path))
-    assert done.returncode == 0, done.stderr
+    run_servebench(tmp_path, "sync", "s", env=home(tmp_path), code=0)
     assert_clean(run)
     sent = [path for path in (tmp_path / "outputs").rglob("engine.log") if path != run / "engine.log"]
     assert sent
@@ -105,13 +103,8 @@ def test_recover_takes_keys_out_of_answers(endpoint, tmp_path):
     run = tmp_path / "outputs/s/00_openai_unique"
     words = (
         *("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny", "launch.api_key_env=MY_OWN"),
-        *(
-            "workload=unique",
-            "workload.output_tokens=4",
-            "load.concurrency=[1]",
-            "load.requests=100000",
-            "study.name=s",
-        ),
+        *("workload=unique", "workload.output_tokens=4"),
+        *("load.concurrency=[1]", "load.requests=100000", "study.name=s"),
         *("load.self_check=never", "load.warmup_requests=0", "tracking=none"),
     )
     with servebench_started(tmp_path, *words, env={**home(tmp_path), "MY_OWN": KEY}) as process:
@@ -125,8 +118,7 @@ def test_recover_takes_keys_out_of_answers(endpoint, tmp_path):
         assert process.poll() is None
         process.kill()
         process.wait(COMMAND_LIMIT_S)
-    done = run_servebench(tmp_path, "recover", env=home(tmp_path))
-    assert done.returncode == 0, done.stderr
+    run_servebench(tmp_path, "recover", env=home(tmp_path), code=0)
     texts = "".join(pd.read_parquet(path).to_json() for path in run.glob("*.parquet"))
     assert "[redacted]" in texts
     assert KEY not in texts

@@ -44,25 +44,8 @@ METRICS = (
 )
 REDACTION = (
     *(b"api_key", b"HF_TOKEN", b"Authorization", b"Bearer ", b"--api-key", b"token", b"sig", b"http://u:p@h/?"),
-    *(
-        b"=",
-        b": ",
-        b'": "',
-        b"='",
-        b'\\": \\"',
-        b"[",
-        b"]",
-        b"(",
-        b"{",
-        b"&",
-        b"?",
-        b";",
-        b" ",
-        b"\n",
-        b'"',
-        b"'",
-        b"\\",
-    ),
+    *(b"=", b": ", b'": "', b"='", b'\\": \\"', b"[", b"]", b"("),
+    *(b"{", b"&", b"?", b";", b" ", b"\n", b'"', b"'", b"\\"),
     *(b"null", b"[redacted]", b"abcdefgh", b"\xff", b"eyJhbGciOi.eyJhbGciOi.x"),
 )
 PARTS = {"redaction": REDACTION, "metrics": METRICS, "sse": SSE, "record": HTTP + SSE, "answer": SSE}

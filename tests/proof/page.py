@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from calibration.cells import judged
 from proof.judge import MARGIN, ProofLine
@@ -66,18 +66,8 @@ def _section(part: ProofPart) -> list[str]:
     rows = [_cells(line) for line in part.lines if _in_summary(line, part.lines)]
     if not rows:
         return [*lines, "Not enough rounds to judge anything yet.", ""]
-    head = (
-        "question",
-        "users",
-        "judged by",
-        "starts a side",
-        "doubtful",
-        "minutes",
-        "share",
-        "95% interval",
-        "bar",
-        "verdict",
-    )
+    asked_of = ("question", "users", "judged by", "starts a side", "doubtful", "minutes")
+    head = (*asked_of, "share", "95% interval", "bar", "verdict")
     return [*lines, *table(head, rows, left=(0, 1, 2)), ""]
 
 
@@ -119,19 +109,7 @@ def rows_csv(parts: Sequence[ProofPart]) -> str:
     """Return all rows of all parts as CSV."""
     said = (*ANY, "equal", "open", "inside")
     out = io.StringIO()
-    facts = (
-        "engine",
-        "neighbour",
-        "question",
-        "levels",
-        "method",
-        "starts",
-        "earlier",
-        "doubtful",
-        "minutes",
-        "trials",
-        "independent",
-    )
+    facts = [one.name for one in fields(ProofLine) if one.name != "counts"]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*facts, *said, "share", "low", "high", "bar", "verdict"])
     for line in (line for part in parts for line in part.lines):

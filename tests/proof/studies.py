@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from servebench.store.layout import StudyFolder
 from servebench.store.state import read_study
 from servebench.util.errors import ConfigError, ServebenchError
+from support.real_engines import OFFLINE, VLLM_ON_A_CPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,27 +48,24 @@ class ProofEngine:
 def engines() -> dict[str, ProofEngine]:
     """Return the engines that can be proved; tests/real/conftest.py says what their environment variables name."""
     cores = os.cpu_count() or 2
-    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    on_cpu = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
     gguf, folder = _place("GGUF"), _place("MODEL")
-    vllm: dict[str, object] = {
-        "executable": _place("VLLM"),
-        "max_model_len": 2048,
-        "max_num_seqs": 4,
-        "dtype": "bfloat16",
-    }
-    vllm["extra_args"] = {"enforce-eager": True}
+    vllm = {"executable": _place("VLLM"), "dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 4}
+    eager = {"enforce-eager": True}
     return {
         "llamacpp": ProofEngine(
             "llamacpp", {"threads": cores}, {"threads": max(1, cores - 1)}, (f"model.path={gguf}",) if gguf else ()
         ),
         "vllm": ProofEngine(
-            "vllm", {**vllm, "env": offline | on_cpu}, {"max_num_seqs": 2}, (f"model.path={folder}",), ("VLLM", "MODEL")
+            "vllm",
+            {**vllm, "env": VLLM_ON_A_CPU, "extra_args": eager},
+            {"max_num_seqs": 2},
+            (f"model.path={folder}",),
+            ("VLLM", "MODEL"),
         ),
         # random weights time like real ones, so a GPU needs no download
         "vllm_gpu": ProofEngine(
             "vllm",
-            {**vllm, "env": offline, "extra_args": {"load-format": "dummy"}, "max_num_seqs": 64},
+            {**vllm, "env": OFFLINE, "extra_args": {"load-format": "dummy"}, "max_num_seqs": 64},
             {"max_num_seqs": 16},
             (f"model.path={folder}",),
             ("VLLM", "MODEL"),

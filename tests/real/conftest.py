@@ -12,8 +12,10 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from servebench.registry.registry import registry
+from support.real_engines import settings_on_a_cpu
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,12 +49,8 @@ def vllm_on_a_cpu(real, tmp_path):
     executable, model = real("vllm"), real("model")
     folder = tmp_path / "my" / "engine"
     folder.mkdir(parents=True)
-    (folder / "real.yaml").write_text(
-        "defaults: [vllm, _self_]\n"
-        f"executable: {executable}\ndtype: bfloat16\nmax_model_len: 2048\nmax_num_seqs: 16\n"
-        'extra_args: {enforce-eager: true}\nenv: {HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1", '
-        'VLLM_CPU_KVCACHE_SPACE: "1", VLLM_CPU_OMP_THREADS_BIND: "0", VLLM_CPU_NUM_OF_RESERVED_CPU: "0"}\n'
-    )
+    settings = settings_on_a_cpu("vllm", executable)
+    (folder / "real.yaml").write_text(yaml.safe_dump({"defaults": ["vllm", "_self_"], **settings}))
     return ("--config-dir", str(tmp_path / "my"), "engine=real", f"model.path={model}")
 
 

@@ -4,9 +4,6 @@ The settings are those by which each engine runs on a CPU with little memory; se
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -14,45 +11,20 @@ import psutil
 import pytest
 import yaml
 
+from support.commands import run_servebench
+from support.real_engines import ON_A_CPU, settings_on_a_cpu
+
 LEVELS = "[1,4]"
-ENGINES = {
-    "llamacpp": {},
-    "vllm": {
-        "executable": "VLLM",
-        "extra_args": {"enforce-eager": True},
-        "env": {
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "0",
-            "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-        },
-    },
-    "sglang": {
-        "executable": "SGLANG",
-        "extra_args": {"device": "cpu", "attention-backend": "torch_native", "max-total-tokens": 32768},
-    },
-    "transformers": {
-        "executable": "TRANSFORMERS",
-        "device": "cpu",
-        "extra_args": {"cb-block-size": 32, "cb-num-blocks": 512, "cb-max-batch-tokens": 512},
-    },
-}
 HAS_PREFIX_CACHE = ("llamacpp", "vllm", "sglang")
 HAS_STRUCTURED_OUTPUT = ("llamacpp", "vllm", "sglang")
-LIMITS = {"vllm": {"max_model_len": 2048, "max_num_seqs": 16}, "sglang": {"max_model_len": 2048, "max_num_seqs": 16}}
 
 
-@pytest.fixture(params=list(ENGINES))
+@pytest.fixture(params=["llamacpp", *ON_A_CPU])
 def engine(request, real, installed, tmp_path) -> tuple[str, Path]:
     """An engine's name, and a config folder in which `engine=real_NAME` is that engine as it runs here."""
     name = request.param
     installed(name)
-    keys = {**ENGINES[name], **LIMITS.get(name, {})}
-    if "executable" in keys:
-        keys["executable"] = real(keys["executable"])
-        keys["env"] = {"HF_HUB_OFFLINE": "1", **keys.get("env", {})}
-        keys["dtype"] = "bfloat16"
-        keys["env"]["PATH"] = f"{Path(keys['executable']).parent}:{os.environ['PATH']}"
+    keys = {} if name == "llamacpp" else settings_on_a_cpu(name, real(name.upper()))
     folder = tmp_path / "my" / "engine"
     folder.mkdir(parents=True)
     text = yaml.safe_dump({"defaults": [name, "_self_"], **keys})
@@ -63,18 +35,14 @@ def engine(request, real, installed, tmp_path) -> tuple[str, Path]:
 def run(engine: tuple[str, Path], model: str, tmp_path: Path, *words: str) -> tuple[pd.DataFrame, pd.DataFrame, dict]:
     name, folder = engine
     before = {process.pid for process in psutil.process_iter()}
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "servebench", "--config-dir", str(folder), f"engine=real_{name}"),
-            *(f"model.path={model}", f"load.concurrency={LEVELS}", "load.requests=12", "tracking=none"),
-            *(f"study.dir={tmp_path / 'out'}", "engine.ready_timeout_s=300", "load.timeout_s=300", *words),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
+    run_servebench(
+        tmp_path,
+        *("--config-dir", str(folder), f"engine=real_{name}", f"model.path={model}", f"load.concurrency={LEVELS}"),
+        *("load.requests=12", "tracking=none", f"study.dir={tmp_path / 'out'}", "engine.ready_timeout_s=300"),
+        *("load.timeout_s=300", *words),
+        code=0,
+        limit_s=900,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     left = [
         p
         for p in psutil.process_iter(["cmdline"])
@@ -91,14 +59,8 @@ def run(engine: tuple[str, Path], model: str, tmp_path: Path, *words: str) -> tu
 
 
 def test_life_counts_and_prefix_hits(engine, real, tmp_path):
-    words = (
-        "workload=rag_prefix",
-        "workload.input_tokens=256",
-        "workload.output_tokens=16",
-        "workload.share=0.9",
-        "workload.documents=2",
-    )
-    points, requests, manifest = run(engine, real("MODEL"), tmp_path, *words)
+    words = ("workload=rag_prefix", "workload.input_tokens=256", "workload.share=0.9", "workload.documents=2")
+    points, requests, manifest = run(engine, real("MODEL"), tmp_path, *words, "workload.output_tokens=16")
     name = engine[0]
     assert list(points.requests_failed) == [0, 0]
     measured = requests[~requests.warmup]

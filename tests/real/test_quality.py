@@ -2,31 +2,21 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
 
+from support.commands import run_servebench
+
 LOAD = (
-    "load.concurrency=[1]",
-    "load.requests=4",
-    "load.warmup_requests=0",
-    "workload=unique",
-    "workload.output_tokens=8",
+    *("load.concurrency=[1]", "load.requests=4", "load.warmup_requests=0"),
+    *("workload=unique", "workload.output_tokens=8"),
+    *("study.name=s", "tracking=none", "engine.threads=1"),
 )
 
 
 def servebench(tmp_path, *words):
-    done = subprocess.run(
-        [sys.executable, "-m", "servebench", *LOAD, *words, "study.name=s", "tracking=none", "engine.threads=1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=1700,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_servebench(tmp_path, *LOAD, *words, code=0, limit_s=1700)
     return [pd.read_parquet(path) for path in sorted(tmp_path.glob("outputs/s/*/quality.parquet"))]
 
 

@@ -14,13 +14,8 @@ from net_nodes import NetNodes, missing
 
 WORDS = (
     *("-m", "hydra/launcher=ray", "engine=vllm,sglang,trtllm", "workload=unique", "launch=emulated"),
-    *(
-        "launch.time_scale=0.01",
-        "gpu=rtx5090",
-        "model=qwen2.5-7b-instruct",
-        "load.concurrency=[1,4]",
-        "load.requests=20",
-    ),
+    *("launch.time_scale=0.01", "gpu=rtx5090", "model=qwen2.5-7b-instruct"),
+    *("load.concurrency=[1,4]", "load.requests=20"),
     *("study.name=s", "load.self_check=never", "workload.output_tokens=32"),
 )
 TUNE = (

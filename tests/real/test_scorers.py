@@ -1,16 +1,14 @@
 """Scorers on a real model of the embedded engine, through the public command."""
 
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
 
+from servebench.engine.supervisor.ports import free_port
 from servebench_graders.sandbox import sandbox_errors
+from support.commands import run_servebench
 
 QUICK = ("load.concurrency=[1]", "load.requests=2", "load.warmup_requests=0", "load.self_check=never", "tracking=none")
 SHORT = ("workload=unique", "workload.input_tokens=32", "workload.output_tokens=8")
@@ -21,16 +19,7 @@ PARITY = ("quality=parity", "quality.items=12", "quality.max_tokens=32", "qualit
 
 def servebench(tmp_path, study, *words, env=None):
     threads = () if "engine=real" in words else ("engine.threads=1",)
-    done = subprocess.run(
-        [sys.executable, "-m", "servebench", *QUICK, *words, f"study.name={study}", *threads],
-        cwd=tmp_path,
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=1700,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_servebench(tmp_path, *QUICK, *words, f"study.name={study}", *threads, env=env, code=0, limit_s=1700)
     (path,) = tmp_path.glob(f"outputs/{study}/*/quality.parquet")
     return pd.read_parquet(path)
 
@@ -55,17 +44,9 @@ def test_twenty_functions_of_humaneval(tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("engine", ["llamacpp", "vllm"])
 def test_constrained_json_is_valid_and_its_twins_are_not(tmp_path, request, engine):
-    rows = servebench(
-        tmp_path,
-        "s",
-        *words_of(engine, request),
-        "load.requests=12",
-        "workload=structured_json",
-        "workload.tiers=[flat]",
-        "workload.twins=true",
-        "workload.output_tokens=200",
-        "quality=json",
-    )
+    load = ("load.requests=12", "workload=structured_json", "workload.tiers=[flat]", "workload.twins=true")
+    words = (*words_of(engine, request), *load, "workload.output_tokens=200", "quality=json")
+    rows = servebench(tmp_path, "s", *words)
     shares = rows.groupby("task").correct.mean().astype(float)
     assert shares["constrained"] > shares["unconstrained"]
     constrained = rows[rows.task == "constrained"]
@@ -109,15 +90,7 @@ def test_an_engine_beside_itself_and_beside_another(tmp_path, vllm_on_a_cpu):
 
 
 def beside(tmp_path, first, second):
-    done = subprocess.run(
-        [sys.executable, "-m", "servebench", "compare", first, second, "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_servebench(tmp_path, "compare", first, second, "--json", code=0)
     ((found,),) = (one["parity"] for one in json.loads(done.stdout)["comparisons"])
     return found
 
@@ -161,9 +134,7 @@ def test_summaries_of_the_load_are_graded(tmp_path, request, engine):
 @pytest.mark.timeout(1800)
 def test_a_real_model_as_a_judge_of_its_own_answers(tmp_path):
     """It is no good judge; every answer has a verdict or a reason, tokens are counted, and the run ends."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port("127.0.0.1")
     judge = (f"quality.judge.base_url=http://127.0.0.1:{port}/v1", "quality.judge.model=judge")
     asked = ("quality=judge", "quality.items=4", "quality.max_tokens=48", "quality.judge.max_tokens=64")
     prices = ("quality.judge.input_usd_per_mtok=1.0", "quality.judge.output_usd_per_mtok=2.0")

@@ -16,19 +16,10 @@ from local_slurm import NODES, LocalSlurm, missing
 
 WORDS = (
     *("-m", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=bench", "hydra.launcher.cpus_per_task=1"),
-    *(
-        "hydra.launcher.additional_parameters.exclusive=true",
-        "engine=vllm,sglang",
-        "workload=unique",
-        "launch=emulated",
-    ),
-    *(
-        "launch.time_scale=0.01",
-        "gpu=rtx5090",
-        "model=qwen2.5-7b-instruct",
-        "load.concurrency=[1,4]",
-        "load.requests=20",
-    ),
+    "hydra.launcher.additional_parameters.exclusive=true",
+    *("engine=vllm,sglang", "workload=unique", "launch=emulated"),
+    *("launch.time_scale=0.01", "gpu=rtx5090", "model=qwen2.5-7b-instruct"),
+    *("load.concurrency=[1,4]", "load.requests=20"),
     *("study.name=s", "load.self_check=never", "workload.output_tokens=32", "tracking=none"),
 )
 TUNE = (

@@ -4,16 +4,20 @@ Prompts are counted by the server's own usage, hits by its usage and by its metr
 """
 
 import json
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from servebench.engine.supervisor.ports import free_port
+from support.commands import run_servebench
+from support.waiting import wait_until
 
 from .test_engines import HAS_PREFIX_CACHE, engine
 
@@ -34,17 +38,8 @@ LENGTH = ["workload.output_tokens=16"]
 def servebench(words: Sequence[str], tmp_path: Path) -> dict[str, tuple[pd.Series, pd.DataFrame]]:
     """The point and the measured requests of each run of a study, by the run's folder."""
     out = tmp_path / f"out-{time.monotonic_ns()}"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "servebench", *words, "load.concurrency=[2]", "load.warmup_requests=0"),
-            *("load.self_check=never", "tracking=none", f"study.dir={out}"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    load = ("load.concurrency=[2]", "load.warmup_requests=0", "load.self_check=never")
+    run_servebench(tmp_path, *words, *load, "tracking=none", f"study.dir={out}", code=0, limit_s=1500)
     found = {}
     for path in sorted(out.glob("*/*/requests.parquet")):
         requests = pd.read_parquet(path)
@@ -116,17 +111,16 @@ def test_answers_become_history(engine, real, tmp_path):
         assert (session.sent_ns.iloc[1:].to_numpy() >= session.last_event_ns.iloc[:-1].to_numpy()).all()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def is_healthy(port):
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+        return json.load(answer)
 
 
 @pytest.mark.timeout(600)
 def test_prompts_that_a_server_has_seen_are_told(real, installed, tmp_path):
     """The same seed again, to a server that nobody emptied: cache_contaminated; another seed: no doubt."""
     installed("llamacpp")
-    model, port = real("GGUF"), _free_port()
+    model, port = real("GGUF"), free_port("127.0.0.1")
     server = subprocess.Popen(
         [
             *(
@@ -145,15 +139,7 @@ def test_prompts_that_a_server_has_seen_are_told(real, installed, tmp_path):
         ]
     )
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
-                    json.load(answer)
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
+        wait_until(lambda: is_healthy(port), process=server)
         words = ["engine=llamacpp", "launch=attach", f"launch.base_url=http://127.0.0.1:{port}/v1", "model.name=m"]
         words += ["workload=unique", "workload.input_tokens=64", "workload.output_tokens=4", "load.requests=6"]
         words += ["workload.cache=as_is"]

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from servebench.analysis.answer import Answer
+from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import RUNS_MAX, LevelFacts, LimitFinding, LimitReason
 from servebench.contracts.level import Level
 from servebench.report.screens.conclusions import limits
@@ -16,6 +18,7 @@ def test_runs_without_a_finding_because_there_are_too_many_are_counted(with_poin
         facts=LevelFacts(level=Level(8), engine="vllm", requests=99, ttft_ms=1.0, e2e_ms=9.0),
         reason=LimitReason.NONE,
     )
-    blocks = list(limits(SimpleNamespace(findings=[("a", finding)] if with_points else [], runs=runs)))
+    conclusions = Conclusions(answer=Answer(workloads=()), limits=(("a", finding),) * (with_points > 0))
+    blocks = list(limits(SimpleNamespace(conclusions=conclusions, runs=runs)))
     assert len(blocks[0].rows if blocks else ()) == rows
     assert rows < 2 or blocks[0].rows[-1][0].text == "2 more"

@@ -92,12 +92,10 @@ def test_a_ca_file_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, make):
 @pytest.mark.slow
 def test_the_error_of_a_run_names_the_ca_file_and_not_verify_tls(tmp_path, url):
     words = ("launch=attach", f"launch.base_url={url}/v1", "model.name=m", "gpu=none", "tracking=none")
-    done = run_servebench(tmp_path, *words)
-    assert done.returncode == 4
+    done = run_servebench(tmp_path, *words, code=4)
     assert "launch.ca_file" in done.stderr
     assert "verify_tls" not in done.stderr
-    done = run_servebench(tmp_path, *words, "launch.ca_file=missing.pem")
-    assert done.returncode == 3
+    done = run_servebench(tmp_path, *words, "launch.ca_file=missing.pem", code=3)
     assert "launch.ca_file=missing.pem cannot be read" in done.stderr
 
 
@@ -115,8 +113,7 @@ def test_a_certificate_that_no_authority_mends(tmp_path, serve, ca_file, names, 
         options["not_before"] = datetime(2020, 1, 1, tzinfo=UTC)
     url = started(serve, *names, **options)
     words = ("launch=attach", f"launch.base_url={url}/v1", "model.name=m", "gpu=none", "tracking=none")
-    done = run_servebench(tmp_path, *words, f"launch.ca_file={ca_file}")
-    assert done.returncode == 4
+    done = run_servebench(tmp_path, *words, f"launch.ca_file={ca_file}", code=4)
     assert said in done.stderr
     assert "launch.ca_file" not in done.stderr
     assert "verify_tls" not in done.stderr

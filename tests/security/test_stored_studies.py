@@ -31,8 +31,7 @@ def made(tmp_path_factory):
     from support.commands import run_servebench
 
     folder = tmp_path_factory.mktemp("made")
-    done = run_servebench(folder, *SIMULATED, env={"SERVEBENCH_CACHE": str(folder / "cache")})
-    assert done.returncode == 0, done.stderr
+    run_servebench(folder, *SIMULATED, env={"SERVEBENCH_CACHE": str(folder / "cache")}, code=0)
     return folder
 
 
@@ -218,8 +217,7 @@ def test_a_report_shows_no_file_from_outside(run_main, study, tmp_path, form):
         ("run.json", {"status": "failed"}),
     ):
         changed(study / OTHER / file, lambda document, fact=fact: document.update(fact))
-    done = run_main("report", f"s/{OTHER}", "--out", "page.html")
-    assert done.returncode == 0, done.stderr
+    run_main("report", f"s/{OTHER}", "--out", "page.html", code=0)
     assert TOKEN not in (tmp_path / "page.html").read_text()
 
 
@@ -235,13 +233,11 @@ def test_own_studies_ask_nothing_also_after_a_kill_and_a_move(run_main, study):
     """The second run is gone with its state, as after a kill; recover rewrites the state and keeps the signature."""
     shutil.rmtree(study / OTHER)
     for words in (("recover", "s"), ("resume", "s"), ("resume", "s"), ("sync", "s"), ("sync",)):
-        done = run_main(*words)
-        assert done.returncode == 0, done.stderr
+        run_main(*words, code=0)
     assert (study / OTHER / "points.parquet").exists()
     study.rename(study.with_name("renamed"))
     shutil.rmtree(study.with_name("renamed") / RUN)
-    done = run_main("resume", "renamed")
-    assert done.returncode == 0, done.stderr
+    run_main("resume", "renamed", code=0)
 
 
 SPLICED = {
@@ -295,13 +291,11 @@ def test_recovering_a_study_of_a_stranger_does_not_sign_it(run_main, study):
 def test_who_trusts_a_study_is_asked_once(run_main, study):
     stranger(study)
     unfinished(study)
-    shown = run_main("resume", "s", "--trust")
-    assert shown.returncode == 0, shown.stderr
+    shown = run_main("resume", "s", "--trust", code=0)
     assert "cluster" not in shown.stderr
     assert str(study) in shown.stderr
     shutil.rmtree(study / OTHER)
-    done = run_main("resume", "s")
-    assert done.returncode == 0, done.stderr
+    run_main("resume", "s", code=0)
 
 
 def tracked(study, url):
@@ -348,8 +342,7 @@ def test_a_receipt_of_a_stranger_names_no_run_to_overwrite(run_main, study, tmp_
     run = mine.create_run(experiment)
     for path in (study / "tracking.json", study / RUN / "tracking.json"):
         path.write_text(json.dumps({"uri_digest": "x", "mlflow_run_id": run.info.run_id}))
-    done = run_main("sync", "s", "--uri", uri)
-    assert done.returncode == 0, done.stderr
+    run_main("sync", "s", "--uri", uri, code=0)
     assert mine.get_run(run.info.run_id).data.metrics == {}
     again = run_main("sync", "s", "--uri", uri)
     assert "0 sent, 2 unchanged" in again.stdout
@@ -367,10 +360,8 @@ def test_a_study_of_an_older_version_is_shown_and_sent_after_one_question(run_ma
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     changed(study / "study.json", lambda state: state.update(tracking={"name": "mlflow", "uri": uri}))
     in_one_line(run_main("sync"))
-    sent = run_main("sync", "--trust")
-    assert sent.returncode == 0, sent.stderr
-    again = run_main("sync")
-    assert again.returncode == 0, again.stderr
+    run_main("sync", "--trust", code=0)
+    run_main("sync", code=0)
     in_one_line(run_main("resume", "s"))
 
 

@@ -33,8 +33,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def study(run_main, tmp_path):
     """The folder of a finished study of one's own."""
-    done = run_main(*SIMULATED, "tracking=none", "study.name=s")
-    assert done.returncode == 0, done.stderr
+    run_main(*SIMULATED, "tracking=none", "study.name=s", code=0)
     return tmp_path / "outputs" / "s"
 
 
@@ -79,8 +78,7 @@ def test_own_manifests_ask_nothing_wherever_they_are(run_main, study, tmp_path):
     for place in (study, tmp_path / "outputs" / "renamed", tmp_path / "elsewhere"):
         if place != study:
             study = shutil.move(study, place)
-        done = run_main("run", "--lock", str(Path(study) / RUN / "manifest.json"))
-        assert done.returncode == 0, done.stderr
+        done = run_main("run", "--lock", str(Path(study) / RUN / "manifest.json"), code=0)
         assert "trust" not in done.stderr
 
 
@@ -110,8 +108,7 @@ def test_a_manifest_that_is_not_as_it_was_signed_is_refused(run_main, study, tmp
 def test_a_manifest_signed_by_another_user_is_refused_and_one_that_is_trusted_runs(run_main, study, cache):
     shutil.rmtree(cache)
     refused(run_main("run", "--lock", str(study / RUN / "manifest.json")))
-    done = run_main("run", "--lock", str(study / RUN / "manifest.json"), "--trust")
-    assert done.returncode == 0, done.stderr
+    run_main("run", "--lock", str(study / RUN / "manifest.json"), "--trust", code=0)
     state = json.loads(max((study.parent).glob("*/study.json"), key=os.path.getmtime).read_text())
     assert "--trust" not in state["words"], "the word holds for one command"
 

@@ -16,10 +16,15 @@ EMULATED = ("launch=emulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct")
 
 
 def run_program(
-    *argv: str | Path, cwd: Path, env: Mapping[str, str] | None = None, limit_s: float = COMMAND_LIMIT_S
+    *argv: str | Path,
+    cwd: Path,
+    code: int | None = None,
+    env: Mapping[str, str] | None = None,
+    limit_s: float = COMMAND_LIMIT_S,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end with `env` added to the environment, and capture what it writes."""
-    return subprocess.run(
+    """Run a program to its end with `env` added to the environment, and capture what it writes. It must end with `code`, if that
+    is given."""
+    done = subprocess.run(
         [str(word) for word in argv],
         cwd=cwd,
         capture_output=True,
@@ -28,12 +33,13 @@ def run_program(
         check=False,
         env={**os.environ, **(env or {})},
     )
+    assert code is None or done.returncode == code, done
+    return done
 
 
-def run_servebench(
-    cwd: Path, *words: str, env: Mapping[str, str] | None = None, limit_s: float = COMMAND_LIMIT_S
-) -> subprocess.CompletedProcess[str]:
-    return run_program(sys.executable, "-m", "servebench", *words, cwd=cwd, env=env, limit_s=limit_s)
+def run_servebench(cwd: Path, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `servebench WORDS`, with the options of `run_program`."""
+    return run_program(sys.executable, "-m", "servebench", *words, cwd=cwd, **options)
 
 
 @contextmanager

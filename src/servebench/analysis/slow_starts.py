@@ -1,7 +1,7 @@
 """Which starts of an engine are slow for as long as they live, at every load level.
 
 A start may get fewer pages of memory, other cores or another path of the code, and is then far slower than its like until it
-ends: 5 of 60 real starts of llama.cpp were 15 to 25% slower at all levels, while the others differed by 3%. Such starts are no
+ends: 6 of 82 real starts of llama.cpp were 15 to 57% slower at all levels, while the others differed by 3%. Such starts are no
 tail of a normal distribution, so they are found by what they cannot move: the median and the median absolute deviation.
 """
 
@@ -17,13 +17,13 @@ from servebench.analysis.setups import EARLIER_MAX, same_setup
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
 
-STARTS_MIN = 5
+STARTS_MIN = 3
 """With fewer starts a median does not say which of them are usual."""
 DEVIATIONS = 4.0
 """How many robust standard deviations below the median a start is slow. Of equal starts that differ by 3%, one study in a hundred
 has one that is called slow."""
-SLOWER_MIN = 0.10
-"""A start that is slower by less is not called slow, however alike the others are."""
+SLOWER_MIN, FEW, SLOWER_MIN_OF_FEW = 0.10, 5, 0.30
+"""A start that is slower by less is not called slow, however alike the others are: fewer than FEW may be alike by chance."""
 LEVEL_MIN = 0.05
 """What a slow start is slower by at each of its levels, at least."""
 ALIKE = 0.002
@@ -83,23 +83,24 @@ def _throughputs(run: RunData) -> dict[str, dict[Level, float]]:
 def find_slow_starts(starts: Mapping[str, Mapping[Level, float]]) -> SlowStarts:
     """Return the slow ones among the starts of one engine with one set of settings.
 
-    `starts` has the throughput of each start by level; a level counts where STARTS_MIN starts have it. The effect of a start is
-    its mean distance from the medians of its levels, on logarithms and weighed by how alike the starts are at each level. A start
-    is slow where that is more than DEVIATIONS robust standard deviations and SLOWER_MIN below the median, and each of its levels
-    is more than LEVEL_MIN below.
+    `starts` has the throughput of each start by level; a level counts where FEW starts have it, or all if they are fewer. The
+    effect of a start is its mean distance from the medians of its levels, on logarithms and weighed by how alike the starts are
+    at each level. A start is slow where that is more than DEVIATIONS robust standard deviations and SLOWER_MIN (of few starts
+    SLOWER_MIN_OF_FEW) below the median, and each of its levels is more than LEVEL_MIN below.
     """
     logs = {key: {at: log(value) for at, value in own.items() if value > 0} for key, own in starts.items()}
     levels: dict[Level, tuple[float, float]] = {}
     for at in {at for own in logs.values() for at in own}:
         found = [own[at] for own in logs.values() if at in own]
-        if len(found) >= STARTS_MIN:
+        if len(found) >= max(STARTS_MIN, min(FEW, len(logs))):
             levels[at] = median(found), _robust_deviation(found)
     apart = {key: {at: value - levels[at][0] for at, value in own.items() if at in levels} for key, own in logs.items()}
     effects = {key: _weighed(own, levels) for key, own in apart.items() if own}
     if len(effects) < STARTS_MIN:
         return SlowStarts(len(effects), {})
     middle, deviation = median(effects.values()), _robust_deviation(effects.values())
-    limit = middle - max(DEVIATIONS * deviation, -log(1 - SLOWER_MIN))
+    least = SLOWER_MIN if len(effects) >= FEW else SLOWER_MIN_OF_FEW
+    limit = middle - max(DEVIATIONS * deviation, -log(1 - least))
     slow = [
         key
         for key in sorted(effects, key=effects.__getitem__)

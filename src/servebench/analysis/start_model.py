@@ -6,7 +6,7 @@ The logarithm of a metric at a load level, in one start of an engine, is
 
 All levels of a start share its effect, because all its requests share its speed. Effects are normal, with one standard
 deviation for both engines of a comparison and for earlier starts of their set-ups. A start may also be slow for its whole life
-(5 of 60 starts of a real llama.cpp were, by 15 to 25%): slow starts are a class of their own, so that the usual ones do not
+(6 of 82 starts of a real llama.cpp were, by 15 to 57%): slow starts are a class of their own, so that the usual ones do not
 pay for them. The errors of points are in proportion to their own intervals, by a factor that has to be learned, too.
 
 Every standard deviation, factor and number of slow starts of a grid is considered, and weighed by a prior and by how well it
@@ -45,8 +45,9 @@ ERROR_LEAST = 5e-4
 """The least standard error of a point."""
 SLOW_BEFORE, USUAL_BEFORE = 0.3, 24.7
 """What is known of slow starts before any was seen, as counts: 1 of 80 is slow (Beta distribution)."""
-SLOW_BY, SLOW_SD, SLOW_LEVEL_SD = 0.22, 0.10, 0.05
-"""By how much slow starts are slower, by how much they differ in that, and from level to level (logarithms)."""
+SLOW_BY, SLOW_SD, SLOW_LEVEL_SD = 0.33, 0.25, 0.05
+"""By how much slow starts are slower, by how much they differ in that, and from level to level (logarithms): six of 82 real
+starts of llama.cpp were slow, five by 15 to 25% and one by 57%."""
 SLOW_MOST, SLOW_SHARE = 4, 0.25
 """Up to so many starts of a group may be slow, or this share of it if that is more."""
 SHARES = 24
@@ -62,7 +63,8 @@ SLOW_SIDES: Mapping[str, int] = {"output_throughput_tok_s": -1, "tpot_ms_p50": 1
 @dataclass(frozen=True)
 class Starts:
     """Logarithms of a metric in starts of one engine: a row for each start, a column for each of `levels`, NaN where there is no
-    value. `errors` has the standard error of a point at each level, as the points' own intervals have it.
+    value. `errors` has the standard error of a point at each level, as the points' own intervals have it, for all starts or in a
+    row for each.
 
     With `differences` each row has those of two starts, with errors that need no factor."""
 
@@ -79,12 +81,13 @@ class Starts:
     def at(self, levels: Sequence[Level]) -> Self:
         """Return the starts at these levels, without those that have no value there."""
         values = np.full((len(self.values), len(levels)), np.nan)
-        errors = np.zeros(len(levels))
+        errors = np.zeros(values.shape)
         for column, level in enumerate(levels):
             if level in self.levels:
                 known = self.levels.index(level)
-                values[:, column], errors[column] = self.values[:, known], self.errors[known]
-        return replace(self, levels=tuple(levels), values=values[~np.isnan(values).all(axis=1)], errors=errors)
+                values[:, column], errors[:, column] = self.values[:, known], self.errors[..., known]
+        kept = ~np.isnan(values).all(axis=1)
+        return replace(self, levels=tuple(levels), values=values[kept], errors=errors[kept])
 
 
 @dataclass(frozen=True)
@@ -241,15 +244,17 @@ def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
     counts, differences = np.array([len(one.values) for one in groups]), groups[0].differences
     away = np.full((len(groups), counts.max(), len(groups[0].levels)), np.nan)
     middle, means = np.zeros((len(groups), 1, away.shape[2])), np.full(away.shape[:2], np.nan)
+    errors = np.zeros(away.shape)
     for number, one in enumerate(groups):
-        middle[number] = np.nanmedian(one.values, axis=None if repeats else 0)
+        has = ~np.isnan(one.values).all(axis=0)
+        middle[number, :, has] = np.nanmedian(one.values[:, has], axis=None if repeats else 0)[..., None]
         away[number, : len(one.values)] = own = one.values - middle[number]
-        means[number, : len(own)] = np.nanmean(own, axis=1)
+        means[number, : len(own)], errors[number, : len(own)] = np.nanmean(own, axis=1), one.errors
     most = np.minimum(np.maximum(SLOW_MOST, (SLOW_SHARE * counts).astype(int)), counts) if slow_side else 0 * counts
     sides = (slow_side, -slow_side) if differences else (slow_side,)
     effects, factor = (2, np.ones_like(_FACTOR)) if differences else (1, _FACTOR)
     variance = effects * _START_VARIANCE
-    error = (factor[:, None, None] * np.array([one.errors for one in groups])) ** 2 + ERROR_LEAST**2
+    error = (factor[:, None, None, None] * errors) ** 2 + ERROR_LEAST**2
     usual = _sums(away, variance, error, repeats=repeats)
     numbers = np.array([one for one in np.ndindex(*[most.max() + 1] * len(sides)) if sum(one) <= most.max()])
     parts = [one.sum(axis=2, keepdims=True) for one in usual]
@@ -260,6 +265,9 @@ def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
         changes = ((other - one)[:, *order] for one, other in zip(usual, slow, strict=True))
         parts = [part + _first(change, most.max())[:, :, number] for part, change in zip(parts, changes, strict=True)]
     information, weighted, squares, logs = parts
+    if not repeats:
+        # a level that a group lacks has any value, and says nothing
+        information = information + np.eye(away.shape[2]) * np.isnan(away).all(axis=1)[:, None, :, None]
     covariances = np.linalg.inv(information)
     values = np.einsum("cgmij,cgmj->cgmi", covariances, weighted)
     left = squares - (weighted * values).sum(axis=3)
@@ -283,7 +291,7 @@ def _sums(
     share. Rows without values count for nothing."""
     missing = np.isnan(values)
     values = np.where(missing, 0.0, values)
-    weights = np.where(missing, 0.0, 1 / error_variance[:, :, None, :])
+    weights = np.where(missing, 0.0, 1 / error_variance)
     shares = start_variance[:, None, None]
     total = 1 + shares * weights.sum(axis=3)
     shared = shares / total

@@ -111,8 +111,8 @@ def write_summary(path: Path) -> Path:
     # it is the last file: a summary without it was cut off
     (folder / WHOLE).unlink(missing_ok=True)
     write_file(folder / "report.html", page(data))
-    if data.comparisons:
-        blocks = chain.from_iterable(map(comparison_blocks, data.comparisons))
+    if data.conclusions.comparisons:
+        blocks = chain.from_iterable(map(comparison_blocks, data.conclusions.comparisons))
         write_file(folder / "comparison.md", to_markdown(blocks))
     if any(one.rows for one in data.runs):
         write_file(folder / "points.csv", to_csv(study.runs))

@@ -1,10 +1,12 @@
 """Ctrl-C, a closed terminal and SIGTERM end a study in the same way, and only once."""
 
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -16,6 +18,21 @@ def leave_stopping_to_the_parent() -> None:
     """
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
+
+
+def end_by_closing(process: subprocess.Popen[Any], within_s: float) -> None:
+    """Close the pipes of a child, which ends by that, and wait for it; one that lives longer than `within_s` is killed."""
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        # only a kernel that hangs keeps it alive now
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(within_s)
 
 
 @contextmanager

@@ -103,8 +103,8 @@ def test_either_start_of_a_pair_may_be_slow():
 LEVELS = (Level(1), Level(8))
 
 
-def sides(rng, starts, *, start_sd=0.01, shift=0.0, sliced=LEVELS, failed=False):
-    """Two engines whose starts took turns at the levels `sliced`."""
+def sides(rng, starts, *, start_sd=0.01, shift=0.0, sliced=LEVELS, failed=False, alone=()):
+    """Two engines whose starts took turns at the levels `sliced`, but for the starts `alone`."""
     points = ([], [])
     for start in range(starts):
         effects = rng.normal(0, start_sd, 2)
@@ -114,7 +114,11 @@ def sides(rng, starts, *, start_sd=0.01, shift=0.0, sliced=LEVELS, failed=False)
             for number, own in enumerate(points):
                 values = np.exp(logs[number])
                 facts = {"repeat": start, "output_throughput_tok_s": values.mean(), "start_id": f"{number}/{start}"}
-                columns = row(values, f"{start}/{level}", **facts) if level in sliced else PointRow(**facts)
+                columns = (
+                    row(values, f"{start}/{level}", **facts)
+                    if level in sliced and start not in alone
+                    else PointRow(**facts)
+                )
                 own.append(
                     ComparedPoint(
                         level=level, repeat=start, verdict="valid", start_id=f"{number}/{start}", row=columns,
@@ -154,6 +158,19 @@ def test_a_level_without_slices_counts_with_the_errors_of_its_points():
     assert first_of(found).method.slice_by_slice
     by_level = {one.level: one for one in found.rows if one.metric.name == THROUGHPUT}
     assert by_level[LEVELS[0]].difference.high < by_level[LEVELS[1]].difference.high
+
+
+def test_a_start_without_slices_counts_with_the_error_of_its_points():
+    """So it takes little from what the others say, and is there where it is the only one."""
+    rng = np.random.default_rng(6)
+    pair = sides(rng, 3, shift=np.log(0.9), alone=(0,))
+    found, plain = (compare([(*one, ())])[0] for one in (pair, without_slices(pair)))
+    assert first_of(found).method.slice_by_slice
+    assert first_of(found).low <= -0.1 <= first_of(found).high
+    assert first_of(found).high - first_of(found).low < 0.6 * (first_of(plain).high - first_of(plain).low)
+    alone = pair[0].samples[:2], pair[1].samples[:2]
+    (only,) = compare([(*(replace(side, samples=own) for side, own in zip(pair, alone, strict=True)), ())])
+    assert not first_of(only).method.slice_by_slice
 
 
 def test_failed_requests_are_no_matter_of_slices():

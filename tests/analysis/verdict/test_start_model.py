@@ -148,6 +148,9 @@ def test_levels_that_were_not_measured_in_a_start_are_left_out():
     holes.values[:2, 1] = np.nan
     other = drawn(rng, 6, 0.02, shift=-0.1)
     assert difference(holes, other).quantile(0.5) == pytest.approx(difference(whole, other).quantile(0.5), abs=0.01)
+    few = drawn(rng, 6, 0.02).at((LEVELS[1], Level(64)))
+    alone, beside = (StartModel((few.at(LEVELS),), known, -1).value(np.eye(3)[1]) for known in ((), (few.at(LEVELS),)))
+    assert beside.quantile(0.84) - beside.quantile(0.16) < alone.quantile(0.84) - alone.quantile(0.16)
     moved = holes.at((LEVELS[2], LEVELS[1]))
     assert moved.values.shape == (6, 2)
     assert moved.values[:, 0].tolist() == whole.values[:, 2].tolist()

@@ -229,15 +229,6 @@ def test_an_open_loop_does_not_wait_for_answers(serve, run):
     assert all(exchange.sent_ns >= exchange.scheduled_ns for exchange in exchanges.values())
 
 
-def test_an_open_loop_with_a_limit_sends_late(serve, run):
-    """No more than the limit is in flight; requests that waited were sent after their time."""
-
-    server = serve(answer_after(0.1))
-    _, exchanges = run(server, 8, concurrency=2, connections=2, at_s=[0.0] * 8)
-    assert server.most_in_flight == 2
-    assert max(exchange.sent_ns - exchange.scheduled_ns for exchange in exchanges.values()) > 0.25e9
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [{}, {"duration_s": 0.2, "drain_s": 5.0}], ids=["capped", "over"])
 def test_a_worker_that_waits_does_not_spin(serve, run, plan):
@@ -338,27 +329,6 @@ def test_the_turns_of_a_session_wait_for_each_other(serve, run, at_s, workers):
             assert after.sent_ns >= after.scheduled_ns
 
 
-def test_sessions_leave_their_streams_to_others(serve, run):
-    """With two streams and one long session, the other requests do not wait for it."""
-    server = serve(answer_after(0.03))
-    _, exchanges = run(server, 9, concurrency=2, facts=lambda i: {"session_id": "long" if i < 3 else None})
-    assert server.most_in_flight == 2
-    assert exchanges["r3"].sent_ns < exchanges["r0"].ended_ns <= exchanges["r1"].sent_ns
-
-
-def test_a_timed_phase_does_not_wait_for_turns_that_come_too_late(serve, run):
-    """A user who thinks for an hour does not prolong the phase."""
-    report, exchanges = run(
-        serve(answer_after(0.03)),
-        4,
-        concurrency=4,
-        duration_s=0.3,
-        facts=lambda i: {"session_id": "s", "think_s": 3600.0},
-    )
-    assert outcomes(exchanges) == {"complete": 1}
-    assert report.sent == 1
-
-
 def test_a_client_that_goes_away(serve, run):
     """The connection is closed at its time, its stream is used for the next request, and the others are answered."""
     closed = []
@@ -400,22 +370,6 @@ def test_a_request_that_is_sent_again_has_deadlines_of_its_own(serve, run, *, le
         timeout_s=30.0 if leaves else 2.0,
     )
     assert outcomes(exchanges) == {"complete": 2, "abandoned" if leaves else "timeout": 1}
-
-
-def test_streams_start_one_after_another(serve, run):
-    """A ramp of a closed loop: the k-th stream sends when its time has come, and not before."""
-    starts_s = (0.0, 0.1, 0.2, 0.3)
-
-    def hold(connection, request):
-        wait_until(lambda: len(server.requests) == 4 or server.closed.is_set())
-        connection.sendall(stream())
-
-    server = serve(hold)
-    _, exchanges = run(server, 4, concurrency=4, stream_starts_s=starts_s, timeout_s=60.0)
-    ordered = sorted(exchanges.values(), key=lambda exchange: exchange.scheduled_ns)
-    scheduled_s = [(exchange.scheduled_ns - ordered[0].scheduled_ns) / 1e9 for exchange in ordered]
-    assert scheduled_s == pytest.approx(starts_s, abs=1e-6)
-    assert all(exchange.sent_ns >= exchange.scheduled_ns for exchange in ordered)
 
 
 def test_each_request_carries_its_own_headers(serve, run):

@@ -6,7 +6,8 @@ from statistics import mean, pstdev
 
 import pytest
 
-from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, stream_starts
+from servebench.contracts.settings import RampSettings
+from servebench.load.plan.pacers import arrivals, ramped_arrivals, stream_starts
 
 
 def gaps(times):
@@ -58,32 +59,32 @@ def test_no_arrivals():
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        (ArrivalShape("linear", 0.0), [0.0, 5.0, 7.5, 10.0]),
-        (ArrivalShape("linear", 0.5), [0.0, 0.0, 5.0, 10.0]),
-        (ArrivalShape("exponential", 0.25), [0.0, 5.0, 7.92, 10.0]),
-        (ArrivalShape("steps", 0.0, 2), [0.0, 5.0, 10.0, 10.0]),
-        (ArrivalShape("steps", 0.25, 3), [0.0, 3.33, 6.67, 10.0]),
+        (RampSettings(over_s=10.0, shape="linear", start=0.0), [0.0, 5.0, 7.5, 10.0]),
+        (RampSettings(over_s=10.0, shape="linear", start=0.5), [0.0, 0.0, 5.0, 10.0]),
+        (RampSettings(over_s=10.0, shape="exponential", start=0.25), [0.0, 5.0, 7.92, 10.0]),
+        (RampSettings(over_s=10.0, shape="steps", start=0.0, steps=2), [0.0, 5.0, 10.0, 10.0]),
+        (RampSettings(over_s=10.0, shape="steps", start=0.25, steps=3), [0.0, 3.33, 6.67, 10.0]),
     ],
 )
 def test_streams_start_by_the_shape(shape, expected):
     """Four streams over ten seconds: each starts when its share of the level is reached, the first at once."""
-    assert stream_starts(4, shape, 10.0) == pytest.approx(expected, abs=0.01)
+    assert stream_starts(4, shape) == pytest.approx(expected, abs=0.01)
 
 
 SHAPES = [
-    ArrivalShape("linear", 0.0),
-    ArrivalShape("linear", 0.3),
-    ArrivalShape("exponential", 0.05),
-    ArrivalShape("steps", 0.0, 4),
-    ArrivalShape("steps", 0.2, 5),
+    RampSettings(over_s=10.0, shape="linear", start=0.0),
+    RampSettings(over_s=10.0, shape="linear", start=0.3),
+    RampSettings(over_s=10.0, shape="exponential", start=0.05),
+    RampSettings(over_s=10.0, shape="steps", start=0.0, steps=4),
+    RampSettings(over_s=10.0, shape="steps", start=0.2, steps=5),
 ]
 
 
 def density(shape, u):
     """Return the share of the level at `u`, by an independent implementation."""
-    if shape.kind == "linear":
+    if shape.shape == "linear":
         return shape.start + (1 - shape.start) * u
-    if shape.kind == "exponential":
+    if shape.shape == "exponential":
         return shape.start ** (1 - u)
     return shape.start + (1 - shape.start) * math.floor(u * shape.steps) / shape.steps
 
@@ -91,7 +92,7 @@ def density(shape, u):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_ramped_arrivals_follow_the_rate(shape):
     """Each tenth of the ramp has as many arrivals as the integral of the rate; after the ramp the rate is full."""
-    times = ramped_arrivals(arrivals("constant", 100.0, 3000), shape, 10.0)
+    times = ramped_arrivals(arrivals("constant", 100.0, 3000), shape)
     assert times == sorted(times)
     for tenth in range(10):
         grid = [(tenth + (i + 0.5) / 1000) / 10 for i in range(1000)]

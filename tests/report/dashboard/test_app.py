@@ -161,7 +161,8 @@ def test_a_study_that_ended_when_it_had_decided_has_its_own_verdicts(make_study)
     assert rows["output throughput"].result == "slower"
     assert rows["TPOT p50"].looked == rows["output throughput"].looked > 0
     data = study_page(str(path.parent), "study", 0)
-    assert (data.comparisons[0].result, data.comparisons[0].margin, data.with_earlier) == ("slower", 0.02, True)
+    (found,) = data.conclusions.comparisons
+    assert (found.result, found.margin, data.with_earlier) == ("slower", 0.02, True)
 
 
 def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch):

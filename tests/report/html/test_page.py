@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import zlib
 from html.parser import HTMLParser
 from importlib.resources import files
 
@@ -12,7 +13,6 @@ import pytest
 from servebench.cli.main import dispatch
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
-from servebench.report.charts.draw import Packing
 from servebench.report.charts.model import Series
 from servebench.report.charts.specs import weak_note
 from servebench.report.html.page import BUNDLE, breakable
@@ -96,12 +96,9 @@ def test_the_page_is_self_contained_and_runs_only_what_is_ours(study, capsys):
 
 @pytest.mark.slow
 def test_every_chart_is_there_for_a_script_in_print_and_in_words(study):
-    text, seen = report(study, "--with-doubtful")
-    ((kind, source),) = [one for one in seen.scripts if one[0]]
-    assert kind == "application/json"
-    charts = json.loads(source)["charts"]
+    text, _ = report(study, "--with-doubtful")
+    charts = [json.loads(zlib.decompress(base64.b64decode(one))) for one in re.findall(r'data-spec="([^"]*)"', text)]
     assert len(charts) >= 11
-    assert sorted(map(int, re.findall(r'data-spec="(\d+)"', text))) == list(range(len(charts)))
     assert all(one["description"] for one in charts)
     stills = re.findall(r'<img [^>]*alt="([^"]*)"', text)
     assert all(stills)
@@ -173,41 +170,6 @@ def test_each_cell_of_a_table_has_its_name_for_narrow_screens(study):
 
 def test_a_long_name_breaks_behind_its_signs_and_stays_text():
     assert breakable("a=<b>_1") == "a=<wbr>&lt;b&gt;_<wbr>1"
-
-
-def unpacked(value, strings):
-    """What the page's script makes of packed data."""
-    if isinstance(value, list):
-        return [unpacked(one, strings) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if "packed" not in value:
-        return {key: unpacked(one, strings) for key, one in value.items()}
-    keys, columns = value["packed"]["keys"], value["packed"]["columns"]
-    lists = [
-        [None if cell is None else strings[cell] for cell in column["texts"]] if isinstance(column, dict) else column
-        for column in columns
-    ]
-    rows = [dict(zip(keys, cells, strict=True)) for cells in zip(*lists, strict=True)]
-    rest = {key: one for key, one in value.items() if key != "packed"}
-    return {**rest, "values": [{key: one for key, one in row.items() if one is not None} for row in rows]}
-
-
-def test_packed_data_is_what_it_was():
-    rows = [
-        {"run": "a", "y": 1.5, "low": None, "n": 3},
-        {"run": "b", "y": None, "why": "a"},
-        {"run": "a", "y": 2, "n": "4"},
-    ]
-    spec = {"layer": [{"data": {"values": rows, "name": "x"}}], "mark": "line", "data": {"values": rows[:1]}}
-    packing = Packing()
-    found = json.loads(json.dumps(packing.packed(spec)))
-    assert packing.strings == ["a", "b"]
-    back = unpacked(found, packing.strings)
-    assert back["layer"][0]["data"] == {
-        "name": "x", "values": [{key: one for key, one in row.items() if one is not None} for row in rows]
-    }  # fmt: skip
-    assert back["data"] == spec["data"]
 
 
 @pytest.mark.parametrize(("values", "weak"), [(100, True), (736, False)])

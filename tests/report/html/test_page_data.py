@@ -117,7 +117,7 @@ def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study)
     changed = (replace(base, slow=1.4), SimulatedLoad(seed=2, version="2.0"))
     path = make_study((base, SimulatedLoad(seed=1)), changed, name="later")
     study = read.load_study(path)
-    (shown,) = page_data.page_of(study, load_rules()).comparisons
+    (shown,) = page_data.page_of(study, load_rules()).conclusions.comparisons
     (compared,) = compare_speed([tuple(study.runs)], earlier=read.runs_beside(study))
     assert shown == compared
     assert shown.result == "slower"

@@ -14,7 +14,7 @@ from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.start_model import Starts
 from servebench.analysis.statistics import Z_95, Floats, Interval
 from servebench.analysis.verdict.model import ComparedPoint, Difference
-from servebench.analysis.verdict.slices import pooled_error, slice_differences
+from servebench.analysis.verdict.slices import slice_differences, values_and_errors
 from servebench.analysis.verdict.starts import PAIRS_MIN, STARTS_MIN, evidence_of, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
 from servebench.contracts.estimate import LevelEstimate
@@ -143,8 +143,10 @@ def lead_difference(metric: str, first: RankedLevel, rival: RankedLevel, confide
     ours, theirs = ([[point.row for point in start] for start in group] for group in groups)
     failed = any(point.failed.any() for level in (rival, first) for point in level.samples)
     if not failed and (known := slice_differences(ours, theirs, metric)):
-        starts = Starts.of_one_level([one.value for one in known], pooled_error(known))
-        return found.by_slices(replace(starts, differences=True)).difference(confidence)
+        others = sides[1].values[:, 0] - sides[0].values[:, 0]
+        values, errors = values_and_errors(known, others, float(np.hypot(sides[0].errors[0], sides[1].errors[0])))
+        starts = Starts(sides[0].levels, values[:, None], errors[:, None], differences=True)
+        return found.by_slices(starts).difference(confidence)
     pairs = metric in SOURCES and SOURCES[metric][1] is not None and len(sides[0].values) == len(sides[1].values)
     pairs = pairs and len(sides[0].values) >= PAIRS_MIN and same_requests(groups[0], groups[1])
     return (found.in_pairs if pairs else found).difference(confidence)

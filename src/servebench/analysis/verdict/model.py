@@ -16,7 +16,7 @@ from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.start_model import Starts
 from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
-from servebench.analysis.verdict.slices import SliceDifference
+from servebench.analysis.verdict.slices import SliceDifferences
 from servebench.contracts.estimate import CONFIDENCE, Interval
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
@@ -172,8 +172,8 @@ class StartValues:
 
     `error` is the standard error of one start's value on either side, as its requests have it. `names` are the starts of each
     side, so that values of one start at several levels are known to be of one; without them the numbers of the starts. If
-    `paired`, starts at the same place sent the same requests. `slice_differences` are those of starts at the same place that were
-    measured slice by slice; empty where they were not.
+    `paired`, starts at the same place sent the same requests. `slice_differences` are those of starts at the same
+    place, None where they were not measured slice by slice; empty if none was.
     """
 
     baseline: Floats
@@ -181,7 +181,7 @@ class StartValues:
     error: tuple[float, float] = (0.0, 0.0)
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     paired: bool = False
-    slice_differences: tuple[SliceDifference, ...] = ()
+    slice_differences: SliceDifferences = ()
 
     @property
     def fewest(self) -> int:
@@ -195,8 +195,8 @@ class StartValues:
 
     def first(self, count: int) -> StartValues:
         """Return the values of the first `count` starts."""
-        errors = self.slice_differences[:count]
-        return replace(self, baseline=self.baseline[:count], candidate=self.candidate[:count], slice_differences=errors)
+        known = self.slice_differences[:count] if any(self.slice_differences[:count]) else ()
+        return replace(self, baseline=self.baseline[:count], candidate=self.candidate[:count], slice_differences=known)
 
     def side(self, number: int) -> dict[str, float]:
         """Return the values of the baseline (0) or the candidate (1) by start."""

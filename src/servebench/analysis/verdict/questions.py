@@ -21,7 +21,7 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
-from servebench.analysis.verdict.slices import SliceDifference, slice_differences
+from servebench.analysis.verdict.slices import SliceDifferences, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
@@ -73,7 +73,7 @@ def codes_of(points: Iterable[ComparedPoint]) -> tuple[str, ...]:
 
 def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -> ComparisonRow:
     """The row with what the warnings of its points mean for it: a wider interval, or a result that is only provisional."""
-    known = _known(sides) if row.starts is not None and row.starts.slice_differences else set()
+    known = _known(sides) if row.starts is not None and all(row.starts.slice_differences or [None]) else set()
     weights = [_weight(points, row.metric, known) for points in sides]
     doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
     bounded = tuple(dict.fromkeys(code for weight in weights for code in weight.bounded))
@@ -177,7 +177,7 @@ def _names(starts: Sequence[tuple[Points, Sequence[Floats]]]) -> tuple[str, ...]
 
 def _in_slices(
     ours: Sequence[tuple[Points, Sequence[Floats]]], theirs: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric
-) -> tuple[SliceDifference, ...]:
+) -> SliceDifferences:
     """The differences by slices; nothing where requests failed, which slices do not count."""
     if any(point.failed.any() for points, _ in (*ours, *theirs) for point in points):
         return ()

@@ -34,15 +34,27 @@ class SliceDifference:
     freedom: int
 
 
+SliceDifferences = tuple[SliceDifference | None, ...]
+"""Of pairs of starts, in order."""
+
+
 def slice_differences(
     ours: Sequence[Sequence[PointRow]], theirs: Sequence[Sequence[PointRow]], column: str
-) -> tuple[SliceDifference, ...]:
-    """Return the difference of each pair of starts, by the rows of their points; nothing unless all of them were measured in
-    slices, those at the same place with each other."""
+) -> SliceDifferences:
+    """Return the difference of each pair of starts, those at the same place, by the rows of their points: None for a pair that
+    was not measured in turns. Nothing where no pair was, or one side has more starts."""
     if len(ours) != len(theirs):
         return ()
-    found = [_of_pair(a, b, column) for a, b in zip(ours, theirs, strict=True)]
-    return tuple(one for one in found if one is not None) if None not in found else ()
+    found = tuple(_of_pair(a, b, column) for a, b in zip(ours, theirs, strict=True))
+    return found if any(found) else ()
+
+
+def values_and_errors(known: SliceDifferences, others: Floats, error: float) -> tuple[Floats, Floats]:
+    """Return the differences of pairs of starts and their standard errors: those of `others`, all with `error`, for pairs that
+    were not measured in turns."""
+    in_turns = np.array([one is not None for one in known])
+    values = np.array([other if one is None else one.value for one, other in zip(known, others, strict=True)])
+    return values, np.where(in_turns, pooled_error([one for one in known if one is not None]), error)
 
 
 def pooled_error(errors: Sequence[SliceDifference]) -> float:

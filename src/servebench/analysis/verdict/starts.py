@@ -22,7 +22,7 @@ from servebench.analysis.verdict.model import (
     StartValues,
 )
 from servebench.analysis.verdict.reasons import Method, MethodKind
-from servebench.analysis.verdict.slices import pooled_error
+from servebench.analysis.verdict.slices import values_and_errors
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.level import Level
 
@@ -228,18 +228,17 @@ def _mean(values: Iterable[float | None]) -> float:
 
 
 def _differences(levels: Sequence[Level], values: Sequence[StartValues]) -> Starts:
-    """The differences of starts at the same place by pair and level. Where a level was not measured in slices they are those of
-    its points, with their errors."""
+    """The differences of starts at the same place by pair and level. What was not measured in turns counts as its points say,
+    with their errors."""
     names = [list(zip(*(one.side(number) for number in (0, 1)), strict=True)) for one in values]
     rows = {pair: number for number, pair in enumerate(dict.fromkeys(pair for own in names for pair in own))}
-    table = np.full((len(rows), len(levels)), np.nan)
+    table, errors = np.full((len(rows), len(levels)), np.nan), np.zeros((len(rows), len(levels)))
     for column, (one, own) in enumerate(zip(values, names, strict=True)):
-        in_slices = [each.value for each in one.slice_differences]
-        table[[rows[pair] for pair in own], column] = in_slices or one.candidate - one.baseline
-    errors = [
-        pooled_error(one.slice_differences) if one.slice_differences else float(np.hypot(*one.error)) for one in values
-    ]
-    return Starts(tuple(levels), table, np.array(errors), differences=True)
+        at = [rows[pair] for pair in own], column
+        table[at], errors[at] = one.candidate - one.baseline, float(np.hypot(*one.error))
+        if one.slice_differences:
+            table[at], errors[at] = values_and_errors(one.slice_differences, table[at], errors[at][0])
+    return Starts(tuple(levels), table, errors, differences=True)
 
 
 def _matrix(levels: Sequence[Level], values: Sequence[StartValues], number: int) -> Starts:

@@ -116,7 +116,7 @@ def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
 def _plain(data: Page, target: Path) -> dict[str, Any]:
     from servebench.report.export.conclusions import as_plain
 
-    found = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.words)}
+    found = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.found.words)}
     return {**found, **as_plain(data.conclusions)}
 
 

@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 import orjson
 
-from servebench.util.signals import leave_stopping_to_the_parent
+from servebench.util.signals import end_by_closing, leave_stopping_to_the_parent
 
 FRAME = struct.Struct("<IBI")
 PIPE_BYTES = 1 << 20
@@ -155,15 +155,7 @@ class AnswerReader:
 
     def close(self) -> None:
         """End the process; its CPU time then counts among that of the children."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_by_closing(self._process, END_TIMEOUT_S)
 
 
 if __name__ == "__main__":

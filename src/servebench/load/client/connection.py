@@ -42,8 +42,7 @@ Ancillary = tuple[int, int, bytes]
 Receive = Callable[[int, int], tuple[bytes, list[Ancillary], int, Any]]
 """Takes the size of the read and of its ancillary data; raises BlockingIOError when there is nothing to read."""
 
-RESET_ERRORS = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError)
-
+REFUSED_ERRORS = (ConnectionRefusedError, socket.gaierror, TimeoutError)
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
 """No descriptor, no local port, no memory: no connection was made."""
 
@@ -72,11 +71,8 @@ def wire_failure(error: OSError) -> WireFailure:
     outcome: WireOutcome = "reset"
     if isinstance(error, ssl.SSLError):
         outcome = "tls"
-    elif isinstance(error, ConnectionRefusedError):
+    elif isinstance(error, REFUSED_ERRORS) or error.errno in EXHAUSTED:
         outcome = "refused"
-    elif not isinstance(error, RESET_ERRORS):
-        local = isinstance(error, (socket.gaierror, TimeoutError)) or error.errno in EXHAUSTED
-        outcome = "refused" if local else "reset"
     reason = error.strerror or str(error) or type(error).__name__
     return WireFailure(outcome, reason.lower())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
 from collections import deque
 
 from servebench.contracts.exchange import Target
@@ -16,28 +15,6 @@ PROBE_TIMEOUT_S = 2.0
 
 STALE_MIN = 3
 """After this many connections that the server closed while idle, the pool may stop reusing connections."""
-
-
-class Dialer:
-    """Opens connections to one target. The name is resolved once, before the clock starts."""
-
-    def __init__(self, target: Target) -> None:
-        """Resolve the target. Raises WireFailure for an unknown name."""
-        try:
-            found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise WireFailure("refused", f"cannot resolve {target.host}: {error.strerror or error}".lower()) from error
-        self._address = _reachable_address([(family, where) for family, _, _, _, where in found])
-        self._context: ssl.SSLContext | None = None
-        self._server_name = target.server_name or target.host
-        if target.tls:
-            self._context = tls_context(target.verify_tls)
-
-    def open(self) -> ClientConnection:
-        """Return a connection that has started to connect. Raises WireFailure."""
-        if self._context is None:
-            return ClientConnection(self._address)
-        return TlsConnection(self._address, self._context, self._server_name)
 
 
 def _reachable_address(addresses: list[Address]) -> Address:
@@ -57,13 +34,19 @@ class ConnectionPool:
     """Every open connection of a phase: connecting, idle, or carrying a request. All are registered with the poller."""
 
     def __init__(self, target: Target, poller: select.epoll, *, connect_timeout_s: float) -> None:
-        """Open nothing yet. Raises WireFailure when the target's name cannot be resolved."""
+        """Open nothing yet; the name is resolved once, before the clock starts. Raises WireFailure for an unknown name."""
+        try:
+            found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise WireFailure("refused", f"cannot resolve {target.host}: {error.strerror or error}".lower()) from error
         self.connecting: dict[int, ClientConnection] = {}
         self.idle: dict[int, ClientConnection] = {}
         self.carriers: list[ClientConnection | None] = []
         """Connections that carry a request, by descriptor: the hot path finds them by index. None for other descriptors."""
         self.opened = self.refused = 0
-        self._dialer = Dialer(target)
+        self._address = _reachable_address([(family, where) for family, _, _, _, where in found])
+        self._context = tls_context(target.verify_tls) if target.tls else None
+        self._server_name = target.server_name or target.host
         self._poller = poller
         self._connect_timeout_s = connect_timeout_s
         self._deadlines: deque[tuple[float, ClientConnection]] = deque()
@@ -77,7 +60,10 @@ class ConnectionPool:
     def open(self, now: float) -> WireFailure | None:
         """Start to open a connection. Returns the failure if that is impossible."""
         try:
-            connection = self._dialer.open()
+            if self._context is None:
+                connection = ClientConnection(self._address)
+            else:
+                connection = TlsConnection(self._address, self._context, self._server_name)
         except WireFailure as failure:
             self.refused += 1
             return failure

@@ -80,14 +80,11 @@ class LoadPhase:
         while ready and idle:
             self._send(ready.popleft())
         for _ in range(len(ready) - len(pool.connecting)):
-            if not ready or not self._open_connection(now):
+            if not ready:
                 break
-
-    def _open_connection(self, now: float) -> bool:
-        failure = self.pool.open(now)
-        if failure is not None:
-            self.fail_to_connect(failure)
-        return failure is None
+            if (failure := pool.open(now)) is not None:
+                self.fail_to_connect(failure)
+                break
 
     def fail_to_connect(self, failure: WireFailure) -> None:
         """Fail the request that waits for a connection; a pool that is only being filled needs none."""

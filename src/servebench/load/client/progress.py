@@ -8,7 +8,6 @@ import struct
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from types import TracebackType
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,6 @@ class WorkerProgress:
         """Return how often the counters were published."""
         return int(self._FORMAT.unpack_from(self._page, 0)[5])
 
-    def __enter__(self) -> WorkerProgress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Unmap the page."""
         self._page.close()

@@ -40,7 +40,8 @@ def main() -> int:
     orders = sys.stdin.fileno()
     job = read_job(orders)
     try:
-        with open(job.spool, "ab", buffering=0) as file, WorkerProgress.attach(job.progress) as progress:  # noqa: PTH123
+        progress = WorkerProgress.attach(job.progress)
+        with open(job.spool, "ab", buffering=0) as file, contextlib.closing(progress):  # noqa: PTH123
             phase = LoadPhase(job, SpoolWriter(file), progress)
             phase.prepare()
             loop = EventLoop(phase, orders)

@@ -118,7 +118,8 @@ class _Crew:
         plans = split_plan(one.plan, one.workers)
         for share, path in zip(plans, worker_spools(one.spool, len(plans)), strict=True):
             page = _create_progress_page(stack)
-            worker = WorkerProcess(share.measured, stack.enter_context(WorkerProgress.attach(str(page))), WORKER)
+            progress = stack.enter_context(contextlib.closing(WorkerProgress.attach(str(page))))
+            worker = WorkerProcess(share.measured, progress, WORKER)
             stack.callback(worker.close)
             self._workers.append(worker)
             with contextlib.suppress(OSError):

@@ -20,6 +20,7 @@ from servebench.load.client.progress import Counts, WorkerProgress
 from servebench.util.children import SCHEDULER_SECRETS, python_environment
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.errors import LoadError, StoreError, reason_of
+from servebench.util.signals import end_by_closing
 from servebench.util.units import NS_PER_S
 
 TICK_S = 0.2
@@ -174,14 +175,4 @@ class WorkerProcess:
 
     def close(self) -> None:
         """End the process: a worker stops when its standard input closes."""
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            # only a kernel that hangs keeps it alive now
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(STOP_TIMEOUT_S)
+        end_by_closing(self.process, STOP_TIMEOUT_S)

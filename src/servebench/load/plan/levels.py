@@ -112,18 +112,24 @@ def _ordered_levels(load: LoadSettings, repeats: range, seed: int) -> list[tuple
 
 def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests_least: int = 0) -> PlannedPoint:
     """Return the level at a concurrency or rate (`of`); with `requests: auto` it has at least `requests_least`."""
-    if of == "concurrency":
-        return _closed_loop(load, int(value), repeat, requests_least)
-    return _open_loop(load, value, repeat, requests_least)
+    users = int(value) if of == "concurrency" else None
+    auto = math.ceil(RATE_AUTO_S * value) if users is None else REQUESTS_PER_STREAM * users
+    return PlannedPoint(
+        id=PointId.at_rate(value, repeat) if users is None else PointId.at_concurrency(users, repeat),
+        concurrency=users,
+        requests=_request_count(load, max(requests_least, auto)),
+        duration_s=load.duration_s if load.until is None else load.max_duration_s,
+        targets=precision_targets(load.until, open_loop=users is None),
+        warmup_requests=_warmup_count(load, users or RATE_WARMUP_CONCURRENCY),
+        rate=value if users is None else None,
+        in_flight_max=load.max_concurrency if users is None else None,
+    )
 
 
 def level_of(load: LoadSettings, point: PointId) -> PlannedPoint | None:
     """Return the level of a point that a killed search had measured; None if its id has neither concurrency nor rate."""
-    if point.repeat is None:
-        return None
-    if point.concurrency is not None:
-        return level_at(load, point.concurrency, point.repeat, of="concurrency")
-    return None if point.rate is None else level_at(load, point.rate, point.repeat, of="rate")
+    of, value = ("rate", point.rate) if point.concurrency is None else ("concurrency", point.concurrency)
+    return None if value is None or point.repeat is None else level_at(load, value, point.repeat, of=of)
 
 
 def with_trace_times(level: PlannedPoint, load: LoadSettings, arrivals_s: Sequence[float]) -> PlannedPoint:
@@ -145,36 +151,8 @@ def _request_count(load: LoadSettings, auto: int) -> int | None:
     return load.requests if isinstance(load.requests, int) else max(REQUESTS_MIN, auto)
 
 
-def _duration_s(load: LoadSettings) -> float | None:
-    return load.duration_s if load.until is None else load.max_duration_s
-
-
 def _warmup_count(load: LoadSettings, streams: int) -> int:
     return min(WARMUP_MAX, WARMUP_PER_STREAM * streams) if load.warmup_requests == "auto" else load.warmup_requests
-
-
-def _closed_loop(load: LoadSettings, concurrency: int, repeat: int, least: int) -> PlannedPoint:
-    return PlannedPoint(
-        id=PointId.at_concurrency(concurrency, repeat),
-        concurrency=concurrency,
-        requests=_request_count(load, max(least, REQUESTS_PER_STREAM * concurrency)),
-        duration_s=_duration_s(load),
-        targets=precision_targets(load.until, open_loop=False),
-        warmup_requests=_warmup_count(load, concurrency),
-    )
-
-
-def _open_loop(load: LoadSettings, rate: float, repeat: int, least: int) -> PlannedPoint:
-    return PlannedPoint(
-        id=PointId.at_rate(rate, repeat),
-        concurrency=None,
-        requests=_request_count(load, max(least, math.ceil(RATE_AUTO_S * rate))),
-        duration_s=_duration_s(load),
-        targets=precision_targets(load.until, open_loop=True),
-        warmup_requests=_warmup_count(load, RATE_WARMUP_CONCURRENCY),
-        rate=rate,
-        in_flight_max=load.max_concurrency,
-    )
 
 
 def _trace_level(load: LoadSettings, repeat: int) -> PlannedPoint:

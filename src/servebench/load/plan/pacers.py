@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
+
+from servebench.contracts.settings import RampSettings
 
 Arrival = Literal["constant", "poisson", "gamma"]
 
@@ -34,57 +35,50 @@ def arrivals(kind: Arrival, rate_req_s: float, count: int, *, burstiness: float 
     return [time / times[-1] * whole_s for time in times[:-1]]
 
 
-@dataclass(frozen=True)
-class ArrivalShape:
-    """How load rises to its level: the share of the level as a function of the share `u` of the ramp's time.
+def time_of_share(ramp: RampSettings, share: float) -> float:
+    """Return the first share `u` of the ramp's time at which this share of the level is reached; 0 for shares up to `start`.
 
-    It goes from `start` at u = 0 to 1 at u = 1. `linear`: start + (1 - start) u. `exponential`: start^(1 - u), which grows
-    by the same factor at every moment (start above 0). `steps`: start + (1 - start) floor(u k) / k with k = `steps`.
+    The share goes from `start` at u = 0 to 1 at u = 1. `linear`: start + (1 - start) u. `exponential`: start^(1 - u), which
+    grows by the same factor at every moment (start above 0). `steps`: start + (1 - start) floor(u k) / k with k = `steps`.
     """
-
-    kind: Literal["linear", "steps", "exponential"]
-    start: float
-    steps: int = 5
-
-    def time_of_share(self, share: float) -> float:
-        """Return the first `u` at which this share of the level is reached; 0 for shares up to `start`."""
-        if share <= self.start:
-            return 0.0
-        if self.kind == "exponential":
-            return 1 - math.log(share) / math.log(self.start)
-        u = (share - self.start) / (1 - self.start)
-        return u if self.kind == "linear" else math.ceil(u * self.steps - 1e-9) / self.steps
-
-    def time_of_area(self, area: float) -> float:
-        """Return the `u` at which the integral of the share over `u` reaches `area`; above 1 after the end of the ramp."""
-        start, rest = self.start, 1 - self.start
-        if self.kind == "linear":
-            whole = start + rest / 2
-            if area <= whole:
-                return area / start if rest == 0 else (math.sqrt(start * start + 2 * rest * area) - start) / rest
-        elif self.kind == "exponential":
-            speed = -math.log(start)
-            whole = (1 - start) / speed
-            if area <= whole:
-                return math.log1p(area * speed / start) / speed
-        else:
-            whole = 0.0
-            for step in range(self.steps):
-                share = start + rest * step / self.steps
-                if area <= whole + share / self.steps and share > 0:
-                    return step / self.steps + (area - whole) / share
-                whole += share / self.steps
-        return 1 + area - whole
+    if share <= ramp.start:
+        return 0.0
+    if ramp.shape == "exponential":
+        return 1 - math.log(share) / math.log(ramp.start)
+    u = (share - ramp.start) / (1 - ramp.start)
+    return u if ramp.shape == "linear" else math.ceil(u * ramp.steps - 1e-9) / ramp.steps
 
 
-def ramped_arrivals(times_s: Sequence[float], shape: ArrivalShape, over_s: float) -> list[float]:
-    """Return arrivals at a steady rate moved so that the rate rises to it over `over_s` seconds.
+def time_of_area(ramp: RampSettings, area: float) -> float:
+    """Return the `u` at which the integral of the share over `u` reaches `area`; above 1 after the end of the ramp."""
+    start, rest = ramp.start, 1 - ramp.start
+    if ramp.shape == "linear":
+        whole = start + rest / 2
+        if area <= whole:
+            return area / start if rest == 0 else (math.sqrt(start * start + 2 * rest * area) - start) / rest
+    elif ramp.shape == "exponential":
+        speed = -math.log(start)
+        whole = (1 - start) / speed
+        if area <= whole:
+            return math.log1p(area * speed / start) / speed
+    else:
+        whole = 0.0
+        for step in range(ramp.steps):
+            share = start + rest * step / ramp.steps
+            if area <= whole + share / ramp.steps and share > 0:
+                return step / ramp.steps + (area - whole) / share
+            whole += share / ramp.steps
+    return 1 + area - whole
+
+
+def ramped_arrivals(times_s: Sequence[float], ramp: RampSettings) -> list[float]:
+    """Return arrivals at a steady rate moved so that the rate rises to it over the ramp.
 
     The k-th arrives when the integral of the ramped rate reaches the k-th's time multiplied by the rate (the time change of
     a Poisson process: Cinlar 1975, "Introduction to Stochastic Processes", chapter 4), so a constant or gamma process
     keeps its regularity. The rate itself cancels out.
     """
-    return [over_s * shape.time_of_area(time_s / over_s) for time_s in times_s]
+    return [ramp.over_s * time_of_area(ramp, time_s / ramp.over_s) for time_s in times_s]
 
 
 def staggered_starts(concurrency: int, over_s: float, seed: str) -> list[float]:
@@ -94,6 +88,6 @@ def staggered_starts(concurrency: int, over_s: float, seed: str) -> list[float]:
     return [0.0, *sorted(rng.uniform(0, over_s) for _ in range(concurrency - 1))]
 
 
-def stream_starts(concurrency: int, shape: ArrivalShape, over_s: float) -> list[float]:
+def stream_starts(concurrency: int, ramp: RampSettings) -> list[float]:
     """Return when each stream of a closed loop starts, in seconds and ascending order; the first starts at once."""
-    return [0.0, *(over_s * shape.time_of_share((number + 1) / concurrency) for number in range(1, concurrency))]
+    return [0.0, *(ramp.over_s * time_of_share(ramp, (number + 1) / concurrency) for number in range(1, concurrency))]

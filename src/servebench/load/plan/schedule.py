@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan
-from servebench.contracts.settings import LoadSettings, RampSettings
+from servebench.contracts.settings import LoadSettings
 from servebench.load.plan.levels import TRACE_REQUESTS, PlannedPoint
-from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, staggered_starts, stream_starts
+from servebench.load.plan.pacers import arrivals, ramped_arrivals, staggered_starts, stream_starts
 
 SUPPLY_MARGIN = 2.0
 """A timed point gets twice the requests that it would use at the rate of the warm-up."""
@@ -146,7 +146,7 @@ def _with_send_times(
     # each repeat has its own arrivals: the same ones would repeat the same random error
     times = arrivals(load.arrival, level.rate, len(requests), burstiness=load.burstiness, seed=seed + level.repeat)
     if load.ramp is not None:
-        times = ramped_arrivals(times, _ramp_shape(load.ramp), load.ramp.over_s)
+        times = ramped_arrivals(times, load.ramp)
     return [
         replace(request, scheduled_s=time_s)
         for request, time_s in zip(requests, times, strict=True)
@@ -160,13 +160,9 @@ def _stream_starts(
     if level.concurrency is None:
         return None
     if load.ramp is not None:
-        return tuple(stream_starts(level.concurrency, _ramp_shape(load.ramp), load.ramp.over_s))
+        return tuple(stream_starts(level.concurrency, load.ramp))
     # with fewer requests the first streams would be done before the last ones start
     enough = level.requests is None or level.requests >= STAGGERED_REQUESTS_MIN * level.concurrency
     if not load.stagger or not answer_s or level.concurrency == 1 or not enough:
         return None
     return tuple(staggered_starts(level.concurrency, answer_s, f"{seed}/{level.point}"))
-
-
-def _ramp_shape(ramp: RampSettings) -> ArrivalShape:
-    return ArrivalShape(ramp.shape, ramp.start, ramp.steps)

@@ -33,11 +33,6 @@ class SlicePlan:
     lead_s: float
     drain_s: float
 
-    @property
-    def seconds_each(self) -> float:
-        """How long each engine gets load in all."""
-        return sum(closes - opens for opens, closes in self.slices[0])
-
 
 def plan_slices(engines: int, measured_s: float, answer_s: float, seed: str) -> SlicePlan | None:
     """Return slices in which each engine is measured for `measured_s` or longer, in a random order in each round.

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import stat
+import zlib
+from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -131,51 +133,11 @@ def javascript() -> str:
     return script
 
 
-def script_json(value: Any) -> str:
-    """Return a value as JSON that cannot end the script element that holds it."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-class Packing:
-    """Makes the data of specs short, for pages that have many: columns in place of rows, and each text once. The page's script
-    undoes it, without the keys that are null."""
-
-    def __init__(self) -> None:
-        self._strings: dict[str, int] = {}
-        self.size = 0
-        """Of the texts, in characters."""
-
-    @property
-    def strings(self) -> list[str]:
-        """The texts of all packed specs, by their numbers."""
-        return list(self._strings)
-
-    def packed(self, value: Any) -> Any:
-        """Return a spec with its rows of data as columns."""
-        if isinstance(value, list):
-            return [self.packed(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        rows = value.get("values")
-        if isinstance(rows, list) and len(rows) > 1 and all(isinstance(row, dict) for row in rows):
-            keys = list(dict.fromkeys(key for row in rows for key in row))
-            columns = [self._column([row.get(key) for row in rows]) for key in keys]
-            rest = {key: item for key, item in value.items() if key != "values"}
-            return {**rest, "packed": {"keys": keys, "columns": columns, "rows": len(rows)}}
-        return {key: self.packed(item) for key, item in value.items()}
-
-    def _column(self, values: list[Any]) -> Any:
-        """Return the values, or the numbers of texts."""
-        if not all(value is None or isinstance(value, str) for value in values):
-            return values
-        return {"texts": [None if one is None else self._number(one) for one in values]}
-
-    def _number(self, text: str) -> int:
-        if text not in self._strings:
-            self._strings[text] = len(self._strings)
-            self.size += len(text) + len('"",')
-        return self._strings[text]
+def packed(spec: Spec) -> str:
+    """Return a spec in a twentieth of its size, as letters that need no escaping; the page's script unpacks it."""
+    # a screen reader gets the chart in words, not each of its marks with twelve digits
+    text = json.dumps({**spec, "config": {**CONFIG, "aria": False}}, allow_nan=False, separators=(",", ":"))
+    return b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def still(spec: Spec) -> Spec:

@@ -16,6 +16,16 @@ Floats = NDArray[np.float64]
 Spec = dict[str, Any]
 
 
+def nominal(field: str, **more: Any) -> Spec:
+    """Return the encoding of a field that holds names."""
+    return {"field": field, "type": "nominal", **more}
+
+
+def quantitative(field: str, **more: Any) -> Spec:
+    """Return the encoding of a field that holds numbers."""
+    return {"field": field, "type": "quantitative", **more}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Series:
     """A run as the charts show it: a line called `name` in the panel of its workload, with the colour of its engine.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from servebench.analysis.time_parts import FIRST, METRICS, PARTS, REST, Metric, TimeParts
-from servebench.report.charts.model import Chart, ChartSet, Spec
+from servebench.report.charts.model import Chart, ChartSet, Spec, nominal, quantitative
 from servebench.report.parts import NOT_REPORTED, RunTimes, bar_name, part_text
 from servebench.util.figures import number
 
@@ -61,8 +61,8 @@ def _panel(name: str, metric: Metric, found: Sequence[TimeParts]) -> Chart:
     # wide enough for viewers whose font is wider than the one it is drawn with
     extent = min(150.0, LETTER_WIDTH * max(len(row["bar"]) for row in rows))
     axis = {"labelLimit": 150, "ticks": False, "minExtent": extent}
-    y = {"field": "bar", "type": "nominal", "title": None, "sort": None, "axis": axis}
-    total = {"y": y, "x": {"value": "width"}, "text": {"field": "total", "type": "nominal"}}
+    y = nominal("bar", title=None, sort=None, axis=axis)
+    total = {"y": y, "x": {"value": "width"}, "text": nominal("total")}
     spec: Spec = {
         "data": {"values": rows},
         "height": {"step": STEP},
@@ -90,26 +90,16 @@ def _transform(parts: Sequence[str]) -> list[Spec]:
 
 def _bars(metric: Metric, parts: Sequence[str], y: Spec) -> list[Spec]:
     """Return the layers of the stacked parts: the rectangles, and the texts in them."""
-    tooltip = [{"field": f, "type": "nominal", "title": t} for f, t in (("bar", metric), ("total", "mean"))]
-    tooltip += [{"field": f"t{index}", "type": "nominal", "title": part} for index, part in enumerate(parts)]
-    x: Spec = {"field": "share", "type": "quantitative", "stack": "zero", "scale": {"domain": [0, 1]}}
+    tooltip = [nominal("bar", title=metric), nominal("total", title="mean")]
+    tooltip += [nominal(f"t{index}", title=part) for index, part in enumerate(parts)]
+    x = quantitative("share", stack="zero", scale={"domain": [0, 1]})
     axis = {"format": "%", "values": [0, 0.5, 1], "grid": False}
     legend = {"title": None, "orient": "top", "columns": 2, "symbolStrokeColor": "#777777", "symbolType": "square"}
-    colour = {
-        "field": "part",
-        "type": "nominal",
-        "scale": {"domain": parts, "range": [COLOURS[part] for part in parts]},
-        "legend": legend,
-    }
-    order = {"field": "order", "type": "quantitative"}
-    place: Spec = {"y": y, "order": order, "detail": {"field": "part", "type": "nominal"}}
+    colour = nominal("part", scale={"domain": parts, "range": [COLOURS[part] for part in parts]}, legend=legend)
+    place: Spec = {"y": y, "order": quantitative("order"), "detail": nominal("part")}
     dark = {"test": f"indexof({_listed(DARK)}, datum.part) >= 0", "value": "#ffffff"}
-    text = {
-        **place,
-        "x": {**x, "bandPosition": 0.5},
-        "text": {"field": "label", "type": "nominal"},
-        "color": {"condition": dark, "value": "#000000"},
-    }
+    white = {"condition": dark, "value": "#000000"}
+    text = {**place, "x": {**x, "bandPosition": 0.5}, "text": nominal("label"), "color": white}
     bars = {**place, "x": {**x, "title": f"share of {metric}", "axis": axis}, "color": colour, "tooltip": tooltip}
     return [
         {"mark": {"type": "bar", "stroke": "#555555", "strokeWidth": 0.6}, "encoding": bars},
@@ -125,12 +115,7 @@ def _row(one: TimeParts, parts: Sequence[str]) -> dict[str, Any]:
     """Return a bar: the lengths of its parts, and what each is."""
     texts = {f"t{index}": part_text(one, part) for index, part in enumerate(parts) if part in one.parts}
     lengths = {part: round(one.shares.get(part, 0.0), 4) for part in parts}
-    return {
-        "bar": f"{one.level.words}, {bar_name(one)}",
-        "total": f"{number(one.total_ms)} ms",
-        **lengths,
-        **texts,
-    }
+    return {"bar": f"{one.level.words}, {bar_name(one)}", "total": f"{number(one.total_ms)} ms", **lengths, **texts}
 
 
 def _in_words(name: str, metric: Metric, found: Sequence[TimeParts]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from servebench.contracts.level import Level
 from servebench.contracts.results import QualitySummary
-from servebench.report.charts.model import Chart, ChartSet, Series, Spec
+from servebench.report.charts.model import Chart, ChartSet, Series, Spec, nominal, quantitative
 from servebench.report.charts.specs import COLOURS, HEIGHT, VISIBLE, lines
 from servebench.util.figures import number, percent
 
@@ -25,12 +25,12 @@ PHASES = {
 }
 """The kind of each phase, so that engines with different phases can be compared."""
 OTHER_PHASE = "server starts"
+NAMES_AXIS = nominal("run", title=None, sort=None, axis={"labelLimit": 150})
 Panel = tuple[str, Sequence[tuple[float, float]]]
 """The name of a line with its unit, and its samples of (seconds, value)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestSpan:
+class RequestSpan(NamedTuple):
     """A request on the timeline, in seconds from the start of the point."""
 
     sent_s: float
@@ -75,24 +75,12 @@ def timeline(found: Timeline) -> ChartSet | None:
     x: Spec = {"type": "quantitative", "scale": {"domain": [0, max(ends)], "nice": False, "clamp": True}}
     ground = _ground(found, x)
     last = len(found.panels)
-    charts = [
-        Chart(
-            title=_shown(found),
-            spec={"layer": [*ground, _spans(found, x, last=last == 0)], "height": HEIGHT},
-            words=_in_words(found),
-        )
-    ]
+    requests = {"layer": [*ground, _spans(found, x, last=last == 0)], "height": HEIGHT}
+    charts = [Chart(title=_shown(found), spec=requests, words=_in_words(found))]
     for index, (title, samples) in enumerate(found.panels, 1):
-        rows = [{"t": round(t, 3), "value": float(f"{v:.4g}")} for t, v in samples]
+        spec = {"layer": [*ground, _line(samples, x, title, last=index == last)], "height": PANEL_HEIGHT}
         highest = max((v for _, v in samples), default=0.0)
-        words = f"{title}: at most {number(highest)}."
-        charts.append(
-            Chart(
-                title=title,
-                spec={"layer": [*ground, _line(rows, x, title, last=index == last)], "height": PANEL_HEIGHT},
-                words=words,
-            )
-        )
+        charts.append(Chart(title=title, spec=spec, words=f"{title}: at most {number(highest)}."))
     note = "Grey: the measurement window." + (" Red: others took the machine." if found.disturbed else "")
     name = f"timeline_{found.run}_{found.level}"
     return ChartSet(name=name, title=f"{found.run}, {found.level.words}", charts=charts, note=note, wide=True)
@@ -102,16 +90,15 @@ def _ground(found: Timeline, x: Spec) -> list[Spec]:
     """Return the measurement window and the disturbed stretches, behind the other marks."""
     stretches = [(*found.window, "measurement window", "#777777")] if found.window else []
     stretches += [(low, high, who, "#d00000") for low, high, who in found.disturbed]
-    data = {
-        "values": [{"from": max(a, 0.0), "to": max(b, 0.0), "what": what, "colour": c} for a, b, what, c in stretches]
-    }
+    rows = [{"from": max(a, 0.0), "to": max(b, 0.0), "what": what, "colour": c} for a, b, what, c in stretches]
     place = {
         "x": {**x, "field": "from", "title": None},
         "x2": {"field": "to"},
-        "color": {"field": "colour", "type": "nominal", "scale": None},
-        "tooltip": {"field": "what", "type": "nominal", "title": " "},
+        "color": nominal("colour", scale=None),
+        "tooltip": nominal("what", title=" "),
     }
-    return [{"data": data, "mark": {"type": "rect", "fillOpacity": 0.13}, "encoding": place}] if stretches else []
+    ground = {"data": {"values": rows}, "mark": {"type": "rect", "fillOpacity": 0.13}, "encoding": place}
+    return [ground] if rows else []
 
 
 def _across(x: Spec, field: str, *, last: bool) -> Spec:
@@ -143,24 +130,25 @@ def _spans(found: Timeline, x: Spec, *, last: bool) -> Spec:
         "x": _across(x, "from", last=last),
         "x2": {"field": "to"},
         "y": {"field": "i", "type": "ordinal", "title": None, "axis": plain},
-        "color": {
-            "field": "part", "type": "nominal", "scale": {"domain": list(PARTS), "range": list(PARTS.values())},
-            # room for viewers whose font is wider than the one that it is laid out with
-            "legend": {"title": None, "orient": "top", "columnPadding": 28},
-        },
-        "tooltip": [{"field": "part", "type": "nominal"}, {"field": "took", "type": "nominal", "title": "took, s"}],
-    }  # fmt: skip
+        "color": _coloured("part", PARTS),
+        "tooltip": [nominal("part"), nominal("took", title="took, s")],
+    }
     took = [{"calculate": "format(datum.to - datum.from, '.3f')", "as": "took"}]
     return {"data": {"values": rows}, "transform": took, "mark": {"type": "bar"}, "encoding": place}
 
 
-def _line(rows: list[dict[str, float]], x: Spec, title: str, *, last: bool) -> Spec:
+def _coloured(field: str, colours: Mapping[str, str], **legend: Any) -> Spec:
+    """Return the encoding of kinds by colour, with a legend that has room for viewers whose font is wider than the one that it is
+    laid out with."""
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return nominal(field, scale=scale, legend={"title": None, "orient": "top", **legend, "columnPadding": 28})
+
+
+def _line(samples: Sequence[tuple[float, float]], x: Spec, title: str, *, last: bool) -> Spec:
+    rows = [{"t": round(t, 3), "value": float(f"{value:.4g}")} for t, value in samples]
     axis = {"minExtent": 46, "tickCount": 3, "format": ",.12~g"}
-    y = {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": True}, "axis": axis}
-    tooltip = [
-        {"field": "t", "type": "quantitative", "title": "s", "format": ".3~f"},
-        {"field": "value", "type": "quantitative", "title": title, "format": ".3~s"},
-    ]
+    tooltip = [quantitative("t", title="s", format=".3~f"), quantitative("value", title=title, format=".3~s")]
+    y = quantitative("value", title=None, scale={"zero": True}, axis=axis)
     place = {"x": _across(x, "t", last=last), "y": y, "tooltip": tooltip}
     return {
         "data": {"values": rows},
@@ -172,9 +160,8 @@ def _line(rows: list[dict[str, float]], x: Spec, title: str, *, last: bool) -> S
 def _in_words(found: Timeline) -> str:
     failed = sum(span.failed for span in found.spans)
     whole = f"Requests of {found.run} at {found.level.words} over time: {len(found.spans)}, {failed} failed."
-    return " ".join(
-        [whole, *(f"Disturbed from {low:.1f} to {high:.1f} s: {who}." for low, high, who in found.disturbed)]
-    )
+    disturbed = (f"Disturbed from {low:.1f} to {high:.1f} s: {who}." for low, high, who in found.disturbed)
+    return " ".join([whole, *disturbed])
 
 
 def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> ChartSet | None:
@@ -193,40 +180,20 @@ def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Cha
         ]
     if not rows:
         return None
-    kinds = list(dict.fromkeys(row["part"] for row in rows))
-    colour = {
-        "field": "part",
-        "type": "nominal",
-        "scale": {"domain": kinds, "range": list(COLOURS[: len(kinds)])},
-        "legend": {"title": None, "orient": "top", "columns": 3, "columnPadding": 28},
-    }
+    kinds = dict.fromkeys(row["part"] for row in rows)
     place = {
-        "y": _names_axis(),
-        "x": {"field": "s", "type": "quantitative", "title": "seconds"},
-        "color": colour,
-        "order": {"field": "order", "type": "quantitative"},
-        "tooltip": [{"field": name, "type": "nominal"} for name in ("run", "part", "took")],
+        "y": NAMES_AXIS,
+        "x": quantitative("s", title="seconds"),
+        "color": _coloured("part", dict(zip(kinds, COLOURS, strict=False)), columns=3),
+        "order": quantitative("order"),
+        "tooltip": [nominal("run"), nominal("part"), nominal("took")],
     }
     totals = {name: max(seconds for _, seconds in phases) for name, phases in starts if phases}
     words = "Cold start, seconds: " + "; ".join(f"{name} {number(total)}" for name, total in totals.items()) + "."
-    spec = {
-        "data": {"values": rows},
-        "mark": {"type": "bar", "stroke": "#ffffff"},
-        "encoding": place,
-        "height": {"step": 26},
-    }
+    bars = {"mark": {"type": "bar", "stroke": "#ffffff"}, "encoding": place, "height": {"step": 26}}
+    chart = Chart(title="Seconds by phase", spec={"data": {"values": rows}, **bars}, words=words)
     note = "From the start of the command to the first real token."
-    return ChartSet(
-        name="cold_start",
-        title="Cold start",
-        charts=[Chart(title="Seconds by phase", spec=spec, words=words)],
-        note=note,
-        wide=True,
-    )
-
-
-def _names_axis() -> Spec:
-    return {"field": "run", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 150}}
+    return ChartSet(name="cold_start", title="Cold start", charts=[chart], note=note, wide=True)
 
 
 def quality(rows: Sequence[QualityRow], series: Sequence[Series]) -> list[ChartSet]:
@@ -252,8 +219,8 @@ def _benchmark(rows: Sequence[QualityRow], series: Sequence[Series]) -> list[Cha
     more = {"is": rows[0].result.measure, "right": "right answers/s"}
     if len({row.load for row in rows}) < 2:
         at = {"data": {"values": values}, "transform": [VISIBLE], "height": {"step": 24}}
-        bar = {"x": {"field": "y", "type": "quantitative", "title": title}, "y": _names_axis()}
-        tooltip = [{"field": "run", "type": "nominal"}, {"field": "is", "type": "nominal", "title": more["is"]}]
+        bar = {"x": quantitative("y", title=title), "y": NAMES_AXIS}
+        tooltip = [nominal("run"), nominal("is", title=more["is"])]
         rule = {"y": bar["y"], "x": {**bar["x"], "field": "low"}, "x2": {"field": "high"}}
         layer = [
             {"mark": {"type": "bar", "color": COLOURS[5]}, "encoding": {**bar, "tooltip": tooltip}},
@@ -261,24 +228,15 @@ def _benchmark(rows: Sequence[QualityRow], series: Sequence[Series]) -> list[Cha
         ]
         return [Chart(title=title, spec={**at, "layer": layer}, words=f"{title}: {words}.")]
     drawn = [row for row in values if row["x"]]
-    across = {
-        "field": "x",
-        "type": "quantitative",
-        "title": "load during the questions",
-        "scale": {"type": "log", "nice": False, "padding": 14},
-    }
-    score = Chart(
-        title=title,
-        spec={**lines(drawn, series, across, title, more=more), "height": HEIGHT},
-        words=f"{title}: {words}.",
-    )
+    scale = {"type": "log", "nice": False, "padding": 14}
+    across = quantitative("x", title="load during the questions", scale=scale)
+
+    def chart(title: str, rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
+        return Chart(title=title, spec={**lines(rows, series, across, title, more=more), "height": HEIGHT}, words=words)
+
+    score = chart(title, drawn, f"{title}: {words}.")
     fast = [{**row, "y": row["right"], "low": None, "high": None} for row in drawn if row["right"] is not None]
     if not fast:
         return [score]
     speeds = "; ".join(f"{row['run']} {number(row['y'])} at {row['load']}" for row in fast)
-    speed = Chart(
-        title="right answers/s",
-        spec={**lines(fast, series, across, "right answers/s", more=more), "height": HEIGHT},
-        words=f"Right answers/s: {speeds}.",
-    )
-    return [score, speed]
+    return [score, chart("right answers/s", fast, f"Right answers/s: {speeds}.")]

@@ -11,11 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.estimate import estimate_level, mean_of
+from servebench.analysis.estimate import estimate_level, levels_of, mean_of
 from servebench.analysis.statistics import is_weak_percentile, values_needed
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
-from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
+from servebench.report.charts.model import (
+    METRICS,
+    Chart,
+    ChartMetric,
+    ChartSet,
+    Floats,
+    Series,
+    Spec,
+    nominal,
+    quantitative,
+)
 from servebench.report.trust import point_trust, reason_of_code
 from servebench.util.figures import number, rough, with_interval
 
@@ -51,19 +61,6 @@ TIPS = {
 """What a point says under the mouse, with its heading."""
 
 
-def load_of(row: PointRow) -> float | None:
-    """Return the load level as a number: requests in flight, or per second."""
-    value = row.rate if row.rate is not None else row.concurrency
-    return None if value is None else float(value)
-
-
-def load_words(row: PointRow) -> str:
-    """Return the load level of a point in words."""
-    if row.rate is not None:
-        return f"{row.rate:g} requests/s"
-    return f"{row.concurrency} user{'' if row.concurrency == 1 else 's'}"
-
-
 def panels_of(series: Sequence[Series]) -> dict[str, list[Series]]:
     """Return the series of each panel, in order."""
     found: dict[str, list[Series]] = {}
@@ -72,21 +69,15 @@ def panels_of(series: Sequence[Series]) -> dict[str, list[Series]]:
     return found
 
 
-def by_level(rows: Iterable[PointRow]) -> dict[float, list[PointRow]]:
+def by_level(rows: Iterable[PointRow]) -> dict[Level, list[PointRow]]:
     """Return the rows that are drawn by ascending load; several where a level was repeated."""
-    found: dict[float, list[PointRow]] = {}
-    for row in rows:
-        load = load_of(row)
-        if load is not None and load > 0 and row.verdict != "void":
-            found.setdefault(load, []).append(row)
-    return dict(sorted(found.items()))
+    return levels_of(row for row in rows if row.verdict != "void" and row.level.load > 0)
 
 
 def _interval(rows: Sequence[PointRow], column: str) -> tuple[float | None, float | None]:
     found = estimate_level(rows, column)
-    return (
-        found.interval if found is not None and found.interval and np.isfinite(found.interval).all() else (None, None)
-    )
+    interval = found.interval if found is not None else None
+    return interval if interval and np.isfinite(interval).all() else (None, None)
 
 
 def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
@@ -96,7 +87,7 @@ def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
     why = dict.fromkeys(code for _, codes in trust for code in codes)
     found = {
         "run": name,
-        "load": load_words(row) + (f", mean of {len(rows)} repeats" if len(rows) > 1 else ""),
+        "load": row.level.words + (f", mean of {len(rows)} repeats" if len(rows) > 1 else ""),
         "trust": "; ".join(dict.fromkeys(word for word, _ in trust)),
         "warnings": "; ".join(map(reason_of_code, why)) or "none",
     }
@@ -112,7 +103,7 @@ def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
 
 def _tooltip(rows: Iterable[Mapping[str, Any]], more: Mapping[str, str] | None = None) -> list[Spec]:
     known = {key for row in rows for key in row}
-    return [{"field": f, "type": "nominal", "title": t} for f, t in {**TIPS, **(more or {})}.items() if f in known]
+    return [nominal(field, title=title) for field, title in {**TIPS, **(more or {})}.items() if field in known]
 
 
 def colour_scales(series: Sequence[Series], *, legend: bool = False) -> dict[str, Spec]:
@@ -120,12 +111,11 @@ def colour_scales(series: Sequence[Series], *, legend: bool = False) -> dict[str
     index = {one.name: one.colour for one in series}
     ranges = (("color", COLOURS), ("shape", SHAPES), ("strokeDash", DASHES))
     return {
-        channel: {
-            "field": "run",
-            "type": "nominal",
-            "scale": {"domain": list(index), "range": [values[i % len(values)] for i in index.values()]},
-            "legend": {"title": None, "orient": "top", "columns": 4, "labelLimit": 260} if legend else None,
-        }
+        channel: nominal(
+            "run",
+            scale={"domain": list(index), "range": [values[i % len(values)] for i in index.values()]},
+            legend={"title": None, "orient": "top", "columns": 4, "labelLimit": 260} if legend else None,
+        )
         for channel, values in ranges
     }
 
@@ -151,15 +141,11 @@ def _load_axis(rows: Sequence[Mapping[str, Any]], *, rate: bool) -> Spec:
     levels = sorted({row["x"] for row in rows})
     if len(levels) < 2:
         few = len({row["run"] for row in rows}) <= NAMED_MAX
-        axis = {"labelAngle": 0, "labelLimit": 110} if few else {"labels": False, "ticks": False}
-        return {"field": "run", "type": "nominal", "title": None if few else "runs", "sort": None, "axis": axis}
-    return {
-        "field": "x",
-        "type": "quantitative",
-        "title": "requests per second" if rate else "users at once",
-        "scale": {"type": "log", "domain": [levels[0] / 1.15, levels[-1] * 1.15], "nice": False},
-        "axis": {"values": levels, "labelOverlap": True, "format": ",.12~g", "grid": False},
-    }
+        names = {"labelAngle": 0, "labelLimit": 110} if few else {"labels": False, "ticks": False}
+        return nominal("run", title=None if few else "runs", sort=None, axis=names)
+    scale = {"type": "log", "domain": [levels[0] / 1.15, levels[-1] * 1.15], "nice": False}
+    axis = {"values": levels, "labelOverlap": True, "format": ",.12~g", "grid": False}
+    return quantitative("x", title="requests per second" if rate else "users at once", scale=scale, axis=axis)
 
 
 def _values(rows: Sequence[Mapping[str, Any]], stats: Sequence[str]) -> list[float]:
@@ -209,16 +195,15 @@ def lines(
     if any(row.get(f"low{stat}") is not None for row in rows for stat in stats or ("",)):
         layers = [{"mark": mark, "transform": known, "encoding": ends} for mark in INTERVALS]
     if x["type"] == "quantitative":
-        order = {"field": "order", "type": "quantitative"}
-        layers.append({"mark": "line", "encoding": {**at, "strokeDash": scales["strokeDash"], "order": order}})
+        dash = {"strokeDash": scales["strokeDash"], "order": quantitative("order")}
+        layers.append({"mark": "line", "encoding": {**at, **dash}})
     else:
         layers = layers[1:]
     layers.append({"mark": {"type": "point", "size": 60, "strokeWidth": 1.8}, "encoding": dot})
     if labelled:
         mark = {"type": "text", "dy": -11, "fontSize": 10}
-        layers.append({"mark": mark, "encoding": {**at, "text": {"field": "label", "type": "nominal"}}})
-    tooltip = _tooltip(rows, more)
-    layers.append({"mark": {"type": "point", "size": 500, "opacity": 0}, "encoding": {**at, "tooltip": tooltip}})
+        layers.append({"mark": mark, "encoding": {**at, "text": nominal("label")}})
+    layers.append(tips(at, _tooltip(rows, more), size=500))
     if limit:
         layers += _limit(limit, up, drawn=limit <= LIMIT_SHOWN * max(values, default=0.0))
     return {
@@ -228,12 +213,17 @@ def lines(
     }
 
 
+def tips(at: Spec, tooltip: Sequence[Spec], *, size: int) -> Spec:
+    """Return the layer of wide invisible marks that say what a point is."""
+    return {"mark": {"type": "point", "size": size, "opacity": 0}, "encoding": {**at, "tooltip": tooltip}}
+
+
 def _limit(limit: float, up: Spec, *, drawn: bool) -> list[Spec]:
     """Return the line of an SLO; a note in the corner where it is far above all values."""
     text = {"type": "text", "align": "right", "baseline": "bottom", "dy": -2, "color": LIMIT_COLOUR}
     data = {"values": [{"limit": limit, "text": f"SLO {limit:g}" + ("" if drawn else " is far above")}]}
     y = {**up, "field": "limit"} if drawn else {"value": 0}
-    place = {"y": y, "x": {"value": "width"}, "text": {"field": "text", "type": "nominal"}}
+    place = {"y": y, "x": {"value": "width"}, "text": nominal("text")}
     note = {"data": data, "mark": text, "encoding": place}
     rule = {"data": data, "mark": {"type": "rule", "color": LIMIT_COLOUR, "strokeDash": [7, 4]}, "encoding": {"y": y}}
     return [rule, note] if drawn else [note]
@@ -252,8 +242,7 @@ def against_load(series: Sequence[Series], metric: ChartMetric, limit: float | N
     wide = any(map(_is_wide, values)) and all(min(own, default=0.0) > 0 for own in values)
     charts = []
     for panel, (own, rows) in panels.items():
-        rate = any(row.rate is not None for one in own for row in one.rows)
-        axis = _load_axis(rows, rate=rate)
+        axis = _load_axis(rows, rate=any(row.level.open_loop for one in own for row in one.rows))
         drawn = lines(rows, own, axis, metric.axis, stats=stats, limit=limit, wide=wide)
         title = metric.title + (" p50" if stats else "")
         charts.append(Chart(title=panel, spec={**drawn, "height": HEIGHT}, words=_in_words(title, rows, metric.axis)))
@@ -262,13 +251,13 @@ def against_load(series: Sequence[Series], metric: ChartMetric, limit: float | N
 
 def _level_rows(one: Series, metric: ChartMetric) -> list[dict[str, Any]]:
     found = []
-    for load, rows in by_level(one.rows).items():
+    for level, rows in by_level(one.rows).items():
         values: dict[str, Any] = {}
         for stat, column in metric.columns.items():
             low, high = _interval(rows, column)
             values |= {f"y{stat}": mean_of(rows, column), f"low{stat}": low, f"high{stat}": high}
         if any(value is not None for value in values.values()):
-            found.append({**tips_of(one.name, rows), **values, "x": load, "order": load})
+            found.append({**tips_of(one.name, rows), **values, "x": level.load, "order": level.load})
     return found
 
 
@@ -289,24 +278,15 @@ def user_speed(series: Sequence[Series]) -> ChartSet | None:
     for panel, own in panels_of(series).items():
         rows = []
         for one in own:
-            for load, level in by_level(one.rows).items():
-                tpot, throughput = mean_of(level, "tpot_ms_mean"), mean_of(level, "output_throughput_tok_s")
+            for level, points in by_level(one.rows).items():
+                tpot, throughput = mean_of(points, "tpot_ms_mean"), mean_of(points, "output_throughput_tok_s")
                 if tpot and throughput:
-                    place = {
-                        "x": 1000 / tpot,
-                        "y": throughput / max(one.gpu_count, 1),
-                        "order": load,
-                        "label": f"{load:g}",
-                    }
-                    rows.append({**tips_of(one.name, level), **place})
+                    place = {"x": 1000 / tpot, "y": throughput / max(one.gpu_count, 1)}
+                    order = {"order": level.load, "label": level.number}
+                    rows.append({**tips_of(one.name, points), **place, **order})
         if rows:
             per = " per GPU" if any(one.gpu_count for one in own) else ""
-            across = {
-                "field": "x",
-                "type": "quantitative",
-                "title": "tok/s of one user (1 / TPOT)",
-                "axis": {"tickCount": 5},
-            }
+            across = quantitative("x", title="tok/s of one user (1 / TPOT)", axis={"tickCount": 5})
             drawn = lines(rows, own, across, up + per, labelled=True)
             charts.append(Chart(title=panel, spec={**drawn, "height": HEIGHT}, words=_in_words(title, rows, up)))
     note = "Up and to the right is better; the number at a point is its load."
@@ -322,21 +302,15 @@ def distributions(series: Sequence[Series], at: Level) -> ChartSet | None:
     charts = []
     for panel, own in panels_of(series).items():
         for name, axis in LATENCIES.items():
+            points = min(CURVE_POINTS_MAX, CURVE_POINTS // len(own) + 2)
             rows = [
                 {"run": one.name, "x": float(f"{x:.4g}"), "y": round(float(y), 1)}
                 for one in own
-                for x, y in _curve(
-                    one.latencies.get(at, {}).get(name), min(CURVE_POINTS_MAX, CURVE_POINTS // len(own) + 2)
-                )
+                for x, y in _curve(one.latencies.get(at, {}).get(name), points)
             ]
             if rows:
-                charts.append(
-                    Chart(
-                        title=f"{panel}: {axis}" if panel else axis,
-                        spec=_curves(rows, own, axis),
-                        words=_medians(rows, axis),
-                    )
-                )
+                title = f"{panel}: {axis}" if panel else axis
+                charts.append(Chart(title=title, spec=_curves(rows, own, axis), words=_medians(rows, axis)))
     note = f"The share of requests (for ITL: of gaps) that took no longer, at {at.words}."
     return ChartSet(name="distributions", title="Latency distributions", charts=charts, note=note) if charts else None
 
@@ -350,34 +324,29 @@ def _curve(values: Floats | None, points: int) -> list[tuple[float, float]]:
 
 def _curves(rows: list[dict[str, Any]], own: Sequence[Series], axis: str) -> Spec:
     scales = colour_scales(own)
-    x = {"field": "x", "type": "quantitative", "title": axis, "scale": {"type": "log", "nice": False}}
-    y = {"field": "y", "type": "quantitative", "title": "% of values", "scale": {"domain": [0, 100]}}
-    at = {"x": {**x, "axis": {"tickCount": 4, "format": ",.12~g"}}, "y": y, "color": scales["color"]}
-    dash, order = scales["strokeDash"], {"field": "y", "type": "quantitative"}
-    tips = (("run", "run", None), ("x", f"up to {axis}", ",.3~r"), ("y", "% of values", ".0f"))
+    ticks = {"tickCount": 4, "format": ",.12~g"}
+    x = quantitative("x", title=axis, scale={"type": "log", "nice": False}, axis=ticks)
+    y = quantitative("y", title="% of values", scale={"domain": [0, 100]})
+    at = {"x": x, "y": y, "color": scales["color"]}
+    dash = {"strokeDash": scales["strokeDash"], "order": quantitative("y")}
     tooltip = [
-        {"field": field, "title": title, **({"type": "quantitative", "format": form} if form else {"type": "nominal"})}
-        for field, title, form in tips
+        nominal("run", title="run"),
+        quantitative("x", title=f"up to {axis}", format=",.3~r"),
+        quantitative("y", title="% of values", format=".0f"),
     ]
     return {
         "data": {"values": rows},
         "transform": [VISIBLE],
         "height": HEIGHT,
-        "layer": [
-            {"mark": "line", "encoding": {**at, "strokeDash": dash, "order": order}},
-            {"mark": {"type": "point", "size": 200, "opacity": 0}, "encoding": {**at, "tooltip": tooltip}},
-        ],
+        "layer": [{"mark": "line", "encoding": {**at, **dash}}, tips(at, tooltip, size=200)],
     }
 
 
 def _medians(rows: Sequence[Mapping[str, Any]], axis: str) -> str:
     runs = dict.fromkeys(str(row["run"]) for row in rows)
     middle = {run: min((row for row in rows if row["run"] == run), key=lambda row: abs(row["y"] - 50)) for run in runs}
-    return (
-        f"Distribution of {axis}; median: "
-        + "; ".join(f"{run} {number(row['x'])}" for run, row in middle.items())
-        + "."
-    )
+    medians = "; ".join(f"{run} {number(row['x'])}" for run, row in middle.items())
+    return f"Distribution of {axis}; median: {medians}."
 
 
 def comparing(series: Sequence[Series], limits: Mapping[str, float]) -> list[ChartSet]:

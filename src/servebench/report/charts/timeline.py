@@ -9,7 +9,6 @@ from servebench.measure.columns import request_metrics
 from servebench.measure.in_flight import in_flight_at
 from servebench.measure.points import OURS
 from servebench.report.charts.runs import Panel, RequestSpan, Timeline
-from servebench.report.charts.specs import load_of
 from servebench.util.errors import StoreError
 from servebench.util.units import NS_PER_S
 
@@ -85,7 +84,7 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
         return None
     if metrics is None or metrics.empty:
         return None
-    row = max(rows, key=lambda one: load_of(one) or 0)
+    row = max(rows, key=lambda one: one.level.load)
     own = metrics[metrics["point"] == row.point]
     if own.empty:
         return None
@@ -93,21 +92,15 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     sent_s = (own["sent_ns"].to_numpy(dtype=np.float64) - start) / NS_PER_S
     first_s = sent_s + own["ttft_ms"].to_numpy(dtype=np.float64) / 1000
     end_s = (own["ended_ns"].to_numpy(dtype=np.float64) - start) / NS_PER_S
+    failed_all = ~own["ok"] & ~own["outcome"].isin(OURS)
     spans = [
-        RequestSpan(
-            sent_s=float(sent), first_s=None if np.isnan(first) else float(first), end_s=float(end), failed=bool(failed)
-        )
-        for sent, first, end, failed in zip(
-            sent_s, first_s, end_s, ~own["ok"] & ~own["outcome"].isin(OURS), strict=True
-        )
+        RequestSpan(float(sent), None if np.isnan(first) else float(first), float(end), failed=bool(failed))
+        for sent, first, end, failed in zip(sent_s, first_s, end_s, failed_all, strict=True)
     ]
     end = int(own["ended_ns"].max())
     from_ns, to_ns = row.window_ns or (start, end)
-    disturbances = [
-        one
-        for one in find_disturbances(readings_of(run.telemetry, row.point))
-        if one.start_ns < end and one.end_ns > start
-    ]
+    found = find_disturbances(readings_of(run.telemetry, row.point))
+    disturbances = [one for one in found if one.start_ns < end and one.end_ns > start]
     disturbances.sort(key=lambda one: -one.amount)
     return Timeline(
         run=name,

@@ -10,26 +10,12 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from servebench.report.blocks import (
-    Block,
-    Charts,
-    Fold,
-    Gap,
-    Heading,
-    Items,
-    Label,
-    Line,
-    NextCommand,
-    Sides,
-    Span,
-    Table,
-    Verbatim,
-)
+from servebench.report.blocks import Block, Label, Line, Span
 from servebench.report.charts import draw
 from servebench.report.charts.model import Chart, ChartSet, Spec
 from servebench.report.screens import conclusions, results
@@ -71,19 +57,6 @@ NOTE_MAX = 60
 LOOKS = ("good", "warn", "bad")
 BREAKS = re.compile(r"([=_/,])")
 BUNDLE = "@vega-bundle@"
-KINDS: Mapping[type, str] = {
-    Heading: "heading",
-    Line: "line",
-    Items: "items",
-    Table: "table",
-    NextCommand: "command",
-    Verbatim: "verbatim",
-    Fold: "fold",
-    Sides: "sides",
-    Charts: "charts",
-    Gap: "gap",
-}
-"""What the template calls each block; a gap is nothing there."""
 
 
 @lru_cache(maxsize=1)
@@ -98,8 +71,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    found.filters |= {"breakable": breakable, "kind": lambda block: KINDS[type(block)]}
-    found.filters |= {"look": look, "paragraph": paragraph}
+    found.filters |= {"breakable": breakable, "look": look, "paragraph": paragraph}
+    found.filters["kind"] = lambda block: type(block).__name__
     found.tests["label"] = lambda span: isinstance(span, Label)
     found.globals["note_max"] = NOTE_MAX
     return found
@@ -129,15 +102,16 @@ class Drawing:
 
     def __init__(self, *, scripts: bool) -> None:
         self.scripts = scripts
-        self.specs: list[Any] = []
-        self.packing = draw.Packing()
+        self.alive = False
+        """Whether there is a chart for the script."""
         self._left = CHARTS_SIZE_MAX
 
-    def live(self, chart: Chart) -> int:
-        """Keep the spec of a panel, and return its number."""
-        self.specs.append(self.packing.packed(draw.framed(chart)))
-        self._left -= len(draw.script_json(self.specs[-1]))
-        return len(self.specs) - 1
+    def live(self, chart: Chart) -> str:
+        """Return the packed spec of a panel."""
+        self.alive = True
+        found = draw.packed(draw.framed(chart))
+        self._left -= len(found)
+        return found
 
     def still(self, chart: Chart) -> str:
         """Return the picture of a panel as a data URL; empty once the pictures of the page are as large as they may be."""
@@ -148,7 +122,7 @@ class Drawing:
         return self._url(draw.still(draw.composed(found, ())))
 
     def _url(self, spec: Spec) -> str:
-        if self._left <= self.packing.size:
+        if self._left <= 0:
             return ""
         found = f"data:image/svg+xml;base64,{base64.b64encode(draw.svg(spec).encode()).decode()}"
         self._left -= len(found)
@@ -157,8 +131,10 @@ class Drawing:
 
 def page(data: Page) -> str:
     """Return the page of a run or a study as HTML."""
-    created = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s))
-    about = [*([data.folder] if data.folder != data.title else []), f"servebench {data.version}", created]
+    from servebench import __version__
+
+    created = time.strftime("%Y-%m-%d %H:%M %Z")
+    about = [*([data.folder] if data.folder != data.title else []), f"servebench {__version__}", created]
     return _whole(data.title, about, [(name, title, build(data)) for name, title, build in SECTIONS], scripts=True)
 
 
@@ -184,9 +160,8 @@ def _whole(
     drawing = Drawing(scripts=scripts)
     show = _macros(drawing).show
     shown = [(name, heading, show(own)) for name, heading, blocks in sections if (own := list(blocks))]
-    script = (files(__package__) / "templates" / "page.js").read_text(encoding="utf-8") if drawing.specs else ""
-    bundle = draw.javascript() if drawing.specs else ""
-    specs = {"config": draw.CONFIG, "charts": drawing.specs, "strings": drawing.packing.strings}
+    script = (files(__package__) / "templates" / "page.js").read_text(encoding="utf-8") if drawing.alive else ""
+    bundle = draw.javascript() if drawing.alive else ""
     text = (
         environment()
         .get_template("page.html")
@@ -194,12 +169,11 @@ def _whole(
             title=title,
             about=about,
             sections=shown,
-            specs=draw.script_json(specs),
-            scripts=[BUNDLE, script] if drawing.specs else [],
-            policy=policy([bundle, script] if drawing.specs else []),
+            scripts=[BUNDLE, script] if drawing.alive else [],
+            policy=policy([bundle, script] if drawing.alive else []),
         )
     )
-    if not drawing.specs:
+    if not drawing.alive:
         return clean_html(text)
     # the last one is ours: a name in the page may spell it too
     head, _, tail = clean_html(text).rpartition(BUNDLE)

@@ -25,7 +25,6 @@ from servebench.report.parts import RunTimes, times_of
 from servebench.report.screens.page import Page, RunPage
 from servebench.store import studies as read
 from servebench.util.errors import StoreError
-from servebench.util.short_id import short_id
 
 TIMELINES_MAX = 6
 COMPARISONS_MAX = 12
@@ -42,14 +41,11 @@ def page_of(
     """Return everything that the report of a run or study shows; with what the starts of earlier studies say of how much starts
     differ, unless there is no time to read them. A study with `study.until=decided` has decided with them, so it always reads
     them."""
-    from servebench import __version__
-
-    runs, study = read.runs_of(found), found.study_id
-    folder = found.path if isinstance(found, StudyData) else found.path.parent
+    runs, of_study = read.runs_of(found), isinstance(found, StudyData)
     labels = run_labels(runs)
     names = {key: label.text for key, label in labels.items()}
     pages = [run_page(run, labels[run.run_id]) for run in runs]
-    readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
+    readable = [one.run for one in pages if one.rows]
     with_earlier = with_earlier or any(study_settings(run) is not None for run in runs)
     earlier = read.runs_beside(found) if with_earlier else []
     options = Options(
@@ -57,27 +53,19 @@ def page_of(
         with_doubtful=with_doubtful,
         rules=rules,
         limits=True,
-        name=read.command_words(folder),
+        name=read.command_words(found.path if of_study else found.path.parent),
         words=found.words,
     )
-    concluded = conclude(runs, [found] if isinstance(found, StudyData) else [], options, earlier=earlier)
-    at = common_level(pages)
-    over = [(one.name, summarize_repeats(one.run.point_rows)) for one in pages]
+    over = [(one.name, summarize_repeats(one.rows)) for one in pages]
     return Page(
-        title=short_id(study) if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",
-        folder=study if isinstance(found, StudyData) else found.run_id,
-        words=found.words,
-        command=found.command,
+        found=found,
         runs=pages,
-        version=__version__,
-        conclusions=concluded,
+        conclusions=conclude(runs, [found] if isinstance(found, StudyData) else [], options, earlier=earlier),
         agreements=_all_agreements(runs, names),
-        unjudged="" if concluded.comparisons or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         times=run_times(readable, names),
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
-        faults=found.faults if isinstance(found, StudyData) else (),
-        distribution_at=at,
+        distribution_at=common_level(pages),
         repeats=[(name, found) for name, found in over if found.rows],
         limits=shared_limits(runs),
         with_earlier=with_earlier,
@@ -93,17 +81,13 @@ def run_times(runs: Sequence[RunData], names: Mapping[str, str]) -> list[RunTime
     return found
 
 
-def _pairs(runs: Sequence[RunData], *facts: str) -> list[tuple[RunData, RunData]]:
-    groups: dict[tuple[str | None, ...], list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(tuple(run.fact(name) for name in facts), []).append(run)
-    return [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
-
-
 def _all_agreements(runs: Sequence[RunData], names: Mapping[str, str]) -> list[tuple[str, str, Agreement]]:
-    return [
-        (names[a.run_id], names[b.run_id], one) for a, b in _pairs(runs, "model") for one in quality_agreements(a, b)
-    ]
+    """The runs of each model against the first of them."""
+    groups: dict[str | None, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(run.fact("model"), []).append(run)
+    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
+    return [(names[a.run_id], names[b.run_id], one) for a, b in pairs for one in quality_agreements(a, b)]
 
 
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:
@@ -116,16 +100,12 @@ def quality_rows(run: RunData, name: str) -> list[QualityRow]:
 
 
 def run_page(run: RunData, label: RunLabel) -> RunPage:
-    """Return a run with its rows, and the latencies of its requests by level."""
-    rows = run.point_rows
+    """Return a run with its points, and the latencies of its requests by level; none of them where these cannot be read."""
     latencies: dict[Level, dict[str, Any]] = {}
-    try:
+    with suppress(StoreError):
         requests = run.requests
-    except StoreError:
-        requests = None
-    if requests is not None and not requests.empty:
         metrics = request_metrics(requests)
-        for row in rows:
+        for row in run.point_rows if not requests.empty else ():
             if row.window_ns is None or row.verdict == "void" or row.level in latencies:
                 continue
             inside = in_window(metrics[metrics["point"] == row.point], *row.window_ns, row.left_out)
@@ -136,20 +116,19 @@ def run_page(run: RunData, label: RunLabel) -> RunPage:
                 "e2e_ms": ok["e2e_ms"].dropna().to_numpy(dtype=np.float64),
                 "itl_ms": gaps_ms(measured_rows(own)),
             }
-    return RunPage(run=run, label=label, series=series_of(run, label, rows, latencies), rows=rows)
+    return RunPage(run=run, name=label.text, series=series_of(run, label, run.point_rows, latencies))
 
 
 def series_of(
     run: RunData, label: RunLabel, rows: Sequence[PointRow], latencies: Mapping[Level, Mapping[str, Any]] | None = None
 ) -> Series:
     """Return a run as charts show it."""
-    gpus = int(mapping(run.config.get("gpu")).get("count") or 0)
     return Series(
         name=label.series,
         panel=label.workload,
         colour=label.colour,
         rows=rows,
-        gpu_count=gpus,
+        gpu_count=int(mapping(run.config.get("gpu")).get("count") or 0),
         latencies=latencies or {},
     )
 

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import compress
 
 from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.warnings.catalog import explain
@@ -21,9 +22,9 @@ LONG_COMMAND = 600
 
 def comparison(data: Page) -> Iterator[Block]:
     """Yield the rows and the verdict of each comparison."""
-    if data.unjudged:
-        yield Line.of(data.unjudged, tone="dim")
     found = data.conclusions.comparisons
+    if not found and sum(bool(one.rows) for one in data.runs) > 1:
+        yield Line.of("one run per setup: there is nothing to compare", tone="dim")
     for one in found:
         yield from comparison_blocks(one, opened=len(found) == 1)
     if any(not row.competes for one in found for row in one.rows):
@@ -41,10 +42,10 @@ def fairness(data: Page) -> Iterator[Block]:
         ]
         for one in data.answer.inequalities
     ]
-    if rows and data.comparisons:
+    if rows and data.conclusions.comparisons:
         head = ("setting", "values", "matters", "why")
         yield table(head, rows, left=(2,), wrap=(0, 1, 3), caption="Settings that differ")
-    elif data.comparisons:
+    elif data.conclusions.comparisons:
         yield Line.of("All settings are the same.")
 
 
@@ -66,7 +67,7 @@ def warnings(data: Page) -> Iterator[Block]:
 def limits(data: Page) -> Iterator[Block]:
     """Yield what limits each run at each load, on what evidence, and what to try."""
     levels: dict[tuple[str, ...], list[Level]] = {}
-    for run, one in data.findings:
+    for run, one in data.conclusions.limits or ():
         evidence = "; ".join(fact_text(fact) for fact in one.evidence)
         proposals = "; ".join(f"{action_text(proposal)} (may cost: {proposal.cost})" for proposal in one.proposals)
         key = (run, f"{statement_of(one)} [{one.code}]", evidence, proposals)
@@ -76,11 +77,9 @@ def limits(data: Page) -> Iterator[Block]:
     if rows and left > 0:
         rows.append([f"{left} more", "", "'servebench show RUN' has those of each run", "", ""])
     if rows:
-        kept = [index for index, _ in enumerate(LIMITS_HEAD) if any(row[index] for row in rows)]
-        head = [LIMITS_HEAD[index] for index in kept]
-        yield table(
-            head, [[row[index] for index in kept] for row in rows], left=(0, 1), wrap=(2, 3, 4), caption="Limits"
-        )
+        kept = [any(cells) for cells in zip(*rows, strict=True)]
+        head, *shown = (list(compress(cells, kept)) for cells in (LIMITS_HEAD, *rows))
+        yield table(head, shown, left=(0, 1), wrap=(2, 3, 4), caption="Limits")
 
 
 def _levels_in_words(levels: Sequence[Level]) -> str:
@@ -92,8 +91,8 @@ def _levels_in_words(levels: Sequence[Level]) -> str:
 
 def commands(data: Page) -> Iterator[Block]:
     """Yield the commands and the machine behind each run."""
-    if data.command:
-        yield Verbatim(data.command)
+    if data.found.command:
+        yield Verbatim(data.found.command)
     for one in data.runs:
         yield from _made_by(one)
 

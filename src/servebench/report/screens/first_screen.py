@@ -40,8 +40,8 @@ def first_screen(data: Page) -> Iterator[Block]:
     measured = [one for one in data.answers if one.outcome != "not measured"]
     ranked = [one for one in measured if one.ranking]
     yield Line.of(_question(data), tone="dim large")
-    if data.command:
-        yield Verbatim(data.command)
+    if data.found.command:
+        yield Verbatim(data.found.command)
     said = [(title_of(one), text) for one in data.answer.workloads if (text := sentence_of(one))]
     words = [line for title, text in said for line in (Line.of(title, tone="small"), Line.of(text, tone="large"))]
     folded = bool(ranked) and sum(len(text) for _, text in said) > SENTENCES_MAX

@@ -1,63 +1,63 @@
 """What the report of a run or study shows."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.limits import LimitFinding
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.analysis.repeats import RepeatSummary
-from servebench.analysis.verdict.model import Comparison
-from servebench.contracts.labels import RunLabel
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.stored import RunData
+from servebench.contracts.stored import RunData, StudyData
 from servebench.report.charts.model import Series
 from servebench.report.charts.runs import QualityRow, Timeline
 from servebench.report.parts import RunTimes
+from servebench.util.short_id import short_id
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPage:
-    """A run with its label and its points, as charts and as rows."""
+    """A run by the text of its label, with its points as charts show them."""
 
     run: RunData
-    label: RunLabel
+    name: str
     series: Series
-    rows: Sequence[PointRow]
 
     @property
-    def name(self) -> str:
-        """The text of its label."""
-        return self.label.text
+    def rows(self) -> Sequence[PointRow]:
+        """Its points."""
+        return self.series.rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All that a report shows. `agreements` are (baseline, candidate, result), `repeats` are by the name of the run,
-    `with_earlier` is whether starts of earlier studies were looked at."""
+    """All that a report shows of a run or a study (`found`). `agreements` are (baseline, candidate, result), `repeats` are by the
+    name of the run, `with_earlier` is whether starts of earlier studies were looked at."""
 
-    title: str
-    folder: str
-    words: Sequence[str]
-    command: str = ""
+    found: RunData | StudyData
     runs: Sequence[RunPage]
-    version: str
     conclusions: Conclusions
     agreements: Sequence[tuple[str, str, Agreement]] = ()
-    unjudged: str = ""
     timelines: Sequence[Timeline] = ()
     times: Sequence[RunTimes] = ()
     quality: Sequence[QualityRow] = ()
-    faults: Sequence[str] = ()
     distribution_at: Level | None = None
     repeats: Sequence[tuple[str, RepeatSummary]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     with_earlier: bool = True
-    made_s: float = field(default_factory=time.time)
+
+    @property
+    def title(self) -> str:
+        """The study, and of a run alone its title."""
+        title = short_id(self.found.study_id)
+        return title if isinstance(self.found, StudyData) else f"{title} · {self.found.title}"
+
+    @property
+    def folder(self) -> str:
+        """The folder of the study or the run, below that of all studies."""
+        return self.found.study_id if isinstance(self.found, StudyData) else self.found.run_id
 
     @property
     def series(self) -> list[Series]:
@@ -73,13 +73,3 @@ class Page:
     def answers(self) -> Sequence[Recommendation]:
         """The best run for each use."""
         return self.conclusions.recommendations or ()
-
-    @property
-    def comparisons(self) -> Sequence[Comparison]:
-        """The pairs that are compared."""
-        return list(self.conclusions.comparisons)
-
-    @property
-    def findings(self) -> Sequence[tuple[str, LimitFinding]]:
-        """What limits each run at its levels."""
-        return self.conclusions.limits or ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from servebench.analysis.answer.model import CaveatKind, Remark
 from servebench.analysis.warnings.catalog import type_of
-from servebench.contracts.stored import RunData
+from servebench.contracts.stored import RunData, StudyData
 from servebench.report.blocks import Block, Fold, Items, Label, Line, Span, Verbatim
 from servebench.report.screens.page import Page
 from servebench.report.wording.answer import caveat_text
@@ -45,7 +45,8 @@ def _notes(data: Page) -> Iterator[Block]:
     if at_work := progress(data):
         yield _note("warn", "still running", text=at_work)
     yield from _unfinished(data)
-    yield from (_note("warn", text=fault) for fault in data.faults)
+    if isinstance(data.found, StudyData):
+        yield from (_note("warn", text=fault) for fault in data.found.faults)
     for one in data.runs:
         if one.run.status != "missing":
             yield from (_note("warn", place=one.name, text=fault) for fault in one.run.faults)

@@ -1,32 +1,17 @@
 "use strict";
 (() => {
-  const found = document.getElementById("specs");
-  const {config, charts, strings} = found ? JSON.parse(found.textContent) : {};
-  // data travels as columns, and each text once
-  const unpacked = value => {
-    if (Array.isArray(value)) return value.map(unpacked);
-    if (value === null || typeof value !== "object") return value;
-    if (!value.packed) return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, unpacked(one)]));
-    const {packed: {keys, columns, rows}, ...rest} = value;
-    const values = Array.from({length: rows}, (_, row) => {
-      const one = {};
-      keys.forEach((key, index) => {
-        const column = columns[index], cell = (column.texts || column)[row];
-        if (cell !== null) one[key] = column.texts ? strings[cell] : cell;
-      });
-      return one;
-    });
-    return {...rest, values};
+  const unpacked = text => {
+    const bytes = Uint8Array.from(atob(text), one => one.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
   };
   const state = {stat: "p50", hidden: []}, views = [];
   const apply = view => { view.signal("stat", state.stat).signal("hidden", state.hidden.slice()).runAsync(); };
   const draw = async box => {
-    // a screen reader gets the chart in words, not each of its marks with twelve digits
-    const options = {mode: "vega-lite", ast: true, actions: false, renderer: "svg", logLevel: 1, config: {...config, aria: false}};
-    const {view} = await vegaEmbed(box, unpacked(charts[box.dataset.spec]), options);
+    const spec = await unpacked(box.dataset.spec);
+    const {view} = await vegaEmbed(box, spec, {mode: "vega-lite", ast: true, actions: false, renderer: "svg", logLevel: 1});
     views.push(view);
     box.setAttribute("role", "img");
-    box.setAttribute("aria-label", charts[box.dataset.spec].description);
+    box.setAttribute("aria-label", spec.description);
     box.closest(".panel").classList.add("drawn");
     apply(view);
   };
@@ -45,6 +30,9 @@
     }
   });
   document.querySelectorAll(".wide").forEach(box => sized.observe(box));
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => { one.open = true; }));
+  // an older browser keeps the pictures
+  if (!("DecompressionStream" in window)) return;
   document.documentElement.classList.add("live");
   document.querySelectorAll("[data-spec]").forEach(box => seen.observe(box));
   document.addEventListener("change", event => {
@@ -58,5 +46,4 @@
     document.querySelectorAll(".stat").forEach(one => { one.textContent = state.stat; });
     views.forEach(apply);
   });
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => { one.open = true; }));
 })();
