@@ -27,16 +27,14 @@ def test_every_workload_can_be_seen(name, capsys):
         "-00000",
         "input tokens",
         "output tokens",
-        "ideal prefix-cache",
+        "ideal prefix",
     ):
         assert said in shown
 
 
 def test_each_once(capsys):
-    registry = build([], set())
-    print_previews(
-        [*ATTACHED, "-m", "workload=unique", "load.requests=3", "load.timeout_s=1,2", "workload.seed=1,2"], registry
-    )
+    words = ["-m", "workload=unique", "load.requests=3", "load.timeout_s=1,2", "workload.seed=1,2"]
+    print_previews([*ATTACHED, *words], build([], set()))
     assert capsys.readouterr().out.count("unique for") == 2
 
 

@@ -1,15 +1,12 @@
 """Cells and notes of tables of points."""
 
-from io import StringIO
-
 import pytest
-from rich.console import Console
 
 from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
 from servebench.report.charts.specs import tips_of
 from servebench.report.screens.points import cell_text, failure_items, live_table, points_blocks, warning_items
-from servebench.report.terminal.blocks import rich_table
+from support.screens import screen_of
 
 
 def texts(items):
@@ -47,10 +44,9 @@ def test_a_percentile_of_too_few_requests_is_marked(column, values, text):
 
 def test_live_points_of_a_long_label_take_a_line_each_at_80_columns():
     row = PointRow(concurrency=32, repeat=2, output_throughput_tok_s=44_250.0, ttft_ms_p50=26.0, requests_failed=12)
-    shown = StringIO()
     points = [(f"sglang · structured_json {number}", Point(row=row)) for number in range(3)]
-    Console(file=shown, width=80).print(rich_table(live_table(points)))
-    assert [line.split(" 32 ")[0].strip() for line in shown.getvalue().splitlines()[-3:]] == [run for run, _ in points]
+    shown = screen_of([live_table(points)]).splitlines()
+    assert [line.split(" 32 ")[0].strip() for line in shown[-3:]] == [run for run, _ in points]
 
 
 def test_a_percentile_that_is_not_known_has_no_mark():

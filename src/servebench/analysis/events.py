@@ -8,14 +8,7 @@ from servebench.contracts.events import Event
 
 if TYPE_CHECKING:
     from servebench.analysis.conclude import Conclusions
-    from servebench.analysis.decided import StudyDecision
     from servebench.analysis.tuning.answer import TuneAnswer
-
-
-class StudyDecided(Event):
-    """What a study with `study.until=decided` has decided."""
-
-    found: StudyDecision
 
 
 class StudyAnswered(Event):

@@ -74,11 +74,8 @@ def _json(row: PointRow) -> str | None:
     if free is None:
         return text
     text += f"; unconstrained: {short_percent(free)}"
-    cost = [
-        f"{name} {row[column]:+.3g} ms"
-        for name, column in (("TTFT", "constraint_ttft_ms"), ("TPOT", "constraint_tpot_ms"))
-        if row.get(column) is not None
-    ]
+    costs = {"TTFT": row.constraint_ttft_ms, "TPOT": row.constraint_tpot_ms}
+    cost = [f"{name} {value:+.3g} ms" for name, value in costs.items() if value is not None]
     return f"{text}; mean cost of the constraint: {', '.join(cost)}" if cost else text
 
 
@@ -91,11 +88,8 @@ def search_lines(search: Mapping[str, Any] | None) -> list[str]:
     """Return what a search for a level found, how, and its caveats."""
     if search is None:
         return []
-    return [
-        f"search: {search['said']}",
-        f"  method: {search['how']}",
-        *(f"  but: {caveat}" for caveat in search["caveats"]),
-    ]
+    caveats = (f"  but: {caveat}" for caveat in search["caveats"])
+    return [f"search: {search['said']}", f"  method: {search['how']}", *caveats]
 
 
 def quality_line(summary: QualitySummary) -> str:

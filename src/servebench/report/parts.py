@@ -66,12 +66,8 @@ def parts_lines(found: Sequence[TimeParts], engine: str) -> list[str]:
     lines = []
     for level in dict.fromkeys(one.level for one in found):
         own = [one for one in found if one.level == level and one.group == "all" and one.total_ms > 0]
-        shares = [
-            f"{one.largest[1]:.0%} of {one.metric} is {_words(one, engine)}"
-            for one in own
-            if FIRST not in one.parts or one.metric == "E2E"
-        ]
-        if shares:
+        told = [one for one in own if FIRST not in one.parts or one.metric == "E2E"]
+        if shares := [f"{one.largest[1]:.0%} of {one.metric} is {_words(one, engine)}" for one in told]:
             lines.append(f"at {level.words}: {', '.join(shares)}")
     return lines
 
@@ -115,14 +111,11 @@ def tail_line(one: SlowTail) -> str:
     """Return in a sentence or two what the slowest requests of a level have in common."""
     times = f"{one.metric} {number(one.slow_ms)} ms, the others {number(one.rest_ms)} ms"
     common = [FACTOR_WORDS[f.kind.column].format(number(f.slow), number(f.rest)) for f in one.common]
-    together = [_stretch_words(one, one.stretch)] if one.stretch is not None and one.stretch.found else []
-    extra = (
-        [f"{min(1.0, one.extra[1]):.0%} of the difference is {PART_WORDS.get(one.extra[0], one.extra[0])}"]
-        if one.extra
-        else []
-    )
-    said = "; ".join([*extra, *together, *common]) or ALONE
-    return f"at {one.level.words}, the slowest {one.n} of {one.of} ({times}): {said}"
+    said = [_stretch_words(one, one.stretch)] if one.stretch is not None and one.stretch.found else []
+    if one.extra:
+        part, share = one.extra
+        said.insert(0, f"{min(1.0, share):.0%} of the difference is {PART_WORDS.get(part, part)}")
+    return f"at {one.level.words}, the slowest {one.n} of {one.of} ({times}): {'; '.join([*said, *common]) or ALONE}"
 
 
 def _stretch_words(one: SlowTail, found: SlowStretch) -> str:

@@ -6,8 +6,6 @@ from servebench.analysis.warnings.catalog import trust_word, type_of
 from servebench.contracts.point_row import PointRow
 from servebench.util.figures import MISSING
 
-UNJUDGED = "unknown"
-"""The trust in a point of a file that has no verdicts."""
 VERDICTS = ("valid", "doubtful", "void")
 
 
@@ -26,9 +24,9 @@ def valid_count(rows: Sequence[PointRow]) -> str:
 
 def point_trust(verdict: str | None, codes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return how far to trust a point in a word or two (`valid`, `doubtful, wide`), and the codes of the warnings that say why:
-    those that make it doubtful or void, and those of a wide interval."""
+    those that make it doubtful or void, and those of a wide interval. A point of another tool may have no verdict: `unknown`."""
     why = (code for code in dict.fromkeys(codes) if type_of(code).wide or not type_of(code).mark)
-    return trust_word(verdict or UNJUDGED, codes), tuple(why)
+    return trust_word(verdict or "unknown", codes), tuple(why)
 
 
 def reason_of_code(code: str) -> str:

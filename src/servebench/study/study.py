@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench import __version__
-from servebench.analysis.events import StudyAnswered, StudyDecided
+from servebench.analysis.events import StudyAnswered
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import AtOnce, ErrorSaid, Events, Listen, MachineBusy, ResultsStored, StepFailed
@@ -28,7 +28,7 @@ from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_run, read_study, write_study
 from servebench.study.at_once import Place, at_once, check_slices, places_at_once
-from servebench.study.decided import UntilDecided, check_decided, decided_of, open_again
+from servebench.study.decided import UntilDecided, check_decided, open_again
 from servebench.study.outlook import plan_of, study_conclusions
 from servebench.study.recover import running_process
 from servebench.study.resume import (
@@ -93,8 +93,6 @@ class StudySession:
             found = study_conclusions(self.folder.path)
             # the command that continues a study that is not whole is printed as the last line
             steps = tuple(step for step in found.answer.next_steps if not step.continues)
-            if (decided := decided_of(self.folder)) is not None:
-                self.events(StudyDecided(decided))
             self.events(StudyAnswered(replace(found, answer=replace(found.answer, next_steps=steps))))
         except (ServebenchError, OSError) as error:
             self.events(StepFailed("comparison", str(error)))

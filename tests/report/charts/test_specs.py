@@ -37,11 +37,8 @@ def four():
 
 
 def layers(chart, kind):
-    return [
-        one
-        for one in chart.spec["layer"]
-        if kind == (one["mark"] if isinstance(one["mark"], str) else one["mark"]["type"])
-    ]
+    marks = ((one, one["mark"]) for one in chart.spec["layer"])
+    return [one for one, mark in marks if kind == (mark if isinstance(mark, str) else mark["type"])]
 
 
 def values(chart):
@@ -50,19 +47,14 @@ def values(chart):
 
 def test_a_panel_for_each_workload_and_a_colour_for_each_engine_on_every_chart(four):
     drawn = specs.comparing(four, {})
-    assert {one.name for one in drawn} >= {
-        "output_throughput",
-        *("ttft", "tpot", "itl", "e2e"),
-    }
+    assert {one.name for one in drawn} >= {"output_throughput", "ttft", "tpot", "itl", "e2e"}
     for found in drawn:
         assert [chart.title for chart in found.charts] == ["unique", "rag"]
         for chart in found.charts:
             assert {one["run"] for one in values(chart)} == {"vllm", "sglang"}
             (line,) = layers(chart, "line")
-            assert line["encoding"]["color"]["scale"] == {
-                "domain": ["vllm", "sglang"],
-                "range": list(specs.COLOURS[:2]),
-            }
+            scale = {"domain": ["vllm", "sglang"], "range": list(specs.COLOURS[:2])}
+            assert line["encoding"]["color"]["scale"] == scale
             dashes = line["encoding"]["strokeDash"]["scale"]["range"]
             marks = layers(chart, "point")[0]["encoding"]["shape"]["scale"]["range"]
             assert len({tuple(one) for one in dashes}) == len(set(marks)) == 2

@@ -12,7 +12,7 @@ from servebench.report.dashboard import launch
 from servebench.report.dashboard.launch import dashboard_command
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
-from servebench.util.errors import ConfigError, PreflightError
+from servebench.util.errors import PreflightError
 from support.records import quality_records
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
@@ -182,9 +182,3 @@ def test_without_streamlit_the_user_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr("servebench.report.dashboard.launch.find_spec", lambda name: None)
     with pytest.raises(PreflightError, match=r"pip install 'servebench-suite\[dashboard\]'"):
         dispatch(["dashboard"])
-
-
-@pytest.mark.parametrize("words", [["--port", "x"], ["--port", "70000"], ["extra"]])
-def test_a_mistake_is_one_line(words):
-    with pytest.raises(ConfigError):
-        dispatch(["dashboard", *words])

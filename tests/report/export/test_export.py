@@ -75,16 +75,3 @@ def test_a_run_without_points_has_no_llm_d_report(study):
     (study / "00_vllm_unique" / "points.parquet").unlink()
     with pytest.raises(ConfigError, match="no measured points"):
         dispatch(["export", str(study / "00_vllm_unique"), "--format", "llm-d"])
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["x", "--format", "xml"], r"--format .*\(got xml\)"),
-        (["x"], "missing option --format"),
-        (["--format", "csv"], r"missing argument RUN\|STUDY"),
-    ],
-)
-def test_a_mistake_is_one_line(words, told):
-    with pytest.raises(ConfigError, match=told):
-        dispatch(["export", *words])

@@ -25,6 +25,10 @@ from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 S = 1_000_000_000
 
 
+def page_at(path):
+    return page_data.page_of(read.load_study(path), load_rules())
+
+
 def trust_of(data):
     """The notes on trust by their word: (text, tone)."""
     found = {}
@@ -50,6 +54,19 @@ def readings(name, values, source="a", label=""):
         {"t_ns": i * S, "source": source, "name": name, "raw_name": name, "labels": label, "value": float(v)}
         for i, v in enumerate(values)
     ]
+
+
+def watched(path, *others):
+    """Add readings of the machine to a run of one point, with others at work in the middle half of its window; return its length
+    in seconds."""
+    run = RunFolder(path)
+    (row,) = read_rows(run)
+    start, end = row.window_ns
+    seconds = (end - start) / S
+    work = {key: [(0.25 * seconds, 0.75 * seconds, 0.9)] for key in others}
+    samples = machine_readings(seconds, step_s=seconds / 40, others=work, start_ns=start)
+    add_telemetry(run, samples, run_id=row.run_id, point=row.point)
+    return seconds
 
 
 def test_gauges_are_levels_counters_are_rates_and_series_of_one_name_are_joined():
@@ -81,14 +98,9 @@ def test_a_counter_reset_is_ignored():
 
 def test_the_timeline_shows_who_took_the_machine(make_study):
     path = make_study((SimulatedEngine(), SimulatedLoad(requests=400)))
-    run = RunFolder(path / "00_alpha_unique")
-    (row,) = read_rows(run)
-    start, end = row.window_ns
-    seconds = (end - start) / S
-    hog = {(7, "py<b>"): [(0.25 * seconds, 0.75 * seconds, 0.9)]}
-    samples = machine_readings(seconds, step_s=seconds / 40, others=hog, start_ns=start)
-    add_telemetry(run, samples, run_id=row.run_id, point=row.point)
-    found = timeline_of(read.load_run(run.path), "alpha")
+    run = path / "00_alpha_unique"
+    seconds = watched(run, (7, "py<b>"))
+    found = timeline_of(read.load_run(run), "alpha")
     ((low, high, who),) = found.disturbed
     assert (low, high) == pytest.approx((found.window[0] + 0.25 * seconds, found.window[0] + 0.75 * seconds), rel=0.1)
     assert who.startswith("py<b>, pid 7, took 0.9 of 2 cores")
@@ -165,7 +177,7 @@ def test_the_first_screen_says_which_points_not_to_trust_and_why(make_study):
 def test_a_study_without_a_doubt_says_so(make_study):
     load = SimulatedLoad(levels=(8,), requests=100, starts=4)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
-    data = page_data.page_of(read.load_study(path), load_rules())
+    data = page_at(path)
     assert trust_of(data) == {"valid": ("valid every point", "good")}
     batch = next(row for use, row in uses_of(data).items() if "Batch" in use)
     assert labels_in(batch["trust"]) == [("clear", "good")]
@@ -183,7 +195,7 @@ def test_the_first_screen_shows_a_command_without_arguments_too(make_study):
 def test_a_run_without_a_number_for_a_use_says_why(make_study):
     load = SimulatedLoad(levels=(8,), requests=60)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="late", ttft_ms=900), load))
-    data = page_data.page_of(read.load_study(path), load_rules())
+    data = page_at(path)
     row = next(row for use, row in uses_of(data).items() if "TTFT limit" in use)
     assert row["late"].text.startswith("- ")
     assert "TTFT ≤ 500 ms" in row["late"].text
@@ -192,7 +204,7 @@ def test_a_run_without_a_number_for_a_use_says_why(make_study):
 def test_the_best_of_one_start_is_provisional_in_word_and_colour(make_study):
     load = SimulatedLoad(levels=(8,), requests=400)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
-    data = page_data.page_of(read.load_study(path), load_rules())
+    data = page_at(path)
     batch = next(row for use, row in uses_of(data).items() if "Batch" in use)
     assert labels_in(batch["trust"]) == [("provisional", "warn")]
     assert (labels_in(batch["fast"]), labels_in(batch["slow"])) == ([("best, provisional", "warn")], [])
@@ -201,16 +213,8 @@ def test_the_best_of_one_start_is_provisional_in_word_and_colour(make_study):
 
 def test_a_printed_timeline_has_an_axis(make_study):
     path = make_study((SimulatedEngine(), SimulatedLoad(requests=40)))
-    run = RunFolder(path / "00_alpha_unique")
-    (row,) = read_rows(run)
-    start, end = row.window_ns
-    samples = machine_readings((end - start) / S, step_s=(end - start) / S / 40, start_ns=start)
-    add_telemetry(run, samples, run_id=row.run_id, point=row.point)
-    shown = [
-        one
-        for one in results.timeline(page_data.page_of(read.load_study(path), load_rules()))
-        if isinstance(one, Charts)
-    ]
+    watched(path / "00_alpha_unique")
+    shown = [one for one in results.timeline(page_at(path)) if isinstance(one, Charts)]
     assert len(shown[0].printed.charts) <= results.STILL_PANELS
     for chart_set in (*shown[0].sets, shown[0].printed):
         assert chart_set.charts[-1].spec["layer"][-1]["encoding"]["x"]["axis"]["labels"]

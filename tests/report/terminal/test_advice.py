@@ -1,7 +1,5 @@
 """What `servebench recommend` prints on a terminal, and with -v."""
 
-from io import StringIO
-
 import pytest
 
 from servebench.analysis.advice import recommend_runs
@@ -10,9 +8,8 @@ from servebench.analysis.pairing import compare_speed, pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.contracts.labels import run_labels
 from servebench.report.screens.recommendation import recommendation_blocks
-from servebench.report.terminal.blocks import print_blocks
-from servebench.report.terminal.tables import CleanConsole
 from servebench.store import studies as read
+from support.screens import screen_of
 from support.studies import SimulatedEngine, SimulatedLoad
 
 
@@ -20,16 +17,14 @@ def test_a_terminal_gets_the_choices_and_verbose_adds_what_would_change_them(mak
     engines = SimulatedEngine(name="a"), SimulatedEngine(name="b", slow=2.0)
     runs = read.load_study(make_study(*((one, SimulatedLoad(requests=90)) for one in engines))).runs
     found = recommend_runs(runs, load_rules())
-    brief, full = StringIO(), StringIO()
-    print_blocks(recommendation_blocks(found, verbose=False), CleanConsole(brief, width=80, soft_wrap=False))
-    print_blocks(recommendation_blocks(found, verbose=True), CleanConsole(full, width=80, soft_wrap=False))
-    assert "the answer may change" in full.getvalue()
-    assert "the answer may change" not in brief.getvalue()
-    lines = brief.getvalue().splitlines()
-    assert "fastest start seen (one each): a" in brief.getvalue()
+    brief, full = (screen_of(recommendation_blocks(found, verbose=verbose)) for verbose in (False, True))
+    assert "the answer may change" in full
+    assert "the answer may change" not in brief
+    lines = brief.splitlines()
+    assert "fastest start seen (one each): a" in brief
     assert sum(line.startswith("not measured: RAG with shared prefixes") for line in lines) == 1
     assert lines[-1].endswith("-v")
-    assert len(lines) < len(full.getvalue().splitlines()) / 2
+    assert len(lines) < len(full.splitlines()) / 2
 
 
 def test_a_terminal_names_what_all_uses_share_once(make_study):
@@ -39,10 +34,8 @@ def test_a_terminal_names_what_all_uses_share_once(make_study):
     runs = read.load_study(make_study(*((one, load) for load in loads for one in engines))).runs
     labels = run_labels(runs)
     comparisons = compare_speed(pairs_within(runs), earlier=[], labels=labels)
-    brief = StringIO()
     found = recommend_runs(runs, load_rules(), labels=labels, comparisons=comparisons)
-    print_blocks(recommendation_blocks(found, verbose=False), CleanConsole(brief, width=80, soft_wrap=False))
-    text = brief.getvalue()
+    text = screen_of(recommendation_blocks(found, verbose=False))
     assert text.count("tiny-1b") == 1
     assert " · unique" not in text
     assert [line for line in text.splitlines() if line.startswith("Batch throughput")] == ["Batch throughput  unique"]
@@ -54,9 +47,8 @@ def test_a_use_without_a_winner_lists_the_first_too(make_study):
     runs = read.load_study(make_study(*((one, SimulatedLoad(requests=90)) for one in engines))).runs
     found = [one for one in recommend_runs(runs, load_rules()) if one.use_case.name == "batch"]
     assert found[0].outcome == "no clear difference"
-    brief = StringIO()
-    print_blocks(recommendation_blocks(found, verbose=False), CleanConsole(brief, width=80, soft_wrap=False))
-    (values,) = [line for line in brief.getvalue().splitlines() if ", then " in line]
+    brief = screen_of(recommendation_blocks(found, verbose=False))
+    (values,) = [line for line in brief.splitlines() if ", then " in line]
     assert values.split()[0] == "aa"
     assert "bb" in values
 
@@ -66,13 +58,9 @@ def test_a_winner_over_several_starts_is_one_by_the_comparison(make_study):
     """Both were on one page of the report: "best ... clear" and "not enough data", of the same numbers."""
     outcomes = set()
     for seed, slow in enumerate([1.0, 1.03, 1.06, 1.06, 1.08, 1.1, 1.3]):
-        pair = [
-            (
-                SimulatedEngine(name=name, slow=factor, run_sd=0.02),
-                SimulatedLoad(requests=60, starts=3, seed=2 * seed + number),
-            )
-            for number, (name, factor) in enumerate((("a", 1.0), ("b", slow)))
-        ]
+        engines = [SimulatedEngine(name=name, slow=one, run_sd=0.02) for name, one in (("a", 1.0), ("b", slow))]
+        loads = [SimulatedLoad(requests=60, starts=3, seed=2 * seed + number) for number in range(2)]
+        pair = zip(engines, loads, strict=True)
         runs = read.load_study(make_study(*pair, name=f"s{seed}")).runs
         labels = run_labels(runs)
         compared = compare_speed(pairs_within(runs), earlier=[], labels=labels)

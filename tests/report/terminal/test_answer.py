@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 
@@ -24,11 +23,10 @@ from servebench.contracts.events import PlanReady
 from servebench.contracts.level import Level
 from servebench.report.export.conclusions import to_json
 from servebench.report.screens.answer import answer_blocks
-from servebench.report.terminal.blocks import print_blocks
-from servebench.report.terminal.tables import CleanConsole
 from servebench.report.terminal.words import line_of
 from servebench.util.figures import duration
 from support.conclusions import lead_of
+from support.screens import screen_of
 
 UNEQUAL = Inequality(
     key="input_tokens_mean",
@@ -52,32 +50,19 @@ def answer(runs, levels):
         for users in levels
     }
     doubtful = {Level(users): AnswerCell(value=100.0, verdict="doubtful", codes=("too_short",)) for users in levels}
-    columns = [
-        AnswerColumn(
-            run_id=f"s/{n}",
-            label=f"engine_{n}",
-            colour=n,
-            status="finished",
-            error=None,
-            cells=cells if n else doubtful,
-        )
+    known = {"status": "finished", "error": None}
+    columns = tuple(
+        AnswerColumn(run_id=f"s/{n}", label=f"engine_{n}", colour=n, cells=cells if n else doubtful, **known)
         for n in range(runs)
-    ]
-    one = WorkloadAnswer(
-        workload="unique",
-        facts=("128 in / 32 out",),
-        levels=tuple(map(Level, levels)),
-        columns=tuple(columns),
-        leads=(),
     )
+    facts, at = ("128 in / 32 out",), tuple(map(Level, levels))
+    one = WorkloadAnswer(workload="unique", facts=facts, levels=at, columns=columns, leads=())
     step = NextStep(command="servebench x", purposes=(Purpose.CHARTS,), seconds=150.0)
     return Answer(workloads=(one,), remarks=REMARKS, next_steps=(step,))
 
 
 def screen(found, width=80, **options):
-    out = StringIO()
-    print_blocks(answer_blocks(found, width=width, **options), CleanConsole(out, width=width, soft_wrap=False))
-    return out.getvalue()
+    return screen_of(answer_blocks(found, width=width, **options), width)
 
 
 @pytest.mark.parametrize("runs", [1, 3, 4, 9, 40])
@@ -106,24 +91,19 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
     """40 lines at 80 columns, less four for the prompt, the folder and the page of `servebench demo`."""
     one = answer(3, [4, 32])
     codes = ("lock_step", "too_short", "machine_busy", "not_stationary", "client_bound")
+    leads = tuple(
+        lead_of(0.055, 0.019, 0.092, users=users, best=best, rival=rival, codes=("a",))
+        for users, best, rival in ((4, "x", "y"), (32, "y", "x"))
+    )
     long = replace(
         one,
-        workloads=tuple(
-            replace(
-                one.workloads[0],
-                leads=(
-                    lead_of(0.055, 0.019, 0.092, users=4, best="x", rival="y", codes=("a",)),
-                    lead_of(0.055, 0.019, 0.092, users=32, best="y", rival="x", codes=("a",)),
-                ),
-            )
-            for _ in range(3)
-        ),
+        workloads=(replace(one.workloads[0], leads=leads),) * 3,
         remarks=tuple(
             Remark(code=code, meaning=CATALOG[code].meaning, remedy="", places=("a at 4 users",) * 9, points=9, of=18)
             for code in codes
         ),
         caveats=(Caveat(kind=CaveatKind.IMITATED, how="emulated"), Caveat(kind=CaveatKind.ONE_START_EACH)),
-        inequalities=tuple(UNEQUAL for _ in range(2)),
+        inequalities=(UNEQUAL, UNEQUAL),
         next_steps=(
             NextStep(command="servebench resume last", purposes=(Purpose.FINISH,)),
             NextStep(command="servebench report last --open", purposes=(Purpose.CHARTS,)),

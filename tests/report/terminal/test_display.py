@@ -23,12 +23,14 @@ from servebench.report.terminal import words
 from servebench.report.terminal.display import Display
 
 SILENT = {
-    events.RunStarted,
-    events.PointFinished,
-    events.RunFinished,
-    events.RunCollected,
-    events.Graded,
-    events.RaceEnded,
+    *(
+        events.RunStarted,
+        events.PointFinished,
+        events.RunFinished,
+        events.RunCollected,
+        events.Graded,
+        events.RaceEnded,
+    ),
 }
 """The events without a line of their own."""
 

@@ -1,85 +1,49 @@
 """The list of stored runs."""
 
-import io
 import json
+from dataclasses import replace
 
 import pytest
-from rich.text import Text
 
 from servebench.analysis.estimate import best_level
 from servebench.cli.main import dispatch
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.report.screens.listing import list_blocks
-from servebench.report.terminal.blocks import print_blocks
-from servebench.report.terminal.tables import CleanConsole
 from servebench.store.overview import listed_rows
 from servebench.store.studies import load_outputs, number_runs
+from support.screens import screen_of
 from support.studies import SimulatedEngine, SimulatedLoad
 
 ROW = (SimulatedEngine(), SimulatedLoad(levels=(1,), requests=10))
 
 
-@pytest.fixture
-def printed(make_study):
-    """Print the runs of three studies of two runs each, as a terminal of 80 columns or another file shows them."""
+def lines_of(outputs, width=80, **more):
+    """Return what a terminal of some width shows of the studies of a folder, as lines; without a width, what a file has."""
+    blocks = list_blocks(load_outputs(outputs, listed_rows), number_runs(outputs), width=width, **more)
+    return [line.rstrip() for line in screen_of(blocks, width or 80, soft_wrap=width is None).splitlines()]
+
+
+@pytest.mark.parametrize(("width", "most", "shown"), [(80, 4, 4), (80, 1, 2), (80, None, 6), (None, None, 6)])
+def test_a_terminal_shows_the_newest_runs_with_their_numbers(make_study, width, most, shown):
     for name in ("one", "two", "three"):
         outputs = make_study(ROW, ROW, name=name).parent
-
-    def print_runs(terminal, most):
-        class File(io.StringIO):
-            def isatty(self):
-                return terminal
-
-        file = File()
-        studies = load_outputs(outputs, listed_rows)
-        width, most = (80, most) if terminal else (None, None)
-        blocks = list_blocks(studies, number_runs(outputs), width=width, most=most)
-        print_blocks(blocks, CleanConsole(file, width=80, soft_wrap=not terminal))
-        return Text.from_ansi(file.getvalue()).plain
-
-    return print_runs
-
-
-@pytest.mark.parametrize(("terminal", "most", "shown"), [(True, 4, 4), (True, 1, 2), (True, None, 6), (False, 4, 6)])
-def test_a_terminal_shows_the_newest_runs_with_their_numbers(printed, terminal, most, shown):
-    text = printed(terminal, most)
-    numbers = [
-        int(words[0]) for words in map(str.split, text.splitlines()) if words[0].isdigit() and "older" not in words
-    ]
+    lines = lines_of(outputs, width, most=most)
+    numbers = [int(words[0]) for words in map(str.split, lines) if words[0].isdigit() and "older" not in words]
     assert numbers[-shown:] == list(range(7 - shown, 7))
+    text = "\n".join(lines)
     assert ("--all" in text) == (shown < 6)
     assert f"{6 - shown} older" in text or shown == 6
-    assert not terminal or max(map(len, text.splitlines())) <= 80
+    assert width is None or max(map(len, lines)) <= width
 
 
 LONG = "a_rather_long_name_of_a_study_that_somebody_chose_for_reasons_of_their_own"
 
 
-@pytest.fixture
-def on_terminal():
-    """Return what a terminal of some width shows of the studies of a folder, as lines."""
-
-    def lines(outputs, width, **more):
-        class Terminal(io.StringIO):
-            def isatty(self):
-                return True
-
-        file = Terminal()
-        studies = load_outputs(outputs, listed_rows)
-        blocks = list_blocks(studies, number_runs(outputs), width=width, **more)
-        print_blocks(blocks, CleanConsole(file, width=width, soft_wrap=False))
-        return [line.rstrip() for line in Text.from_ansi(file.getvalue()).plain.splitlines()]
-
-    return lines
-
-
 @pytest.mark.parametrize("width", [70, 80, 100, 120, 160, 240])
-def test_long_names_never_cut_or_break_the_other_columns(make_study, on_terminal, width):
-    path = make_study(
-        ROW, (SimulatedEngine(name=f"another_{LONG}"), SimulatedLoad(levels=(1,), requests=10)), name=LONG
-    )
-    found = on_terminal(path.parent, width)
+def test_long_names_never_cut_or_break_the_other_columns(make_study, width):
+    path = make_study(ROW, (replace(ROW[0], name=f"another_{LONG}"), ROW[1]), name=LONG)
+    found = lines_of(path.parent, width)
     assert max(map(len, found)) <= width
     rows = [line.split() for line in found if line.split()[:1] in (["1"], ["2"])]
     assert [row.count("finished") for row in rows] == [1, 1]
@@ -91,21 +55,24 @@ def test_long_names_never_cut_or_break_the_other_columns(make_study, on_terminal
     assert "".join(line[start : found[0].index("run")].strip() for line in found[2:-1]).startswith(LONG)
 
 
-def test_a_tune_is_one_line_unless_its_candidates_are_asked_for(make_study, on_terminal):
-    make_study(ROW, name="before")
-    tune = make_study(ROW, ROW, ROW, name="1124-5it_tune-vllm")
+def make_tune(make_study, candidates):
+    tune = make_study(*[ROW] * candidates, name="1124-5it_tune-vllm")
     state = json.loads((tune / "study.json").read_text())
     (tune / "study.json").write_text(json.dumps(state | {"words": ["tune", "engine=vllm"]}))
+    return tune
+
+
+def test_a_tune_is_one_line_unless_its_candidates_are_asked_for(make_study):
+    make_study(ROW, name="before")
+    tune = make_tune(make_study, 3)
 
     def numbers(**more):
-        found = on_terminal(tune.parent, 100, **more)
+        found = lines_of(tune.parent, 100, **more)
         return [line.split()[0] for line in found if line[:4].strip()[:1].isdigit()]
 
     assert numbers() == ["1", "2", "3", "4"]
     assert numbers(candidates=False) == ["1", "2-4"]
-    (line,) = [
-        line for line in on_terminal(tune.parent, 100, candidates=False) if "1124-5it " in line and "2-4" in line
-    ]
+    (line,) = [line for line in lines_of(tune.parent, 100, candidates=False) if "1124-5it " in line and "2-4" in line]
     assert "3 candidates" in line
     assert "3 valid" in line
     # it counts as one of the newest
@@ -116,9 +83,7 @@ def test_a_tune_is_one_line_unless_its_candidates_are_asked_for(make_study, on_t
     ("words", "lines"), [([], 1), (["--all"], 2), (["study=1124-5it"], 2), (["study=*-vllm"], 2), (["engine=alpha"], 1)]
 )
 def test_ls_finds_a_study_by_its_short_id_and_shows_candidates_where_a_study_is_named(make_study, capsys, words, lines):
-    tune = make_study(ROW, ROW, name="1124-5it_tune-vllm")
-    state = json.loads((tune / "study.json").read_text())
-    (tune / "study.json").write_text(json.dumps(state | {"words": ["tune", "engine=vllm"]}))
+    tune = make_tune(make_study, 2)
     assert dispatch(["ls", *words, "--outputs", str(tune.parent)]) == 0
     found = [line for line in capsys.readouterr().out.splitlines() if line.strip()[:1].isdigit()]
     assert len(found) == lines

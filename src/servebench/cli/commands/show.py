@@ -136,17 +136,15 @@ def _show_study(found: StudyData, out: Output) -> None:
 
 
 def _show_tune(folder: StudyFolder, out: Output) -> None:
-    from servebench.analysis.events import TuneAnswered
+    from dataclasses import asdict
+
     from servebench.registry.registry import registry
     from servebench.report.screens.tuning import tune_blocks
-    from servebench.report.terminal.display import Detail, Display
     from servebench.study.tune_answer import stored_answer
 
     answer = stored_answer(folder, registry())
-    if out.form == "markdown":
-        out.write(tune_blocks(answer, width=out.width, complete=out.verbose))
-    else:
-        Display(detail=Detail(verbose=out.verbose, as_json=out.as_json))(TuneAnswered(answer))
+    complete = out.verbose if out.form == "markdown" else out.complete
+    out.write(tune_blocks(answer, width=out.width, complete=complete), asdict(answer))
 
 
 def one_run(found: RunData | StudyData) -> RunData:

@@ -72,21 +72,13 @@ def load_run(outputs: str, key: str, changed: int) -> RunData:  # noqa: ARG001  
 
 def headings() -> dict[str, Any]:
     """Return the titles, units and precision of the overview's columns."""
-    named = {
-        "engine_version": "version",
-        "verdict": "trust",
-        "doubts": "warnings",
-        "level": "load",
-    }
+    named = {"engine_version": "version", "verdict": "trust", "doubts": "warnings", "level": "load"}
     exact = {"tok/s": "%.1f", "ms": "%.2f"}
-    return {
-        "page": st.column_config.LinkColumn("page", display_text="open"),
-        **named,
-        **{
-            one.name: st.column_config.NumberColumn(one.labelled, format=exact.get(one.unit))
-            for one in columns_shown("dashboard")
-        },
+    metrics = {
+        one.name: st.column_config.NumberColumn(one.labelled, format=exact.get(one.unit))
+        for one in columns_shown("dashboard")
     }
+    return {"page": st.column_config.LinkColumn("page", display_text="open"), **named, **metrics}
 
 
 def filtered(points: pd.DataFrame) -> pd.DataFrame:

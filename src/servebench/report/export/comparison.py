@@ -14,21 +14,8 @@ from servebench.report.wording.quality import agreement_text, parity_text
 from servebench.util.safe_text import clean_xml
 
 ROW_KEYS = (
-    *(
-        "level",
-        "metric",
-        "baseline",
-        "candidate",
-        "effect",
-        "low",
-        "high",
-        "p",
-        "p_corrected",
-        "result",
-        "bound",
-        "method",
-    ),
-    *("reasons", "competes", "widened", "level_missing"),
+    *("baseline", "candidate", "effect", "low", "high", "p", "p_corrected", "result", "bound", "reasons", "competes"),
+    *("widened", "level_missing"),
 )
 
 
@@ -53,9 +40,10 @@ def comparison_as_plain(comparison: Comparison) -> dict[str, Any]:
 def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
     """Return a row as plain data."""
     known = row.starts
-    found = {name: getattr(row, name) for name in ROW_KEYS} | {
-        "metric": row.metric.name,
+    found = {
         "level": None if row.overall else row.level,
+        "metric": row.metric.name,
+        **{name: getattr(row, name) for name in ROW_KEYS},
         "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
         "method": row.method.kind if row.method is not None else None,
         "paired": known is not None and known.paired,
@@ -110,25 +98,32 @@ def to_junit(found: Sequence[Comparison], gate: Gate | None = None) -> str:
 
 
 def _row_case(suite: ElementTree.Element, candidate: str, row: ComparisonRow, gate: Gate | None) -> None:
-    case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=f"{row.metric.name} at {row.level}")
-    text = f"{change_of(row)}: {verdict_of(row)}" + (f"; {text_of(row.reasons)}" if row.reasons else "")
+    why = text_of(row.reasons)
+    failure = skipped = ""
     if gate is not None and (candidate, row) in gate.regressions:
-        message = f"{change_of(row)} is a regression larger than {100 * gate.limit:g}%"
-        ElementTree.SubElement(case, "failure", message=message).text = text
+        failure = f"{change_of(row)} is a regression larger than {100 * gate.limit:g}%"
     elif row.result in ("not enough data", "unequal_settings") or not row.competes:
-        ElementTree.SubElement(case, "skipped", message=text_of(row.reasons) or str(row.result))
-    else:
-        ElementTree.SubElement(case, "system-out").text = text
+        skipped = why or str(row.result)
+    text = f"{change_of(row)}: {verdict_of(row)}" + (f"; {why}" if why else "")
+    name = f"{row.metric.name} at {row.level}"
+    _end(ElementTree.SubElement(suite, "testcase", classname=candidate, name=name), text, failure, skipped)
 
 
 def _quality_case(suite: ElementTree.Element, candidate: str, agreement: Agreement, gate: Gate | None) -> None:
-    name = f"quality {agreement.benchmark} at {agreement.at}"
-    case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=name)
     text = agreement_text(agreement.swapped())
+    failure = skipped = ""
     if gate is not None and agreement.lost > gate.limit:
-        message = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.limit:g}%"
-        ElementTree.SubElement(case, "failure", message=message).text = text
+        failure = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.limit:g}%"
     elif agreement.comparison is None or agreement.finding == "too small to tell":
-        ElementTree.SubElement(case, "skipped", message=text)
+        skipped = text
+    name = f"quality {agreement.benchmark} at {agreement.at}"
+    _end(ElementTree.SubElement(suite, "testcase", classname=candidate, name=name), text, failure, skipped)
+
+
+def _end(case: ElementTree.Element, text: str, failure: str, skipped: str) -> None:
+    if failure:
+        ElementTree.SubElement(case, "failure", message=failure).text = text
+    elif skipped:
+        ElementTree.SubElement(case, "skipped", message=skipped)
     else:
         ElementTree.SubElement(case, "system-out").text = text

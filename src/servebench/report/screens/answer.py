@@ -72,9 +72,8 @@ def slow_starts_blocks(answer: Answer) -> list[Block]:
 def footnotes(answer: Answer) -> dict[str, str]:
     """Return the footnote mark of each warning: letters, because numbers would look like counts."""
     codes = [remark.code for remark in answer.remarks if not remark.mark]
-    return dict(
-        zip(codes, (*ascii_lowercase, *(f"{a}{b}" for a in ascii_lowercase for b in ascii_lowercase)), strict=False)
-    )
+    letters = (a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase)
+    return dict(zip(codes, letters, strict=False))
 
 
 def step_block(step: NextStep) -> NextCommand:
@@ -98,12 +97,10 @@ def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Itera
 
 
 def _hidden(answer: Answer, *, complete: bool, verbose: bool) -> list[str]:
-    marks = (
-        [] if complete else [remark for remark in answer.remarks if not remark.first and not type_of(remark.code).wide]
-    )
+    marks = [one.code for one in answer.remarks if not (complete or one.first or type_of(one.code).wide)]
     purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
     more = 0 if complete else len(limit_lines(answer.limits)) - LIMITS_MAX
-    hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
+    hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(marks)})"] if marks else []
     hidden += [f"{purposely} intended or harmless difference{'s' * (purposely > 1)}"] if purposely else []
     return hidden + ([f"{more} limit{'s' * (more > 1)}"] if more > 0 else [])
 
@@ -147,12 +144,7 @@ def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
 
 def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
     columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
-    columns += [
-        TableColumn("load", left=True),
-        TableColumn("tok/s"),
-        TableColumn("TTFT p50 ms"),
-        TableColumn("trust", left=True),
-    ]
+    columns += [TableColumn(name, left=name in ("load", "trust")) for name in ("load", "tok/s", "TTFT p50 ms", "trust")]
     rows = []
     for column in one.columns:
         for index, (level, cell) in enumerate(column.cells.items()):

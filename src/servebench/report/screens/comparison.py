@@ -6,7 +6,7 @@ from dataclasses import replace
 from servebench.analysis.answer import Answer
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.gate import Gate
-from servebench.analysis.verdict.model import EQUAL, FASTER, MIXED, SLOWER, Comparison
+from servebench.analysis.verdict.model import Comparison
 from servebench.report.blocks import Block, Fold, Heading, Label, Line, Span, Table, TableColumn, items, row
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.wording import decisions
@@ -17,16 +17,15 @@ from servebench.report.wording.comparison import (
     gate_undecided,
     reason_numbers,
     reason_of,
+    shown_rows,
     starts_note,
     summary_of,
 )
 from servebench.report.wording.quality import agreement_text, parity_text
 
-TONES = {"faster": "good", "slower": "bad", "no difference": "same", "unequal_settings": "warn"}
+TONES = {"faster": "good", "slower": "bad", "no difference": "same", "mixed": "warn", "unequal_settings": "warn"}
 AGREEMENT_TONES = {"different": "bad", "not different": "same", "too small to tell": "warn"}
 PARITY_TONES = {"the same": "good", "no more than itself": "same", "more than itself": "bad"}
-
-DECISION_TONES = {FASTER: "good", SLOWER: "bad", EQUAL: "same", MIXED: "warn"}
 
 NAMED_MAX = 3
 """More pairs without a verdict are only counted."""
@@ -39,20 +38,18 @@ def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterato
     yield Fold("each metric and load", list(_rows(comparison)), opened=opened)
     tone = TONES.get(comparison.result, "")
     yield Line.of(Label("verdict", f"strong {tone}"), f": {summary_of(comparison)}", tone=f"strong {tone}")
-    for agreement in comparison.agreements:
-        yield Line.of(
-            f"quality: {agreement_text(agreement.swapped())}", tone=AGREEMENT_TONES.get(agreement.finding, "dim")
-        )
+    for one in comparison.agreements:
+        yield Line.of(f"quality: {agreement_text(one.swapped())}", tone=AGREEMENT_TONES.get(one.finding, "dim"))
     for parity in comparison.parities:
-        tone = PARITY_TONES.get(parity.finding, "warn")
-        yield Line.of(f"parity at {parity.at}: {parity_text(parity)}", tone=tone)
+        text = f"parity at {parity.at}: {parity_text(parity)}"
+        yield Line.of(text, tone=PARITY_TONES.get(parity.finding, "warn"))
 
 
 def _rows(comparison: Comparison) -> Iterator[Block]:
     columns = [TableColumn(name, left=name == "metric") for name in HEADINGS[:-1]]
     notes = reason_numbers(comparison)
     rows = []
-    for one in comparison.rows:
+    for one in shown_rows(comparison):
         *cells, verdict = cells_of(one)
         mark = f" ({notes[reason]})" if (reason := reason_of(one)) else ""
         tone = TONES.get(one.result, "dim") if one.competes else "dim"
@@ -95,15 +92,8 @@ def gate_blocks(gate: Gate) -> Iterator[Block]:
 
 
 def decision_blocks(found: StudyDecision) -> Iterator[Block]:
-    """Yield a table for each pair of runs, what is still open, and how much starts differ."""
-    columns = [TableColumn(name, left=name in ("metric", "verdict")) for name in decisions.HEADINGS]
+    """Yield what is decided of each pair of runs, what is still open, and how much starts differ."""
     for pair in found.pairs:
-        yield Heading(decisions.title_of(pair))
-        rows = []
-        for one in (*([pair.first] if pair.first is not None else []), *pair.rows):
-            load, metric, verdict, *rest = decisions.cells_of(one, pair)
-            rows.append(row(load, metric, Line.of(verdict, tone=DECISION_TONES.get(one.result, "dim")), *rest))
-        yield Table(columns, rows, ruled=True)
-        yield Line.of(decisions.levels_line(pair), tone="strong")
+        tone = TONES.get(pair.first.result, "") if pair.first is not None else ""
+        yield Line.of(Span(f"{decisions.title_of(pair)}: ", "strong"), Span(decisions.levels_line(pair), tone))
     yield items(decisions.notes_of(found))
-    yield Line.of(decisions.NOTE, tone="dim")

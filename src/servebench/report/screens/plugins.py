@@ -13,14 +13,8 @@ TONES = {"broken": "bad", "disabled": "dim"}
 def plugins_blocks(registry: Registry) -> Iterator[Block]:
     """Yield the plugins, what the registry offers by kind, and its faults."""
     rows = [
-        (
-            info.name,
-            info.distribution,
-            info.version,
-            Span(info.status, TONES.get(info.status, "")),
-            "\n".join(info.hooks),
-        )
-        for info in registry.plugins
+        (one.name, one.distribution, one.version, Span(one.status, TONES.get(one.status, "")), "\n".join(one.hooks))
+        for one in registry.plugins
     ]
     if rows:
         yield table(("name", "distribution", "version", "status", "hooks"), rows, left=range(5))

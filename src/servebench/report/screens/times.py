@@ -13,6 +13,7 @@ from servebench.util.figures import MISSING, number
 from servebench.util.units import NS_PER_MS
 
 BAR = 30
+FACTORS_HEAD = ("run", "load", "of", "median of", "slowest", "others", "more often", "p", "finding")
 REQUEST_COLUMNS = (*STAMPS, "last_event_ns", "error", "prompt_tokens", "cached_tokens", "output_tokens", "residual_ms",
                    *COLUMNS.values())  # fmt: skip
 
@@ -57,10 +58,10 @@ def parts_table(found: Sequence[TimeParts]) -> Table:
 
 def factor_blocks(found: Sequence[RunTimes]) -> Iterator[Block]:
     """Yield the medians of each factor in the slowest requests and the others, with what the test says."""
-    runs = [run.name for run in found] if len(found) > 1 else []
+    several = len(found) > 1
     rows = [
         [
-            *([run.name] if runs else []),
+            *([run.name] if several else []),
             *(tail.level.words, tail.metric, one.kind.title, number(one.slow), number(one.rest)),
             *(f"{one.more_often:.0%}", f"{one.p:.2g}", Label("in common", "warn") if one.found else ""),
         ]
@@ -69,17 +70,7 @@ def factor_blocks(found: Sequence[RunTimes]) -> Iterator[Block]:
         for one in tail.factors
     ]
     if rows:
-        head = [
-            *(["run"] if runs else []),
-            "load",
-            "of",
-            "median of",
-            "slowest",
-            "others",
-            "more often",
-            "p",
-            "finding",
-        ]
+        head = [*FACTORS_HEAD[not several :]]
         left = (*range(len(head) - 5), len(head) - 1)
         compared = table(head, rows, left=left, caption="What the slowest requests have in common")
         yield Fold("what the slowest requests were compared by", [Line.of(FACTORS_NOTE, tone="dim"), compared])

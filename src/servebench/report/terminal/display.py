@@ -7,7 +7,6 @@ only the last screen.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.events import StudyAnswered, StudyDecided, TuneAnswered
+from servebench.analysis.events import StudyAnswered, TuneAnswered
 from servebench.analysis.repeats import RepeatSummary, summarize_repeats
 from servebench.contracts.events import (
     Doing,
@@ -39,7 +38,7 @@ from servebench.report.blocks import items
 from servebench.report.content import content_lines, quality_line, quality_lines, search_lines
 from servebench.report.export.conclusions import to_json
 from servebench.report.screens.answer import answer_blocks
-from servebench.report.screens.comparison import decision_blocks
+from servebench.report.screens.comparison import comparison_blocks, decision_blocks
 from servebench.report.screens.points import (
     failure_items,
     live_table,
@@ -53,6 +52,7 @@ from servebench.report.terminal.tables import console
 from servebench.report.terminal.words import ONCE, WORDS, is_detail, is_problem, line_of
 from servebench.store.studies import load_run
 from servebench.util.figures import duration, seconds
+from servebench.util.plain_data import to_json as plain_json
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 
@@ -140,7 +140,7 @@ class Display:
                 self._results(event.outcome, event.title)
             case RaceEnded():
                 self._closing = True
-            case StudyDecided() | StudyAnswered() | TuneAnswered():
+            case StudyAnswered() | TuneAnswered():
                 self._conclude(event)
             case _:
                 self._line(event)
@@ -238,28 +238,27 @@ class Display:
         print_blocks([items(quality_lines(outcome.quality))], self.out)
         self._resume()
 
-    def _conclude(self, event: StudyDecided | StudyAnswered | TuneAnswered) -> None:
-        """Print what a study has decided or its answer on standard output, as JSON if that is asked for."""
+    def _conclude(self, event: StudyAnswered | TuneAnswered) -> None:
+        """Print the answer of a study and what it has decided on standard output, as JSON if that is asked for."""
         as_json, out = self._options.as_json, self.out
         self._pause()
         match event:
-            case StudyDecided():
-                print_blocks(decision_blocks(event.found), self.err if as_json else out)
             case StudyAnswered() if as_json:
                 out.print(to_json(event.found), soft_wrap=True, end="")
             case StudyAnswered():
-                blocks = answer_blocks(
-                    event.found.answer, width=out.width, complete=self.complete, verbose=self._options.verbose
-                )
-                print_blocks(blocks, out)
+                for comparison in event.found.comparisons if event.found.decisions and self.complete else ():
+                    print_blocks(comparison_blocks(comparison), out)
+                for decision in event.found.decisions:
+                    print_blocks(decision_blocks(decision), out)
+                options = {"complete": self.complete, "verbose": self._options.verbose}
+                print_blocks(answer_blocks(event.found.answer, width=out.width, **options), out)
             case TuneAnswered() if as_json:
-                out.print(json.dumps(asdict(event.answer), indent=1, default=str), soft_wrap=True)
+                out.print(plain_json(asdict(event.answer)), soft_wrap=True, end="")
             case TuneAnswered():
                 from servebench.report.screens.tuning import tune_blocks
 
                 print_blocks(tune_blocks(event.answer, width=out.width, complete=self.complete), out)
-        if not isinstance(event, StudyDecided):
-            self._points = []
+        self._points = []
         self._resume()
 
     def _pause(self) -> None:

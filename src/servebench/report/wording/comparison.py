@@ -111,16 +111,22 @@ def reason_of(row: ComparisonRow) -> str:
     return text_of(one for one in row.reasons if one.kind is not ReasonKind.ONE_START)
 
 
+def shown_rows(comparison: Comparison) -> tuple[ComparisonRow, ...]:
+    """Return the rows of a table: first the mean over all levels, where there are several."""
+    first = comparison.first
+    return comparison.rows if first is None or len(comparison.levels) < 2 else (first, *comparison.rows)
+
+
 def reason_numbers(comparison: Comparison) -> dict[str, int]:
     """Return the number of each reason, in the order of the rows: rows show numbers, each reason is printed once."""
-    reasons = dict.fromkeys(reason for row in comparison.rows if (reason := reason_of(row)))
+    reasons = dict.fromkeys(reason for row in shown_rows(comparison) if (reason := reason_of(row)))
     return {reason: number for number, reason in enumerate(reasons, 1)}
 
 
 def cells_of(row: ComparisonRow) -> tuple[str, ...]:
     """Return the cells of a row under HEADINGS."""
     return (
-        str(row.level),
+        "all" if row.overall else str(row.level),
         title_of(row.metric),
         value_of(row.baseline, row.metric),
         value_of(row.candidate, row.metric),
@@ -133,14 +139,12 @@ def method_text(method: Method) -> str:
     """Return what an interval rests on."""
     ours, theirs = method.starts
     earlier = f" and {method.earlier} earlier ones" if method.earlier else ""
-    both = (
-        f"{ours} start{'s' * (ours > 1)} of each, slice by slice{',' * bool(earlier)}"
-        if method.slice_by_slice
-        else None
-    )
+    both, each = f"{ours} and {theirs} starts", f"{ours} starts each"
+    if method.slice_by_slice:
+        both = each = f"{ours} start{'s' * (ours > 1)} of each, slice by slice{',' * bool(earlier)}"
     return {
-        MethodKind.STARTS: f"the model of starts, from {both or f'{ours} and {theirs} starts'}{earlier}",
-        MethodKind.LOOKS: f"the model of starts, from {both or f'{ours} starts each'}{earlier}, for all looks together",
+        MethodKind.STARTS: f"the model of starts, from {both}{earlier}",
+        MethodKind.LOOKS: f"the model of starts, from {each}{earlier}, for all looks together",
         MethodKind.FAILED_SHARES: f"failed requests of {ours} and {theirs} starts",
         MethodKind.BLOCKS: f"blocks of {ours} and {theirs} starts",
     }[method.kind]
@@ -151,11 +155,13 @@ def starts_note(comparison: Comparison) -> str | None:
     methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method is not None))
     once = any(row.has(ReasonKind.ONE_START) for row in comparison.rows)
     open_loop = any(row.level.open_loop and row.metric.title.startswith(("TTFT", "E2E")) for row in comparison.rows)
-    late = " " + OPEN_LOOP_NOTE if open_loop else ""
-    if once and methods:
-        return ONE_START_NOTE + late
-    several = " " + OF_ONE_ROW if any(row.may_be_chance for row in comparison.rows) else ""
-    return f"Change with its 95% interval: {'; '.join(map(method_text, methods))}.{several}{late}" if methods else None
+    if not methods:
+        return None
+    late = [OPEN_LOOP_NOTE] if open_loop else []
+    if once:
+        return " ".join([ONE_START_NOTE, *late])
+    several = [OF_ONE_ROW] if any(row.may_be_chance for row in comparison.rows) else []
+    return " ".join([f"Change with its 95% interval: {'; '.join(map(method_text, methods))}.", *several, *late])
 
 
 def description_of(row: ComparisonRow) -> str:

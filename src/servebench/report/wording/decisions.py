@@ -7,22 +7,15 @@ from servebench.analysis.verdict.model import (
     EQUAL,
     FASTER,
     MIXED,
-    NOT_COMPARED,
     OPEN,
     SLOWER,
     Comparison,
-    ComparisonRow,
     VerdictKind,
 )
 from servebench.contracts.level import Level
-from servebench.report.wording.comparison import mattering_keys, text_of
-from servebench.util.figures import MISSING, change, change_interval, percent
+from servebench.report.wording.comparison import description_of, mattering_keys, text_of
+from servebench.util.figures import percent
 
-HEADINGS = ("load", "metric", "verdict", "difference [interval]", "starts")
-NOTE = (
-    "The first row decides: the mean throughput over all levels. The others are what its last look shows. Intervals hold for all "
-    "looks together; verdicts allow for the number of rows and pairs, so where one is open the interval may leave out 0."
-)
 DIFFERENT = (FASTER, SLOWER, MIXED)
 WORDS = {EQUAL: "equal", OPEN: "open"}
 """What a verdict is called here, if not by its own name."""
@@ -47,8 +40,8 @@ def word_of(verdict: VerdictKind) -> str:
 
 
 def levels_line(pair: Comparison) -> str:
-    """Return the verdict, and those of the levels; in brackets where warnings make one provisional, none where fairness refuses
-    it."""
+    """Return the verdict with the difference that it rests on, and those of the levels; in brackets where warnings make one
+    provisional, none where fairness refuses it."""
     if pair.mattering:
         return f"no verdict: the runs have different settings ({mattering_keys(pair.mattering)})"
     if pair.first is None or pair.first.result is OPEN:
@@ -60,21 +53,11 @@ def levels_line(pair: Comparison) -> str:
         for level, verdict in pair.levels.items()
     ]
     word = word_of(first) if pair.first.competes or first not in DIFFERENT else f"({first})"
-    return f"decided: {word} ({', '.join(shown)})"
+    return f"decided: {word}: {description_of(pair.first)} ({', '.join(shown)})"
 
 
 def _minutes(found: StudyDecision) -> str:
     return f"{found.engine_s / 60:.1f} of {round(found.budget_s / 60, 1):,g} engine minutes"
-
-
-def cells_of(row: ComparisonRow, pair: Comparison) -> tuple[str, ...]:
-    """Return the cells of a row under HEADINGS. A verdict in brackets is provisional, or one that fairness refuses."""
-    text = f"equal within {percent(pair.margin)}" if row.result is EQUAL else word_of(row.result)
-    counts = row.competes and not pair.mattering
-    shown = text if counts or row.result in (OPEN, NOT_COMPARED) else f"({text})"
-    known = row.effect is not None and row.looked
-    size = f"{change(row.effect)} {change_interval(row.low, row.high)}" if known else MISSING
-    return ("all" if row.overall else str(row.level), row.metric.title, shown, size, str(row.looked or MISSING))
 
 
 def notes_of(found: StudyDecision) -> list[str]:

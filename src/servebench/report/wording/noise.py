@@ -11,6 +11,7 @@ from servebench.contracts.stored import RunData
 from servebench.util.figures import short_percent
 from servebench.util.safe_text import clean_line
 
+DAY_S = 86_400
 NOTHING_KNOWN = (
     "no long point is stored here, so intervals allow any wander; 'servebench load=long engine=...' measures one (5 minutes), "
     "and later points of that engine on this machine have narrower intervals, down to half as wide on a steady engine"
@@ -43,13 +44,9 @@ def noise_line(noise: LearnedNoise, facts: Mapping[str, Any], now_s: float) -> s
     wander = (
         f"wanders {size}, over {likely.seconds[0]:g} to {likely.seconds[1]:g} s" if likely.sd[1] else "does not wander"
     )
-    days = (now_s - noise.ended_s) / 86_400
+    age_s = now_s - noise.ended_s
     age = (
-        "too old to be used"
-        if now_s - noise.ended_s > AGE_MAX_S
-        else f"{days:.0f} days old"
-        if days >= 1
-        else "of today"
+        "too old to be used" if age_s > AGE_MAX_S else f"{age_s / DAY_S:.0f} days old" if age_s >= DAY_S else "of today"
     )
     return clean_line(
         f"{facts.get('engine')} {facts.get('engine_version')} on {facts.get('gpu')}, closed loops: {wander} "
