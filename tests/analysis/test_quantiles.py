@@ -4,16 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import betaincinv, ndtr, stdtrit
+from scipy.special import betaincinv, ndtr
 
-from servebench.analysis.quantiles import beta_quantile, normal_shares, student_quantile
+from servebench.analysis.quantiles import beta_quantile, normal_shares
 
 SHARES = st.floats(0.0005, 0.9995)
-
-
-@given(st.integers(1, 500), st.floats(0.55, 0.9995))
-def test_student(freedom, share):
-    assert student_quantile(freedom, share) == pytest.approx(float(stdtrit(freedom, share)), rel=1e-9)
 
 
 @given(st.integers(2, 1_000_000), SHARES, SHARES)

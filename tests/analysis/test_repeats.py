@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 from servebench.analysis.estimate.level import interval_over_starts
-from servebench.analysis.repeats import grubbs, kendall_null, seasonal_kendall, summarize_repeats
+from servebench.analysis.repeats import (
+    RepeatedMetric,
+    RepeatSummary,
+    grubbs,
+    kendall_null,
+    seasonal_kendall,
+    summarize_repeats,
+)
 from servebench.analysis.start_model import Starts
 from servebench.contracts.point_row import PointRow
 from servebench.report.wording.repeats import note_text
@@ -25,17 +32,21 @@ def points(table: dict[str, list[float]], **more: Any) -> list[PointRow]:
     ]
 
 
+def metrics_of(found: RepeatSummary) -> list[RepeatedMetric]:
+    return [metric for own in found.levels.values() for metric in own.values()]
+
+
 def test_a_level_has_the_interval_of_its_repeats() -> None:
     """Student's, on logarithms: with two repeats there is none."""
     found = summarize_repeats(points({"4": [100.0, 110.0, 121.0], "8": [200.0, 202.0]}))
-    four, eight = found.rows
-    assert four.mean == pytest.approx(110.0)
+    four, eight = (one.estimate for one in metrics_of(found))
+    assert four.value == pytest.approx(110.0)
     # log sd = log 1.1, t(2) = 4.3027
     assert (four.low, four.high) == pytest.approx(
         (110 * 1.1 ** (-4.3027 / 3**0.5), 110 * 1.1 ** (4.3027 / 3**0.5)), 1e-4
     )
-    assert four.spread == pytest.approx(0.1)
-    assert (eight.count, eight.low, eight.high) == (2, None, None)
+    assert metrics_of(found)[0].spread == pytest.approx(0.1)
+    assert (eight.points, eight.interval) == (2, None)
     assert found.notes == ()
 
 
@@ -43,18 +54,20 @@ def test_intervals_summarize_repeats_cover_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(400):
-        row = summarize_repeats(points({"8": list(500 * rng.lognormal(0, 0.03, 4))})).rows[0]
-        assert row.low is not None
-        assert row.high is not None
-        hits += row.low <= 500 <= row.high
+        (metric,) = metrics_of(summarize_repeats(points({"8": list(500 * rng.lognormal(0, 0.03, 4))})))
+        low, high = metric.estimate.interval or (0.0, 0.0)
+        hits += low <= 500 <= high
     assert 0.92 <= hits / 400 <= 0.98
 
 
 def test_single_and_void_points_have_no_repeats() -> None:
-    assert summarize_repeats(points({"4": [100.0], "8": [200.0]})).rows == ()
-    assert summarize_repeats(points({"4": [100.0, 90.0, 80.0]}, verdict="void")).rows == ()
-    assert summarize_repeats(points({"4": [100.0, 0.0]})).rows == ()
-    assert summarize_repeats([]).notes == ()
+    for rows in (
+        points({"4": [100.0], "8": [200.0]}),
+        points({"4": [100.0, 90.0, 80.0]}, verdict="void"),
+        points({"4": [100.0, 0.0]}),
+        [],
+    ):
+        assert summarize_repeats(rows) == RepeatSummary(levels={}, notes=())
 
 
 @pytest.mark.parametrize(
@@ -150,14 +163,14 @@ def test_repeats_of_several_starts_are_no_starts() -> None:
     """Three starts with two repeats each: the mean and its interval are of three values, however many repeats there are."""
     values = [100.0, 101.0, 110.0, 111.0, 121.0, 122.0]
     rows = [replace(row, start_id=str(row.repeat // 2)) for row in points({"4": values})]
-    (found,) = summarize_repeats(rows).rows
+    (found,) = (one.estimate for one in metrics_of(summarize_repeats(rows)))
     starts = np.log(values).reshape(3, 2).mean(axis=1)
     low, high = interval_over_starts(Starts.of_one_level(starts, 0.0), "output_throughput_tok_s")
-    assert (found.count, found.mean) == (6, pytest.approx(float(np.exp(starts.mean()))))
+    assert (found.points, found.value) == (6, pytest.approx(float(np.exp(starts.mean()))))
     assert (found.low, found.high) == pytest.approx((np.exp(low), np.exp(high)), 1e-4)
 
 
-def test_in_an_open_loop_the_title_says_from_when_users_wait() -> None:
+def test_in_an_open_loop_users_wait_from_the_schedule_on() -> None:
     """The table of points has TTFT from sent."""
     rows = [
         PointRow(
@@ -165,5 +178,5 @@ def test_in_an_open_loop_the_title_says_from_when_users_wait() -> None:
         )
         for at in range(3)
     ]
-    (found,) = summarize_repeats(rows).rows
-    assert (found.title, found.mean) == ("TTFT p50 from schedule", pytest.approx(48.0))
+    (found,) = (one.estimate for one in metrics_of(summarize_repeats(rows)))
+    assert (found.column, found.value) == ("ttft_from_schedule_ms_p50", pytest.approx(48.0))

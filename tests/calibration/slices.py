@@ -12,8 +12,8 @@ from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.comparisons import FOUND, VERDICTS
 from calibration.simulate import Plant, run_data, simulate_in_turns
 from servebench.analysis.pairing import compare_speed
-from servebench.analysis.statistics import Z_95
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
+from servebench.contracts.estimate import Z_95
 
 HOLDS = Promise(
     name="slices_coverage",

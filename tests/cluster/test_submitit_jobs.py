@@ -1,12 +1,13 @@
 """Parameters for submitit, and states from Slurm."""
 
 import os
-import time
 
 import pytest
 
 from servebench.cluster.submitit_jobs import SubmititCluster, parameters, parse_squeue
-from servebench.contracts.cluster import RunOrder, SubmititSettings
+from servebench.contracts.cluster import SubmititSettings
+from support.orchestration import run_order
+from support.waiting import wait_until
 
 SLURM = SubmititSettings(
     name="submitit_slurm",
@@ -52,24 +53,9 @@ def test_parse_squeue():
 def test_a_job_that_dies_is_lost(tmp_path):
     pytest.importorskip("submitit")
     cluster = SubmititCluster(SubmititSettings(name="submitit_local"), tmp_path, _dies)
-    order = RunOrder(
-        study="s",
-        run="r",
-        title="t",
-        ticket="x",
-        overrides=(),
-        config={},
-        gpus=0,
-        runs_per_machine=1,
-        cluster_gives_gpus=False,
-    )
-    (job,) = cluster.submit([order])
+    (job,) = cluster.submit([run_order()])
     assert cluster.room() == 0
-    ended = None
-    deadline = time.monotonic() + 30
-    while ended is None and time.monotonic() < deadline:
-        ended = cluster.poll(job)
-        time.sleep(0.05)
+    ended = wait_until(lambda: cluster.poll(job))
     assert ended.reply is None
     assert "\n" not in ended.lost
     assert f"job {job} " in ended.lost

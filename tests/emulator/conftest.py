@@ -6,8 +6,8 @@ from servebench.contracts.emulation import EmulatedFaults
 from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import GpuSettings, ModelSettings
 from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
-from servebench.engine.supervisor.ports import free_port
 from servebench.registry.registry import registry
+from support.servers import own_port
 
 MODEL = ModelSettings(
     name="Qwen/Qwen2.5-1.5B-Instruct",
@@ -31,7 +31,7 @@ def context_of(tmp_path):
             engine=registry().engine(name).settings_type(name=name, **settings),
             model=MODEL,
             gpu=GPU,
-            port=free_port("127.0.0.1"),
+            port=own_port(),
             cache_dir=tmp_path,
         )
 

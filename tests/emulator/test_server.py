@@ -8,7 +8,7 @@ import pytest
 from servebench.emulator.connection import body_of
 from servebench.registry.registry import registry
 
-HTTP = httpx.Client(trust_env=False)
+HTTP = httpx.Client(trust_env=False, timeout=300.0)
 """One for all: a client of its own for each request takes longer than the request."""
 
 
@@ -122,7 +122,8 @@ def test_a_full_queue_answers_as_sglang_does(launch):
     from concurrent.futures import ThreadPoolExecutor
 
     running = launch("sglang", max_num_seqs=1, extra_args={"max-queued-requests": 1})
-    body = {"prompt": "word " * 60, "max_tokens": 64, "ignore_eos": True}
+    # long enough for others to come meanwhile, also on a busy machine
+    body = {"prompt": "word " * 60, "max_tokens": 300, "ignore_eos": True}
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda _: events(running, "/completions", body), range(6)))
     refused = [told for told in answers if told != ["[DONE]"] and "error" in told[0]]

@@ -8,7 +8,8 @@ import pytest
 from servebench.contracts.engine import Command, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
 from servebench.engine.launchers.process import ProcessLauncher
-from servebench.engine.supervisor.ports import accepts_connections, free_port
+from servebench.engine.supervisor.ports import accepts_connections
+from support.servers import own_port
 from support.waiting import wait_until
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -43,7 +44,7 @@ def make_context(at=None, **engine):
         engine=EngineSettings(**settings),
         model=ModelSettings(name="m"),
         gpu=GpuSettings(name="none"),
-        port=at or free_port("127.0.0.1"),
+        port=at or own_port(),
         cache_dir=Path(os.devnull),
     )
 
@@ -88,7 +89,7 @@ def server():
     processes = []
 
     def start(*options):
-        port = free_port("127.0.0.1")
+        port = own_port()
         processes.append(subprocess.Popen([sys.executable, "-S", str(FAKE), "--port", str(port), *options]))
         wait_until(lambda: accepts_connections("127.0.0.1", port), process=processes[-1])
         return port

@@ -9,6 +9,7 @@ import signal
 import pandas as pd
 import pytest
 
+from support.clusters import job_within_point
 from support.commands import COMMAND_LIMIT_S, servebench_started
 from support.waiting import has_ended, wait_ended, wait_until
 
@@ -55,12 +56,11 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
 
 
 def within_point(study, folder, point):
-    """Wait until the point has begun; return the id of the process that runs it."""
-    wait_until(lambda: list(folder.glob(f"raw/{point}.spool")), process=study)
-    return json.loads((folder / "at_work.json").read_text())["pid"]
+    """Wait until the point has begun; return the id of the process that runs it, which is stopped."""
+    return wait_until(lambda: job_within_point(folder, f"raw/{point}.spool"), process=study)
 
 
-LONG = (*WORDS, "tracking=none", "load.requests=16", "workload.output_tokens=48")
+LONG = (*WORDS, "tracking=none", "load.requests=32", "workload.output_tokens=48")
 
 
 @pytest.mark.slow
@@ -79,15 +79,17 @@ def test_a_job_that_is_killed_is_ordered_again_and_its_points_stand(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_ends_the_jobs_in_order(tmp_path):
     folder = tmp_path / "outputs" / "s" / RUNS[0]
-    with servebench_started(tmp_path, *LONG) as study:
-        job = within_point(study, folder, "c4-r0")
+    # so long that the job is still in it when the signal has reached it
+    with servebench_started(tmp_path, *LONG, "load.requests=64", "load.concurrency=[4,1]") as study:
+        job = within_point(study, folder, "c1-r0")
         study.send_signal(signal.SIGINT)
+        os.kill(job, signal.SIGCONT)
         told = study.communicate(timeout=COMMAND_LIMIT_S)[1]
     assert study.returncode == 130, told
     assert has_ended(job)
     assert stored(tmp_path, RUNS[0], "run.json")["status"] == "interrupted"
     assert stored(tmp_path, "", "study.json")["status"] == "interrupted"
-    assert pd.read_parquet(folder / "points.parquet").point.iloc[0] == "c1-r0"
+    assert pd.read_parquet(folder / "points.parquet").point.iloc[0] == "c4-r0"
     assert not (tmp_path / "outputs" / "s" / RUNS[1]).exists()
 
 
@@ -95,9 +97,8 @@ def test_ctrl_c_ends_the_jobs_in_order(tmp_path):
 def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
     folder = tmp_path / "outputs" / "s" / RUNS[0]
     with servebench_started(tmp_path, *WORDS, "tracking=none", "load.requests=60", "load.concurrency=[1]") as study:
-        job = within_point(study, folder, "c1-r0")
         # stopped for as long as the other command needs
-        os.kill(job, signal.SIGSTOP)
+        job = within_point(study, folder, "c1-r0")
     early = servebench("resume", "s")
     os.kill(job, signal.SIGCONT)
     assert early.returncode == 2
@@ -119,22 +120,11 @@ def test_a_study_without_its_launcher_is_refused_before_anything_starts(serveben
 @pytest.mark.slow
 def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench, tmp_path):
     from servebench.cluster.agent import execute_order
-    from servebench.contracts.cluster import RunOrder
+    from support.orchestration import run_order
 
     servebench(*WORDS, "tracking=none", "load.concurrency=[1]", "hydra.launcher.retries=0", "engine=vllm", code=0)
     folder = tmp_path / "outputs" / "s"
-    order = RunOrder(
-        study=str(folder),
-        run="00_vllm_unique",
-        title="t",
-        ticket="of an older command",
-        overrides=(),
-        config={},
-        gpus=0,
-        runs_per_machine=1,
-        cluster_gives_gpus=True,
-    )
-    reply = execute_order(order)
+    reply = execute_order(run_order(study=str(folder), run="00_vllm_unique", ticket="of an older command"))
     assert reply.outcome is None
     assert reply.refused is not None
     twice = servebench("work", "s", "00_vllm_unique")

@@ -11,7 +11,7 @@ import pytest
 from servebench.store import studies as read
 from servebench.study.tracking import note
 from support.commands import servebench_started
-from support.waiting import wait_until
+from support.waiting import caught, wait_until
 
 ENGINE = ("-m", "engine=vllm", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "workload=unique")
 LOAD = ("load.concurrency=[1,4]", "load.requests=100", "workload.output_tokens=16", "launch.wander_sd=0.005")
@@ -181,7 +181,7 @@ def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_p
     words = (*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.06", "launch.start_sd=0.01")
     with servebench_started(tmp_path, *words) as process:
         path = tmp_path / "outputs/s" / SLOW / "points.parquet"
-        wait_until(lambda: rows_now(path) >= 3, process=process)
+        wait_until(lambda: caught(process.pid, lambda: rows_now(path) >= 3), process=process)
     before = points(tmp_path, SLOW)
     assert {"finished"} != {state(tmp_path, run) for run in (FAST, SLOW)}
     done = servebench("resume", "s", code=0)

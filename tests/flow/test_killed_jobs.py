@@ -10,6 +10,7 @@ import time
 import pandas as pd
 import pytest
 
+from support.clusters import job_within_point
 from support.commands import COMMAND_LIMIT_S, servebench_started
 from support.waiting import wait_until
 
@@ -63,9 +64,7 @@ def test_starts_run_at_once_and_a_killed_job_is_submitted_again(study, tmp_path,
     spools = "0[1-9]*/raw/*.spool" if kind == "tune" else "*/raw/*.spool"
     with servebench_started(tmp_path, *KINDS[kind]) as process:
         wait_until(lambda: len(list(study.glob("*/at_work.json"))) == 2, process=process)
-        wait_until(lambda: list(study.glob(spools)), process=process)
-        victim = next(study.glob(spools)).parents[1]
-        os.kill(json.loads((victim / "at_work.json").read_text())["pid"], signal.SIGKILL)
+        os.kill(wait_until(lambda: job_within_point(study, spools), process=process), signal.SIGKILL)
         said, failed = process.communicate(timeout=COMMAND_LIMIT_S)
     assert process.returncode == 0, failed
     assert "it is submitted again" in failed
@@ -78,10 +77,12 @@ def test_after_kill_9_of_the_command_its_jobs_end_and_a_resume_goes_on(study, tm
     with servebench_started(tmp_path, *KINDS[kind]) as process:
         wait_until(lambda: len(list(study.glob("*/points.parquet"))) >= 2, process=process)
     before = points(study)
+    # a busy machine may make points void, which are measured again
+    kept = before[before["verdict"] != "void"]
     deadline = time.monotonic() + COMMAND_LIMIT_S
     while (done := servebench("resume", "s")).returncode == 2 and time.monotonic() < deadline:
         # a job of the killed command
         assert "is still running" in done.stderr
     assert done.returncode == 0, done.stderr
     check(study, kind, done.stdout)
-    assert set(before["window_start_ns"]) <= set(points(study)["window_start_ns"])
+    assert set(kept["window_start_ns"]) <= set(points(study)["window_start_ns"])

@@ -2,25 +2,26 @@
 
 import json
 import re
+import signal
 
 import pandas as pd
 import psutil
 import pytest
 
 from support.commands import COMMAND_LIMIT_S, servebench_started
-from support.waiting import wait_until
+from support.waiting import caught, wait_until, words_of
 
 WORDS = (
     *("-m", "engine=vllm,sglang", "workload=unique", "launch=emulated", "launch.time_scale=0.02"),
-    *("gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.concurrency=[1,4]", "load.requests=12"),
+    *("gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.concurrency=[1,4]", "load.requests=24"),
     *("tracking=none", "study.name=s", "load.self_check=never", "workload.output_tokens=32"),
 )
 
 
 def killed_when(folder, seen, *words):
-    """Run a study and kill it with SIGKILL once `seen` is true."""
+    """Run a study and kill it with SIGKILL while `seen` is true."""
     with servebench_started(folder, *words) as process:
-        wait_until(seen, process=process)
+        wait_until(lambda: caught(process.pid, seen), process=process)
 
 
 def points(folder, run):
@@ -43,14 +44,14 @@ def test_a_killed_study_is_resumed(servebench, tmp_path):
     assert kept.window_start_ns == measured.window_start_ns
     requests = pd.read_parquet(tmp_path / "outputs/s" / first / "requests.parquet")
     assert requests.groupby("request_id").size().max() == 1
-    assert (requests[~requests.warmup & ~requests.filler].groupby("point").size()[["c1-r0", "c4-r0-a1"]] == 12).all()
+    assert (requests[~requests.warmup & ~requests.filler].groupby("point").size()[["c1-r0", "c4-r0-a1"]] == 24).all()
     manifest = json.loads((tmp_path / "outputs/s" / second / "manifest.json").read_text())
     book = {(one["point"], one["warmup"]): one for one in manifest["ledger"]}
     entry = book["c4-r0", False]
-    assert entry.pop("stored") == 12 + entry.pop("fillers")
+    assert entry.pop("stored") == 24 + entry.pop("fillers")
     assert entry == {
-        **{"point": "c4-r0", "warmup": False, "planned": 12, "sent": 12, "not_sent": 0},
-        **{"ok": 12, "failed": {}},
+        **{"point": "c4-r0", "warmup": False, "planned": 24, "sent": 24, "not_sent": 0},
+        **{"ok": 24, "failed": {}},
     }
     before = (tmp_path / "outputs/s" / second / "requests.parquet").stat().st_mtime_ns
     servebench("resume", "s", code=0)
@@ -84,10 +85,12 @@ def test_a_point_between_others_is_measured_again_and_they_stay(servebench, tmp_
     run = "00_vllm_unique"
     spool = tmp_path / "outputs/s" / run / "raw/c1-r0.spool"
     with servebench_started(tmp_path, "engine=vllm", *words) as process:
-        wait_until(lambda: spool.exists() and spool.stat().st_size > 3000, process=process)
+        begun = lambda: spool.exists() and spool.stat().st_size > 3000  # noqa: E731
+        wait_until(lambda: caught(process.pid, begun), process=process)
         for child in psutil.Process(process.pid).children():
-            if "servebench.load.client.worker" in child.cmdline():
+            if "servebench.load.client.worker" in words_of(child):
                 child.kill()
+        process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=COMMAND_LIMIT_S)
     assert process.returncode == 5, err
     assert err.splitlines()[-1] == "servebench resume s"
@@ -108,7 +111,7 @@ def test_what_cannot_be_resumed_is_one_line(run_main, words, named):
 @pytest.mark.slow
 def test_repeats_of_engines_take_turns_also_after_a_kill(servebench, tmp_path):
     """First repeat of both, then second of both; killed in the second, what is left is done in the same order."""
-    words = (*WORDS, "load.concurrency=[2]", "load.repeats=2", "load.order=interleaved", "load.requests=6")
+    words = (*WORDS, "load.concurrency=[2]", "load.repeats=2", "load.order=interleaved", "load.requests=24")
     first, second = "00_vllm_unique", "01_sglang_unique"
     spools = (tmp_path / "outputs/s" / first).glob
     killed_when(tmp_path, lambda: points(tmp_path, second) and list(spools("raw/c2-r1.spool")), *words)
@@ -134,8 +137,10 @@ def test_repeats_of_engines_take_turns_also_after_a_kill(servebench, tmp_path):
 def test_a_study_that_is_moved_while_it_runs_ends_with_an_error_that_says_where_it_is(servebench, tmp_path, moved):
     first = tmp_path / "outputs/s/00_vllm_unique"
     with servebench_started(tmp_path, *WORDS) as process:
-        wait_until(lambda: points(tmp_path, first.name) and list(first.glob("raw/c4-r0.spool")), process=process)
+        begun = lambda: points(tmp_path, first.name) and list(first.glob("raw/c4-r0.spool"))  # noqa: E731
+        wait_until(lambda: caught(process.pid, begun), process=process)
         (tmp_path / moved).rename(tmp_path / "elsewhere")
+        process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=COMMAND_LIMIT_S)
     assert process.returncode == 6, err
     assert "Traceback" not in err

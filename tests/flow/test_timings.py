@@ -10,8 +10,8 @@ from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSettings
 from servebench.engine.adapters.vllm import VllmEngine
 from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
-from servebench.engine.supervisor.ports import free_port
 from servebench.run.requests import traceparent
+from support.servers import own_port
 
 ENGINE = ("engine=vllm", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none", "study.name=s")
 LOAD = ("load.concurrency=[8]", "load.requests=120", "workload=unique", "workload.output_tokens=16")
@@ -106,10 +106,10 @@ def test_times_that_come_beside_the_answers(run_main, tmp_path, engine, source, 
 @pytest.mark.slow
 def test_spans_of_a_server_that_was_already_running(run_main, tmp_path):
     """`launch=attach`: the server sends its spans to the port that the config names; one that sends none is marked."""
-    ports = [free_port("127.0.0.1") for _ in range(2)]
+    ports = [own_port() for _ in range(2)]
     context = LaunchContext(
         engine=EngineSettings(name="vllm", request_timings=False), model=ModelSettings(name="m"), gpu=GpuSettings(name="none"),
-        port=free_port("127.0.0.1"), cache_dir=tmp_path, spans_endpoint=f"http://127.0.0.1:{ports[0]}/v1/traces",
+        port=own_port(), cache_dir=tmp_path, spans_endpoint=f"http://127.0.0.1:{ports[0]}/v1/traces",
     )  # fmt: skip
     settings = EmulatedSettings(name="emulated", time_scale=0.002)
     running = EmulatedLauncher().launch(VllmEngine(), context, settings, log_path=tmp_path / "log", say=lambda _: None)

@@ -10,7 +10,7 @@ import yaml
 
 from support.commands import servebench_started
 from support.tunes import SIMULATED, STARTS_OF_NO_TIME, answer, failed_starts, points, statuses, without
-from support.waiting import wait_until
+from support.waiting import caught, wait_until
 
 SPACE = """
 parameters:
@@ -80,7 +80,8 @@ def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space)
     """What was measured is kept, and the race takes the way that it would have taken."""
     path = space / "outputs/t"
     with servebench_started(space, "tune", *WORDS) as process:
-        wait_until(lambda: len(list(path.glob("*/points.parquet"))) >= 3, process=process)
+        three = lambda: len(list(path.glob("*/points.parquet"))) >= 3  # noqa: E731
+        wait_until(lambda: caught(process.pid, three), process=process)
     before = points(space)
     assert statuses(space)[0] != "finished"
     servebench("resume", "t", code=0)

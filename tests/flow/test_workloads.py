@@ -79,7 +79,8 @@ def test_sessions_are_sent_in_order(endpoint, run_main, tmp_path, workload):
 @pytest.mark.slow
 def test_a_failed_turn_ends_its_session(endpoint, run_main, tmp_path):
     """The turns after it are rows that say so, were never sent, and are in nobody's latency; the ledger adds up."""
-    url, _ = endpoint(fail_every=6)
+    # one of the first two requests fails, each of which begins a session
+    url, _ = endpoint(fail_every=2)
     done = run_main(
         *ATTACH,
         f"launch.base_url={url}",

@@ -41,7 +41,8 @@ def run(tmp_path):
         ]
         spool = tmp_path / f"{time.time_ns()}.spool"
         spool.touch()
-        plan = {"timeout_s": 5.0, "connect_timeout_s": 2.0, **plan}
+        # far longer than any server takes that answers at all: a test in which one does not has its own
+        plan = {"timeout_s": 60.0, "connect_timeout_s": 60.0, **plan}
         report = drive(
             target or Target(host="127.0.0.1", port=server.port),
             PointPlan(requests=requests, concurrency=concurrency, **plan),

@@ -89,7 +89,7 @@ def answer(port, path, **headers):
     """Return the status and the headers of an answer; none where nobody listens."""
     lines = [f"GET {path} HTTP/1.1", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
             connection.sendall("\r\n".join([*lines, "", ""]).encode())
             head = connection.recv(65536).split(b"\r\n\r\n")[0].decode().splitlines()
             return int(head[0].split()[1]), dict(line.lower().split(": ", 1) for line in head[1:])
@@ -145,5 +145,5 @@ def test_the_dashboard_answers_who_has_its_token_from_its_own_pages(tmp_path):
         evil = f"evil.example:{port}"
         assert status(port, stream, Host=evil, Origin=f"http://{evil}", **socketed, **shown) == 403
         process.terminate()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         assert token not in out + err

@@ -1,12 +1,28 @@
-"""A cluster that executes orders in the process of the test."""
+"""A cluster that executes orders in the process of the test, and jobs in processes of their own."""
 
 from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from servebench.cluster.agent import execute_order
 from servebench.contracts.cluster import JobEnd
 from support.orchestration import FakeCluster
+from support.waiting import caught
+
+
+def job_within_point(study: Path, spools: str) -> int | None:
+    """Stop a job of a study within a point, one of those whose spools are meant, and return its process id; None if there is none
+    now."""
+    for spool in study.glob(spools):
+        with suppress(OSError, ValueError):
+            pid = int(json.loads((spool.parents[1] / "at_work.json").read_text())["pid"])
+            if caught(pid, spool.exists):
+                return pid
+    return None
 
 
 class InProcess(FakeCluster):

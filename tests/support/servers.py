@@ -1,12 +1,14 @@
 """One scripted HTTP server for all tests. A script answers each request, in JSON or byte by byte."""
 
 import json
+import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Self
 
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -42,6 +44,19 @@ def refusing_port() -> Iterator[int]:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
+
+
+_FIRST_PORT = 10_000 + 100 * (os.getpid() % 95)
+_PORTS = cycle(range(_FIRST_PORT, _FIRST_PORT + 100))
+
+
+def own_port() -> int:
+    """Return a free port for a server that begins to listen later. Nobody else takes it meanwhile: it is below those that the
+    system chooses, and another process of the tests has others."""
+    for port in _PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError
 
 
 class ScriptedServer:
@@ -172,6 +187,17 @@ def event(document: object) -> bytes:
 def content_event(text: str) -> bytes:
     """Return the event of a chat stream that carries this text."""
     return event({"choices": [{"index": 0, "delta": {"content": text}}]})
+
+
+def stream_end(prompt_tokens: int = 9, output_tokens: int = 3) -> bytes:
+    """Return how a chat stream ends: the reason, the usage, and what closes it."""
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens}
+    return (
+        event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
+        + event({"choices": [], "usage": {**usage, "total_tokens": prompt_tokens + output_tokens}})
+        + chunk(b"data: [DONE]\n\n")
+        + LAST_CHUNK
+    )
 
 
 def completion(text: str, *, finish_reason: str = "stop", usage: tuple[int, int] = (9, 1)) -> dict[str, Any]:

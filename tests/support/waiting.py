@@ -3,6 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psutil
@@ -26,6 +27,13 @@ def wait_until(
     return seen
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """Return the command line of a process; empty if it has ended meanwhile."""
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
 def has_ended(pid: int) -> bool:
     """Whether a process is gone or a zombie."""
     try:
@@ -36,3 +44,16 @@ def has_ended(pid: int) -> bool:
 
 def wait_ended(*pids: int, limit_s: float = LIMIT_S) -> None:
     wait_until(lambda: all(has_ended(pid) for pid in pids), limit_s=limit_s)
+
+
+def caught(pid: int, condition: Callable[[], Seen]) -> Seen | None:
+    """Stop a process if `condition` holds, and return what that gave, if it still holds then: until the process is continued or
+    killed nothing can end meanwhile. Else let it go on and return None."""
+    if condition():
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            process.suspend()
+            if seen := condition():
+                return seen
+            process.resume()
+    return None

@@ -78,7 +78,7 @@ def test_the_reason_is_named(serve, name, reason):
 
 
 def test_a_redirect_is_not_followed(serve):
-    with client((("Authorization", "Bearer k"),), timeout_s=TIMEOUT_S) as http:
+    with client((("Authorization", "Bearer k"),), timeout_s=20 * TIMEOUT_S) as http:
         assert http.get(serve("a redirect")).status_code == 307
 
 

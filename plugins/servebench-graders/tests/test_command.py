@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from servebench.plugin import free_port
+from support.servers import own_port
 
 SMALL = ("load.concurrency=[2]", "load.requests=4", "load.warmup_requests=0", "load.self_check=never", "tracking=none")
 
@@ -44,7 +44,7 @@ def test_a_judge(servebench, tmp_path, endpoint):
 @pytest.mark.slow
 def test_an_emulated_engine_can_be_the_judge(servebench, tmp_path):
     """Held to the schema of a verdict it gives one; so that a study with a judge can be tried without any."""
-    port = free_port("127.0.0.1")
+    port = own_port()
     words = ("engine=vllm", "launch=emulated", "launch.time_scale=0.01", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
     judge = (f"quality.judge.base_url=http://127.0.0.1:{port}/v1", "quality.judge.model=Qwen/Qwen2.5-1.5B-Instruct")
     asked = ("quality=judge", "quality.items=4", "quality.max_tokens=8", "quality.judge.enforce_schema=true", *judge)

@@ -13,7 +13,7 @@ import pytest
 
 from servebench_graders import sandbox
 from servebench_graders.sandbox import SandboxLimits, run_program
-from support.waiting import wait_until
+from support.waiting import wait_until, words_of
 
 BWRAP = shutil.which("bwrap")
 pytestmark = pytest.mark.skipif(BWRAP is None, reason="bubblewrap is not installed")
@@ -128,7 +128,7 @@ def test_the_kernel_keeps_no_memory_for_a_program(working, keep):
 @pytest.mark.slow
 def test_the_program_is_not_root_for_the_kernel(working):
     """The user that the machine sees is not root, and has no capabilities; inside, no id is root's outside."""
-    thread = threading.Thread(target=run_program, args=("import time; time.sleep(60)", SandboxLimits(wall_s=8.0)))
+    thread = threading.Thread(target=run_program, args=("import time; time.sleep(9999)", LIMITS))
     thread.start()
     me = psutil.Process()
 
@@ -137,7 +137,7 @@ def test_the_program_is_not_root_for_the_kernel(working):
         return [
             one
             for one in me.children(recursive=True)
-            if "--unshare-all" not in (words := one.cmdline()) and "/program.py" in " ".join(words)
+            if "--unshare-all" not in (words := words_of(one)) and "/program.py" in " ".join(words)
         ]
 
     (program,) = wait_until(sandboxed)
@@ -150,6 +150,7 @@ def test_the_program_is_not_root_for_the_kernel(working):
         for line in Path(f"/proc/{program.pid}/status").read_text().splitlines()
         if line.startswith("CapEff")
     ] == [["CapEff:", "0" * 16]]
+    program.kill()
     thread.join()
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from servebench.plugin import GpuSettings, LaunchContext, ModelSettings, PackagedFile, free_port
+from servebench.plugin import GpuSettings, LaunchContext, ModelSettings, PackagedFile
 from servebench.testing import launch_process
 from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
+from support.servers import own_port
 
 ROOT = Path(__file__).parents[3]
 CACHE = Path(os.environ.get("SERVEBENCH_CACHE") or Path.home() / ".cache" / "servebench")
@@ -25,7 +26,7 @@ def make_context(*, model=None, **engine):
         engine=LlamaCppSettings(**{**settings, **engine}),
         model=model or the_model(),
         gpu=GpuSettings(name="none"),
-        port=free_port("127.0.0.1"),
+        port=own_port(),
         cache_dir=CACHE,
     )
 

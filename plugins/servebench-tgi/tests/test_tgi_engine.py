@@ -7,7 +7,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from servebench.plugin import ServerTimings, free_port
+from servebench.plugin import ServerTimings
 from servebench.testing import (
     CHAT,
     SCHEMA,
@@ -19,6 +19,7 @@ from servebench.testing import (
     write_stand_in,
 )
 from servebench_tgi.engine import TgiEngine
+from support.servers import own_port
 
 
 class TestTgi(EngineConformance):
@@ -116,7 +117,7 @@ while True:
 
 def test_only_the_launcher_gets_sigterm(tmp_path):
     """The launcher stops the shard once; nothing is killed and nothing is left."""
-    port = free_port("127.0.0.1")
+    port = own_port()
     router = write_stand_in(tmp_path / "router", plain_server("tgi", port=port))
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     launcher = tmp_path / "text-generation-launcher"

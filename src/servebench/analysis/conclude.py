@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
-from servebench.analysis.stored_runs import SamplesOf, quality_agreements, quality_parities, samples_once
+from servebench.analysis.stored_runs import quality_agreements, quality_parities, samples_once
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import run_labels
@@ -91,14 +91,15 @@ def conclude(
         labels=labels,
         samples=samples,
     )
-    for decision in decisions:
-        compared = [as_decided(one, decision) for one in compared]
+    for each in decisions:
+        compared = [as_decided(one, each) for one in compared]
+    decision = decisions[0] if len(decisions) == 1 else None
     answer = answer_of(
         runs,
         compared,
         name=options.name,
         words=options.words,
-        decision=decisions[0] if len(decisions) == 1 else None,
+        decision=decision,
         earlier=earlier,
         samples=samples,
     )
@@ -117,29 +118,20 @@ def conclude(
 
         limits = tuple(findings_of(runs))
         found = replace(found, limits=limits, answer=replace(answer, limits=summary_of(runs, limits)))
-    return (
-        found if options.rules is None else replace(found, recommendations=_recommended(runs, found, options, samples))
-    )
+    if options.rules is not None and not measured:
+        found = replace(found, recommendations=())
+    elif options.rules is not None:
+        from servebench.analysis.advice import recommend_runs
 
-
-def _recommended(
-    every: Sequence[RunData], found: Conclusions, options: Options, samples: SamplesOf
-) -> tuple[Recommendation, ...]:
-    """The recommendations of the rules, with the leads and verdicts of the comparisons."""
-    from servebench.analysis.advice import recommend_runs
-
-    runs = [run for run in every if run.point_rows]
-    if options.rules is None or not runs:
-        return ()
-    return tuple(
-        recommend_runs(
-            runs,
+        recommended = recommend_runs(
+            measured,
             options.rules,
             with_doubtful=options.with_doubtful,
             varying=options.varying,
-            labels=run_labels(every),
+            labels=labels,
             comparisons=found.comparisons,
-            decision=found.decisions[0] if len(found.decisions) == 1 else None,
+            decision=decision,
             samples=samples,
         )
-    )
+        found = replace(found, recommendations=tuple(recommended))
+    return found

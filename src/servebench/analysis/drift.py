@@ -21,13 +21,11 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.analysis.serial import VALUES_PER_WAVE, WAVES_MIN, slow_waves
-from servebench.analysis.statistics import linearised, span_of
+from servebench.analysis.statistics import linearised, output_rates, span_of
 from servebench.measure.points import PointSample
-
-Floats = NDArray[np.float64]
+from servebench.util.arrays import Floats
 
 WANDER_S = (2.0, 5.0, 10.0, 20.0, 40.0)
 WANDER_SD = (0.01, 0.02, 0.035, 0.05)
@@ -38,7 +36,6 @@ WAVES_MAX = 12
 CHANGE_SD = 0.10
 NOISES = np.geomspace(1e-3, 3.0, 16)
 """Variances of the independent noise that are considered, relative to the mean square of the coefficients."""
-SLICES = 1024
 _POINTS = 256
 _AT = (np.arange(_POINTS) + 0.5) / _POINTS
 
@@ -90,10 +87,8 @@ def point_drifts(sample: PointSample, *, open_loop: bool) -> dict[str, Drift]:
     series: dict[str, Floats] = {"itl": linearised(sample.itl_ms, sample.itl_counts)}
     if not open_loop:
         series["ttft"] = sample.ttft_ms
-        if sample.arrival_tokens is not None and sample.arrival_s.size >= VALUES_PER_WAVE * WAVES_MIN:
-            where = np.clip((sample.arrival_s / sample.window_s * SLICES).astype(np.int64), 0, SLICES - 1)
-            tokens = np.bincount(where, weights=sample.arrival_tokens, minlength=SLICES)
-            series["throughput"] = tokens.astype(np.float64) * (SLICES / sample.window_s)
+        if sample.arrival_s.size >= VALUES_PER_WAVE * WAVES_MIN and (rates := output_rates(sample)) is not None:
+            series["throughput"] = rates
     span = span_of(sample)
     found = {name: find_drift(values, span.seconds, span.rounds) for name, values in series.items()}
     return {name: drift for name, drift in found.items() if drift is not None}
@@ -171,10 +166,6 @@ def _log_bayes_factors(cosines: Floats, seconds: float, size: float) -> Floats:
         # the size of the change is integrated out
         gain = 0.5 * fit**2 / (information + CHANGE_SD**-2) - 0.5 * np.log1p(CHANGE_SD**2 * information)
         with_change.append(likelihood + gain)
-    return _log_sum(np.concatenate(with_change, axis=1)) - _log_sum(np.concatenate(without)[None, :])
-
-
-def _log_sum(logs: Floats) -> Floats:
-    top = logs.max(axis=1, keepdims=True)
-    total: Floats = np.log(np.exp(logs - top).sum(axis=1)) + top[:, 0]
-    return total
+    changed = np.logaddexp.reduce(np.concatenate(with_change, axis=1), axis=1)
+    found: Floats = changed - np.logaddexp.reduce(np.concatenate(without))
+    return found

@@ -14,11 +14,13 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import yaml
 
+from servebench.analysis.estimate import levels_of
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.errors import ConfigError
@@ -144,12 +146,8 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
 
 
 def _means(run: RunData, column: str) -> dict[Level, float]:
-    values: dict[Level, list[float]] = {}
-    for row in run.point_rows:
-        value = row.get(column)
-        if value and row.verdict != "void":
-            values.setdefault(row.level, []).append(float(value))
-    return {level: float(np.mean(one)) for level, one in values.items()}
+    levels = levels_of(row for row in run.point_rows if row.verdict != "void" and row.get(column))
+    return {level: fmean(float(row[column]) for row in rows) for level, rows in levels.items()}
 
 
 def compare_manifests(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+
+from servebench.util.arrays import Floats
 
 TINY = 1e-300
 PRECISION = 1e-15
@@ -14,15 +15,9 @@ STEPS_MAX = 200
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
-def normal_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def normal_shares(values: Floats) -> Floats:
     """Return the share of the standard normal distribution below each value."""
     return 0.5 * np.asarray(_erfc(-values / math.sqrt(2)), dtype=np.float64)
-
-
-def student_quantile(freedom: float, share: float) -> float:
-    """Return the quantile of Student's t distribution, for a share of at least one half."""
-    squared = beta_quantile(freedom / 2, 0.5, 2 * (1 - share))
-    return math.sqrt(freedom * (1 / squared - 1))
 
 
 @lru_cache(maxsize=1024)

@@ -27,13 +27,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.measure.points import Arrivals
+from servebench.util.arrays import Floats, Ints
 from servebench.util.units import MS_PER_S
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 REQUESTS_MIN = 12
 REGULAR = 0.5

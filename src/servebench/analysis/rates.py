@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from servebench.util.arrays import Floats
 
 SLOW_WAVES = 3
 """How many of the slowest waves over a window estimate the error of its rate: fewer follow slow wandering better, more give
@@ -34,27 +33,16 @@ def slow_power(values: Floats) -> float:
     return float(np.mean(np.abs(np.fft.rfft(values)[1 : SLOW_WAVES + 1]) ** 2))
 
 
-def rate_error(amounts: Floats) -> RateError | None:
-    """Estimate the error of a window's mean rate from the amounts in equal slices of it, in order.
+def pooled_rate_error(slices: Sequence[Floats]) -> RateError | None:
+    """Estimate the error of the mean rate of several windows from the amounts in equal slices of each, in order.
 
     The slices depend on each other: streams in step make bursts that return with each round of requests and cancel out over
     the window, and an engine that wanders is slow for many slices together. The variance of the mean is the spectrum of
     the series at frequency zero, taken as the mean of the periodogram at the SLOW_WAVES lowest frequencies of the window; it
     has two degrees of freedom each (the equal-weighted periodogram: Lazarus, Lewis, Stock and Watson 2018, J. Bus. Econ.
-    Stat. 36). None for too few slices or a total of 0.
+    Stat. 36). None where a window has too few slices or a total of 0.
     """
-    total = float(amounts.sum())
-    if amounts.size < VALUES_MIN or total <= 0:
+    if not slices or any(one.size < VALUES_MIN or one.sum() <= 0 for one in slices):
         return None
-    return RateError(slow_power(amounts) ** 0.5 / total, 2.0 * SLOW_WAVES)
-
-
-def pooled_rate_error(slices: Sequence[Floats]) -> RateError | None:
-    """Estimate the error of the mean rate of several windows; None when one has no error of its own."""
-    errors = [rate_error(window) for window in slices]
-    known = [error for error in errors if error is not None]
-    if not known or len(known) < len(errors):
-        return None
-    rates = [float(window.mean()) for window in slices]
-    total = sum((error.share * rate) ** 2 for error, rate in zip(known, rates, strict=True))
-    return RateError(float(total**0.5 / sum(rates)), sum(error.freedom for error in known))
+    square = sum(slow_power(one) / one.size**2 for one in slices)
+    return RateError(square**0.5 / sum(float(one.mean()) for one in slices), 2.0 * SLOW_WAVES * len(slices))

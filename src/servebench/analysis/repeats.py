@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import factorial
-from typing import Any
+from math import factorial, inf
 
 import numpy as np
 
 from servebench.analysis.estimate import estimate_level, levels_of
-from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.families import holm
+from servebench.contracts.estimate import LevelEstimate
 from servebench.contracts.level import Level
-from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+from servebench.contracts.point_row import PointRow
+from servebench.util.arrays import Floats
 
 REPEATS_MIN = 3
 """The fewest repeats of which one can be an outlier."""
@@ -39,17 +39,9 @@ Series = Mapping[tuple[Level, str], Sequence[tuple[int, float]]]
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedMetric:
-    """One metric at one level over its repeats. `low` and `high` are None where there is no interval; `spread` is the standard
-    deviation of one repeat, as a share."""
+    """One metric at one level over its repeats; `spread` is the standard deviation of one repeat, as a share."""
 
-    level: Level
-    metric: str
-    title: str
-    unit: str
-    count: int
-    mean: float
-    low: float | None
-    high: float | None
+    estimate: LevelEstimate
     spread: float
 
 
@@ -68,78 +60,29 @@ class RepeatNote:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatSummary:
-    """All levels that have repeats, and `notes` about outliers and drift."""
+    """The METRICS of each level that has repeats, and `notes` about outliers and drift."""
 
-    rows: tuple[RepeatedMetric, ...] = ()
-    notes: tuple[RepeatNote, ...] = ()
-
-    @property
-    def titles(self) -> dict[str, str]:
-        """The title with its unit of each metric."""
-        return {row.metric: f"{row.title}, {row.unit}" for row in self.rows}
-
-    @property
-    def levels(self) -> dict[Level, dict[str, RepeatedMetric]]:
-        """The rows by level and metric."""
-        found: dict[Level, dict[str, RepeatedMetric]] = {}
-        for row in self.rows:
-            found.setdefault(row.level, {})[row.metric] = row
-        return found
-
-
-def repeated_levels(points: Sequence[PointRow]) -> dict[Level, list[PointRow]]:
-    """Return the points that count of each level that has several, in the order of the load."""
-    levels = levels_of(row for row in points if row.verdict != "void")
-    return {level: rows for level, rows in levels.items() if len(rows) > 1}
+    levels: Mapping[Level, Mapping[str, RepeatedMetric]]
+    notes: tuple[RepeatNote, ...]
 
 
 def summarize_repeats(points: Sequence[PointRow]) -> RepeatSummary:
     """Return what the repeats of a run show; void points are left out. Pure."""
-    levels = repeated_levels(points)
+    found: dict[Level, dict[str, RepeatedMetric]] = {}
     series: dict[tuple[Level, str], list[tuple[int, float]]] = {}
-    for level, rows in levels.items():
+    for level, rows in levels_of(row for row in points if row.verdict != "void").items():
         ordered = sorted(rows, key=lambda row: (row.window_start_ns or 0, row.repeat))
         for name in METRICS:
-            values = [(row.repeat, row.get(_column(name, row))) for row in ordered]
-            found = [(repeat, float(value)) for repeat, value in values if _positive(value)]
-            if len(found) > 1:
-                series[level, name] = found
-    summary = [
-        _repeated_metric(level, name, rows)
-        for level, rows in levels.items()
-        for name in METRICS
-        if len(series.get((level, name), ())) > 1
-    ]
-    return RepeatSummary(
-        rows=tuple(summary),
-        notes=(*_drifts(series, several_starts=len({row.start_id for row in points}) > 1), *_outliers(series)),
-    )
-
-
-def _column(name: str, row: PointRow) -> str:
-    return FROM_SCHEDULE.get(name, name) if row.rate is not None else name
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and np.isfinite(value) and value > 0
-
-
-def _repeated_metric(level: Level, name: str, rows: Sequence[PointRow]) -> RepeatedMetric:
-    column = _column(name, rows[0])
-    known = [row for row in rows if _positive(row.get(column))]
-    found = estimate_level(known, column)
-    assert found is not None
-    return RepeatedMetric(
-        level=level,
-        metric=name,
-        title=POINT_COLUMNS[column].title,
-        unit=POINT_COLUMNS[column].unit,
-        count=len(known),
-        mean=found.value,
-        low=found.low,
-        high=found.high,
-        spread=float(np.expm1(np.log([row[column] for row in known]).std(ddof=1))),
-    )
+            column = FROM_SCHEDULE.get(name, name) if level.rate is not None else name
+            known = [row for row in ordered if 0 < (row.get(column) or 0.0) < inf]
+            estimate = estimate_level(known, column)
+            if estimate is None or len(known) < 2:
+                continue
+            spread = float(np.expm1(np.log([row[column] for row in known]).std(ddof=1)))
+            found.setdefault(level, {})[name] = RepeatedMetric(estimate=estimate, spread=spread)
+            series[level, name] = [(row.repeat, float(row[column])) for row in known]
+    several_starts = len({row.start_id for row in points}) > 1
+    return RepeatSummary(levels=found, notes=(*_drifts(series, several_starts=several_starts), *_outliers(series)))
 
 
 def grubbs(values: Floats) -> tuple[int, float]:

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.analysis.quantiles import normal_shares, root
-
-Floats = NDArray[np.float64]
+from servebench.contracts.estimate import CONFIDENCE, Interval
+from servebench.util.arrays import Floats
 
 WAVES_MAX, WAVES_MIN = 32, 3
 """How many cosines are used, at most and at least."""
@@ -96,10 +95,8 @@ def slow_waves(values: Floats, waves: int) -> Floats:
     return found
 
 
-def mean_interval(
-    values: Floats, span: SeriesSpan, confidence: float = 0.95, prior: Floats = FLAT
-) -> tuple[float, float] | None:
-    """Return the interval of the mean of positive values in order, which may depend on those before them.
+def mean_interval(values: Floats, span: SeriesSpan, prior: Floats = FLAT) -> Interval | None:
+    """Return the 95% interval of the mean of positive values in order, which may depend on those before them.
 
     `prior` has the probability of each of WANDER_S (rows) and WANDER_SD. The interval always holds the values' own mean. None for
     too few values or rounds, and for a mean that is not positive.
@@ -111,7 +108,7 @@ def mean_interval(
     cosines = slow_waves(values, waves) / middle
     if np.abs(cosines).max() <= ROUNDING:
         return middle, middle
-    low, high = _mixture(cosines, span.seconds, (1 - confidence) / 2, prior)
+    low, high = _mixture(cosines, span.seconds, (1 - CONFIDENCE) / 2, prior)
     return min(middle, middle * (1 - high)), max(middle, middle * (1 - low))
 
 

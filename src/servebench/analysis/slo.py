@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.settings import SloSettings
-
-Floats = NDArray[np.float64]
+from servebench.util.arrays import Floats
 
 
 def describe_limits(slo: SloSettings) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.disturbance import find_disturbances, readings_of
+from servebench.analysis.disturbance import stored_disturbances
 from servebench.analysis.time_parts import (
     COLUMNS,
     FIRST,
@@ -34,13 +34,12 @@ from servebench.analysis.time_parts import (
 from servebench.analysis.verdict.families import holm
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
+from servebench.util.arrays import Floats, Ints
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 TAIL_MIN = 1.2
 """The slowest take at least this many times the median of the rest: else there is nothing to explain."""
@@ -76,25 +75,11 @@ class Kind:
 KINDS = (
     Kind(column="server_queue_ms", title="queue, ms"),
     Kind(column="prompt_tokens", title="prompt, tokens"),
-    Kind(
-        column="cached_tokens",
-        title="cached tokens",
-        sign=-1,
-    ),
-    Kind(
-        column="output_tokens",
-        title="answer, tokens",
-        metrics=("E2E",),
-    ),
+    Kind(column="cached_tokens", title="cached tokens", sign=-1),
+    Kind(column="output_tokens", title="answer, tokens", metrics=("E2E",)),
     Kind(column="preemptions_per_s", title="preemptions/s"),
-    Kind(
-        column="prefilling",
-        title="others without a token",
-    ),
-    Kind(
-        column="prefill_tokens",
-        title="their prompt tokens",
-    ),
+    Kind(column="prefilling", title="others without a token"),
+    Kind(column="prefill_tokens", title="their prompt tokens"),
     Kind(column="in_flight", title="others in flight"),
 )
 
@@ -165,24 +150,15 @@ class SlowTail:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        factors = {
-            one.kind.column: {"slow": one.slow, "rest": one.rest, "more_often": one.more_often, "p": one.p, "found": one.found}
-            for one in self.factors
-        }  # fmt: skip
-        stretch = self.stretch and {**asdict(self.stretch), "found": self.stretch.found}
-        known = {
-            "slow_ms": self.slow_ms,
-            "rest_ms": self.rest_ms,
-            "difference": self.extra,
-            "factors": factors,
-            "stretch": stretch,
-        }
+        found = {"level": str(self.level), "metric": self.metric, "n": self.n, "of": self.of}
+        if not self.n:
+            return found
+        shown = ("slow", "rest", "more_often", "p", "found")
         return {
-            "level": str(self.level),
-            "metric": self.metric,
-            "n": self.n,
-            "of": self.of,
-            **(known if self.n else {}),
+            **found,
+            **{"slow_ms": self.slow_ms, "rest_ms": self.rest_ms, "difference": self.extra},
+            "factors": {one.kind.column: {name: getattr(one, name) for name in shown} for one in self.factors},
+            "stretch": self.stretch and {**asdict(self.stretch), "found": self.stretch.found},
         }
 
 
@@ -200,7 +176,7 @@ def slow_tails(run: RunData, by_level: Mapping[Level, pd.DataFrame]) -> list[Slo
         rates = {"preemptions_per_s": preemptions_per_s(requests, run.telemetry)} if level in preempted else {}
         found += [slow_tail(level, metric, requests.assign(**rates)) for metric in METRICS]
     return [
-        replace(one, stretch=replace(one.stretch, causes=_causes(one.stretch, by_level[one.level], run.telemetry)))
+        replace(one, stretch=replace(one.stretch, causes=_causes(one.stretch, by_level[one.level], run)))
         if one.stretch is not None and one.stretch.found
         else one
         for one in corrected(found)
@@ -347,12 +323,13 @@ def _stretch(requests: pd.DataFrame, took_ms: Floats, slow: NDArray[np.bool_]) -
     )
 
 
-def _causes(stretch: SlowStretch, requests: pd.DataFrame, telemetry: pd.DataFrame) -> tuple[str, ...]:
+def _causes(stretch: SlowStretch, requests: pd.DataFrame, run: RunData) -> tuple[str, ...]:
     point = requests.loc[requests["sent_ns"] == stretch.start_ns, "point"].iloc[0]
-    first_ns = int(requests.loc[requests["point"] == point, "sent_ns"].iloc[0])
+    own = requests[requests["point"] == point]
+    first_ns, row = int(own["sent_ns"].iloc[0]), next(one for one in run.point_rows if one.point == point)
     then = [
         one
-        for one in find_disturbances(readings_of(telemetry, point))
+        for one in stored_disturbances(row, own, run.telemetry)
         if one.start_ns <= stretch.end_ns and one.end_ns >= stretch.start_ns
     ]
     return tuple(one.words(first_ns) for one in sorted(then, key=lambda one: -one.amount))

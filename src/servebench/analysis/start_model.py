@@ -247,7 +247,7 @@ def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
     errors = np.zeros(away.shape)
     for number, one in enumerate(groups):
         has = ~np.isnan(one.values).all(axis=0)
-        middle[number, :, has] = np.nanmedian(one.values[:, has], axis=None if repeats else 0)[..., None]
+        middle[number, 0, has] = np.nanmedian(one.values[:, has], axis=None if repeats else 0)
         away[number, : len(one.values)] = own = one.values - middle[number]
         means[number, : len(own)], errors[number, : len(own)] = np.nanmean(own, axis=1), one.errors
     most = np.minimum(np.maximum(SLOW_MOST, (SLOW_SHARE * counts).astype(int)), counts) if slow_side else 0 * counts
@@ -267,7 +267,8 @@ def _fit(groups: Sequence[Starts], slow_side: int, *, repeats: bool) -> _Fits:
     information, weighted, squares, logs = parts
     if not repeats:
         # a level that a group lacks has any value, and says nothing
-        information = information + np.eye(away.shape[2]) * np.isnan(away).all(axis=1)[:, None, :, None]
+        lacks = np.expand_dims(np.isnan(away).all(axis=1), (1, 3))
+        information = information + np.eye(away.shape[2]) * lacks
     covariances = np.linalg.inv(information)
     values = np.einsum("cgmij,cgmj->cgmi", covariances, weighted)
     left = squares - (weighted * values).sum(axis=3)

@@ -20,10 +20,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.analysis.quantiles import beta_quantile
 from servebench.analysis.queueing import is_random, long_run, reads_long_prompts
@@ -36,16 +34,12 @@ from servebench.analysis.serial import (
     mean_interval,
     wander_likelihood,
 )
-from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.estimate import CONFIDENCE, Interval
 from servebench.contracts.point_row import PointRow
 from servebench.measure.points import Arrivals, PointSample
+from servebench.util.arrays import Floats, Ints
 from servebench.util.units import MS_PER_S
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Interval = tuple[float, float]
-
-Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 DENSITY_SD = 2.0
 """The density at a percentile is that between two others, each so many standard errors of independent values away."""
 LATE_TOGETHER = 2
@@ -61,9 +55,7 @@ RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
 
 
-def headline_intervals(
-    sample: PointSample, *, confidence: float = CONFIDENCE, prior: Floats = FLAT
-) -> dict[str, Interval | None]:
+def headline_intervals(sample: PointSample, *, prior: Floats = FLAT) -> dict[str, Interval | None]:
     """Return the intervals of a point's headline numbers by column; None where the point says too little for one.
 
     Each is meant to hold what the engine would show in the long run, without the difference between starts. `prior` is how
@@ -72,22 +64,22 @@ def headline_intervals(
     span = span_of(sample)
 
     def mean(values: Floats) -> Interval | None:
-        return mean_interval(values, span, confidence, prior)
+        return mean_interval(values, span, prior)
 
-    def percent(values: Floats, percent: float) -> Interval | None:
-        return pooled_percentile_interval(values, None, percent, span, confidence=confidence, prior=prior)
+    def percent(values: Floats, percent: float, counts: Ints | None = None) -> Interval | None:
+        return pooled_percentile_interval(values, counts, percent, span, prior)
 
+    rates = output_rates(sample)
+    rate = None if rates is None else mean(rates)
     found = {
-        "output_throughput_tok_s": rate_interval(sample, confidence=confidence, prior=prior),
+        "output_throughput_tok_s": None if rate is None else (max(0.0, rate[0]), rate[1]),
         "ttft_ms_mean": mean(sample.ttft_ms),
         "ttft_ms_p50": percent(sample.ttft_ms, 50),
         "ttft_ms_p95": percent(sample.ttft_ms, 95),
         "ttft_ms_p99": percent(sample.ttft_ms, 99),
         "ttfo_ms_mean": mean(sample.ttfo_ms),
-        "itl_ms_mean": pooled_mean_interval(sample.itl_ms, sample.itl_counts, span, confidence, prior),
-        "itl_ms_p99": pooled_percentile_interval(
-            sample.itl_ms, sample.itl_counts, 99, span, confidence=confidence, prior=prior
-        ),
+        "itl_ms_mean": mean(linearised(sample.itl_ms, sample.itl_counts)),
+        "itl_ms_p99": percent(sample.itl_ms, 99, sample.itl_counts),
         "tpot_ms_mean": mean(sample.tpot_ms),
         "tpot_ms_p50": percent(sample.tpot_ms, 50),
         "e2e_ms_mean": mean(sample.e2e_ms),
@@ -126,7 +118,7 @@ def _with_queues(
 def point_wander(sample: PointSample) -> Floats | None:
     """Return how well each time and size of wander explains the output of a point (`serial.wander_likelihood`); None for unknown
     tokens, or too few values or rounds."""
-    rates = _rates(sample)
+    rates = output_rates(sample)
     return None if rates is None else wander_likelihood(rates, span_of(sample))
 
 
@@ -136,15 +128,21 @@ def span_of(sample: PointSample) -> SeriesSpan:
     return SeriesSpan(seconds=sample.window_s, rounds=sample.window_s / answer_s if answer_s > 0 else 0.0)
 
 
-def values_needed(percent: float, confidence: float = CONFIDENCE) -> int:
+def values_needed(percent: float) -> int:
     """Return the fewest values for both ends of a percentile's interval: 72 for a p95, 736 for a p99.
 
     A p99 takes twice as many as if they were independent (368): its few late requests are late together. From 500 requests
     of an engine that wanders, intervals held the true p99 in 75 to 89%, from 2,000 in all (docs/calibration.md).
     """
     share = max(percent, 100 - percent) / 100
-    independent = math.ceil(math.log((1 - confidence) / 2) / math.log(share))
+    independent = math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(share))
     return independent * (LATE_TOGETHER if share >= 0.99 else 1)
+
+
+def least_values(column: str) -> int:
+    """Return the fewest values that may have an interval of a column: of a percentile those of `values_needed`."""
+    percent = column.rpartition("_p")[2]
+    return values_needed(float(percent)) if percent.isdigit() else 1
 
 
 HIGH_PERCENTILE = re.compile(r"(\w+_ms)_p(9\d)(?:_all)?")
@@ -170,11 +168,8 @@ def missing_interval(row: PointRow, column: str) -> str | None:
     """Return why a headline number of a point has no interval; None where it has one, or no value."""
     if row.get(column) is None or row.get(f"{column}_low") is not None:
         return None
-    name, _, statistic = column.rpartition("_")
-    counted = "ttft_ms_n" if column.startswith(("output", "ttfo")) else f"{name}_n"
-    values, needed = int(row.get(counted, 0)), VALUES_PER_WAVE * WAVES_MIN
-    if statistic.startswith("p"):
-        needed = max(needed, values_needed(float(statistic.removeprefix("p"))))
+    counted = "ttft_ms_n" if column.startswith(("output", "ttfo")) else f"{column.rpartition('_')[0]}_n"
+    values, needed = int(row.get(counted, 0)), max(VALUES_PER_WAVE * WAVES_MIN, least_values(column))
     answer_ms, window_s = row.e2e_ms_mean, row.window_s
     if values < needed:
         return f"it takes {needed} values, and the window has {values}"
@@ -188,33 +183,14 @@ def missing_interval(row: PointRow, column: str) -> str | None:
     return "token counts are unknown" if column.startswith("output") else "too few requests have it"
 
 
-def rate_interval(sample: PointSample, *, confidence: float = CONFIDENCE, prior: Floats = FLAT) -> Interval | None:
-    """Return the interval of output tokens per second over the window; None for unknown tokens or fewer than two events."""
-    rates = _rates(sample)
-    found = None if rates is None else mean_interval(rates, span_of(sample), confidence, prior)
-    return None if found is None else (max(0.0, found[0]), found[1])
-
-
-def _rates(sample: PointSample) -> Floats | None:
-    """Return output tokens per second in slices of the window."""
+def output_rates(sample: PointSample) -> Floats | None:
+    """Return output tokens per second in slices of the window; None for unknown tokens or fewer than two events."""
     if sample.arrival_tokens is None or sample.arrival_s.size < 2 or sample.window_s <= 0:
         return None
     where = np.clip((sample.arrival_s / sample.window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
     amounts = np.bincount(where, weights=sample.arrival_tokens, minlength=RATE_SLICES).astype(np.float64)
     found: Floats = amounts * (RATE_SLICES / sample.window_s)
     return found
-
-
-def pooled_mean_interval(
-    values: Floats, counts: Ints | None, span: SeriesSpan, confidence: float = CONFIDENCE, prior: Floats = FLAT
-) -> Interval | None:
-    """Return the interval of the mean of values pooled over requests: `counts` of them for each, request after request.
-
-    Null counts are one for each. None for too few requests.
-    """
-    if counts is None:
-        return mean_interval(values, span, confidence, prior)
-    return mean_interval(linearised(values, counts), span, confidence, prior)
 
 
 def linearised(values: Floats, counts: Ints) -> Floats:
@@ -229,19 +205,13 @@ def linearised(values: Floats, counts: Ints) -> Floats:
 
 
 def pooled_percentile_interval(
-    values: Floats,
-    counts: Ints | None,
-    percent: float,
-    span: SeriesSpan,
-    *,
-    confidence: float = CONFIDENCE,
-    prior: Floats = FLAT,
+    values: Floats, counts: Ints | None, percent: float, span: SeriesSpan, prior: Floats = FLAT
 ) -> Interval | None:
-    """Return the interval of a percentile of values pooled over requests, as `pooled_mean_interval`.
+    """Return the interval of a percentile of values pooled over requests: `counts` of them for each, request after request.
 
-    None for too few requests, and where one end would lie beyond the smallest or largest value.
+    Null counts are one for each. None for too few requests, and where one end would lie beyond the smallest or largest value.
     """
-    if values.size < values_needed(percent, confidence):
+    if values.size < values_needed(percent):
         return None
     share = percent / 100
     estimate = float(np.quantile(values, share))
@@ -250,10 +220,10 @@ def pooled_percentile_interval(
     reach = DENSITY_SD * math.sqrt(share * (1 - share) / values.size)
     left, right = max(0.0, share - reach), min(1.0, share + reach)
     least, most = np.quantile(values, [left, right]).tolist()
-    found = mean_interval(estimate + (share - lies_below) * (most - least) / (right - left), span, confidence, prior)
+    found = mean_interval(estimate + (share - lies_below) * (most - least) / (right - left), span, prior)
     if found is None:
         return None
-    low, high = np.quantile(values, _order_limits(share, values.size, (1 - confidence) / 2)).tolist()
+    low, high = np.quantile(values, _order_limits(share, values.size, (1 - CONFIDENCE) / 2)).tolist()
     return min(max(0.0, found[0]), low), max(found[1], high)
 
 

@@ -104,13 +104,8 @@ class TimeParts:
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
-        return {
-            "level": str(self.level),
-            "metric": self.metric,
-            "n": self.n,
-            "of": self.of,
-            "mean_ms": dict(self.parts),
-        }
+        group = {"level": str(self.level), "metric": self.metric, "n": self.n, "of": self.of}
+        return {**group, "mean_ms": dict(self.parts)}
 
 
 def slow_count(n: int) -> int:

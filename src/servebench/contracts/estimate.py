@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from servebench.contracts.level import Level
 
 CONFIDENCE = 0.95
 """How often an interval is meant to hold the truth."""
+Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 Interval = tuple[float, float]
 
 
@@ -17,7 +19,7 @@ class LevelEstimate:
 
     `value` is in the column's unit; `interval` is its 95% interval in the same unit, None where the points have none.
     `starts` are the logarithms of each start's mean, in the order of their repeats.
-    `points` is how many points they rest on, and `warnings` are the codes of these points, each once.
+    `points` is how many points they rest on.
     """
 
     column: str
@@ -26,7 +28,6 @@ class LevelEstimate:
     interval: Interval | None
     starts: tuple[float, ...]
     points: int
-    warnings: tuple[str, ...] = ()
 
     @property
     def low(self) -> float | None:

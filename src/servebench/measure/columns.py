@@ -6,46 +6,28 @@ both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.measure import derive
+from servebench.measure.events import EventColumns, events_of
 from servebench.measure.points import OURS
+from servebench.util.arrays import Floats
 from servebench.util.stretches import Spans, compressed, length, outside, unsent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SLICES = 60
 """Number of equal slices of a window for throughput over time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EventColumns:
-    """All content events of some requests: their stamps, the row number of their request, and their tokens.
-
-    `tokens` is None if the length of an answer is unknown.
-    """
-
-    stamp_ns: Ints
-    owner: Ints
-    tokens: Floats | None
-
-
 def measured_rows(requests: pd.DataFrame) -> pd.DataFrame:
     """Return the stored requests without those of the warm-up and those that only kept the level (`filler`)."""
-    left_out = requests["warmup"].astype(bool)
-    if "filler" in requests:
-        # null in files of older versions
-        left_out |= requests["filler"] == True  # noqa: E712
-    return requests[~left_out]
+    return requests[~(requests["warmup"] | requests["filler"]).astype(bool)]
 
 
 def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
@@ -98,37 +80,13 @@ def of_engine(metrics: pd.DataFrame) -> pd.DataFrame:
 
 
 def events(requests: pd.DataFrame) -> EventColumns:
-    """Return the content events of the requests in the frame, in order. The tokens of an event are those in the stream, else
-    an equal share of the request's output tokens, as in `points`."""
-    lists = requests["event_ns"]
-    counts = lists.str.len().fillna(0).astype(np.int64).to_numpy()
-    stamps = _flat(lists, np.int64)
-    owner = np.repeat(np.arange(len(requests)), counts)
+    """Return the content events of the requests in the frame, in order."""
     output = requests["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
-    streamed = requests["event_tokens"].notna().to_numpy() & (requests["event_tokens"].str.len() == counts).to_numpy()
-    if np.isnan(output[~streamed & (counts > 0)]).any():
-        return EventColumns(stamp_ns=stamps, owner=owner, tokens=None)
-    tokens = np.zeros(stamps.size)
-    shares = ~streamed[owner]
-    tokens[shares] = (output / np.maximum(counts, 1))[owner[shares]]
-    tokens[~shares] = _flat(requests["event_tokens"][streamed], np.float64)
-    # the end token and withheld text come without a content event: they belong to the last one
-    has = (counts > 0) & streamed & ~np.isnan(output)
-    sums = np.bincount(owner, weights=tokens, minlength=len(requests))
-    last = (np.cumsum(counts) - 1)[has]
-    tokens[last] += np.maximum(output[has] - sums[has], 0.0)
-    return EventColumns(stamp_ns=stamps, owner=owner, tokens=tokens)
+    return events_of(requests["event_ns"], requests["event_tokens"], output)
 
 
-def _flat(lists: Any, kind: Any) -> Any:
-    kept = [one for one in lists if one is not None and not isinstance(one, float) and len(one)]
-    return np.concatenate(kept).astype(kind) if kept else np.empty(0, dtype=kind)
-
-
-def token_slices(
-    requests: pd.DataFrame, start_ns: int, end_ns: int, slices: int = SLICES, *, left_out: Spans = ()
-) -> Floats | None:
-    """Return output tokens a second of ok requests in each of `slices` equal slices of the window, without the stretches
+def token_slices(requests: pd.DataFrame, start_ns: int, end_ns: int, *, left_out: Spans = ()) -> Floats | None:
+    """Return output tokens a second of ok requests in each of SLICES equal slices of the window, without the stretches
     left out; None if unknown."""
     ok = measured_rows(requests[requests["outcome"] == "ok"])
     if ok.empty or end_ns <= start_ns:
@@ -137,20 +95,15 @@ def token_slices(
     if every.tokens is None:
         return None
     inside = (every.stamp_ns > start_ns) & (every.stamp_ns <= end_ns) & outside(every.stamp_ns, left_out)
-    width_ns = (end_ns - start_ns - length(left_out)) / slices
+    width_ns = (end_ns - start_ns - length(left_out)) / SLICES
     where = np.minimum(
-        ((compressed(every.stamp_ns[inside], left_out) - start_ns) / width_ns).astype(np.int64), slices - 1
+        ((compressed(every.stamp_ns[inside], left_out) - start_ns) / width_ns).astype(np.int64), SLICES - 1
     )
-    sums = np.bincount(where, weights=every.tokens[inside], minlength=slices)
+    sums = np.bincount(where, weights=every.tokens[inside], minlength=SLICES)
     found: Floats = sums / (width_ns / NS_PER_S)
     return found
 
 
 def gaps_ms(requests: pd.DataFrame) -> Floats:
     """Return all gaps between consecutive content events of each request, pooled (ITL)."""
-    every = events(requests.assign(event_tokens=None, output_tokens=0))
-    if every.stamp_ns.size < 2:
-        return np.empty(0)
-    same = every.owner[1:] == every.owner[:-1]
-    found: Floats = np.diff(every.stamp_ns)[same] / NS_PER_MS
-    return found
+    return events(requests.assign(event_tokens=None, output_tokens=0)).gaps_ms

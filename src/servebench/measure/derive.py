@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from servebench.contracts.engine import ServerTimings
@@ -61,16 +60,8 @@ _OF_EXCHANGE = (
     "stamp_source",
 )
 _OF_SCAN = (
-    *(
-        "first_output_ns",
-        "event_ns",
-        "reads_merged",
-        "prompt_tokens",
-        "cached_tokens",
-        "reasoning_tokens",
-        "finish_reason",
-    ),
-    *("text", "reasoning"),
+    *("first_output_ns", "event_ns", "reads_merged", "prompt_tokens", "cached_tokens", "reasoning_tokens"),
+    *("finish_reason", "text", "reasoning"),
 )
 """Columns that a record takes over from the exchange and from its answer under the same names."""
 
@@ -172,12 +163,6 @@ def ttft_from_schedule_ms(record: Record) -> float | None:
 def ttfo_ms(record: Record) -> float | None:
     """Return the time to first output: first content that is not reasoning, minus sent."""
     return _between_ms(record.sent_ns, record.first_output_ns)
-
-
-def itl_ms(record: Record) -> list[float]:
-    """Return the inter-token latencies: every gap between consecutive content events; empty for fewer than two events."""
-    stamps = record.event_ns
-    return [(later - earlier) / NS_PER_MS for earlier, later in pairwise(stamps)]
 
 
 def tpot_ms(record: Record) -> float | None:

@@ -23,16 +23,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.measure.columns import gaps_ms, measured_rows
+from servebench.util.arrays import Floats
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.contracts.results import Record
+from servebench.util.arrays import Floats, Ints
 from servebench.util.units import NS_PER_S
-
-Ints = NDArray[np.int64]
 
 GROWTH_BLOCKS = 10
 """Into how many equal parts the window is cut for the growth of the requests in flight."""
@@ -20,7 +18,14 @@ _MOMENTS = 50
 """In each part the requests in flight are counted so often."""
 
 
-def in_flight_at(moments: Ints | NDArray[np.float64], sent: Ints, ended: Ints) -> Ints:
+def sent_and_ended(records: Iterable[Record]) -> tuple[Ints, Ints]:
+    """Return when the requests were sent and ended that were sent at all."""
+    spans = [(r.sent_ns, max(r.sent_ns, r.ended_ns)) for r in records if r.sent_ns is not None]
+    sent, ended = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    return sent, ended
+
+
+def in_flight_at(moments: Ints | Floats, sent: Ints, ended: Ints) -> Ints:
     """Return how many requests are in flight at each moment. One is from the moment it is sent until it ends."""
     begun = np.searchsorted(np.sort(sent), moments, side="right")
     return np.asarray(begun - np.searchsorted(np.sort(ended), moments, side="right"), dtype=np.int64)
@@ -32,7 +37,7 @@ def in_flight_curve(sent: Ints, ended: Ints) -> tuple[Ints, Ints]:
     return moments, in_flight_at(moments, sent, ended)
 
 
-def mean_in_flight(begun: Ints, over: Ints, sent: Ints, ended: Ints) -> NDArray[np.float64]:
+def mean_in_flight(begun: Ints, over: Ints, sent: Ints, ended: Ints) -> Floats:
     """Return how many requests are in flight on average from each moment `begun` to that at which it is `over`."""
     moments, level = in_flight_curve(sent, ended)
     if not moments.size:

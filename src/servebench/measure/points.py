@@ -39,7 +39,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,16 +51,21 @@ from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings, SloSettings
 from servebench.measure import derive
 from servebench.measure.cost import usd_per_million
-from servebench.measure.in_flight import in_flight_at, in_flight_curve, in_flight_growth, lock_step, mean_in_flight
+from servebench.measure.events import EventColumns, events_of
+from servebench.measure.in_flight import (
+    in_flight_at,
+    in_flight_curve,
+    in_flight_growth,
+    lock_step,
+    mean_in_flight,
+    sent_and_ended,
+)
 from servebench.measure.slices import slice_columns
 from servebench.measure.window import Window, find_window, leave_out, pauses_of
+from servebench.util.arrays import Floats, Ints
 from servebench.util.percentile import percentile
 from servebench.util.stretches import Spans, compressed, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 OURS = ("cancelled", "abandoned")
 """Outcomes caused by the client, which do not describe the engine."""
@@ -228,22 +232,18 @@ def _is_refused(record: Record, window: Window) -> bool:
     return record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
 
 
+_OF_FACTS = ("run_id", "engine_version", "concurrency", "rate", "repeat", "point", "cache_state", "start_id")
+
+
 def _identity(facts: PhaseFacts, settings: RunSettings) -> dict[str, object]:
     return {
-        "run_id": facts.run_id,
+        **{name: getattr(facts, name) for name in _OF_FACTS},
         "engine": settings.engine.name,
-        "engine_version": facts.engine_version,
         "launch": settings.launch.name,
         "model": settings.model.name,
         "gpu": settings.gpu.name,
         "gpu_count": settings.gpu.count,
         "workload": settings.workload.name,
-        "concurrency": facts.concurrency,
-        "rate": facts.rate,
-        "repeat": facts.repeat,
-        "point": facts.point,
-        "cache_state": facts.cache_state,
-        "start_id": facts.start_id,
     }
 
 
@@ -251,33 +251,23 @@ def _floats(values: Sequence[float | None]) -> Floats:
     return np.array([value for value in values if value is not None], dtype=np.float64)
 
 
-def _flatten(records: Sequence[Record]) -> tuple[Ints, Ints]:
-    """Return all event stamps, request after request, and the number of each request."""
-    counts = np.array([len(r.event_ns) for r in records], dtype=np.int64)
-    stamps = np.fromiter(chain.from_iterable(r.event_ns for r in records), dtype=np.int64, count=int(counts.sum()))
-    return stamps, counts
-
-
-def _gaps(records: Sequence[Record]) -> tuple[Floats, Ints]:
-    stamps, counts = _flatten(records)
-    if stamps.size < 2:
-        return np.empty(0), np.zeros(len(records), dtype=np.int64)
-    within = np.ones(stamps.size - 1, dtype=np.bool_)
-    borders = np.cumsum(counts)[:-1] - 1
-    within[borders[(borders >= 0) & (borders < within.size)]] = False
-    return np.diff(stamps)[within] / NS_PER_MS, np.maximum(counts - 1, 0)
+def _events(records: Sequence[Record]) -> EventColumns:
+    output = [math.nan if r.output_tokens is None else r.output_tokens for r in records]
+    return events_of(
+        [r.event_ns for r in records], [r.event_tokens for r in records], np.array(output, dtype=np.float64)
+    )
 
 
 def _sample(ok: Sequence[Record], inside: Sequence[Record], window: Window | None) -> PointSample:
-    gaps, counts = _gaps(inside)
+    every = _events(inside)
     arrival_s, tokens = _token_arrivals(ok, window)
     return PointSample(
         ttft_ms=_floats([derive.ttft_ms(r) for r in inside]),
         ttfo_ms=_floats([derive.ttfo_ms(r) for r in inside]),
         tpot_ms=_floats([derive.tpot_ms(r) for r in inside]),
         e2e_ms=_floats([derive.e2e_ms(r) for r in inside]),
-        itl_ms=gaps,
-        itl_counts=counts,
+        itl_ms=every.gaps_ms,
+        itl_counts=np.maximum(every.counts - 1, 0),
         arrival_s=arrival_s,
         arrival_tokens=tokens,
         window_s=window.seconds if window is not None else 0.0,
@@ -287,15 +277,10 @@ def _sample(ok: Sequence[Record], inside: Sequence[Record], window: Window | Non
 def _token_arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats, Floats | None]:
     if window is None:
         return np.empty(0), np.empty(0)
-    stamps, _ = _flatten(ok)
-    inside = _inside(stamps, window)
-    arrival_s = (compressed(stamps[inside], window.left_out) - window.start_ns) / NS_PER_S
-    weights = [_event_weights(r) for r in ok]
-    known = [weight for weight in weights if weight is not None]
-    if len(known) < len(weights):
-        # one answer of unknown length makes the sum unknown
-        return arrival_s, None
-    return arrival_s, (np.concatenate(known) if known else np.empty(0))[inside]
+    every = _events(ok)
+    inside = _inside(every.stamp_ns, window)
+    arrival_s = (compressed(every.stamp_ns[inside], window.left_out) - window.start_ns) / NS_PER_S
+    return arrival_s, None if every.tokens is None else every.tokens[inside]
 
 
 def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Window, rate_req_s: float) -> Arrivals:
@@ -320,20 +305,6 @@ def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Windo
 
 def _inside(stamps: Ints, window: Window) -> NDArray[np.bool_]:
     return (stamps > window.start_ns) & (stamps <= window.end_ns) & outside(stamps, window.left_out)
-
-
-def _event_weights(record: Record) -> Floats | None:
-    """Return the tokens of each event of a request, which add up to its output tokens; None when unknown."""
-    count = len(record.event_ns)
-    if record.event_tokens is None:
-        if record.output_tokens is None:
-            return None
-        return np.full(count, record.output_tokens / max(count, 1))
-    weights = np.array(record.event_tokens, dtype=np.float64)
-    if count and record.output_tokens is not None:
-        # the end token and text that was withheld come without a content event: they belong to the last one
-        weights[-1] += max(record.output_tokens - weights.sum(), 0.0)
-    return weights
 
 
 def _percentiles(name: str, values: Floats) -> dict[str, float]:
@@ -425,10 +396,7 @@ def _throughput(
 
 def _busy_s(measured: Sequence[Record]) -> float:
     """Return for how many seconds requests were in flight."""
-    spans = np.array([(r.sent_ns, r.ended_ns) for r in measured if r.sent_ns is not None], dtype=np.int64).reshape(
-        -1, 2
-    )
-    times, level = in_flight_curve(spans[:, 0], spans[:, 1])
+    times, level = in_flight_curve(*sent_and_ended(measured))
     return float(np.diff(times) @ (level[:-1] > 0)) / NS_PER_S
 
 
@@ -447,8 +415,8 @@ def _without_pauses(
 def _answered(ok: Sequence[Record], window: Window) -> float:
     """Return how many requests were answered inside the window, by the share of each one's content events inside it; one
     without events counts where it ended."""
-    stamps, counts = _flatten(ok)
-    shares = np.repeat(1 / np.maximum(counts, 1), counts)[_inside(stamps, window)]
+    every = _events(ok)
+    shares = np.repeat(1 / np.maximum(every.counts, 1), every.counts)[_inside(every.stamp_ns, window)]
     silent = np.array([r.ended_ns for r in ok if not r.event_ns], dtype=np.int64)
     return float(shares.sum()) + int(_inside(silent, window).sum())
 
@@ -474,9 +442,8 @@ def _goodput(
 def _lock_step(inside: Sequence[Record], window: Window | None, concurrency: int | None) -> float | None:
     if concurrency is None or window is None or not inside:
         return None
-    spans = np.array([(r.sent_ns, r.ended_ns) for r in inside], dtype=np.int64)
-    sent = compressed(spans[:, 0], window.unsent)
-    return lock_step(sent, float((spans[:, 1] - spans[:, 0]).mean()), concurrency)
+    sent, ended = sent_and_ended(inside)
+    return lock_step(compressed(sent, window.unsent), float((ended - sent).mean()), concurrency)
 
 
 def _rate(amount: float | None, seconds: float) -> float | None:

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
 from servebench.measure import derive
 from servebench.measure.window import Window, steady_slices
+from servebench.util.arrays import Floats
 from servebench.util.stretches import Spans, between, compressed, length
 from servebench.util.units import NS_PER_S
 
-Arrived = tuple[NDArray[np.float64], NDArray[np.float64] | None]
+Arrived = tuple[Floats, Floats | None]
 """The events inside a window in seconds from its start, without what is left out, and the tokens of each."""
 KEPT_SHARE_MIN = 0.5
 """A slice of which less is left says nothing."""

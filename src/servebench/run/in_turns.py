@@ -132,8 +132,9 @@ def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
     answers_s = [step.answer_s for step in steps if step.answer_s is not None]
     if level.concurrency is None or measured_s is None or len(answers_s) < len(steps):
         return None
-    group = "/".join([steps[0].session.request.run_id, steps[0].session.start_id])
-    plan = plan_slices(len(steps), measured_s, max(answers_s), f"{group}/{level.point}")
+    session = steps[0].session
+    group = f"{session.request.run_id}/{session.start_id}"
+    plan = plan_slices(len(steps), measured_s, max(answers_s), f"{session.settings.workload.seed}/{level.point}")
     return (
         None
         if plan is None

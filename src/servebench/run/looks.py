@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from servebench.analysis.disturbance import Disturbance, disturbed_spans
 from servebench.analysis.drift import point_drifts, warmup_share
 from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look
-from servebench.analysis.serial import FLAT, Floats
+from servebench.analysis.serial import FLAT
 from servebench.analysis.statistics import span_of
 from servebench.contracts.exchange import EndReason
 from servebench.contracts.results import Record
 from servebench.load.plan.levels import UNTIL_LIMIT
 from servebench.measure.points import PointSample, point_sample
+from servebench.util.arrays import Floats
 from servebench.util.figures import short_percent
 from servebench.util.stretches import Spans
 

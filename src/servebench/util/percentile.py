@@ -1,9 +1,8 @@
 """Percentiles by linear interpolation between order statistics (Hyndman and Fan 1996, type 7)."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from servebench.util.arrays import Floats
 
 
 def percentile(values: Floats, percent: float) -> Floats:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.util.arrays import Ints
+
 Spans = Sequence[tuple[int, int]]
 """Stretches (start, end) of one unit, in order and apart, as `merged` returns them."""
-Ints = NDArray[np.int64]
 
 
 def merged(spans: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:

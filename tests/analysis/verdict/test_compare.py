@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from servebench.analysis.estimate.level import reaches_of
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.start_model import Starts
 from servebench.analysis.stored_runs import side_of
@@ -13,7 +14,7 @@ from servebench.analysis.verdict import Method, MethodKind, ReasonKind
 from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.families import AskedPair, corrected, holm
 from servebench.analysis.verdict.model import ComparedPoint, Side
-from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
+from servebench.analysis.verdict.within_run import log_interval, statistic
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
@@ -288,28 +289,19 @@ def test_the_interval_over_windows_holds_the_truth_where_the_engine_changes_from
     [
         ([(100.0, 80.0, 125.0)], -0.22, 0.22),
         ([(100.0, 80.0, 125.0), (100.0, 80.0, 125.0)], -0.22 / 2**0.5, 0.22 / 2**0.5),
-        ([(100.0, 0.1, 101.0)], -6.908, 0.01),
+        ([(100.0, 0.0, 101.0)], -6.908, 0.01),
         # a window without an interval of its own: what the requests say
         ([], -0.01, 0.01),
         ([(100.0, 99.99, 100.01)], -0.01, 0.01),
     ],
 )
 def test_one_window_or_two_are_known_no_better_than_their_points(shown, low, high):
+    """Points without an interval say nothing of it."""
     rng = np.random.default_rng(3)
     windows = [100 * np.exp(rng.normal(0, 0.02, 200)) for _ in range(max(1, len(shown)))]
-    found = log_interval(windows, None, shown)
-    assert found[0] - np.log(100) == pytest.approx(low, abs=0.01)
-    assert found[1] - np.log(100) == pytest.approx(high, abs=0.01)
-
-
-def test_intervals_of_rows_are_those_that_exist():
-    rows = [
-        PointRow(ttft_ms_p50=10.0, ttft_ms_p50_low=9.0, ttft_ms_p50_high=11.0),
-        PointRow(ttft_ms_p50=10.0, ttft_ms_p50_low=0.0, ttft_ms_p50_high=30.0),
-        PointRow(ttft_ms_p50=10.0),
-        PointRow(),
-    ]
-    assert shown_intervals(rows, "ttft_ms_p50") == [(10.0, 9.0, 11.0), (10.0, 0.01, 30.0)]
+    rows = [PointRow(ttft_ms_p50=one, ttft_ms_p50_low=least, ttft_ms_p50_high=most) for one, least, most in shown]
+    found = log_interval(windows, None, reaches_of([*rows, PointRow(ttft_ms_p50=10.0), PointRow()], "ttft_ms_p50"))
+    assert np.array(found) - np.log(100) == pytest.approx([low, high], abs=0.01)
 
 
 def test_windows_of_which_most_requests_failed_have_no_finite_interval():

@@ -6,8 +6,9 @@ import pytest
 
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
-from servebench.engine.supervisor.ports import accepts_connections, free_port
+from servebench.engine.supervisor.ports import accepts_connections
 from servebench.util.errors import EngineError
+from support.servers import refusing_port
 
 KEY = "SERVEBENCH_TEST_KEY"
 
@@ -51,9 +52,8 @@ def test_an_api_below_another_path(server, attach):
 
 
 def test_a_refused_connection(attach):
-    url = f"http://127.0.0.1:{free_port('127.0.0.1')}/v1"
-    with pytest.raises(EngineError) as error:
-        attach(url)
+    with refusing_port() as port, pytest.raises(EngineError) as error:
+        attach(url := f"http://127.0.0.1:{port}/v1")
     assert error.value.kind == "unreachable"
     assert url in str(error.value)
     assert "connection refused" in str(error.value)

@@ -16,7 +16,7 @@ from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import accepts_connections, port_problem
 from servebench.util.errors import EngineError
-from support.waiting import has_ended, wait_ended, wait_until
+from support.waiting import has_ended, wait_ended, wait_until, words_of
 
 SETTINGS = LaunchSettings(name="process")
 
@@ -31,10 +31,7 @@ def child_pid(path):
 
 
 def command_of(process):
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+    return " ".join(words_of(process))
 
 
 def no_engine_left():
@@ -279,9 +276,13 @@ def test_the_engine_inherits_the_environment_but_no_descriptors(launch, fake, co
 def test_ctrl_c_while_waiting_leaves_nothing(launch, after_s, fake):
     """KeyboardInterrupt is raised at any moment, and the engine is gone by then."""
     timer = threading.Timer(after_s, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def wait_for_ever():
+        timer.start()
         launch(fake("--listen-after", "9999"))
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_ever()
     timer.join()
     wait_until(no_engine_left)
 
@@ -289,10 +290,17 @@ def test_ctrl_c_while_waiting_leaves_nothing(launch, after_s, fake):
 def test_ctrl_c_while_stopping_waits(launch, fake):
     """A Ctrl-C during the stop is delivered when the engine is gone."""
     running = launch(fake("--ignores-term"))
-    timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
+
+    def interrupt():
+        # the stop has begun, and takes half a second
+        wait_until(lambda: signal.getsignal(signal.SIGINT) is not signal.default_int_handler)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
         running.stop()
+    thread.join()
     assert has_ended(running.pid)
     assert running.stop().killed_pids == (running.pid,)
 

@@ -13,8 +13,8 @@ from servebench.contracts.engine import ServerTimings
 from servebench.engine.spans import decode
 from servebench.engine.spans import receiver as module
 from servebench.engine.spans.receiver import SpanReceiver
-from servebench.engine.supervisor.ports import free_port
 from servebench.util.errors import EngineError
+from support.servers import own_port
 from support.spans import TRACE, exported, span, vllm_span
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -27,7 +27,7 @@ def whole(trace_id=TRACE, encoding="protobuf"):
 
 @pytest.fixture
 def port():
-    return free_port("127.0.0.1")
+    return own_port()
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_a_failed_turn_ends_its_session(serve, run, how, said):
         serve(script),
         8,
         concurrency=2,
-        timeout_s=2.0 if how == "silence" else 30.0,
+        timeout_s=4.0 if how == "silence" else 30.0,
         reader=READER,
         facts=lambda i: {"session_id": f"s{i % 2}", "holes": hole(i, *range(i % 2, i, 2))},
     )
@@ -147,7 +147,7 @@ def test_a_partial_answer_is_history_after_its_user_went_away(serve, run):
         2,
         concurrency=1,
         reader=READER,
-        facts=lambda i: {"session_id": "s", "holes": hole(1, 0)} if i else {"session_id": "s", "cancel_after_s": 1.0},
+        facts=lambda i: {"session_id": "s", "holes": hole(1, 0)} if i else {"session_id": "s", "cancel_after_s": 2.0},
     )
     assert (exchanges["r0"].outcome, exchanges["r1"].outcome) == ("abandoned", "complete")
     assert seen["r1"] == "half"

@@ -16,8 +16,7 @@ import pytest
 import trustme
 
 from servebench.contracts.exchange import Target
-from servebench.engine.supervisor.ports import free_port
-from support.servers import SSE_HEAD, Abandon, content_event
+from support.servers import SSE_HEAD, Abandon, content_event, own_port
 from support.streams import answer, body, outcomes, stream
 
 
@@ -204,7 +203,7 @@ def test_certificates_that_fit_less_and_less(serve, run, authority, tmp_path):
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl, whose server renegotiates")
 def test_a_server_that_wants_to_renegotiate(run, authority, tmp_path):
     """TLS 1.2 lets a server ask for a new handshake at any time; it is declined, and requests go on or end by name."""
-    pem, port = tmp_path / "server.pem", free_port("127.0.0.1")
+    pem, port = tmp_path / "server.pem", own_port()
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
     command = ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-cert", pem, "-key", pem, "-tls1_2"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}

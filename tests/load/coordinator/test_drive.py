@@ -17,13 +17,13 @@ import pytest
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator import drive as drive_module
 from servebench.util.errors import LoadError
-from support.servers import LAST_CHUNK, SSE_HEAD, chunk, content_event
+from support.servers import LAST_CHUNK, SSE_HEAD, Abandon, chunk, content_event
 from support.streams import answer, answer_after, body, outcomes, sent_ids, stream
-from support.waiting import wait_ended, wait_until
+from support.waiting import wait_ended, wait_until, words_of
 
 
 def load_workers():
-    return [child for child in psutil.Process().children() if "servebench.load.client.worker" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "servebench.load.client.worker" in words_of(child)]
 
 
 @pytest.mark.slow
@@ -31,20 +31,22 @@ def load_workers():
 def test_fillers_end_with_the_last_measured_request(serve, run, workers):
     """They are sent while it is answered, spooled like all others, cancelled at its end, and not counted as sent."""
 
-    def server(connection, request):
+    def script(connection, request):
         if request.json()["id"] in ("r0", "r1"):
-            connection.sendall(SSE_HEAD)
-            time.sleep(0.6)
-            connection.sendall(chunk(content_event("late")) + LAST_CHUNK)
-            return
-        answer_after(0.03)(connection, request)
+            # the last measured ones end when two fillers are in flight, which are never answered
+            wait_until(lambda: len(server.requests) == 20 or server.closed.is_set())
+        elif request.number >= 18:
+            raise Abandon
+        answer(connection, request)
 
-    report, exchanges = run(serve(server), 60, concurrency=4, workers=workers, fillers=50)
+    server = serve(script)
+    report, exchanges = run(server, 60, concurrency=4, workers=workers, fillers=50)
     assert (report.planned, report.sent) == (10, 10)
-    assert report.fillers == len(exchanges) - 10 > 4
+    assert report.fillers == len(exchanges) - 10
     found = Counter(exchange.outcome for name, exchange in exchanges.items() if int(name[1:]) >= 10)
-    assert found["cancelled"] >= 1
-    assert set(found) <= {"complete", "cancelled"}
+    assert found["complete"] == 8
+    # one more if the stream of the first of the two late ones was free before the other ended
+    assert found["cancelled"] == report.fillers - 8 in (2, 3)
     last = max(exchanges[f"r{number}"].ended_ns for number in range(10))
     assert all(exchange.sent_ns <= last for exchange in exchanges.values())
 
@@ -274,10 +276,10 @@ def test_counts_of_a_stopped_worker_are_marked_as_old(serve, run, monkeypatch):
         seen.append(counts.stalled)
         if len(seen) == 3:
             load_workers()[0].suspend()
-        if counts.stalled and len(load_workers()) == 1:
+        if counts.stalled:
             load_workers()[0].resume()
+        return "finish" if 1 in seen and not counts.stalled else None
 
-    report, exchanges = run(serve(answer_after(0.05)), 60, concurrency=2, watch=watch)
-    assert 1 in seen
-    assert seen[-1] == 0
-    assert (report.stopped, outcomes(exchanges)) == (None, {"complete": 60})
+    report, exchanges = run(serve(answer_after(0.05)), 10_000, concurrency=2, watch=watch)
+    assert report.stopped is None
+    assert set(outcomes(exchanges)) == {"complete"}

@@ -46,7 +46,7 @@ def app(outputs):
     from streamlit.testing.v1 import AppTest
 
     sys.argv = ["app.py", str(outputs)]
-    return AppTest.from_file(str(APP), default_timeout=60)
+    return AppTest.from_file(str(APP), default_timeout=600)
 
 
 @pytest.mark.slow

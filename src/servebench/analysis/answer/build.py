@@ -34,12 +34,12 @@ def answer_of(
 ) -> Answer:
     """Return the answer that runs and their comparisons give. `name` is how a command names the study of these runs, `words` is
     the command that made it, `decision` what it has decided; `earlier` are other stored runs."""
-    labels, found = run_labels(runs), comparisons
+    labels = run_labels(runs)
     entrants = {run.run_id: entrant_of(run, labels[run.run_id].text, samples) for run in runs if run.point_rows}
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.fact("workload") or "", []).append(run)
-    workloads = [_workload_answer(key, group, labels, entrants, found) for key, group in groups.items()]
+    workloads = [_workload_answer(key, group, labels, entrants, comparisons) for key, group in groups.items()]
     return Answer(
         workloads=tuple(workloads),
         failures=tuple(
@@ -51,11 +51,11 @@ def answer_of(
             for run in runs
             if run.status != "finished"
         ),
-        inequalities=inequalities(found, labels),
+        inequalities=inequalities(comparisons, labels),
         remarks=remarks(runs, labels),
         caveats=tuple(caveats(runs, workloads, labels, earlier)),
         next_steps=tuple(next_steps(runs, workloads, name, words, decision)),
-        comparisons=tuple(found),
+        comparisons=tuple(comparisons),
     )
 
 
@@ -66,7 +66,12 @@ def _workload_answer(
     entrants: Mapping[str, Entrant],
     comparisons: Sequence[Comparison],
 ) -> WorkloadAnswer:
-    cells = {run.run_id: _cells(entrants[run.run_id]) if run.run_id in entrants else {} for run in runs}
+    cells: dict[str, dict[Level, AnswerCell]] = {run.run_id: {} for run in runs}
+    cells |= {
+        run: {level.level: _cell(level, entrant) for level in entrant.levels}
+        for run, entrant in entrants.items()
+        if run in cells
+    }
     levels = sorted({level for own in cells.values() for level in own})
     leads = [lead for level in levels if (lead := find_lead(level, cells, labels, comparisons)) is not None]
     # where fairness refuses a verdict, or a run may be better than its void point, the sentence says what was measured, and
@@ -110,10 +115,6 @@ def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:
     parts = [f"{lengths[0]} in / {lengths[1]} out" if all(lengths) else ""]
     parts += [next(iter(one)) for one in (models, machines) if len(one) == 1]
     return tuple(part for part in parts if part and part != "none")
-
-
-def _cells(entrant: Entrant) -> dict[Level, AnswerCell]:
-    return {level.level: _cell(level, entrant) for level in entrant.levels}
 
 
 def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, hypot, inf, isfinite, log
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 
 import numpy as np
 
 from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
-from servebench.contracts.estimate import CONFIDENCE, Interval, LevelEstimate
+from servebench.contracts.estimate import CONFIDENCE, Z_95, Interval, LevelEstimate
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
-Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 THROUGHPUT = "output_throughput_tok_s"
 RATE_BEHIND: Mapping[str, str] = {
     "cost_usd_per_mtok": THROUGHPUT,
@@ -39,6 +38,8 @@ POINTS_MIN = 3
 """Two windows say almost nothing of how much windows differ."""
 LEAST = 1e-3
 """An interval down to nothing is taken to end at this share of its value: it has to have a logarithm."""
+Reach = tuple[float, float, float]
+"""The logarithm of a point's value, and by how much it may be lower and higher."""
 
 
 def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | None:
@@ -57,7 +58,6 @@ def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | Non
         interval=_interval(rows, column, logs),
         starts=logs,
         points=len(rows),
-        warnings=tuple(dict.fromkeys(code for row in rows for code in row.doubts)),
     )
 
 
@@ -108,24 +108,32 @@ def interval_over_starts(starts: Starts, column: str) -> Interval:
     return min(middle, known.quantile(tail)), max(middle, known.quantile(1 - tail))
 
 
-def student_interval(logs: Sequence[float]) -> Interval:
-    """Return the 95% interval of the mean of two logarithms or more that are independent, as logarithms."""
+def student(freedom: float) -> float:
+    """Return how many standard errors a 95% interval reaches with these degrees of freedom."""
     from scipy.special import stdtrit
 
-    middle = fmean(logs)
-    half = float(stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * stdev(logs) / len(logs) ** 0.5
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+
+
+def student_interval(logs: Sequence[float]) -> Interval:
+    """Return the 95% interval of the mean of two logarithms or more that are independent, as logarithms."""
+    middle, half = fmean(logs), student(len(logs) - 1) * stdev(logs) / len(logs) ** 0.5
     return middle - half, middle + half
+
+
+def in_quadrature(reaches: Sequence[Reach]) -> Interval:
+    """Return the 95% interval of the mean logarithm of points by their own intervals."""
+    middles, *sides = zip(*reaches, strict=True)
+    below, above = (hypot(*side) / len(reaches) for side in sides)
+    return fmean(middles) - below, fmean(middles) + above
 
 
 def interval_of_points(rows: Sequence[PointRow], column: str) -> Interval | None:
     """Return the 95% interval of the mean logarithm of the points of one start; None for fewer than POINTS_MIN points of which
     one has no interval."""
-    logs = [log(row[column]) for row in rows]
-    known = [one for row in rows if (one := _reach(row, column)) is not None]
-    found = [student_interval(logs)] if len(logs) >= POINTS_MIN else []
-    if len(known) == len(rows):
-        below, above = (hypot(*reach) / len(rows) for reach in zip(*known, strict=True))
-        found.append((fmean(logs) - below, fmean(logs) + above))
+    known = reaches_of(rows, column)
+    found = [student_interval([log(row[column]) for row in rows])] if len(rows) >= POINTS_MIN else []
+    found += [in_quadrature(known)] if len(known) == len(rows) else []
     return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
 
@@ -143,7 +151,7 @@ def _interval(rows: Sequence[PointRow], column: str, logs: Sequence[float]) -> I
 def error_of(rows: Sequence[PointRow], column: str) -> float:
     """Return the standard error of the logarithm of a column in one of some points, by the lengths of their intervals (root mean
     square); 0 without any."""
-    errors = [sum(one) / (2 * Z_95) for row in rows if (one := _reach(row, column)) is not None]
+    errors = [(below + above) / (2 * Z_95) for _, below, above in reaches_of(rows, column)]
     return fmean(each**2 for each in errors) ** 0.5 if errors else 0.0
 
 
@@ -159,9 +167,11 @@ def row_interval(row: PointRow, column: str) -> Interval | None:
     return value * ends[0], value * ends[1]
 
 
-def _reach(row: PointRow, column: str) -> Interval | None:
-    """Return by how much the logarithm of a point's value may be lower and higher; None without a finite interval around it."""
-    ends, value = row_interval(row, column), row.get(column)
-    if ends is None or not 0 < value <= ends[1] < inf:
-        return None
-    return log(value / max(ends[0], LEAST * value)), log(ends[1] / value)
+def reaches_of(rows: Iterable[PointRow], column: str) -> list[Reach]:
+    """Return the reach of each point that has a finite interval around a positive value."""
+    found = [(row.get(column), row_interval(row, column)) for row in rows]
+    return [
+        (log(value), log(value / max(ends[0], LEAST * value)), log(ends[1] / value))
+        for value, ends in found
+        if ends is not None and 0 < value <= ends[1] < inf
+    ]

@@ -5,13 +5,13 @@ Nothing here knows what a question is: an answer is right or wrong, or has a sco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
-from servebench.analysis.statistics import Z_95
+from servebench.contracts.estimate import Z_95
 
 ALPHA = 0.05
 POWER = 0.8
@@ -65,12 +65,6 @@ def questions_needed(discordant: float, difference: float, *, alpha: float = ALP
     return ceil((z_alpha * sqrt(discordant) + z_power * sqrt(discordant - gap * gap)) ** 2 / (gap * gap))
 
 
-def _nothing_in_common(n: int, *, scores: bool = False) -> PairedComparison:
-    return PairedComparison(
-        n=n, first_share=None, second_share=None, p_value=1.0, finding="too small to tell", n_needed=None, scores=scores
-    )
-
-
 def compare_answers(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: float = ALPHA) -> PairedComparison:
     """Compare right and wrong answers by question id; only questions that both answered count.
 
@@ -78,63 +72,62 @@ def compare_answers(first: Mapping[str, bool], second: Mapping[str, bool], *, al
     Min, Statistics in Medicine 24 (2005), half an answer added to each kind of pair) lies within MARGIN.
     Otherwise the sample is too small.
     """
-    shared = sorted(first.keys() & second.keys())
-    n = len(shared)
-    if n == 0:
-        return _nothing_in_common(n)
-    only_first = sum(first[key] and not second[key] for key in shared)
-    only_second = sum(second[key] and not first[key] for key in shared)
-    p_value = mcnemar(only_first, only_second)
+    pairs = _shared(first, second)
+    if not pairs:
+        return _compared(pairs, 1.0, "too small to tell")
+    only_first, only_second = sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
+    p_value, n = mcnemar(only_first, only_second), len(pairs)
     low, high = _difference_interval(only_first, only_second, n)
-    needed: int | None = None
-    finding: Finding
     if p_value < alpha:
-        finding = "different"
-    elif low >= -MARGIN and high <= MARGIN:
-        finding = "not different"
-    else:
-        finding = "too small to tell"
-        needed = max(questions_needed(max((only_first + only_second) / n, MARGIN), MARGIN, alpha=alpha), n + 1)
-    return PairedComparison(
-        n=n,
-        first_share=sum(first[key] for key in shared) / n,
-        second_share=sum(second[key] for key in shared) / n,
-        p_value=p_value,
-        finding=finding,
-        n_needed=needed,
-    )
+        return _compared(pairs, p_value, "different")
+    if low >= -MARGIN and high <= MARGIN:
+        return _compared(pairs, p_value, "not different")
+    needed = questions_needed(max((only_first + only_second) / n, MARGIN), MARGIN, alpha=alpha)
+    return _compared(pairs, p_value, "too small to tell", needed)
 
 
 def compare_scores(
     first: Mapping[str, float], second: Mapping[str, float], *, alpha: float = ALPHA
 ) -> PairedComparison:
     """Compare scores from 0 to 1 by question id: a paired comparison of means by the normal approximation."""
-    shared = sorted(first.keys() & second.keys())
-    n = len(shared)
-    if n < 2:
-        return _nothing_in_common(n, scores=True)
-    gaps = [first[key] - second[key] for key in shared]
+    pairs = _shared(first, second)
+    if len(pairs) < 2:
+        return replace(_compared([], 1.0, "too small to tell", scores=True), n=len(pairs))
+    gaps = [a - b for a, b in pairs]
     gap, deviation = fmean(gaps), stdev(gaps)
-    error = deviation / sqrt(n)
+    error = deviation / sqrt(len(pairs))
     p_value = 2 * (1 - NormalDist().cdf(abs(gap) / error)) if error else (0.0 if gap else 1.0)
-    needed: int | None = None
-    finding: Finding
-    if p_value < alpha and n >= PAIRS_MIN:
-        finding = "different"
-    elif abs(gap) + Z_95 * error <= MARGIN and n >= PAIRS_MIN:
-        finding = "not different"
-    else:
-        finding = "too small to tell"
-        z_alpha, z_power = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(POWER)
-        needed = max(ceil(((z_alpha + z_power) * deviation / MARGIN) ** 2), n + 1, PAIRS_MIN)
+    if p_value < alpha and len(pairs) >= PAIRS_MIN:
+        return _compared(pairs, p_value, "different", scores=True)
+    if abs(gap) + Z_95 * error <= MARGIN and len(pairs) >= PAIRS_MIN:
+        return _compared(pairs, p_value, "not different", scores=True)
+    z_alpha, z_power = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(POWER)
+    needed = max(ceil(((z_alpha + z_power) * deviation / MARGIN) ** 2), PAIRS_MIN)
+    return _compared(pairs, p_value, "too small to tell", needed, scores=True)
+
+
+def _shared(first: Mapping[str, float], second: Mapping[str, float]) -> list[tuple[float, float]]:
+    return [(first[key], second[key]) for key in sorted(first.keys() & second.keys())]
+
+
+def _compared(
+    pairs: Sequence[tuple[float, float]],
+    p_value: float,
+    finding: Finding,
+    needed: int | None = None,
+    *,
+    scores: bool = False,
+) -> PairedComparison:
+    means = [fmean(side) for side in zip(*pairs, strict=True)] if pairs else [None, None]
+    more = None if needed is None else max(needed, len(pairs) + 1)
     return PairedComparison(
-        n=n,
-        first_share=fmean(first[key] for key in shared),
-        second_share=fmean(second[key] for key in shared),
+        n=len(pairs),
+        first_share=means[0],
+        second_share=means[1],
         p_value=p_value,
         finding=finding,
-        n_needed=needed,
-        scores=True,
+        n_needed=more,
+        scores=scores,
     )
 
 

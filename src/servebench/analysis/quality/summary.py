@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -40,27 +41,23 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
     graded = own[own["correct"].notna()]
     n, right = len(graded), int(graded["correct"].astype(bool).sum())
     scores = own["score"].dropna().to_numpy(dtype=np.float64)
-    accuracy = right / n if n else None
     low, high = wilson(right, n) if n else _mean_interval(scores)
     answered = own[own["outcome"] == "ok"]
     latency = answered["latency_ms"].dropna().to_numpy(dtype=np.float64)
     tokens = answered["output_tokens"].dropna().to_numpy(dtype=np.float64)
     seconds = busy_s(own)
-    unread = int(graded["extracted"].isna().sum())
-    unanswered = len(own) - len(answered)
-    count = n or int(scores.size)
     details = details_of(own["detail"].dropna())
-    return QualitySummary(
+    found = QualitySummary(
         benchmark=benchmark,
         method=str(own["method"].iloc[0]),
         point=plain_value(own["point"].iloc[0]),
         concurrency=whole_value(own["concurrency"].iloc[0]),
         rate=plain_value(own["rate"].iloc[0]),
-        n=count,
+        n=n or int(scores.size),
         right=right,
-        unanswered=unanswered,
-        unread=unread,
-        accuracy=accuracy,
+        unanswered=len(own) - len(answered),
+        unread=int(graded["extracted"].isna().sum()),
+        accuracy=right / n if n else None,
         score=float(scores.mean()) if scores.size else None,
         low=low,
         high=high,
@@ -74,12 +71,8 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
         emulated=bool(own["emulated"].any()),
         details={key: value for key, value in details.items() if key != CHANCE},
         means=MEANS.get(benchmark.partition(".")[0], "right"),
-        doubts=(
-            *_warnings(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered),
-            *_by_chance(benchmark, accuracy, (low, high), details.get(CHANCE)),
-            *_warm_cache(benchmark, own),
-        ),
     )
+    return replace(found, doubts=tuple(_warnings(own, found, details.get(CHANCE))))
 
 
 def busy_s(own: pd.DataFrame) -> float:
@@ -110,36 +103,8 @@ def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
     return max(0.0, mean - reach), min(1.0, mean + reach)
 
 
-def _by_chance(
-    benchmark: str, accuracy: float | None, interval: tuple[float | None, float | None], chance: float | None
-) -> Iterator[Doubt]:
-    low, high = interval
-    if None not in (accuracy, low, high, chance) and low <= chance <= high:  # type: ignore[operator]
-        yield catalog.AS_BY_CHANCE.issue(
-            f"{benchmark}: guessing gets {chance or 0:.0%} right, which lies within the interval: the model may know none"
-        )
-
-
-def _warm_cache(benchmark: str, own: pd.DataFrame) -> Iterator[Doubt]:
-    # files of earlier versions have no such column
-    errors = own["cache_error"].dropna() if "cache_error" in own else None
-    if errors is not None and len(errors):
-        yield catalog.CACHE_NOT_RESET.issue(
-            f"{benchmark} at concurrency {whole_value(own['concurrency'].iloc[0])}: the prefix cache was not emptied before the "
-            f"questions were asked again ({errors.iloc[0]}), so answers may have come faster"
-        )
-
-
-def _warnings(
-    benchmark: str,
-    own: pd.DataFrame,
-    count: int,
-    interval: tuple[float | None, float | None],
-    *,
-    unread: int,
-    unanswered: int,
-) -> Iterator[Doubt]:
-    low, high = interval
+def _warnings(own: pd.DataFrame, found: QualitySummary, chance: float | None) -> Iterator[Doubt]:
+    benchmark, count, low, high = found.benchmark, found.n, found.low, found.high
     of_load = bool(own["point"].notna().all())
     if count and (low is None or high is None or (high - low) / 2 > MARGIN):
         half = "" if low is None or high is None else f" (±{50 * (high - low):.1f} points)"
@@ -148,13 +113,13 @@ def _warnings(
             f"{100 * MARGIN:g} points",
             remedy="send more requests per point (load.requests)" if of_load else None,
         )
-    if unanswered > UNANSWERED_SHARE * len(own):
+    if found.unanswered > UNANSWERED_SHARE * len(own):
         errors = own.loc[own["outcome"] != "ok", "error"].dropna()
         why = f": {errors.iloc[0]}" if len(errors) else ""
         yield catalog.UNANSWERED.issue(
-            f"{benchmark}: {unanswered} of {len(own)} questions got no answer{why}",
+            f"{benchmark}: {found.unanswered} of {len(own)} questions got no answer{why}",
             remedy="read the errors in requests.parquet" if of_load else None,
-            void=unanswered == len(own),
+            void=found.unanswered == len(own),
         )
     ungraded = own[(own["outcome"] == "ok") & own["correct"].isna() & own["score"].isna()]
     if len(ungraded) > UNANSWERED_SHARE * len(own):
@@ -172,8 +137,24 @@ def _warnings(
             f"{benchmark}: {len(lost)} of {count} answers reached the limit of {int(lost['max_tokens'].max())} tokens and "
             "count as wrong"
         )
-    if count and unread > UNREAD_SHARE * count:
+    if count and found.unread > UNREAD_SHARE * count:
         yield catalog.UNREAD_ANSWERS.issue(
-            f"{benchmark}: {unread} of {count} answers contain nothing that can be graded and count as wrong; "
+            f"{benchmark}: {found.unread} of {count} answers contain nothing that can be graded and count as wrong; "
             f"{len(cut)} reached the token limit"
+        )
+    if (
+        found.accuracy is not None
+        and low is not None
+        and high is not None
+        and chance is not None
+        and low <= chance <= high
+    ):
+        yield catalog.AS_BY_CHANCE.issue(
+            f"{benchmark}: guessing gets {chance:.0%} right, which lies within the interval: the model may know none"
+        )
+    errors = own["cache_error"].dropna()
+    if len(errors):
+        yield catalog.CACHE_NOT_RESET.issue(
+            f"{benchmark} at concurrency {found.concurrency}: the prefix cache was not emptied before the questions were asked "
+            f"again ({errors.iloc[0]}), so answers may have come faster"
         )

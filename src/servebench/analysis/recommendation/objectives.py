@@ -10,12 +10,12 @@ import numpy as np
 
 from servebench.analysis.rates import VALUES_MIN, slow_power
 from servebench.analysis.slo import good_requests
-from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.levels import RankedLevel, pooled_latencies
 from servebench.analysis.verdict.starts import STARTS_MIN, group_by_start
 from servebench.analysis.warnings.weighing import weigh
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.settings import SloSettings
+from servebench.util.arrays import Floats
 
 LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 Status = Literal["met", "missed", "undecided"]

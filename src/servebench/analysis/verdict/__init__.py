@@ -1,7 +1,7 @@
 """Which of two runs is faster, by how much, and how sure that is: the only tests of a difference, and the only verdicts.
 
-`questions` makes a row for each load level and metric of two runs. Evidence (`model.Evidence`) gives its `Difference`: starts, by
-the one model of starts (`starts`, `analysis/start_model.py`), or blocks of a tune (`blocks`). `compare` turns the rows of all
+`questions` makes a row for each load level and metric of two runs. Its `Difference` comes from starts, by the one model of
+starts (`starts`, `analysis/start_model.py`), or from blocks of a tune (`blocks`). `compare` turns the rows of all
 starts into verdicts, `looks` those of the first starts, after each planned number of them. Leads, uses and tunes stand on top and
 test nothing by themselves.
 
@@ -15,17 +15,15 @@ test nothing by themselves.
   the interval excludes 0; *equal* again when the interval lies within twice the margin. Otherwise it is *open*.
 """
 
-from servebench.analysis.verdict.model import Difference, Evidence, Verdict, VerdictKind
+from servebench.analysis.verdict.model import Difference, VerdictKind
 from servebench.analysis.verdict.reasons import Method, MethodKind, Reason, ReasonKind, without_repeats
 
 __all__ = [
     "Difference",
-    "Evidence",
     "Method",
     "MethodKind",
     "Reason",
     "ReasonKind",
-    "Verdict",
     "VerdictKind",
     "without_repeats",
 ]

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.start_model import Floats, Mixture, StartModel, Starts
+from servebench.analysis.start_model import Mixture, StartModel, Starts
 from servebench.analysis.verdict.model import Difference
 from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.analysis.verdict.starts import FEW_STARTS, STARTS_MIN
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.level import Level
+from servebench.util.arrays import Floats
 
 BLOCK_ERROR = 0.01
 """The standard error of a block before the model's factor, of which about a half is expected."""

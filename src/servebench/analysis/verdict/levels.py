@@ -9,17 +9,17 @@ from functools import cached_property, partial
 import numpy as np
 
 from servebench.analysis.estimate import THROUGHPUT, estimate_level
-from servebench.analysis.estimate.level import interval_over_starts
+from servebench.analysis.estimate.level import RATE_BEHIND, interval_over_starts, reaches_of
 from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.start_model import Starts
-from servebench.analysis.statistics import Z_95, Floats, Interval
 from servebench.analysis.verdict.model import ComparedPoint, Difference
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
 from servebench.analysis.verdict.starts import PAIRS_MIN, STARTS_MIN, evidence_of, group_by_start, same_requests
-from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
-from servebench.contracts.estimate import LevelEstimate
+from servebench.analysis.verdict.within_run import log_interval, statistic
+from servebench.contracts.estimate import Z_95, Interval, LevelEstimate
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
+from servebench.util.arrays import Floats
 
 SOURCES: Mapping[str, tuple[str, float | None]] = {
     "output_throughput_tok_s": ("throughput_tok_s", None),
@@ -118,13 +118,11 @@ def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
 
 def _within_start(metric: str, level: RankedLevel) -> Interval | None:
     """Return the interval of a logarithm by the requests of a single start."""
-    rate = COSTS.get(metric, metric)
-    if rate == "goodput_req_s":
-        rate = "output_throughput_tok_s"  # goodput varies at least as the engine's speed does
+    rate = RATE_BEHIND.get(metric, metric)
     parts = [values for point in level.samples if (values := _samples(rate, point)) is not None and values.size]
     if rate not in SOURCES or not parts or min(part.size for part in parts) < VALUES_MIN:
         return None
-    ends = log_interval(parts, SOURCES[rate][1], shown_intervals(level.rows, rate))
+    ends = log_interval(parts, SOURCES[rate][1], reaches_of(level.rows, rate))
     logs = start_logs(metric, level)
     if ends is None or logs is None or rate == metric:
         return ends

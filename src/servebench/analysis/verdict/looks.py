@@ -174,7 +174,7 @@ def looks_beyond(most: int) -> tuple[int, ...]:
 
 
 def _pair_of(a: Side, b: Side, margin: float) -> OpenPair:
-    a, b, voids = _before_void(*_with_common_starts(a, b))
+    a, b, voids = _with_common_starts(a, b)
     asked = [row for row in questions(a, b, False) if row.metric is not FAILED]
     # what cannot be compared at a level, such as a p99 of few requests, is said by `compare`
     rows = [row for row in asked if row.starts is not None or row.metric is THROUGHPUT]
@@ -230,34 +230,26 @@ def _next_look(count: int, looks: Sequence[int]) -> int:
     return next((look for look in sorted({*looks, *LOOKS}) if look >= count), count)
 
 
-def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side]:
-    """The sides with as many starts at each level as both have, the first ones."""
-    kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
-    for level in dict.fromkeys(point.level for side in (a, b) for point in side.samples):
-        starts = [group_by_start(points_at(side, level)) for side in (a, b)]
-        count = min(map(len, starts)) or max(map(len, starts))
-        for found, own in zip(kept, starts, strict=True):
-            found += [point for start in own[:count] for point in start]
-    return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1]))
-
-
-def _before_void(a: Side, b: Side) -> tuple[Side, Side, dict[Level, Reason]]:
-    """The sides with the starts of each level before the first void one, and why by level where there is one."""
+def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side, dict[Level, Reason]]:
+    """The sides with as many starts at each level as both have, the first ones, before the first void one; and why by level where
+    there is one."""
     voids: dict[Level, Reason] = {}
     kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
     for level in dict.fromkeys(point.level for side in (a, b) for point in side.samples):
         starts = [group_by_start(points_at(side, level)) for side in (a, b)]
-        void = [point for side in starts for start in side for point in start if point.verdict == "void"]
-        whole = [
-            next((n for n, start in enumerate(side) if any(one.verdict == "void" for one in start)), len(side))
-            for side in starts
-        ]
+        count = min(map(len, starts)) or max(map(len, starts))
+        common = [side[:count] for side in starts]
+        void = [point for side in common for start in side for point in start if point.verdict == "void"]
         if void:
+            count = min(
+                next((n for n, start in enumerate(side) if any(one.verdict == "void" for one in start)), len(side))
+                for side in common
+            )
             replaced = all(may_be_replaced(one.verdict, one.row.point) for one in void)
             kind = ReasonKind.VOID_TO_REPLACE if replaced else ReasonKind.VOID_FOR_GOOD
             voids[level] = Reason(kind, codes=codes_of(void), needed=0 if replaced else VOID_ATTEMPTS)
-        for found, side in zip(kept, starts, strict=True):
-            found += [point for start in side[: min(whole) if void else None] for point in start]
+        for found, side in zip(kept, common, strict=True):
+            found += [point for start in side[:count] for point in start]
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1])), voids
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.start_model import Starts
-from servebench.analysis.statistics import Floats
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences
-from servebench.contracts.estimate import CONFIDENCE, Interval
+from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+from servebench.util.arrays import Floats
 
 if TYPE_CHECKING:
     from servebench.analysis.quality.agreement import Agreement
@@ -45,14 +45,6 @@ class VerdictKind(StrEnum):
 FASTER, SLOWER, MIXED, EQUAL = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.MIXED, VerdictKind.EQUAL
 OPEN, UNEQUAL, NOT_COMPARED = VerdictKind.OPEN, VerdictKind.UNEQUAL, VerdictKind.NOT_COMPARED
 DIFFERENT = frozenset({FASTER, SLOWER})
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What is known, and why it is not more, or what it rests on."""
-
-    kind: VerdictKind = OPEN
-    reasons: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +79,6 @@ class Difference:
     def widened(self, share: float) -> Difference:
         """Return the difference with an interval that is wider by this share at each end."""
         return replace(self, low=(1 + self.low) / (1 + share) - 1, high=(1 + self.high) * (1 + share) - 1)
-
-
-class Evidence(Protocol):
-    """What was measured of two sides, by one way to test it."""
-
-    def difference(self, confidence: float = CONFIDENCE, /) -> Difference | None:
-        """Return the difference with its interval at this confidence; None where the data give none."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +207,10 @@ class ComparisonRow:
     candidate: float | None
     difference: Difference | None = None
     p_corrected: float | None = None
-    verdict: Verdict = Verdict()
+    result: VerdictKind = OPEN
+    """What is known."""
+    reasons: tuple[Reason, ...] = ()
+    """Why it has no verdict, or what its verdict rests on."""
     bound: float | None = None
     starts: StartValues | None = None
     competes: bool = True
@@ -262,16 +250,6 @@ class ComparisonRow:
         return self.difference.method if self.difference else None
 
     @property
-    def result(self) -> VerdictKind:
-        """What is known."""
-        return self.verdict.kind
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """Why it has no verdict, or what its verdict rests on."""
-        return self.verdict.reasons
-
-    @property
     def may_be_chance(self) -> bool:
         """Whether the row's own interval leaves out 0, and the p-value corrected for all questions does not."""
         tested = self.result is OPEN and self.p_corrected is not None
@@ -286,11 +264,11 @@ class ComparisonRow:
 
     def judged(self, kind: VerdictKind, *, bound: float | None = None) -> ComparisonRow:
         """Return the row with this verdict, for the same reasons."""
-        return replace(self, verdict=replace(self.verdict, kind=kind), bound=bound)
+        return replace(self, result=kind, bound=bound)
 
     def because(self, *reasons: Reason) -> ComparisonRow:
         """Return the row with these reasons in place of its own."""
-        return replace(self, verdict=replace(self.verdict, reasons=reasons))
+        return replace(self, reasons=reasons)
 
     def turned(self) -> ComparisonRow:
         """Return the row with baseline and candidate exchanged; not for `failed_share`."""

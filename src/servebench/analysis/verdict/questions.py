@@ -10,10 +10,11 @@ from statistics import fmean
 import numpy as np
 
 from servebench.analysis.estimate import mean_of
-from servebench.analysis.statistics import Z_95, Floats
+from servebench.analysis.estimate.level import reaches_of
 from servebench.analysis.verdict.model import (
     FAILED,
     METRICS,
+    THROUGHPUT,
     ComparedPoint,
     ComparisonRow,
     Metric,
@@ -23,40 +24,40 @@ from servebench.analysis.verdict.model import (
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
-from servebench.analysis.verdict.within_run import log_interval, shown_intervals, statistic
+from servebench.analysis.verdict.within_run import log_interval, statistic
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
 from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
+from servebench.util.arrays import Floats
 
 Points = Sequence[ComparedPoint]
+MeasuredStart = tuple[Points, Sequence[Floats]]
+"""The points of a start, and the known values of each that has some."""
 ONE_START = Reason(ReasonKind.ONE_START)
 ALIKE_SHARE = 0.2
 """Engines that take turns have the same machine if the disturbed shares of their windows differ by no more."""
 
 
-def questions(
-    baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric] = METRICS
-) -> list[ComparisonRow]:
+def questions(baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
     """Return the rows of all levels: the metrics that a side has, and failed requests. `with_doubtful` has rows compete whose
     warnings have no known size."""
     levels = dict.fromkeys(point.level for side in (baseline, candidate) for point in side.samples)
-    return [row for level in levels for row in _of_level(level, baseline, candidate, with_doubtful, metrics)]
+    return [row for level in levels for row in _of_level(level, baseline, candidate, with_doubtful)]
 
 
-def _of_level(
-    level: Level, baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric]
-) -> list[ComparisonRow]:
+def _of_level(level: Level, baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
     sides = [points_at(side, level) for side in (baseline, candidate)]
     for name, own in zip(("baseline", "candidate"), sides, strict=True):
         if not own:
-            row = missing_row(level, metrics[0], Reason(ReasonKind.LEVEL_MISSING, side=name))
+            row = missing_row(level, THROUGHPUT, Reason(ReasonKind.LEVEL_MISSING, side=name))
             return [replace(row, level_missing=name == "candidate")]
     if void := [point for own in sides for point in own if point.verdict == "void"]:
-        row = missing_row(level, metrics[0], Reason(ReasonKind.VOID_POINT, codes=codes_of(void)))
+        row = missing_row(level, THROUGHPUT, Reason(ReasonKind.VOID_POINT, codes=codes_of(void)))
         return [replace(row, level_missing=True)]
     ours, theirs = map(group_by_start, sides)
     paired = len(ours) == len(theirs) and same_requests(ours, theirs)
-    rows = [_question(level, metric, (baseline, ours), (candidate, theirs), paired) for metric in metrics]
+    rows = [_question(level, metric, (baseline, ours), (candidate, theirs), paired) for metric in METRICS]
     found = [row for row in (*rows, _compare_failures(level, ours, theirs)) if row is not None]
     return [_weighed(row, sides, with_doubtful) for row in found]
 
@@ -126,27 +127,25 @@ def _question(
     paired: bool,
 ) -> ComparisonRow | None:
     """The row of a metric, with the values of its starts; None where neither side has it."""
-    values = [[_values(points, metric) for points in starts] for _, starts in (baseline, candidate)]
-    known = [[parts for parts in side if parts] for side in values]
-    if not all(known):
-        lacking = [name for name, own in zip(("baseline", "candidate"), known, strict=True) if not own]
+    sides = [
+        [(points, parts) for points in starts if (parts := _values(points, metric))]
+        for _, starts in (baseline, candidate)
+    ]
+    if not all(sides):
+        lacking = [name for name, own in zip(("baseline", "candidate"), sides, strict=True) if not own]
         return _without_requests(level, metric, (baseline[1], candidate[1]), lacking)
-    fewest = min(sum(part.size for part in parts) for side in known for parts in side)
+    fewest = min(sum(part.size for part in parts) for side in sides for _, parts in side)
     if fewest < metric.requests_min:
         kind = ReasonKind.FEW_REQUESTS if metric.percent is not None else ReasonKind.FEW_SLICES
         reason = Reason(kind, count=fewest, needed=metric.requests_min)
         return replace(missing_row(level, metric, reason), competes=True)
-    sides = [
-        [(points, parts) for points, parts in zip(starts, own, strict=True) if parts]
-        for (_, starts), own in zip((baseline, candidate), values, strict=True)
-    ]
     ours, theirs = sides
     starts = StartValues(
-        baseline=_start_logs(known[0], metric),
-        candidate=_start_logs(known[1], metric),
+        baseline=_start_logs(ours, metric),
+        candidate=_start_logs(theirs, metric),
         error=(_error(ours, metric), _error(theirs, metric)),
         names=(_names(ours), _names(theirs)),
-        paired=paired and [len(side) for side in values] == [len(side) for side in known],
+        paired=paired and len(ours) == len(baseline[1]) and len(theirs) == len(candidate[1]),
         slice_differences=_in_slices(ours, theirs, metric),
     )
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
@@ -171,13 +170,11 @@ def _without_requests(
     return replace(row, baseline=stored[0], candidate=stored[1])
 
 
-def _names(starts: Sequence[tuple[Points, Sequence[Floats]]]) -> tuple[str, ...]:
+def _names(starts: Sequence[MeasuredStart]) -> tuple[str, ...]:
     return tuple(str(points[0].start_id) for points, _ in starts)
 
 
-def _in_slices(
-    ours: Sequence[tuple[Points, Sequence[Floats]]], theirs: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric
-) -> SliceDifferences:
+def _in_slices(ours: Sequence[MeasuredStart], theirs: Sequence[MeasuredStart], metric: Metric) -> SliceDifferences:
     """The differences by slices; nothing where requests failed, which slices do not count."""
     if any(point.failed.any() for points, _ in (*ours, *theirs) for point in points):
         return ()
@@ -185,12 +182,12 @@ def _in_slices(
     return slice_differences(a, b, metric.name)
 
 
-def _error(starts: Sequence[tuple[Points, Sequence[Floats]]], metric: Metric) -> float:
+def _error(starts: Sequence[MeasuredStart], metric: Metric) -> float:
     """The standard error of one start's logarithm, by the intervals of its points (root mean square over starts); as of
     independent requests where they are too few for an interval."""
     errors = []
     for points, parts in starts:
-        shown = shown_intervals([point.row for point in points], metric.name)
+        shown = reaches_of([point.row for point in points], metric.name)
         ends = log_interval(parts, metric.percent, shown)
         known = ends is not None and np.isfinite(ends).all()
         errors.append((ends[1] - ends[0]) / (2 * Z_95) if ends and known else _request_error(parts, metric.percent))
@@ -204,10 +201,10 @@ def _values(points: Points, metric: Metric) -> list[Floats]:
     return [values for values in known if values.size]
 
 
-def _start_logs(starts: Sequence[Sequence[Floats]], metric: Metric) -> Floats:
+def _start_logs(starts: Sequence[MeasuredStart], metric: Metric) -> Floats:
     """Return the logarithm of the metric in each start: the mean over its repeats."""
     with np.errstate(divide="ignore"):
-        return np.array([np.mean([np.log(statistic(part, metric.percent)) for part in parts]) for parts in starts])
+        return np.array([np.mean([np.log(statistic(part, metric.percent)) for part in parts]) for _, parts in starts])
 
 
 def _request_error(parts: Sequence[Floats], percent: float | None) -> float:

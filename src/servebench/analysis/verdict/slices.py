@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from servebench.analysis.estimate.level import FALLING, RATE_BEHIND
-from servebench.analysis.statistics import Z_95, Floats
-from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.estimate import CONFIDENCE, Z_95
 from servebench.contracts.point_row import PointRow
+from servebench.util.arrays import Floats
 
 SLICES_MIN = 4
 """Fewer slices that both have do not show how much their ratios differ."""

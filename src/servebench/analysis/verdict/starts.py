@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from servebench.analysis.start_model import SLOW_SIDES, Floats, Mixture, StartModel, Starts
-from servebench.analysis.statistics import Z_95
 from servebench.analysis.verdict.families import AskedPair
 from servebench.analysis.verdict.model import (
     FAILED,
@@ -23,7 +22,7 @@ from servebench.analysis.verdict.model import (
 )
 from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.analysis.verdict.slices import values_and_errors
-from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.estimate import CONFIDENCE, Z_95
 from servebench.contracts.level import Level
 
 STARTS_MIN = 2

@@ -36,7 +36,9 @@ def weigh(points: Iterable[tuple[Sequence[str], PointRow]], metric: str) -> Weig
         for code in codes:
             if code not in lasting or type_of(code).mark:
                 continue
-            errors = [_error(code, row, part) for part in parts_of(metric) if part in type_of(code).affects]
+            known = type_of(code)
+            parts = [part for part in parts_of(metric) if part in known.affects]
+            errors = [None if known.bound is None else known.bound(row, part) for part in parts]
             if None in errors:
                 unbounded.append(code)
             elif worst := max((error for error in errors if error is not None), default=0.0):
@@ -63,8 +65,3 @@ def parts_of(metric: str) -> tuple[str, ...]:
         return ("throughput", "ttft", "tpot", "e2e")
     known = ("ttft", "tpot", "itl", "e2e", "failed", "cold_start")
     return (next((part for part in known if metric.startswith(part)), "throughput"),)
-
-
-def _error(code: str, row: PointRow, part: str) -> float | None:
-    bound = type_of(code).bound
-    return None if bound is None else bound(row, part)

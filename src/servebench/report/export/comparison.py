@@ -14,8 +14,8 @@ from servebench.report.wording.quality import agreement_text, parity_text
 from servebench.util.safe_text import clean_xml
 
 ROW_KEYS = (
-    *("baseline", "candidate", "effect", "low", "high", "p", "p_corrected", "result", "bound", "reasons", "competes"),
-    *("widened", "level_missing"),
+    *("level", "metric", "baseline", "candidate", "effect", "low", "high", "p", "p_corrected", "result", "bound"),
+    *("method", "reasons", "competes", "widened", "level_missing"),
 )
 
 
@@ -40,10 +40,9 @@ def comparison_as_plain(comparison: Comparison) -> dict[str, Any]:
 def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
     """Return a row as plain data."""
     known = row.starts
-    found = {
+    found = {name: getattr(row, name) for name in ROW_KEYS} | {
         "level": None if row.overall else row.level,
         "metric": row.metric.name,
-        **{name: getattr(row, name) for name in ROW_KEYS},
         "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
         "method": row.method.kind if row.method is not None else None,
         "paired": known is not None and known.paired,

@@ -27,8 +27,8 @@ SCHEMA_VERSION = 3
 """1 had no version: `compare` and `recommend` printed a list, and an answer had sentences instead of values. 2 called the best
 run of a level `leader`, and that of a use `winner`."""
 LEAD_KEYS = (
-    *("level", "best", "size", "low", "high", "clear", "certain", "verdict", "tied", "unequal", "codes", "within"),
-    *("behind", "by_earlier"),
+    *("level", "best", "rival", "size", "low", "high", "clear", "bound", "over_starts", "certain", "verdict", "tied"),
+    *("unequal", "codes", "unequal_rival", "within", "behind", "by_earlier"),
 )
 
 
@@ -80,13 +80,14 @@ def _workload(one: WorkloadAnswer) -> dict[str, Any]:
 
 
 def _lead(lead: LevelLead) -> dict[str, Any]:
-    return {
-        **{name: plain(getattr(lead, name)) for name in LEAD_KEYS},
+    renamed = {
+        "best": lead.best,
         "rival": lead.rival.label,
         "bound": lead.rival.bound,
         "over_starts": lead.rival.tested,
         "unequal_rival": bool(lead.rival.unequal),
     }
+    return {name: plain(renamed[name] if name in renamed else getattr(lead, name)) for name in LEAD_KEYS}
 
 
 def finding_as_plain(one: LimitFinding) -> dict[str, Any]:

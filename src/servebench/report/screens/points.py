@@ -119,18 +119,25 @@ def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> It
 
 def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") -> Iterator[Block]:
     """Yield what the repeats of each level of runs show together; nothing without any."""
-    titles = {name: heading for _, one in found for name, heading in one.titles.items()}
-    known = [(run, one) for run, one in found if one.rows]
+    known = [(run, one) for run, one in found if one.levels]
+    columns_of = {
+        name: POINT_COLUMNS[metric.estimate.column]
+        for _, one in known
+        for metrics in one.levels.values()
+        for name, metric in metrics.items()
+    }
     if not known:
         return
     several = len(found) > 1
     columns = [TableColumn("run", left=True, wrap=True)] if several else []
-    columns += [TableColumn(name) for name in ("load", "repeats", *titles.values())]
+    columns += [
+        TableColumn(name) for name in ("load", "repeats", *(f"{one.title}, {one.unit}" for one in columns_of.values()))
+    ]
     rows = []
     for run, one in known:
         for at, metrics in one.levels.items():
-            count = str(max(metric.count for metric in metrics.values()))
-            cells = (value_text(metrics[name]) if name in metrics else MISSING for name in titles)
+            count = str(max(metric.estimate.points for metric in metrics.values()))
+            cells = (value_text(metrics[name]) if name in metrics else MISSING for name in columns_of)
             rows.append(row(*([run] if several else []), str(at), count, *cells))
     if title:
         yield Heading(title)

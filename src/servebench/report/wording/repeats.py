@@ -7,9 +7,10 @@ from servebench.util.figures import change, number, percent
 
 def value_text(found: RepeatedMetric) -> str:
     """Return a mean with its interval, or with the spread of one repeat where there are too few."""
-    if found.low is None:
-        return f"{number(found.mean)} (one repeat ±{percent(found.spread)})"
-    return f"{number(found.mean)} [{number(found.low)}, {number(found.high)}]"
+    one = found.estimate
+    if one.low is None:
+        return f"{number(one.value)} (one repeat ±{percent(found.spread)})"
+    return f"{number(one.value)} [{number(one.low)}, {number(one.high)}]"
 
 
 def note_text(note: RepeatNote) -> str:
