@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.fixtures import endpoint, serve, servebench  # noqa: F401
+from support.fixtures import endpoint, serve, servebench, started  # noqa: F401
 from support.studies import write_simulated_study
 
 # a test suite that a shell runs in the background starts with Ctrl-C ignored, and would pass that on to what it starts
@@ -26,15 +26,6 @@ settings.load_profile("servebench")
 @pytest.fixture
 def make_study(tmp_path: Path) -> Callable[..., Path]:
     return partial(write_simulated_study, tmp_path / "outputs")
-
-
-@dataclass(frozen=True)
-class Completed:
-    """How a command ended that ran in this process."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 @pytest.fixture
@@ -55,6 +46,6 @@ def run_main(tmp_path, monkeypatch, capfd):
             sys.stdout, sys.stderr, sys.excepthook = before
         shown = capfd.readouterr()
         assert code is None or found == code, shown
-        return Completed(found, shown.out, shown.err)
+        return subprocess.CompletedProcess(words, found, shown.out, shown.err)
 
     return run

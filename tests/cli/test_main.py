@@ -106,6 +106,7 @@ def test_unknown_command(word, near):
         (["compare", "a", "b", "--margin"], ["compare", "--margin needs a value"]),
         (["compare", "a", "b", "--margin", "200%"], ["compare", "--margin", "(got 200%)"]),
         (["compare"], ["compare", "RUN|STUDY"]),
+        (["ls", "engin=vllm"], ["ls", "'engin=vllm'"]),
         (["export", "x"], ["export", "--format"]),
         (["export", "x", "--format", "cvs"], ["export", "--format", "(got cvs)", "'csv'"]),
         (["dashboard", "--port", "70000"], ["dashboard", "--port", "(got 70000)"]),

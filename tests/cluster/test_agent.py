@@ -10,12 +10,11 @@ from servebench.cluster.agent import lease_ports, refusal
 from servebench.cluster.heartbeat import FILE, SILENT_S
 from servebench.cluster.leases import Leases
 from servebench.cluster.orders import visible_gpus
-from servebench.contracts.cluster import RunOrder
 from servebench.contracts.settings import EngineSettings
 from servebench.store.layout import StudyFolder
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from support.fake_engine import fake_job
-from support.orchestration import FakeClock, Recorder
+from support.orchestration import FakeClock, Recorder, run_order
 
 RUN = "00_a"
 
@@ -31,17 +30,7 @@ def decide(folder, clock=None, ticket="t"):
     clock = clock or FakeClock()
     state = StudyState(study_id="s", words=(), runs=(RUN,), ticket="t")
     write_study(folder, state)
-    order = RunOrder(
-        study=str(folder.path),
-        run=RUN,
-        title="t",
-        ticket=ticket,
-        overrides=(),
-        config={},
-        gpus=0,
-        runs_per_machine=1,
-        cluster_gives_gpus=True,
-    )
+    order = run_order(study=str(folder.path), run=RUN, ticket=ticket)
     return refusal(folder, state, order, now=clock.now, sleep=clock.sleep)
 
 

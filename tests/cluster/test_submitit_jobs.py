@@ -5,7 +5,8 @@ import os
 import pytest
 
 from servebench.cluster.submitit_jobs import SubmititCluster, parameters, parse_squeue
-from servebench.contracts.cluster import RunOrder, SubmititSettings
+from servebench.contracts.cluster import SubmititSettings
+from support.orchestration import run_order
 from support.waiting import wait_until
 
 SLURM = SubmititSettings(
@@ -52,18 +53,7 @@ def test_parse_squeue():
 def test_a_job_that_dies_is_lost(tmp_path):
     pytest.importorskip("submitit")
     cluster = SubmititCluster(SubmititSettings(name="submitit_local"), tmp_path, _dies)
-    order = RunOrder(
-        study="s",
-        run="r",
-        title="t",
-        ticket="x",
-        overrides=(),
-        config={},
-        gpus=0,
-        runs_per_machine=1,
-        cluster_gives_gpus=False,
-    )
-    (job,) = cluster.submit([order])
+    (job,) = cluster.submit([run_order()])
     assert cluster.room() == 0
     ended = wait_until(lambda: cluster.poll(job))
     assert ended.reply is None

@@ -120,22 +120,11 @@ def test_a_study_without_its_launcher_is_refused_before_anything_starts(serveben
 @pytest.mark.slow
 def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench, tmp_path):
     from servebench.cluster.agent import execute_order
-    from servebench.contracts.cluster import RunOrder
+    from support.orchestration import run_order
 
     servebench(*WORDS, "tracking=none", "load.concurrency=[1]", "hydra.launcher.retries=0", "engine=vllm", code=0)
     folder = tmp_path / "outputs" / "s"
-    order = RunOrder(
-        study=str(folder),
-        run="00_vllm_unique",
-        title="t",
-        ticket="of an older command",
-        overrides=(),
-        config={},
-        gpus=0,
-        runs_per_machine=1,
-        cluster_gives_gpus=True,
-    )
-    reply = execute_order(order)
+    reply = execute_order(run_order(study=str(folder), run="00_vllm_unique", ticket="of an older command"))
     assert reply.outcome is None
     assert reply.refused is not None
     twice = servebench("work", "s", "00_vllm_unique")

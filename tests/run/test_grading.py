@@ -9,7 +9,6 @@ import pluggy
 import pytest
 
 from servebench.config import compose_jobs
-from servebench.contracts.engine import Dialect
 from servebench.contracts.events import Graded
 from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.contracts.settings import QualitySettings
@@ -20,6 +19,7 @@ from servebench.run.scorers import configured_scorers, select_scorers
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, discard_graded_answers, read_quality
 from servebench.store.layout import RunFolder
 from servebench.util.errors import ConfigError
+from support.fake_engine import FakeEngine, FakeRunning
 from support.orchestration import Recorder
 from support.records import quality_records
 
@@ -194,19 +194,8 @@ def test_a_scorer_of_a_plugin_that_is_not_installed_says_how_to_get_it(words, tm
     assert "servebench-graders" in line
 
 
-class Engine:
-    """Only what the quality of a run needs of an engine."""
-
-    name = "fake"
-    dialect = Dialect()
+class Engine(FakeEngine):
     reset_path = "/reset"
-
-
-class Running:
-    base_url, model, headers, verify_tls = "http://h/v1", "m", {}, True
-
-    def died(self):
-        return None
 
 
 @pytest.fixture
@@ -227,7 +216,7 @@ def quality_job(known, tmp_path, monkeypatch):
         folder.path.mkdir()
         request = request_of(settings, select_scorers(settings, known, tmp_path), folder)
         launcher = SimpleNamespace(emulated=False)
-        return request, SimpleNamespace(engine=engine(), running=Running(), launcher=launcher)
+        return request, SimpleNamespace(engine=engine(), running=FakeRunning(), launcher=launcher)
 
     build.resets = resets
     return build

@@ -33,11 +33,8 @@ class Bench:
         self.events = Recorder()
         self.pool = EnginePool(self.registry, self.events, path / "cache", port_of=lambda host: 1)
         self.load = FakeLoad()
-        monkeypatch.setattr(live, "drive_phase", self._drive)
+        monkeypatch.setattr(LiveLoad, "drive", lambda _, *args, **named: self.load(*args, **named))
         monkeypatch.setattr(session, "engine_tokenizer", lambda *_: FakeTokenizer())
-
-    def _drive(self, *args, **named):
-        return self.load(*args, **named)
 
     @property
     def engines(self):
@@ -255,14 +252,14 @@ def test_a_run_without_any_success_fails(bench, monkeypatch):
     assert len(result.outcome.points) == 2
 
 
-def test_a_ledger_that_does_not_add_up_fails_the_run(bench, monkeypatch):
+def test_a_ledger_that_does_not_add_up_fails_the_run(bench):
     full = bench.load
 
     def lose_a_record(*args, **named):
         report, records = full(*args, **named)
         return report, records[1:]
 
-    monkeypatch.setattr(live, "drive_phase", lose_a_record)
+    bench.load = lose_a_record
     result = bench.run()
     assert ended(result) == ("failed", FailureKind.LEDGER)
 

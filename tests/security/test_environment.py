@@ -11,15 +11,16 @@ import pytest
 from servebench.cluster import orders
 from servebench.cluster.leases import FOLDER_VARIABLE, lease_folder
 from servebench.cluster.submitit_jobs import SubmititCluster
-from servebench.contracts.cluster import RunOrder, SubmititSettings
+from servebench.contracts.cluster import SubmititSettings
 from servebench.contracts.engine import Command
 from servebench.engine.adapters.flags import command_output
-from servebench.engine.launchers.container_runtime import image_with_id
+from servebench.engine.launchers.docker import image_with_id
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.util.children import child_environment, python_environment
 from servebench.util.errors import PreflightError
 from servebench.util.redaction import redact_text
 from support.commands import run_servebench
+from support.orchestration import run_order
 from support.waiting import wait_until
 
 SECRETS = (
@@ -121,19 +122,7 @@ def test_a_job_of_a_scheduler_inherits_no_secrets_and_ignores_results_that_lie_t
     for name in ("submitit", "cloudpickle", "pickle"):
         (tmp_path / f"{name}.py").write_text(f"open({str(ran)!r}, 'w')")
     cluster = SubmititCluster(SubmititSettings(name="submitit_local"), tmp_path / "jobs", _seen_in_job)
-    order = RunOrder(
-        study="s",
-        run="r",
-        title="t",
-        ticket="x",
-        overrides=(),
-        config={},
-        gpus=0,
-        runs_per_machine=1,
-        cluster_gives_gpus=False,
-        environ={"NAMED": "1"},
-    )
-    (job,) = cluster.submit([order])
+    (job,) = cluster.submit([run_order(environ={"NAMED": "1"})])
     end = wait_until(lambda: cluster.poll(job))
     assert end.lost is None
     plain = {"DATABASE_URL", "MY_INNOCENT_NAME", "SSH_AUTH_SOCK", "KUBECONFIG"}

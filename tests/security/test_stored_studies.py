@@ -365,16 +365,6 @@ def test_a_study_of_an_older_version_is_shown_and_sent_after_one_question(run_ma
     in_one_line(run_main("resume", "s"))
 
 
-@pytest.mark.slow
-def test_sync_takes_no_server_from_a_manifest_of_an_old_state_that_was_adopted(run_main, study, listener):
-    """An older state names no server, so that of the first manifest counts; a yes to resume is none to another server."""
-    changed(study / "study.json", lambda state: state.update(tracking={"name": "mlflow", "experiment": "e"}))
-    assert run_main("resume", "s", "--trust").returncode == 0
-    changed(study / RUN / "manifest.json", lambda one: one["config"]["tracking"].update(uri=listener.url))
-    in_one_line(run_main("sync", "s"))
-    assert listener.connections == 0
-
-
 def test_tags_of_a_summary_do_not_name_a_run_of_mlflow(study):
     """By these MLflow would find the run of another study."""
     from servebench.store.layout import StudyFolder

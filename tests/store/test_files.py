@@ -28,17 +28,14 @@ def test_a_failure_in_the_middle_keeps_the_old_one(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_in_place_of_the_folder(tmp_path):
+@pytest.mark.parametrize(
+    ("folder", "why"), [("x", "a file is in the place of a folder"), ("gone", "no such file or directory")]
+)
+def test_a_folder_that_is_none(tmp_path, folder, why):
     """The reason is told, not a traceback from cleaning up."""
     (tmp_path / "x").write_text("")
-    with pytest.raises(StoreError, match=r"cannot write .*x/y: a file is in the place of a folder$"):
-        write_text(tmp_path / "x" / "y", "text")
-
-
-def test_a_missing_folder(tmp_path):
-    """A folder that was removed meanwhile."""
-    with pytest.raises(StoreError, match=r"cannot write .*gone/y: no such file or directory$"):
-        write_text(tmp_path / "gone" / "y", "text")
+    with pytest.raises(StoreError, match=rf"cannot write .*{folder}/y: {why}$"):
+        write_text(tmp_path / folder / "y", "text")
 
 
 def test_a_read_only_file_system(read_only):

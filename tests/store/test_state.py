@@ -83,30 +83,28 @@ def test_a_reader_never_sees_half_a_state(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
 
 
-def test_this_process_is_at_work():
-    """While the study runs, and no longer."""
-    assert STUDY.at_work()
-    assert not replace(STUDY, status="finished").at_work()
+BOOT, TICKS = STUDY.process.split("+")
 
 
-def test_a_pid_that_somebody_else_has_now():
-    """The start of the process tells it from a later one with its number."""
-    boot, ticks = STUDY.process.split("+")
-    assert not replace(STUDY, process=f"{boot}+{int(ticks) - 1}").at_work()
-    assert not replace(STUDY, process=f"{boot[::-1]}+{ticks}").at_work()
-    assert not replace(STUDY, pid=1).at_work()
+@pytest.mark.parametrize(
+    ("changes", "at_work"),
+    [
+        ({}, True),
+        ({"status": "finished"}, False),
+        # the start of a process tells it from another one with its number
+        ({"process": f"{BOOT}+{int(TICKS) - 1}"}, False),
+        ({"process": f"{BOOT[::-1]}+{TICKS}"}, False),
+        *(({"pid": pid}, False) for pid in (1, 999_999_999, -1, 2**70)),
+    ],
+)
+def test_a_process_is_at_work_while_its_study_runs(changes, at_work):
+    assert replace(STUDY, **changes).at_work() is at_work
 
 
 def test_a_clock_that_is_set_stops_no_study(monkeypatch):
     """psutil computes the start of a process from the clock."""
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: 1000.0)
     assert STUDY.at_work()
-
-
-@pytest.mark.parametrize("pid", [999_999_999, -1, 2**70])
-def test_a_pid_that_is_none(pid):
-    """Nobody is at work, and nothing is raised."""
-    assert not replace(STUDY, pid=pid).at_work()
 
 
 def test_a_killed_process_is_not_at_work_even_before_it_is_reaped(tmp_path):

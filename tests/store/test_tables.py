@@ -227,15 +227,6 @@ def test_a_full_disk_keeps_the_batches(tiny_disk, make):
     assert not list(folder.path.rglob("*.tmp"))
 
 
-def test_a_folder_that_cannot_be_written(read_only, make):
-    """One line, for records and for points."""
-    folder = RunFolder(read_only)
-    with pytest.raises(StoreError, match=r"cannot write .*parts: the file system is read-only$"):
-        RecordWriter(folder).append([make()])
-    with pytest.raises(StoreError, match=r"cannot write .*points\.parquet: the file system is read-only$"):
-        write_points(folder, [Point(row=PointRow(concurrency=1))])
-
-
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"no table at all, but long enough to be one"])
 def test_a_broken_table_is_one_line(tmp_path, data):
     """A file that is no table is named, with a reason."""

@@ -89,10 +89,7 @@ def fresh_database(tmp_path_factory):
     """An empty database of MLflow: its first use takes seconds, so it is made once and copied."""
     folder = tmp_path_factory.mktemp("database")
     study = write_one_study(folder / "outputs", runs=())
-    report = sync_study(
-        study, uri=f"sqlite:///{folder}/mlflow.db", experiment="other", timeout_s=TIMEOUT_S, estimators=ESTIMATORS
-    )
-    assert report.error is None
+    assert send(study, uri=f"sqlite:///{folder}/mlflow.db", experiment="other").error is None
     return folder / "mlflow.db"
 
 
@@ -104,7 +101,7 @@ def outputs(tmp_path, fresh_database):
     return tmp_path / "outputs"
 
 
-def send(study, uri=None, experiment="servebench", timeout_s=TIMEOUT_S, estimators=ESTIMATORS):
+def send(study, uri=None, experiment="servebench", timeout_s=TIMEOUT_S):
     return sync_study(
         study,
         uri=uri or f"sqlite:///{study.path.parent}/mlflow.db",
@@ -225,16 +222,23 @@ def test_what_was_sent_is_not_sent_again(outputs):
     assert (outputs / "mlflow.db").stat().st_mtime_ns == before
 
 
+def sent_once(outputs, studies=1, runs=1, experiment="servebench"):
+    """Whether nothing is there twice."""
+    _, parents, children = stored(outputs, experiment)
+    return (len(parents), len(children)) == (studies, runs)
+
+
 @pytest.mark.slow
-def test_what_was_sent_is_found_again(outputs):
-    """Without our memory of it, by its key: nothing is there twice."""
+def test_what_was_sent_is_found_again_without_the_memory_of_it(outputs):
+    """By its key; a broken memory is none."""
     study = write_one_study(outputs)
     send(study)
-    study.tracking.unlink()
     study.run("00_a").tracking.unlink()
-    assert send(study).sent == ("00_a",)
-    _, parents, children = stored(outputs)
-    assert (len(parents), len(children)) == (1, 1)
+    for text in ("", "{", "[]", '"x"'):
+        study.tracking.write_text(text)
+        assert send(study).sent == ("00_a",)
+    assert json.loads(study.tracking.read_text())["mlflow_run_id"]
+    assert sent_once(outputs)
 
 
 @pytest.mark.slow
@@ -260,8 +264,7 @@ def test_a_conversation_that_was_given_up_goes_no_further(outputs, monkeypatch):
     asked[0].join()
     assert len(asked) == 1
     assert send(study).sent == ("01_b",)
-    _, parents, children = stored(outputs)
-    assert (len(parents), len(children)) == (1, 2)
+    assert sent_once(outputs, runs=2)
 
 
 @pytest.mark.slow
@@ -272,8 +275,7 @@ def test_studies_of_one_name_are_not_one(outputs, tmp_path):
     other = write_one_study(tmp_path / "elsewhere", name="it's", started_s=1_700_000_001.0)
     assert send(one, uri=uri).error is None
     assert send(other, uri=uri).error is None
-    _, parents, children = stored(outputs)
-    assert (len(parents), len(children)) == (2, 2)
+    assert sent_once(outputs, studies=2, runs=2)
 
 
 def test_deleted_in_mlflow_is_made_anew(outputs):
@@ -295,9 +297,7 @@ def test_another_place_gets_all_and_the_first_is_known_again(outputs):
     study = write_one_study(outputs)
     for experiment in ("servebench", "second", "servebench"):
         assert send(study, experiment=experiment).sent == ("00_a",)
-    for experiment in ("servebench", "second"):
-        _, parents, children = stored(outputs, experiment)
-        assert (len(parents), len(children)) == (1, 1)
+    assert all(sent_once(outputs, experiment=experiment) for experiment in ("servebench", "second"))
 
 
 def test_a_database_that_was_removed_is_filled_again(outputs, fresh_database):
@@ -438,8 +438,7 @@ def test_two_processes_on_a_fresh_database(tmp_path):
     studies = [write_one_study(tmp_path, name=name) for name in ("one", "two")]
     started = [start_sync(study, f"sqlite:///{tmp_path}/mlflow.db") for study in studies]
     assert [process.communicate(timeout=500) for process in started] == [("None\n", "")] * 2
-    _, parents, children = stored(tmp_path)
-    assert (len(parents), len(children)) == (2, 2)
+    assert sent_once(tmp_path, studies=2, runs=2)
 
 
 @pytest.mark.slow
@@ -448,8 +447,7 @@ def test_two_processes_on_one_study(outputs):
     study = write_one_study(outputs)
     started = [start_sync(study, f"sqlite:///{outputs}/mlflow.db") for _ in range(2)]
     assert [process.communicate(timeout=500)[0] for process in started] == ["None\n"] * 2
-    _, parents, children = stored(outputs)
-    assert (len(parents), len(children)) == (1, 1)
+    assert sent_once(outputs)
 
 
 def silent_tracker(connection, request):
@@ -515,17 +513,6 @@ def test_a_database_that_somebody_holds_is_one_line(outputs):
         holder.close()
     assert "locked" in report.error
     assert send(study).error is None
-
-
-@pytest.mark.slow
-def test_a_memory_that_is_broken_is_no_memory(outputs):
-    """tracking.json is only a help: without it all is sent again, and found again."""
-    study = write_one_study(outputs)
-    send(study)
-    for text in ("{", "[]", '"x"'):
-        study.tracking.write_text(text)
-        assert send(study).sent == ("00_a",)
-    assert json.loads(study.tracking.read_text())["mlflow_run_id"]
 
 
 def test_where_studies_are_sent(monkeypatch, tmp_path):

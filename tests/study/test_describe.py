@@ -1,8 +1,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from servebench.contracts.engine import Command
 from servebench.study.show_commands import describe_command
 
@@ -22,16 +20,6 @@ def test_variables_come_first():
     assert describe_command(Command(argv=("vllm", "serve", "m"), env={"A": "1"})) == "A=1 vllm serve m"
 
 
-@pytest.mark.parametrize(
-    ("argv", "env", "line"),
-    [
-        (("x", "--api-key", "s3cret", "--port", "1"), {}, "x --api-key [redacted] --port 1"),
-        (("x", "--hf-token=s3cret"), {}, "x --hf-token=[redacted]"),
-        (("x",), {"HF_TOKEN": "s3cret", "PASSWORD": ""}, "HF_TOKEN=[redacted] PASSWORD='' x"),
-        (("x", "--api-key", "--port", "1"), {}, "x --api-key --port 1"),
-        (("x", "--max-num-batched-tokens", "8192"), {}, "x --max-num-batched-tokens 8192"),
-        (("x", "--api-key-file", "f"), {}, "x --api-key-file f"),
-    ],
-)
-def test_secrets_are_redacted(argv, env, line):
-    assert describe_command(Command(argv=argv, env=env)) == line
+def test_secrets_are_redacted():
+    command = Command(argv=("x", "--api-key", "s3cret", "--port", "1"), env={"HF_TOKEN": "s3cret", "PASSWORD": ""})
+    assert describe_command(command) == "HF_TOKEN=[redacted] PASSWORD='' x --api-key [redacted] --port 1"

@@ -21,7 +21,6 @@ from servebench.run.point import build_point
 from servebench.run.preflight import jobs_of
 from servebench.run.recovery import UNKNOWN_COLUMNS
 from servebench.store.layout import StudyFolder
-from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.plan import write_plan
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.store.studies import named_studies
@@ -129,7 +128,8 @@ def test_lost_spans_of_a_recovered_point_are_marked(outputs):
     assert "timings_missing" in row["doubts"]
 
 
-def test_a_killed_point_is_recovered(folder, capsys):
+def test_a_killed_point_is_recovered(outputs, capsys):
+    study, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 2, cut=b"\x02half")
     assert recover() == 0
     assert capsys.readouterr().out == f"killed/{RUN}: 3 requests and 1 point recovered\n"
@@ -146,6 +146,13 @@ def test_a_killed_point_is_recovered(folder, capsys):
     assert not folder.spools()
     assert not list(folder.raw.iterdir())
     assert not folder.parts.exists()
+    run = read_run(folder)
+    assert (run.status, run.error, run.failure) == ("interrupted", "servebench was killed", "killed")
+    assert read_study(study).status == "interrupted"
+    before = {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()}
+    assert recover() == 0
+    assert capsys.readouterr().out == "nothing to recover\n", "a second time there is nothing"
+    assert {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()} == before
 
 
 def test_an_engine_that_went_with_servebench(folder):
@@ -216,15 +223,6 @@ def test_points_of_searches_and_traces_are_known_by_their_names(outputs, words, 
     assert row["verdict"] == "void"
 
 
-def test_the_study_and_its_run_are_marked(outputs):
-    study, folder = write_killed(outputs)
-    write_spool(folder, "c1-r0", 3, 1)
-    recover(["killed"])
-    run = read_run(folder)
-    assert (run.status, run.error, run.failure) == ("interrupted", "servebench was killed", "killed")
-    assert read_study(study).status == "interrupted"
-
-
 def test_the_telemetry_of_a_killed_point_is_recovered(folder):
     write_spool(folder, "c1-r0", 3, 3)
     readings = [replace(READING, t_ns=BASE_NS + step, value=float(step)) for step in range(3)]
@@ -235,11 +233,17 @@ def test_the_telemetry_of_a_killed_point_is_recovered(folder):
     assert not list(folder.raw.iterdir())
 
 
-def test_telemetry_that_was_stored_already_is_not_there_twice(folder):
-    """Killed after the readings were stored and before their log was removed."""
+@pytest.fixture
+def batch(folder):
+    """A whole point as a batch of records, of which the spool is still there."""
     spool = write_spool(folder, "c1-r0", 3, 3)
     RecordWriter(folder).append(records_of([spool], load_facts(spool)))
-    discard_spools([spool])
+    return spool
+
+
+def test_telemetry_that_was_stored_already_is_not_there_twice(folder, batch):
+    """Killed after the readings were stored and before their log was removed."""
+    discard_spools([batch])
     TelemetryLog(folder, "c1-r0").add([READING])
     add_telemetry(folder, [READING, READING], run_id="s/00", point="c1-r0")
     assert recover() == 0
@@ -256,17 +260,6 @@ def test_telemetry_of_a_point_without_requests_is_removed(folder, capsys):
     assert not list(folder.raw.iterdir())
 
 
-def test_a_second_time_there_is_nothing(outputs, capsys):
-    _, folder = write_killed(outputs)
-    write_spool(folder, "c1-r0", 3, 2)
-    recover()
-    before = {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()}
-    capsys.readouterr()
-    assert recover() == 0
-    assert capsys.readouterr().out == "nothing to recover\n"
-    assert {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()} == before
-
-
 def test_a_warm_up_makes_no_point(folder):
     write_spool(folder, "c1-r0", 1, 1, warmup=True)
     recover()
@@ -274,23 +267,16 @@ def test_a_warm_up_makes_no_point(folder):
     assert not folder.points.exists()
 
 
-def test_what_was_stored_already_is_not_there_twice(folder):
-    """Killed after the records were stored and before the spool was removed."""
-    spool = write_spool(folder, "c1-r0", 3, 3)
-    RecordWriter(folder).append(records_of([spool], load_facts(spool)))
-    recover()
-    assert len(read_requests(folder)) == 3
-    assert not folder.spools()
-
-
-def test_a_point_that_was_whole_is_not_called_interrupted(folder):
-    """Killed after its last request and before its row was written: only the batch is there."""
-    spool = write_spool(folder, "c1-r0", 3, 3)
-    RecordWriter(folder).append(records_of([spool], load_facts(spool)))
-    discard_spools([spool])
+@pytest.mark.parametrize("spool_is_left", [True, False])
+def test_what_was_stored_already_is_not_there_twice_and_makes_a_whole_point(folder, batch, spool_is_left):
+    """Killed after its last request and before its row was written; perhaps before its spool was removed."""
+    if not spool_is_left:
+        discard_spools([batch])
     recover()
     (row,) = rows(folder)
-    assert (row["requests_ok"], "interrupted" in row["doubts"]) == (3, False)
+    assert len(read_requests(folder)) == row["requests_ok"] == 3
+    assert "interrupted" not in row["doubts"]
+    assert not folder.spools()
 
 
 def test_points_that_were_written_stay(folder):
@@ -391,12 +377,10 @@ def test_sync_asks_a_dead_server_once(outputs, capsys):
 
 
 def test_sync_goes_to_the_server_that_the_study_asked_for(outputs, capsys):
-    """As its manifest has it; one whose password was taken out must be named."""
-    _, folder = write_killed(outputs, name="a")
-    for uri, why in (("foo://x", "scheme 'foo'"), ("http://me:hush-hush@127.0.0.1:9", "--uri URI")):
-        config = {"tracking": {"uri": uri}}
-        write_manifest(folder.manifest, build_manifest(config=config, facts={}, machine={}))
-        assert sync() == 1
+    """One whose password was taken out must be named."""
+    for name, uri, why in (("a", "foo://x", "unsupported URI"), ("b", "http://me:hush-hush@127.0.0.1:9", "--uri URI")):
+        write_killed(outputs, name=name, tracking={"name": "mlflow", "experiment": "servebench", "uri": uri})
+        assert sync([name]) == 1
         told = capsys.readouterr().err
         assert why in told
         assert "hush" not in told

@@ -126,7 +126,7 @@ def fake_job(**changes: Any) -> Job:
 
 @dataclass
 class FakeLoad:
-    """Stands in for `drive_phase`. All requests succeed, unless `on_phase` (called with the name of each phase before
+    """Stands in for `LiveLoad.drive`. All requests succeed, unless `on_phase` (called with the name of each phase before
     it) raises or returns a reason to stop after half of them; `outcomes` replaces the outcome of a phase's requests."""
 
     on_phase: Callable[[str], StopReason | None] = lambda name: None
@@ -134,21 +134,10 @@ class FakeLoad:
     phases: list[str] = field(default_factory=list)
 
     def __call__(
-        self,
-        target: Any,
-        plan: Any,
-        facts: Any,
-        spool: Path,
-        watch: Any,
-        *,
-        workers: int = 1,
-        nodes: Sequence[str] = (),
-        looks: Any = None,
+        self, plan: Any, facts: Any, watch: Any, looks: Any = None, *, workers: int = 1
     ) -> tuple[PhaseReport, list[Any]]:
         name = facts.point + (" warm-up" if facts.warmup else "")
         self.phases.append(name)
-        spool.parent.mkdir(parents=True, exist_ok=True)
-        spool.touch()
         stopped = self.on_phase(name) or watch(Counts())
         ids = list(facts.planned)
         sent = ids[: len(ids) // 2] if stopped else ids

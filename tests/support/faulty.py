@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Callable
 
+from support.hostile import MODELS, Behaviour, drip, say, silent
 from support.servers import (
     LAST_CHUNK,
     SSE_HEAD,
@@ -16,14 +17,13 @@ from support.servers import (
     ScriptedServer,
     chunk,
     content_event,
-    event,
     reply,
     reset,
+    stream_end,
 )
 
 Wrap = Callable[[socket.socket], socket.socket]
 
-MODELS = {"object": "list", "data": [{"id": "tiny"}]}
 HTML = "<!doctype html><html><head><title>Sign in</title></head><body>Sign in</body></html>"
 PLAIN = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n{}"
 
@@ -31,35 +31,11 @@ PLAIN = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n{}"
 def answer(request: Received) -> bytes:
     """Return an honest answer of as many tokens as were asked for."""
     tokens = int(request.json()["max_tokens"])
-    usage = {"prompt_tokens": 9, "completion_tokens": tokens, "total_tokens": 9 + tokens}
-    return (
-        SSE_HEAD
-        + b"".join(content_event(" word") for _ in range(tokens))
-        + event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
-        + event({"choices": [], "usage": usage})
-        + chunk(b"data: [DONE]\n\n")
-        + LAST_CHUNK
-    )
+    return SSE_HEAD + content_event(" word") * tokens + stream_end(output_tokens=tokens)
 
 
-def _silent(connection: socket.socket) -> None:
-    raise Abandon
-
-
-def _page(kind: str, body: str) -> bytes:
-    return PLAIN.format(kind, len(body), body).encode()
-
-
-def _endless(part: bytes) -> Callable[[socket.socket], None]:
-    """Return a fault that streams `part` until the client has gone."""
-
-    def fault(connection: socket.socket) -> None:
-        connection.sendall(SSE_HEAD)
-        while True:
-            connection.sendall(part)
-            time.sleep(0.05)
-
-    return fault
+def _page(kind: str, body: str) -> Behaviour:
+    return say(PLAIN.format(kind, len(body), body).encode())
 
 
 def _cut(connection: socket.socket) -> None:
@@ -67,26 +43,22 @@ def _cut(connection: socket.socket) -> None:
     reset(connection)
 
 
-def _say(data: bytes) -> Callable[[socket.socket], None]:
-    return lambda connection: connection.sendall(data)
+def _status(status: int, **headers: str) -> Behaviour:
+    return say(reply(status, {"error": {"message": f"this is a {status}"}}, **headers))
 
 
-def _status(status: int, **headers: str) -> Callable[[socket.socket], None]:
-    return _say(reply(status, {"error": {"message": f"this is a {status}"}}, **headers))
-
-
-FAULTS: dict[str, Callable[[socket.socket], None]] = {
-    "hangs": _silent,
+FAULTS: dict[str, Behaviour] = {
+    "hangs": silent,
     **{str(status): _status(status) for status in (401, 403, 404, 429, 500, 503)},
     "redirects": _status(307, Location="http://127.0.0.1:1/v1/chat/completions"),
-    "is not HTTP": _say(b"SSH-2.0-OpenSSH_9.6\r\n" * 8),
-    "an HTML page": _say(_page("text/html", HTML)),
-    "truncated JSON": _say(_page("application/json", '{"object": "list", "data": [{"id"')),
-    "a wrong content type": _say(_page("image/png", "\x00" * 64)),
-    "an empty body": _say(reply(200, b"")),
-    "a stream without data": _say(SSE_HEAD + chunk(b": hello\n\n") + LAST_CHUNK),
-    "a stream of comments without an end": _endless(chunk(b": ping\n\n")),
-    "a stream of tokens without an end": _endless(content_event("a ")),
+    "is not HTTP": say(b"SSH-2.0-OpenSSH_9.6\r\n" * 8),
+    "an HTML page": _page("text/html", HTML),
+    "truncated JSON": _page("application/json", '{"object": "list", "data": [{"id"'),
+    "a wrong content type": _page("image/png", "\x00" * 64),
+    "an empty body": say(reply(200, b"")),
+    "a stream without data": say(SSE_HEAD + chunk(b": hello\n\n") + LAST_CHUNK),
+    "a stream of comments without an end": lambda c: drip(c, SSE_HEAD, chunk(b": ping\n\n")),
+    "a stream of tokens without an end": lambda c: drip(c, SSE_HEAD, content_event("a ")),
     "resets": reset,
     "resets in mid-stream": _cut,
 }

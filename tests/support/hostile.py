@@ -19,9 +19,9 @@ from support.servers import (
     ScriptedServer,
     chunk,
     content_event,
-    event,
     reply,
     reset,
+    stream_end,
 )
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -30,12 +30,7 @@ FLOOD_BYTES = 1 << 30
 """What a flood sends if it is let: more than any client may keep."""
 
 MODELS = {"object": "list", "data": [{"id": "tiny"}]}
-END = (
-    event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
-    + event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}})
-    + chunk(b"data: [DONE]\n\n")
-    + LAST_CHUNK
-)
+END = stream_end()
 ANSWER = SSE_HEAD + content_event("a ") + content_event("b ") + content_event("c ") + END
 
 Behaviour = Callable[[socket.socket], None]

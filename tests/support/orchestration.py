@@ -61,6 +61,15 @@ def no_context() -> RunContext:
     return RunContext(StudyFolder(Path("s")), (), Events(()), pool, registry(), {})
 
 
+def run_order(**changes: Any) -> RunOrder:
+    """Return the order for a run that uses no GPU."""
+    fields: dict[str, Any] = {
+        "study": "s", "run": "r", "title": "t", "ticket": "x", "overrides": (), "config": {}, "gpus": 0,
+        "runs_per_machine": 1, "cluster_gives_gpus": False,
+    }  # fmt: skip
+    return RunOrder(**(fields | changes))
+
+
 @dataclass
 class FakeCluster:
     """A cluster with `places` places. A job ends when the test calls `end`; `cancel` ends all jobs as lost if

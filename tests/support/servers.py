@@ -189,6 +189,17 @@ def content_event(text: str) -> bytes:
     return event({"choices": [{"index": 0, "delta": {"content": text}}]})
 
 
+def stream_end(prompt_tokens: int = 9, output_tokens: int = 3) -> bytes:
+    """Return how a chat stream ends: the reason, the usage, and what closes it."""
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens}
+    return (
+        event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
+        + event({"choices": [], "usage": {**usage, "total_tokens": prompt_tokens + output_tokens}})
+        + chunk(b"data: [DONE]\n\n")
+        + LAST_CHUNK
+    )
+
+
 def completion(text: str, *, finish_reason: str = "stop", usage: tuple[int, int] = (9, 1)) -> dict[str, Any]:
     """Return a chat completion that is not streamed; `usage` is (prompt tokens, output tokens)."""
     message = {"role": "assistant", "content": text}

@@ -177,7 +177,6 @@ def write_simulated_run(
     engine: SimulatedEngine,
     load: SimulatedLoad,
     *,
-    with_requests: bool = True,
     doubts: Sequence[Doubt] = (),
 ) -> None:
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -188,8 +187,7 @@ def write_simulated_run(
             name = f"c{level}" + (f"-r{repeat}" if load.repeats * load.starts > 1 else "")
             records = closed_loop(engine, load, level, repeat, run_id, name)
             points.append(point_of(records, engine, load, level, repeat, doubts))
-            if with_requests:
-                writer.append(records)
+            writer.append(records)
     writer.close()
     write_points(folder, points)
     folder.manifest.write_text(json.dumps(manifest_of(engine, load, run_id)))

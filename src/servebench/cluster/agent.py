@@ -144,7 +144,9 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
             facts = {"place": _place(leases.names)}
 
             def port_of(host: str) -> int:
-                port = _leased_port(leases, host)
+                # fails for a host that is not this machine's
+                free_port(host)
+                port = leases.free_port(lambda port: port_problem(host, port) is None)
                 facts["place"] = _place(leases.names)
                 return port
 
@@ -203,12 +205,6 @@ def lease_ports(leases: Leases, settings: RunSettings, events: Events, *, local:
             time.sleep(0.25)
 
 
-def _leased_port(leases: Leases, host: str) -> int:
-    """Lease a free port. Raises EngineError for a host that is not this machine's, PreflightError when none is free."""
-    free_port(host)
-    return leases.free_port(lambda port: port_problem(host, port) is None)
-
-
 def _early_end(
     folder: StudyFolder, order: RunOrder, problem: KeyboardInterrupt | ServebenchError, started_s: float
 ) -> RunOutcome:
@@ -227,14 +223,5 @@ def store_end(
     run: RunFolder, outcome: RunOutcome, *, title: str, overrides: tuple[str, ...] = (), started_s: float
 ) -> None:
     """Store how a run ended that could not do so itself. `started_s` is in seconds since the epoch. Raises StoreError."""
-    state = RunState(
-        run_id=outcome.run_id,
-        title=title,
-        overrides=overrides,
-        status=outcome.status,
-        error=outcome.error,
-        failure=outcome.failure,
-        started_s=started_s,
-        ended_s=time.time(),
-    )
-    write_run(run, state)
+    ended = {name: getattr(outcome, name) for name in ("run_id", "status", "error", "failure")}
+    write_run(run, RunState(title=title, overrides=overrides, started_s=started_s, ended_s=time.time(), **ended))

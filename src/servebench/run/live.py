@@ -14,11 +14,11 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
-from servebench.load.coordinator.drive import Drive
+from servebench.load.coordinator.drive import Drive, drive_together
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, last_failure
-from servebench.run.phase import discard_spools, drive_of, drive_phase, records_of
+from servebench.run.phase import discard_spools, drive_of, records_of
 from servebench.run.requests import target_of
 from servebench.run.watchdog import Watcher
 from servebench.store.layout import RunFolder
@@ -56,19 +56,20 @@ class LiveLoad:
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
     ) -> tuple[PhaseReport, list[Record]]:
-        """Drive a phase, see `drive_phase`."""
-        spool = self._spool(facts, workers)
-        return drive_phase(target_of(self.lease.running), plan, facts, spool, watch, workers=workers, looks=looks)
+        """Drive a phase and return its report and records. The spools stay on disk until `discard`.
 
-    def drive_of(self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, *, workers: int = 1) -> Drive:
+        Raises what `drive_together` raises, and StoreError; `servebench recover` can then read the spools.
+        """
+        (report,) = drive_together([self.drive_of(plan, facts, watch, looks, workers=workers)])
+        return report, self.ended(facts)
+
+    def drive_of(
+        self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
+    ) -> Drive:
         """Return a phase that is driven together with others; its records are then those of `ended`. Raises StoreError."""
-        spool = self._spool(facts, workers)
-        return drive_of(target_of(self.lease.running), plan, facts, spool, watch, workers=workers)
-
-    def _spool(self, facts: PhaseFacts, workers: int) -> Path:
         spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
         self._spools = worker_spools(spool, workers)
-        return spool
+        return drive_of(target_of(self.lease.running), plan, facts, self._spools, watch, looks=looks)
 
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return the records of the requests that have ended in the latest phase. Raises StoreError."""
@@ -104,11 +105,9 @@ class LiveLoad:
         return report if said is None else replace(report, stopped=StopReason.NOT_ANSWERING, error=said)
 
 
-def awaited_death(
-    running: RunningEngine, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-) -> str | None:
+def awaited_death(running: RunningEngine) -> str | None:
     """Return why the engine died, once that is known; None if it has not died within DEATH_NOTICE_S."""
-    deadline = now() + DEATH_NOTICE_S
-    while (death := running.died()) is None and now() <= deadline:
-        sleep(POLL_S)
+    deadline = time.monotonic() + DEATH_NOTICE_S
+    while (death := running.died()) is None and time.monotonic() <= deadline:
+        time.sleep(POLL_S)
     return death

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import orjson
 
-from servebench.contracts.exchange import Exchange, PhaseReport, PointPlan, StopReason, Target
+from servebench.contracts.exchange import Exchange, PointPlan, StopReason, Target
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.load.client.progress import Counts
 from servebench.load.client.spool_reader import read_spool
-from servebench.load.coordinator.drive import Drive, drive_together
-from servebench.load.coordinator.share import worker_spools
+from servebench.load.coordinator.drive import Drive
 from servebench.measure.derive import ReadTimings, record
 from servebench.registry.registry import registry
 from servebench.run.looks import Looks
@@ -64,47 +63,25 @@ def references_of(requests: Sequence[Request]) -> dict[str, dict[str, Any]]:
     }
 
 
-def drive_phase(
-    target: Target,
-    plan: PointPlan,
-    facts: PhaseFacts,
-    spool: Path,
-    watch: Watcher,
-    *,
-    workers: int = 1,
-    looks: Looks | None = None,
-) -> tuple[PhaseReport, list[Record]]:
-    """Drive a phase and return its report and records. The spools stay on disk until the caller has stored the records.
-    `looks` may end it early.
-
-    Raises what `drive_together` raises, and StoreError; `servebench recover` can then read the spools.
-    """
-    one = drive_of(target, plan, facts, spool, watch, workers=workers, looks=looks)
-    (report,) = drive_together([one])
-    return report, records_of(worker_spools(spool, workers), facts)
-
-
 def drive_of(
     target: Target,
     plan: PointPlan,
     facts: PhaseFacts,
-    spool: Path,
+    spools: Sequence[Path],
     watch: Watcher,
     *,
-    workers: int = 1,
     looks: Looks | None = None,
 ) -> Drive:
-    """Return what `drive_together` needs for a phase; its spools are on disk. Raises StoreError."""
-    with writing(spool.parent):
-        spool.parent.mkdir(exist_ok=True)
+    """Return what `drive_together` needs for a phase, with a worker for each spool; the spools are on disk. `looks` may end it
+    early. Raises StoreError."""
+    with writing(spools[0].parent):
+        spools[0].parent.mkdir(exist_ok=True)
     stored = replace(facts, traces=traces_of(known_secrets()))
-    for path in worker_spools(spool, workers):
+    for path in spools:
         with replacing(facts_file(path)) as beside:
             beside.write_bytes(dump_facts(stored))
         with writing(path):
             path.touch()
-    spools = worker_spools(spool, workers)
-
     started = 0.0
 
     def watch_and_look(counts: Counts) -> StopReason | Literal["finish"] | None:
@@ -123,7 +100,7 @@ def drive_of(
             watch.see(records_of(spools, facts))
         return reason
 
-    return Drive(target=target, plan=plan, spool=spool, watch=watch_and_look, workers=workers)
+    return Drive(target=target, plan=plan, spool=spools[0], watch=watch_and_look, workers=len(spools))
 
 
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:

@@ -190,15 +190,12 @@ def tokenizer_faults(model: ModelSettings) -> list[str]:
 
 
 def simulation_faults(settings: RunSettings, registry: Registry) -> list[str]:
-    """Return an error for each setting that needs a server, which a simulated run does not have."""
-    faults = []
-    scorer = registry.kinds["quality"].get(settings.quality.name)
-    if settings.quality.name != NONE and (scorer is None or not scorer.grades_load):
-        faults.append(
-            f"quality={settings.quality.name}: launch=simulated has no server that could be asked; "
-            "use launch=emulated, or quality=none"
-        )
-    return faults
+    """Return an error for questions, which need a server that a simulated run does not have."""
+    name = settings.quality.name
+    scorer = registry.kinds["quality"].get(name)
+    if name == NONE or (scorer is not None and scorer.grades_load):
+        return []
+    return [f"quality={name}: launch=simulated has no server that could be asked; use launch=emulated, or quality=none"]
 
 
 def descriptor_faults(settings: RunSettings) -> list[str]:

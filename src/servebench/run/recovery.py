@@ -308,9 +308,6 @@ def _mark_interrupted(folder: RunFolder) -> None:
     if folder.state.exists():
         run = read_run(folder)
         if run.status == "running":
-            # a servebench without marks was killed
-            with contextlib.suppress(OSError):
-                clean_file(folder.engine_log)
             write_run(
                 folder, replace(run, status="interrupted", error="servebench was killed", failure=FailureKind.KILLED)
             )

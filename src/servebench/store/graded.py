@@ -14,23 +14,21 @@ from servebench.contracts.quality import ItemAnswer
 from servebench.contracts.results import SCHEMA_VERSION, QualityRecord
 from servebench.store.files import writing
 from servebench.store.layout import RunFolder
-from servebench.store.tables import append_table, read_table
+from servebench.store.tables import append_table, arrow_type, read_table
+from servebench.store.versions import KEY
 from servebench.util.redaction import known_secrets, redact_text, without_known
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-_TYPES = {"str": "string", "int": "int64", "float": "float64", "bool": "bool_"}
-
 
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    kinds = {name: kind_of(hint)[0] for name, hint in get_type_hints(QualityRecord).items()}
-    return pa.schema(
-        [(name, getattr(pa, _TYPES[kind])()) for name, kind in kinds.items()], {"schema_version": str(SCHEMA_VERSION)}
-    )
+    hints = get_type_hints(QualityRecord)
+    columns = [(name, arrow_type(kind_of(hint)[0])) for name, hint in hints.items()]
+    return pa.schema(columns, {KEY: str(SCHEMA_VERSION)})
 
 
 def add_quality(folder: RunFolder, records: Sequence[QualityRecord]) -> None:

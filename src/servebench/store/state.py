@@ -123,21 +123,16 @@ def study_origin(folder: StudyFolder, plan: str) -> Origin:
 
 def read_study(folder: StudyFolder) -> StudyState:
     """Read `study.json`. Raises StoreError, also for names and links that lead out of the study."""
-    return _read_study(folder)[0]
+    return read_signed_study(folder, "")[0]
 
 
 def read_signed_study(folder: StudyFolder, plan: str) -> tuple[StudyState, Origin]:
     """Return `study.json`, and who wrote it and the plan with this SHA-256. Raises StoreError as `read_study` does."""
-    state, document = _read_study(folder)
-    return state, origin_of("study", document, plan)
-
-
-def _read_study(folder: StudyFolder) -> tuple[StudyState, dict[str, Any]]:
     check_plain(folder.path)
-    found = _read(folder.state, StudyState, "study")
-    for name in found[0].runs:
+    state, document = _read(folder.state, StudyState, "study")
+    for name in state.runs:
         folder.run(name)
-    return found
+    return state, origin_of("study", document, plan)
 
 
 def write_run(folder: RunFolder, state: RunState) -> None:

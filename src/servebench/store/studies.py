@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
+from servebench.store.files import object_in
 from servebench.store.hold import is_abandoned
 from servebench.store.layout import RunFolder, StudyFolder, check_plain, find_studies, is_name
 from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame, read_requests, read_rows
 from servebench.store.versions import of_this_version
-from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, read_json
+from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, read_bytes
 from servebench.util.errors import ConfigError, StoreError, reason_of
 from servebench.util.short_id import short_id
 
@@ -64,23 +65,16 @@ def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
 
 def read_document(path: Path, faults: list[str], bytes_max: int = STATE_BYTES_MAX) -> dict[str, Any]:
     """Return the object in a JSON file, empty, with a fault, if there is none or it is of another."""
+    name = Path(path.name)
     try:
-        value = read_json(path, bytes_max)
+        return of_this_version(object_in(read_bytes(path, bytes_max), name), name)
     except FileNotFoundError:
-        faults.append(f"{path.name} is missing")
-        return {}
-    except (OSError, ValueError) as error:
-        reason = reason_of(error) if isinstance(error, OSError) else str(error).splitlines()[0]
-        faults.append(f"{path.name} cannot be read: {reason}")
-        return {}
-    if not isinstance(value, dict):
-        faults.append(f"{path.name} is not a JSON object")
-        return {}
-    try:
-        return of_this_version(value, path)
+        faults.append(f"{name} is missing")
+    except OSError as error:
+        faults.append(f"{name} cannot be read: {reason_of(error)}")
     except StoreError as error:
         faults.append(str(error))
-        return {}
+    return {}
 
 
 def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping[str, Any]] = dict) -> RunData:
@@ -192,15 +186,16 @@ def load_outputs(outputs: Path, read: RowReader = read_rows) -> list[StudyData]:
 
 def number_runs(outputs: Path) -> dict[str, int]:
     """Return the number of each run of a folder, by run id, by which commands take it: the oldest stored run is 1."""
-    names = (f"{study.name}/{name}" for study in study_paths(outputs) for name in _planned_names(study))
-    return {run_id: number for number, run_id in enumerate(names, 1)}
+    runs = (run for study in study_paths(outputs) for run in _every_run(study))
+    return {f"{run.parent.name}/{run.name}": number for number, run in enumerate(runs, 1)}
 
 
-def _planned_names(study: Path) -> list[str]:
-    """Return the names of a study's runs in order, without a word on what is wrong; none where it holds links."""
+def _every_run(study: Path) -> list[Path]:
+    """Return the folders of a study's runs in order, without a word on what is wrong; none where it holds links."""
     with suppress(StoreError):
         check_plain(study, deep=False)
-        return _run_names(study, read_document(study / "study.json", [], STUDY_BYTES_MAX))[0]
+        names, _ = _run_names(study, read_document(study / "study.json", [], STUDY_BYTES_MAX))
+        return [study / name for name in names]
     return []
 
 
@@ -245,12 +240,12 @@ def _find_path(word: str, outputs: Path) -> Path:
         raise ConfigError(f"there are {count} studies in {outputs}; choose another folder with --outputs DIR")
     study, slash, run = word.rpartition("/")
     if slash and study:
-        inside = _find_path(study, outputs)
-        return _one_of(word, run, _every_run(inside), outputs)
-    every = [path for one in studies for path in (one, *_every_run(one))]
-    numbers = word.isdigit() and word[0] != "0" and word not in {path.name for path in every}
-    if numbers and (path := _numbered(int(word), studies)) is not None:
-        return path
+        return _one_of(word, run, _every_run(_find_path(study, outputs)), outputs)
+    runs = [run for one in studies for run in _every_run(one)]
+    every = [*studies, *runs]
+    numbered = word.isdecimal() and word[0] != "0" and all(path.name != word for path in every)
+    if numbered and int(word) <= len(runs):
+        return runs[int(word) - 1]
     return _one_of(word, word, every, outputs)
 
 
@@ -267,15 +262,6 @@ def _one_of(asked: str, word: str, paths: Sequence[Path], outputs: Path) -> Path
     raise ConfigError(f"no run or study '{asked}', neither as a path nor in {outputs}, which has: {known}")
 
 
-def _numbered(number: int, studies: Sequence[Path]) -> Path | None:
-    for study in studies:
-        names = _planned_names(study)
-        if 0 < number <= len(names):
-            return study / names[number - 1]
-        number -= len(names)
-    return None
-
-
 def _load(path: Path) -> RunData | StudyData:
     if _is_run(path):
         check_plain(path.parent, deep=False)
@@ -285,16 +271,6 @@ def _load(path: Path) -> RunData | StudyData:
     if not path.exists():
         return next(run for run in load_study(path.parent).runs if run.name == path.name)
     return load_study(path)
-
-
-def run_paths(study: Path) -> list[Path]:
-    """Return the folders of a study's runs."""
-    return [child for child in sorted(study.iterdir()) if _is_run(child)]
-
-
-def _every_run(study: Path) -> list[Path]:
-    names = dict.fromkeys([*_planned_names(study), *(path.name for path in run_paths(study))])
-    return [study / name for name in names]
 
 
 def _name(path: Path, outputs: Path) -> str:

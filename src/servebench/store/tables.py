@@ -21,7 +21,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from servebench.contracts.columns import Column, columns_of
+from servebench.contracts.columns import Kind, columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
 from servebench.contracts.telemetry import Reading
@@ -63,7 +63,7 @@ ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 def _requests_schema() -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema([(one.name, _arrow_type(one)) for one in columns_of(Record)], _VERSION)
+    return pa.schema([(one.name, arrow_type(one.kind, one.bits)) for one in columns_of(Record)], _VERSION)
 
 
 def _answers_schema() -> pa.Schema:
@@ -211,6 +211,7 @@ def add_points(folder: RunFolder, points: Sequence[Point]) -> None:
 
 
 def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not rows:
@@ -218,8 +219,9 @@ def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
     label = planned_labels(StudyFolder(folder.path.parent)).get(folder.name, "")
     rows = [replace(row, label=row.label or label) for row in rows]
     cells = [row.as_dict() for row in rows]
-    table = _points_table(rows)
-    names = table.schema.names
+    names = list(dict.fromkeys(name for row in cells for name in row))
+    types = {one.name: arrow_type(one.kind, one.bits) for one in columns_of(PointRow)}
+    table = pa.table({name: pa.array([row.get(name) for row in cells], types.get(name)) for name in names})
     with replacing(folder.points) as beside:
         pq.write_table(table.replace_schema_metadata(_VERSION), beside, **FEW_ROWS)
     with replacing(folder.points_csv) as beside, beside.open("w", encoding="utf-8", newline="") as file:
@@ -228,21 +230,13 @@ def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
         writer.writerows([*(csv_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in cells)
 
 
-def _points_table(rows: Sequence[PointRow]) -> pa.Table:
+def arrow_type(kind: Kind, bits: int = 64) -> pa.DataType:
+    """Return the type of a column of this kind in Parquet; `bits` are those of its integers."""
     import pyarrow as pa
 
-    cells = [row.as_dict() for row in rows]
-    names = list(dict.fromkeys(name for row in cells for name in row))
-    types = {one.name: _arrow_type(one) for one in columns_of(PointRow)}
-    return pa.table({name: pa.array([row.get(name) for row in cells], types.get(name)) for name in names})
-
-
-def _arrow_type(one: Column) -> pa.DataType:
-    import pyarrow as pa
-
-    integer = pa.int32() if one.bits == 32 else pa.int64()
+    integer = pa.int32() if bits == 32 else pa.int64()
     types = {"str": pa.string(), "int": integer, "float": pa.float64(), "bool": pa.bool_()}
-    return types.get(one.kind) or pa.list_(pa.string() if one.kind == "list[str]" else integer)
+    return types.get(kind) or pa.list_(pa.string() if kind == "list[str]" else integer)
 
 
 def csv_cell(value: object) -> object:
@@ -279,10 +273,6 @@ def append_table(path: Path, added: pa.Table) -> None:
     whole = added if before is None else pa.concat_tables([before, added]).unify_dictionaries()
     with replacing(path) as beside:
         pq.write_table(whole, beside, compression="zstd")
-
-
-def _requests(folder: RunFolder) -> pa.Table:
-    return _stored(folder, "requests", folder.requests)
 
 
 def _stored(
@@ -342,7 +332,7 @@ def read_records(folder: RunFolder, *, texts: bool = False) -> list[Record]:
             **{name: value for name, value in row.items() if name in names}
             | {"warmup": row["warmup"] and not row["filler"]}
         )
-        for row in _requests(folder).to_pylist()
+        for row in _stored(folder, "requests", folder.requests).to_pylist()
     ]
     if not texts:
         return records

@@ -21,9 +21,16 @@ from servebench.contracts.stored import mapping
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
-from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRun, TrackedStudy
+from servebench.store.mlflow_client import (
+    KEY_TAG,
+    NOTE_TAG,
+    Metrics,
+    TrackedRun,
+    TrackedStudy,
+    sqlite_path,
+    unusable,
+)
 from servebench.store.plan import planned_labels
-from servebench.store.reach import sqlite_path, unusable
 from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_rows

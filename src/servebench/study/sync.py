@@ -5,11 +5,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servebench.contracts.stored import mapping
 from servebench.run.recovery import clean_logs, print_problem
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
-from servebench.store.manifest import read_signed_manifest
 from servebench.store.seal import sha256_of
 from servebench.store.state import StudyState, read_signed_study
 from servebench.store.tracking import sent_before, sync_study, tracking_uri
@@ -65,10 +63,12 @@ def _sending(study: StudyFolder, chosen_uri: str | None) -> _Sending | None:
     state, origin = read_signed_study(study, sha256_of(study.plan))
     if state.tracking.get("name") == "none" and chosen_uri is None:
         return None
-    stored, of_manifest = (None, None) if chosen_uri else _stored_uri(study, state)
+    stored = state.tracking.get("uri")
+    if chosen_uri is None and MARK in str(stored):
+        raise StoreError(f"its tracking server {stored} was stored without its password; pass it with --uri URI")
     uri = tracking_uri(chosen_uri or stored, study.path.parent)
     experiment = str(state.tracking.get("experiment", "servebench"))
-    doubt = None if sent_before(study, state, uri, experiment) else origin.doubt or of_manifest
+    doubt = None if sent_before(study, state, uri, experiment) else origin.doubt
     return _Sending(study=study, state=state, uri=uri, experiment=experiment, doubt=doubt)
 
 
@@ -103,19 +103,3 @@ def _send(sending: _Sending, down: set[str]) -> int:
     if report.error is not None:
         print_problem(study, report.error)
     return int(report.error is not None or not clean)
-
-
-def _stored_uri(study: StudyFolder, state: StudyState) -> tuple[str | None, str | None]:
-    """Return the server that the study was configured with, null to use the environment, and the doubt in a manifest that names
-    it. Raises StoreError."""
-    uri, doubt = state.tracking.get("uri"), None
-    manifests = (study.run(name).manifest for name in state.runs)
-    first = next((path for path in manifests if path.exists()), None)
-    # a study of this version always says its server, or that it has none
-    if "uri" not in state.tracking and first is not None:
-        manifest, origin = read_signed_manifest(first)
-        uri, doubt = mapping(manifest["config"].get("tracking")).get("uri"), origin.doubt
-    uri = None if uri is None else str(uri)
-    if uri is not None and MARK in uri:
-        raise StoreError(f"its tracking server {uri} was stored without its password; pass it with --uri URI")
-    return uri, doubt

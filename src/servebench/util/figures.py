@@ -29,9 +29,9 @@ def number(value: float | int | None, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - magnitude)}f}"
 
 
-def short_number(value: float | None, digits: int = 3) -> str:
-    """Return `value` with at most this many significant digits, without zeros at its end: `97`, `1,960`, `0.2`."""
-    text = MISSING if value is None else f"{value:.{digits}g}"
+def short_number(value: float | None) -> str:
+    """Return `value` with at most three significant digits, without zeros at its end: `97`, `1,960`, `0.2`."""
+    text = MISSING if value is None else f"{value:.3g}"
     return f"{float(text):,.0f}" if "e+" in text else text
 
 

@@ -4,8 +4,8 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Self, TextIO, cast
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
 
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.safe_text import clean_terminal
@@ -17,16 +17,18 @@ FIRST_OTHER = 3
 class _WrappedStream:
     """A text stream with its own way to write; everything else is that of the stream it wraps.
 
-    What it writes is cleaned for a terminal unless it is `rendered`: then its writer has done so, and adds colours.
+    What it writes is cleaned for a terminal unless it is `rendered`: then its writer has done so, and adds colours. What cannot
+    be written is dropped, or is an error if the stream is `checked`: StoreError when the system refuses, and BrokenPipeError
+    when the reader has closed the pipe.
     """
 
-    def __init__(self, file: TextIO, *, rendered: bool = False) -> None:
+    def __init__(self, file: TextIO, *, checked: bool, rendered: bool = False) -> None:
         self._file: TextIO = getattr(file, "_file", file)
-        self._rendered = rendered
+        self._checked, self._rendered = checked, rendered
 
-    def for_rendered(self) -> Self:
+    def for_rendered(self) -> TextIO:
         """Return the same stream for text that is cleaned already."""
-        return type(self)(self._file, rendered=True)
+        return cast("TextIO", _WrappedStream(self._file, checked=self._checked, rendered=True))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -52,33 +54,16 @@ class _WrappedStream:
         except ValueError:
             return False
 
-    def _handle_errors(self) -> AbstractContextManager[None]:
-        raise NotImplementedError
-
-
-class _BestEffortStream(_WrappedStream):
-    """Drops what cannot be written: a broken stderr must never abort a study."""
-
     @contextmanager
     def _handle_errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if self._checked and isinstance(error, BrokenPipeError | ValueError):
+                raise
             _redirect_to_null(self._file)
-
-
-class _CheckedStream(_WrappedStream):
-    """Raises StoreError when the system refuses to write, and BrokenPipeError when the reader has closed the pipe."""
-
-    @contextmanager
-    def _handle_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            _redirect_to_null(self._file)
-            raise StoreError(f"cannot write to standard output: {reason_of(error)}") from error
+            if self._checked and isinstance(error, OSError):
+                raise StoreError(f"cannot write to standard output: {reason_of(error)}") from error
 
 
 def _redirect_to_null(file: TextIO) -> None:
@@ -94,8 +79,8 @@ def _redirect_to_null(file: TextIO) -> None:
 
 
 def best_effort(file: TextIO) -> TextIO:
-    """Return a stream that drops what cannot be written. Raises nothing."""
-    return cast("TextIO", _BestEffortStream(file))
+    """Return a stream that drops what cannot be written: a broken stderr must never abort a study. Raises nothing."""
+    return cast("TextIO", _WrappedStream(file, checked=False))
 
 
 def rendered(file: TextIO) -> TextIO:
@@ -116,5 +101,5 @@ def prepare_streams() -> None:
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8")
-    sys.stdout = cast("TextIO", _CheckedStream(sys.stdout))
+    sys.stdout = cast("TextIO", _WrappedStream(sys.stdout, checked=True))
     sys.stderr = best_effort(sys.stderr)

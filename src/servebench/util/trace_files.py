@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TextIO
 from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json
 from servebench.util.errors import ConfigError, reason_of
 from servebench.util.safe_text import in_one_line
+from servebench.util.units import MS_PER_S
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv")
 LINE_CHARACTERS_MAX = 1 << 20
 SHOWN_MAX = 80
 COLUMNS_SHOWN = 8
-MS_PER_S = 1000
 
 
 class Recorded(NamedTuple):
