@@ -1,10 +1,13 @@
 """Disturbed stretches are named and dated, and ordinary life is not one."""
 
 import random
+from dataclasses import asdict
 
+import pandas as pd
 import pytest
 
-from servebench.analysis.disturbance import disturbed_spans, find_disturbances
+from servebench.analysis.disturbance import disturbed_spans, find_disturbances, stored_disturbances
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.telemetry import Reading
 from support.machines import SECOND, machine_readings
 
@@ -29,6 +32,20 @@ def test_a_hog_is_named_and_dated_within_a_second(seed):
 def test_the_words():
     (found,) = find_disturbances(machine_readings(60, others={HOG: [(12, 31, 0.9)]}, start_ns=7 * SECOND))
     assert found.words(7 * SECOND) == "python, pid 4711, took 0.9 of 2 cores from 12 s to 31 s"
+
+
+@pytest.mark.parametrize(
+    ("slices", "turns", "found"),
+    [(10, range(3, 56, 6), set()), (None, range(3, 56, 6), {"engine"}), (10, range(2, 60, 6), {"engine"})],
+)
+def test_the_other_engine_of_a_stored_point_in_slices_is_no_disturbance(slices, turns, found):
+    """It has the machine while nothing is in flight; what takes a core in slices, too, is one."""
+    own = pd.DataFrame([(at * SECOND, (at + 3) * SECOND) for at in range(0, 60, 6)], columns=["sent_ns", "ended_ns"])
+    others = {(9, "engine"): [(at, at + 3, 1.6) for at in turns]}
+    telemetry = pd.DataFrame([{"point": "c1-r0", **asdict(one)} for one in machine_readings(60, others=others)])
+    row = PointRow(point="c1-r0", slices=slices)
+    assert {one.who for one in stored_disturbances(row, own, telemetry)} == found
+    assert stored_disturbances(row, own, telemetry.iloc[:, :2]) == ()
 
 
 @pytest.mark.parametrize("seed", range(40))

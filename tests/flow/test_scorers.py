@@ -5,17 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-SMALL = ("load.concurrency=[2]", "load.requests=4", "load.warmup_requests=0", "load.self_check=never", "tracking=none")
-
-
-def table(tmp_path, study):
-    (path,) = tmp_path.glob(f"outputs/{study}/*/quality.parquet")
-    return pd.read_parquet(path)
-
-
-def attached(url, study, *words):
-    load = ("workload=unique", "workload.output_tokens=8", f"study.name={study}", *SMALL)
-    return ("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny", *load, *words)
+from support.commands import SMALL, attached, quality_table
 
 
 @pytest.mark.slow
@@ -25,11 +15,11 @@ def test_two_engines_side_by_side(servebench, tmp_path, endpoint):
     second, _ = endpoint(answer=lambda prompt: f"I say {len(prompt) if len(prompt) % 3 else 'nothing'}.")
     words = ("quality=all", "quality.tasks=[parity]", "quality.concurrency=[4]", "quality.items=all")
     for study, url in (("a", first), ("b", second)):
-        servebench(*attached(url, study, *words), code=0)
+        servebench(*attached(url, f"study.name={study}", *SMALL, *words), code=0)
         (run,) = tmp_path.glob(f"outputs/{study}/*/manifest.json")
         (parity,) = json.loads(run.read_text())["quality"]
         assert (parity["accuracy"], parity["n"]) == (1.0, 64)
-    rows = table(tmp_path, "a")
+    rows = quality_table(tmp_path, "a")
     assert set(rows.benchmark) == {"parity"}
     assert json.loads(rows.detail[0])["alone"] == {"tokens": None, "logprobs": None}
     done = servebench("compare", "a", "b", "--json", "--markdown", "page.md", code=0)
@@ -57,7 +47,7 @@ def test_json_of_the_load_is_graded_at_each_level(servebench, tmp_path):
         "tracking=none",
         code=0,
     )
-    rows = table(tmp_path, "s")
+    rows = quality_table(tmp_path, "s")
     assert set(rows.benchmark) == {"json.constrained", "json.unconstrained"}
     assert list(rows.groupby("point").size()) == [8, 8]
     assert set(rows.concurrency) == {1, 4}

@@ -146,42 +146,6 @@ def test_what_is_a_content_event(contents: list[Any], expected_ms: list[int]) ->
     assert (found.first_event_ns, found.last_event_ns) == (found.event_ns[0], found.event_ns[-1])
 
 
-def test_first_output_is_the_first_that_is_no_reasoning() -> None:
-    """TTFT counts reasoning, TTFO does not."""
-    found = record(stream(ROLE, delta(reasoning="hm"), delta(reasoning="so"), delta(content="a"), STOP, DONE))
-    assert derive.ttft_ms(found) == 101 - 12
-    assert derive.ttfo_ms(found) == 103 - 12
-    assert (found.text, found.reasoning) == ("a", "hmso")
-
-
-def test_reasoning_only_has_no_first_output() -> None:
-    """An answer cut off while it reasons has a TTFT but no TTFO."""
-    found = record(stream(delta(reasoning="hm"), delta("length"), DONE))
-    assert (found.first_output_ns, derive.ttfo_ms(found)) == (None, None)
-
-
-def test_reasoning_sent_under_both_names_is_kept_once() -> None:
-    """A server that sends a compatible copy does not double the text."""
-    assert record(stream(delta(reasoning="hm", reasoning_content="hm"), STOP, DONE)).reasoning == "hm"
-
-
-def test_content_in_parts_is_told_apart() -> None:
-    """Text is the answer, thinking is reasoning, whether that stands in parts of its own or not."""
-    thinking = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-        {"type": "thinking", "thinking": "so"},
-    ]
-    found = record(stream(delta(content=thinking), delta(content=[{"type": "text", "text": "a"}]), STOP, DONE))
-    assert (found.text, found.reasoning) == ("a", "hmso")
-    assert derive.ttfo_ms(found) == derive.ttft_ms(found) + 1
-
-
-def test_tool_arguments_are_the_text() -> None:
-    """What a tool call generated is kept as the answer's text."""
-    calls = [{"function": {"name": "f", "arguments": '{"a":'}}], [{"function": {"arguments": "1}"}}]
-    assert record(stream(*(delta(tool_calls=call) for call in calls), STOP, DONE)).text == '{"a":1}'
-
-
 ZERO = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 COUNTS = {
     "usage at the end": ([delta(content="a"), delta(content="b"), STOP, END, DONE], 2, "usage", None),
@@ -280,13 +244,77 @@ def test_output_tokens_are_those_that_were_sent(contents: list[Any], tokens: int
     assert derive.ttft_ms(found) == 10 * (10 + contents.index(next(c for c in contents if c is not ROLE))) - 12
 
 
-def test_details_of_usage() -> None:
-    """Prompt, cached and reasoning tokens are read where the server tells them, else None."""
-    details = {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 4}}
-    told = record(stream(delta(content="a"), STOP, {"choices": [], "usage": usage(7, 9, **details)}, DONE))
-    assert (told.prompt_tokens, told.cached_tokens, told.reasoning_tokens) == (7, 0, 4)
-    untold = record(stream(delta(content="a"), STOP, {"choices": [], "usage": usage(7, 9, prompt_tokens_details=None)}))
-    assert (untold.prompt_tokens, untold.cached_tokens, untold.reasoning_tokens) == (7, None, None)
+THINKING = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+    {"type": "thinking", "thinking": "so"},
+]
+CACHED = {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 4}}
+TOGETHER = b"".join(chunk(event(one)) for one in (ROLE, *(delta(content=letter) for letter in "abc"), STOP))
+NAMED_ERROR = chunk(event(delta(content="a"))) + chunk(b"event: error\ndata: it broke\n\n") + b"0\r\n\r\n"
+BROKEN = [
+    b'{"choices":[{"delta":{"content":"a\xff"}}]}',
+    b'{"choices":[{"delta":{"content":"\\ud83d"}}]}',
+    b'{"choices":[{"delta":{"content":"\\ude00\\ud83d"}}]}',
+]
+WHOLE = {
+    "choices": [{"message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop"}],
+    "usage": usage(7, 2),
+}
+READ: dict[str, tuple[Exchange, dict[str, Any]]] = {
+    "the first output is the first that is no reasoning": (
+        stream(ROLE, delta(reasoning="hm"), delta(reasoning="so"), delta(content="a"), STOP, DONE),
+        {"first_event_ns": 101 * MS, "first_output_ns": 103 * MS, "text": "a", "reasoning": "hmso"},
+    ),
+    "cut off while it reasons": (stream(delta(reasoning="hm"), delta("length"), DONE), {"first_output_ns": None}),
+    "reasoning under both names": (
+        stream(delta(reasoning="hm", reasoning_content="hm"), STOP, DONE), {"reasoning": "hm"},
+    ),
+    "content in parts": (
+        stream(delta(content=THINKING), delta(content=[{"type": "text", "text": "a"}]), STOP, DONE),
+        {"text": "a", "reasoning": "hmso", "first_event_ns": 100 * MS, "first_output_ns": 101 * MS},
+    ),
+    "tool arguments are the text": (
+        stream(delta(tool_calls=[{"function": {"name": "f", "arguments": '{"a":'}}]),
+               delta(tool_calls=[{"function": {"arguments": "1}"}}]), STOP, DONE),
+        {"text": '{"a":1}'},
+    ),
+    "details of usage": (
+        stream(delta(content="a"), STOP, {"choices": [], "usage": usage(7, 9, **CACHED)}, DONE),
+        {"prompt_tokens": 7, "cached_tokens": 0, "reasoning_tokens": 4},
+    ),
+    "usage without details": (
+        stream(delta(content="a"), STOP, {"choices": [], "usage": usage(7, 9, prompt_tokens_details=None)}),
+        {"prompt_tokens": 7, "cached_tokens": None, "reasoning_tokens": None},
+    ),
+    "a long error is cut": (stream({"error": "x" * 5_000}), {"error": "x" * 300}),
+    "a named error event": (
+        exchange([(1, SSE_HEAD + NAMED_ERROR)]), {"outcome": "stream_error", "error": "it broke", "event_ns": [1]},
+    ),
+    "a failed request keeps its events": (
+        stream(ROLE, delta(content="a"), delta(content="b"), ended=False, outcome="timeout"),
+        {"text": "ab", "event_ns": [101 * MS, 102 * MS], "http_status": 200},
+    ),
+    "an answer that was not streamed": (
+        whole(WHOLE),
+        {"outcome": "ok", "text": "ab", "event_ns": [50 * MS], "event_tokens": [2], "output_tokens": 2,
+         "prompt_tokens": 7, "finish_reason": "stop"},
+    ),
+    "an event stream under the name of JSON": (whole(event(delta(content="a")) + event(DONE)), {"text": "a"}),
+    "content events that share a read": (
+        exchange([(1, SSE_HEAD), (2, TOGETHER), (3, chunk(event(delta(content="d")))), (4, b"0\r\n\r\n")]),
+        {"reads_merged": 2, "event_ns": [2, 2, 2, 3]},
+    ),
+    "invalid UTF-8 and half surrogates": (
+        stream(*BROKEN, STOP, DONE),
+        {"text": "a\ufffd\U0001f600\ufffd", "outcome": "ok", "event_ns": [100 * MS, 101 * MS, 102 * MS]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "expected"), READ.values(), ids=READ)
+def test_what_is_read_of_an_answer(of: Exchange, expected: dict[str, Any]) -> None:
+    found = record(of)
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 OUTCOMES = {
@@ -366,54 +394,9 @@ def test_outcomes(of: Exchange, outcome: str, said: str | None) -> None:
         assert "\n" not in found.error
 
 
-def test_an_error_message_is_cut_at_300_characters() -> None:
-    """A server that answers with a page does not fill the table."""
-    found = record(stream({"error": "x" * 5_000}))
-    assert found.error == "x" * 300
-
-
-def test_a_named_error_event_is_an_error() -> None:
-    """`event: error` fails the request, whatever its data looks like."""
-    raw = SSE_HEAD + chunk(event(delta(content="a"))) + chunk(b"event: error\ndata: it broke\n\n") + b"0\r\n\r\n"
-    found = record(exchange([(1, raw)]))
-    assert (found.outcome, found.error, len(found.event_ns)) == ("stream_error", "it broke", 1)
-
-
 def test_nothing_asked_and_nothing_got_is_ok() -> None:
     """An answer of no tokens is empty unless none were asked for."""
     assert record(stream(ROLE, STOP, DONE), asked=0).outcome == "ok"
-
-
-def test_a_failed_request_keeps_its_events() -> None:
-    """What came before a timeout is still there, for those who look for the stall."""
-    found = record(stream(ROLE, delta(content="a"), delta(content="b"), ended=False, outcome="timeout"))
-    assert (found.text, len(found.event_ns), found.http_status) == ("ab", 2, 200)
-
-
-def test_an_answer_that_was_not_streamed_has_one_event() -> None:
-    """Plain JSON is one content event at its last read; no time between tokens was seen."""
-    body = {
-        "choices": [{"message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop"}],
-        "usage": usage(7, 2),
-    }
-    found = record(whole(body))
-    assert (found.outcome, found.text, found.event_ns, found.event_tokens) == ("ok", "ab", [50 * MS], [2])
-    assert (found.output_tokens, found.prompt_tokens, found.finish_reason) == (2, 7, "stop")
-    assert derive.tpot_ms(found) is None
-
-
-def test_an_event_stream_under_the_name_of_json_is_read() -> None:
-    """The body decides where the content type is wrong."""
-    assert record(whole(event(delta(content="a")) + event(DONE))).text == "a"
-
-
-def test_merged_reads_are_counted() -> None:
-    """Content events that share a read with an earlier content event are counted; role and usage chunks are not."""
-    contents = [ROLE, delta(content="a"), delta(content="b"), delta(content="c"), STOP]
-    together = b"".join(chunk(event(content)) for content in contents)
-    reads = [(1, SSE_HEAD), (2, together), (3, chunk(event(delta(content="d")))), (4, b"0\r\n\r\n")]
-    found = record(exchange(reads))
-    assert (found.reads_merged, found.event_ns) == (2, [2, 2, 2, 3])
 
 
 def test_several_tokens_in_one_event() -> None:
@@ -422,15 +405,6 @@ def test_several_tokens_in_one_event() -> None:
     found = record(stream(*contents))
     assert np.diff(found.event_ns).tolist() == [MS]
     assert derive.tpot_ms(found) == pytest.approx(1 / 3)
-
-
-def test_invalid_utf8_and_half_surrogates_become_replacement_characters() -> None:
-    """A tokenizer's broken bytes never lose an event, and the text can always be stored."""
-    broken = b'{"choices":[{"delta":{"content":"a\xff"}}]}'
-    halves = [b'{"choices":[{"delta":{"content":"\\ud83d"}}]}', b'{"choices":[{"delta":{"content":"\\ude00\\ud83d"}}]}']
-    found = record(stream(broken, *halves, STOP, DONE))
-    assert found.text == "a\ufffd\U0001f600\ufffd"
-    assert (found.outcome, len(found.event_ns)) == ("ok", 3)
 
 
 PLAIN = [

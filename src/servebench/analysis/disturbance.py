@@ -116,12 +116,18 @@ def find_disturbances(readings: Iterable[Reading], pauses: Spans = ()) -> tuple[
     return tuple(sorted(found, key=lambda one: (one.start_ns, one.end_ns)))
 
 
-def readings_of(telemetry: pd.DataFrame, point: str) -> list[Reading]:
-    """Return the readings of a point that say who used the machine."""
+def stored_disturbances(row: PointRow, requests: pd.DataFrame, telemetry: pd.DataFrame) -> tuple[Disturbance, ...]:
+    """Return the disturbances of a stored point by its requests and telemetry, in order of time."""
     if not {"point", *READING} <= set(telemetry.columns):
-        return []
-    own = telemetry[(telemetry["point"] == point) & telemetry["source"].isin(SOURCES)]
-    return [Reading(**dict(zip(READING, row, strict=True))) for row in own[list(READING)].itertuples(index=False)]
+        return ()
+    own = telemetry[(telemetry["point"] == row.point) & telemetry["source"].isin(SOURCES)]
+    readings = [Reading(**dict(zip(READING, one, strict=True))) for one in own[list(READING)].itertuples(index=False)]
+    pauses: Spans = ()
+    if row.slices:
+        sent, ended = (requests[name].tolist() for name in ("sent_ns", "ended_ns"))
+        # while a point in slices has nothing in flight, other engines have the machine
+        pauses = between(list(zip(sent, ended, strict=True)), min(sent), max(ended))
+    return find_disturbances(readings, pauses)
 
 
 def disturbed_spans(disturbances: Iterable[Disturbance], start_ns: int, end_ns: int) -> list[tuple[int, int]]:

@@ -166,10 +166,6 @@ def _log_bayes_factors(cosines: Floats, seconds: float, size: float) -> Floats:
         # the size of the change is integrated out
         gain = 0.5 * fit**2 / (information + CHANGE_SD**-2) - 0.5 * np.log1p(CHANGE_SD**2 * information)
         with_change.append(likelihood + gain)
-    return _log_sum(np.concatenate(with_change, axis=1)) - _log_sum(np.concatenate(without)[None, :])
-
-
-def _log_sum(logs: Floats) -> Floats:
-    top = logs.max(axis=1, keepdims=True)
-    total: Floats = np.log(np.exp(logs - top).sum(axis=1)) + top[:, 0]
-    return total
+    changed = np.logaddexp.reduce(np.concatenate(with_change, axis=1), axis=1)
+    found: Floats = changed - np.logaddexp.reduce(np.concatenate(without))
+    return found

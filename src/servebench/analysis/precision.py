@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from servebench.analysis.serial import FLAT, ROUNDS_MIN, SeriesSpan
-from servebench.analysis.statistics import headline_intervals, span_of, values_needed
+from servebench.analysis.statistics import headline_intervals, least_values, span_of
 from servebench.contracts.precision import WINDOW_S_MIN, half_width
 from servebench.measure.points import PointSample
 from servebench.util.arrays import Floats
@@ -60,7 +60,7 @@ def look(sample: PointSample, targets: Mapping[str, float], prior: Floats = FLAT
         else:
             width = None
             rounds = ROUNDS_MIN / span.rounds if span.rounds > 0 else math.inf
-            longer = max(1.0, rounds, _values_wanted(name) / max(sample.e2e_ms.size, 1))
+            longer = max(1.0, rounds, least_values(name) / max(sample.e2e_ms.size, 1))
         found.append(MetricLook(name, width, target, longer))
     return found
 
@@ -77,8 +77,3 @@ def is_out_of_reach(metrics: Sequence[MetricLook], span: SeriesSpan, budget_s: f
         metric.longer * span.seconds > (NO_INTERVAL_MARGIN if metric.width is None else margin) * budget_s
         for metric in metrics
     )
-
-
-def _values_wanted(name: str) -> int:
-    statistic = name.rpartition("_")[2]
-    return values_needed(float(statistic[1:])) if statistic.startswith("p") and statistic[1:].isdigit() else 1

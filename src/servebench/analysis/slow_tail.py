@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.disturbance import find_disturbances, readings_of
+from servebench.analysis.disturbance import stored_disturbances
 from servebench.analysis.time_parts import (
     COLUMNS,
     FIRST,
@@ -176,7 +176,7 @@ def slow_tails(run: RunData, by_level: Mapping[Level, pd.DataFrame]) -> list[Slo
         rates = {"preemptions_per_s": preemptions_per_s(requests, run.telemetry)} if level in preempted else {}
         found += [slow_tail(level, metric, requests.assign(**rates)) for metric in METRICS]
     return [
-        replace(one, stretch=replace(one.stretch, causes=_causes(one.stretch, by_level[one.level], run.telemetry)))
+        replace(one, stretch=replace(one.stretch, causes=_causes(one.stretch, by_level[one.level], run)))
         if one.stretch is not None and one.stretch.found
         else one
         for one in corrected(found)
@@ -323,12 +323,13 @@ def _stretch(requests: pd.DataFrame, took_ms: Floats, slow: NDArray[np.bool_]) -
     )
 
 
-def _causes(stretch: SlowStretch, requests: pd.DataFrame, telemetry: pd.DataFrame) -> tuple[str, ...]:
+def _causes(stretch: SlowStretch, requests: pd.DataFrame, run: RunData) -> tuple[str, ...]:
     point = requests.loc[requests["sent_ns"] == stretch.start_ns, "point"].iloc[0]
-    first_ns = int(requests.loc[requests["point"] == point, "sent_ns"].iloc[0])
+    own = requests[requests["point"] == point]
+    first_ns, row = int(own["sent_ns"].iloc[0]), next(one for one in run.point_rows if one.point == point)
     then = [
         one
-        for one in find_disturbances(readings_of(telemetry, point))
+        for one in stored_disturbances(row, own, run.telemetry)
         if one.start_ns <= stretch.end_ns and one.end_ns >= stretch.start_ns
     ]
     return tuple(one.words(first_ns) for one in sorted(then, key=lambda one: -one.amount))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from servebench.analysis.recommendation.model import Entrant
-from servebench.analysis.slo import SloLimits
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.settings import SloSettings
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
@@ -77,18 +78,12 @@ def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
     metrics = request_metrics(run.requests)
     points = []
     for row in run.point_rows:
-        facts: dict[str, Any] = {
-            "level": row.level,
-            "repeat": row.repeat,
-            "start_id": row.start_id,
-            "verdict": str(row.verdict),
-            "doubts": row.doubts,
-            "row": row,
-        }
+        facts = {name: getattr(row, name) for name in ("level", "repeat", "start_id", "doubts")}
+        point = ComparedPoint(**facts, verdict=str(row.verdict), row=row)
         of_point = metrics[metrics["point"] == row.point]
         start, end = row.window_start_ns, row.window_end_ns
         if start is None or end is None or of_point.empty:
-            points.append(ComparedPoint(**facts))
+            points.append(point)
             continue
         inside = of_engine(in_window(of_point, int(start), int(end), row.left_out))
         failed = ~inside["ok"].to_numpy(dtype=bool)
@@ -101,8 +96,8 @@ def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
             for name, since in (("ttft_ms", late), ("tpot_ms", 0.0), ("e2e_ms", late))
         }
         points.append(
-            ComparedPoint(
-                **facts,
+            replace(
+                point,
                 **latencies,
                 request_ids=tuple(inside["request_id"]),
                 sizes=np.nan_to_num(sizes, nan=-1),
@@ -168,24 +163,20 @@ def _ranked_level(level: Level, rows: Sequence[PointRow], read: Callable[[], tup
     )
 
 
-def own_limits(run: RunData) -> SloLimits | None:
+def own_limits(run: RunData) -> SloSettings | None:
     """Return the SLO that a run was configured with; None when it set no limit."""
-    slo = mapping(run.config.get("slo"))
-    known = {
-        name: float(slo[name]) for name in ("ttft_ms", "tpot_ms", "e2e_ms") if isinstance(slo.get(name), (int, float))
-    }
-    if not known:
-        return None
-    share = slo.get("attainment")
-    return SloLimits(**known, **({"attainment": float(share)} if isinstance(share, (int, float)) else {}))
+    known = _slo_of(run)
+    return SloSettings(**known) if known.keys() - {"attainment"} else None
 
 
 def shared_limits(runs: Sequence[RunData]) -> dict[str, float]:
     """Return the SLO limits that all runs share."""
-    found: dict[str, float] = {}
-    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
-        values = {mapping(run.config.get("slo")).get(name) for run in runs if run.config}
-        value = values.pop() if len(values) == 1 else None
-        if isinstance(value, (int, float)):
-            found[name] = float(value)
-    return found
+    first, *others = [_slo_of(run) for run in runs if run.config] or [{}]
+    shared = {name: limit for name, limit in first.items() if all(one.get(name) == limit for one in others)}
+    return {name: limit for name, limit in shared.items() if name != "attainment"}
+
+
+def _slo_of(run: RunData) -> dict[str, float]:
+    slo = mapping(run.config.get("slo"))
+    known = {name: slo.get(name) for name in ("ttft_ms", "tpot_ms", "e2e_ms", "attainment")}
+    return {name: float(value) for name, value in known.items() if isinstance(value, (int, float))}

@@ -19,7 +19,7 @@ class LevelEstimate:
 
     `value` is in the column's unit; `interval` is its 95% interval in the same unit, None where the points have none.
     `starts` are the logarithms of each start's mean, in the order of their repeats.
-    `points` is how many points they rest on, and `warnings` are the codes of these points, each once.
+    `points` is how many points they rest on.
     """
 
     column: str
@@ -28,7 +28,6 @@ class LevelEstimate:
     interval: Interval | None
     starts: tuple[float, ...]
     points: int
-    warnings: tuple[str, ...] = ()
 
     @property
     def low(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,13 @@ GROWTH_T = 1.86
 """The 95% quantile of Student's t with GROWTH_BLOCKS - 2 degrees of freedom."""
 _MOMENTS = 50
 """In each part the requests in flight are counted so often."""
+
+
+def sent_and_ended(records: Iterable[Record]) -> tuple[Ints, Ints]:
+    """Return when the requests were sent and ended that were sent at all."""
+    spans = [(r.sent_ns, max(r.sent_ns, r.ended_ns)) for r in records if r.sent_ns is not None]
+    sent, ended = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    return sent, ended
 
 
 def in_flight_at(moments: Ints | Floats, sent: Ints, ended: Ints) -> Ints:

@@ -52,7 +52,14 @@ from servebench.contracts.settings import RunSettings, SloSettings
 from servebench.measure import derive
 from servebench.measure.cost import usd_per_million
 from servebench.measure.events import EventColumns, events_of
-from servebench.measure.in_flight import in_flight_at, in_flight_curve, in_flight_growth, lock_step, mean_in_flight
+from servebench.measure.in_flight import (
+    in_flight_at,
+    in_flight_curve,
+    in_flight_growth,
+    lock_step,
+    mean_in_flight,
+    sent_and_ended,
+)
 from servebench.measure.slices import slice_columns
 from servebench.measure.window import Window, find_window, leave_out, pauses_of
 from servebench.util.arrays import Floats, Ints
@@ -389,10 +396,7 @@ def _throughput(
 
 def _busy_s(measured: Sequence[Record]) -> float:
     """Return for how many seconds requests were in flight."""
-    spans = np.array([(r.sent_ns, r.ended_ns) for r in measured if r.sent_ns is not None], dtype=np.int64).reshape(
-        -1, 2
-    )
-    times, level = in_flight_curve(spans[:, 0], spans[:, 1])
+    times, level = in_flight_curve(*sent_and_ended(measured))
     return float(np.diff(times) @ (level[:-1] > 0)) / NS_PER_S
 
 
@@ -426,7 +430,7 @@ def _goodput(
     *,
     open_loop: bool,
 ) -> float | None:
-    if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
+    if window is None or not slo.limited:
         return None
     good = sum(_is_good(r, slo, from_schedule=open_loop) for r in inside)
     if offered is None:
@@ -438,9 +442,8 @@ def _goodput(
 def _lock_step(inside: Sequence[Record], window: Window | None, concurrency: int | None) -> float | None:
     if concurrency is None or window is None or not inside:
         return None
-    spans = np.array([(r.sent_ns, r.ended_ns) for r in inside], dtype=np.int64)
-    sent = compressed(spans[:, 0], window.unsent)
-    return lock_step(sent, float((spans[:, 1] - spans[:, 0]).mean()), concurrency)
+    sent, ended = sent_and_ended(inside)
+    return lock_step(compressed(sent, window.unsent), float((ended - sent).mean()), concurrency)
 
 
 def _rate(amount: float | None, seconds: float) -> float | None:
@@ -451,7 +454,7 @@ def _attained(
     measured: Sequence[Record], window: Window | None, slo: SloSettings, *, from_schedule: bool
 ) -> dict[str, float | None]:
     """Return how many requests were tested against the SLO and how many met it, without those that the client ended."""
-    if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
+    if window is None or not slo.limited:
         return {}
     tested = [r for r in measured if r.outcome not in OURS and _sent_inside(r, window)]
     tested += [r for r in measured if r.outcome not in OURS and _is_refused(r, window)]

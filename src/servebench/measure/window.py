@@ -10,7 +10,7 @@ import numpy as np
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
-from servebench.measure.in_flight import in_flight_at, in_flight_curve
+from servebench.measure.in_flight import in_flight_at, in_flight_curve, sent_and_ended
 from servebench.util.arrays import Ints
 from servebench.util.stretches import Spans, between, compressed, expanded, length, merged, unsent
 from servebench.util.units import NS_PER_S
@@ -100,11 +100,9 @@ def find_window(
     the engine is still filling up, and what is sent later ends while nothing more arrives. None when nothing was sent.
     """
     measured = [r for r in records if r.measured and r.sent_ns is not None]
-    spans = [(r.sent_ns, r.ended_ns) for r in measured]
-    if not spans:
+    if not measured:
         return None
-    pairs = np.array(spans, dtype=np.int64)
-    sent, ended = pairs[:, 0], np.maximum(pairs[:, 0], pairs[:, 1])
+    sent, ended = sent_and_ended(measured)
     times, level = in_flight_curve(sent, ended)
     start, end, reached = int(times[0]), int(times[-1]), True
     if concurrency is None:
@@ -144,11 +142,10 @@ def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, op
 
     In an open loop requests pile up in a stretch: it ends when no more are in flight than usual.
     """
-    pairs = np.array([(r.sent_ns, max(r.sent_ns, r.ended_ns)) for r in records if r.measured and r.sent_ns is not None])
+    sent, ended = sent_and_ended(r for r in records if r.measured)
     spans = merged(disturbed, window.start_ns, window.end_ns)
-    if not spans or not pairs.size:
+    if not spans or not sent.size:
         return window
-    sent, ended = np.asarray(pairs[:, 0], dtype=np.int64), np.asarray(pairs[:, 1], dtype=np.int64)
     if open_loop:
         spans = merged(_settled(spans, sent, ended, window), window.start_ns, window.end_ns)
     times, level = in_flight_curve(sent, ended)

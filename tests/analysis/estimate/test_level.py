@@ -16,11 +16,11 @@ def row(value: float | None = 100.0, start: str = "a", share: float | None = 0.1
 
 
 def test_starts_count_once_however_many_points_they_have() -> None:
-    found = estimate_level([row(100.0), row(100.0), row(200.0, "b", doubts=("too_short",))], THROUGHPUT)
+    found = estimate_level([row(100.0), row(100.0), row(200.0, "b")], THROUGHPUT)
     assert found is not None
     assert found.value == pytest.approx(20_000**0.5)
     assert np.exp(found.starts) == pytest.approx((100.0, 200.0))
-    assert (found.points, found.warnings, found.level.load) == (3, ("too_short",), 8.0)
+    assert (found.points, found.level.load) == (3, 8.0)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,6 @@ def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | Non
         interval=_interval(rows, column, logs),
         starts=logs,
         points=len(rows),
-        warnings=tuple(dict.fromkeys(code for row in rows for code in row.doubts)),
     )
 
 

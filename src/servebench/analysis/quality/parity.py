@@ -34,12 +34,8 @@ class AnswerText:
     logprobs: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerPair:
-    """One engine's answers to a prompt: alone, and under load (None where that request failed)."""
-
-    alone: AnswerText
-    loaded: AnswerText | None
+AnswerPair = tuple[AnswerText, AnswerText]
+"""One engine's answers to a prompt: alone, and under load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +106,15 @@ def compare_parity(
     The test is McNemar's (`paired.compare_answers`): for each prompt, whether the two runs agree against whether the less
     steady of them agrees with itself.
     """
-    keys = [key for key in first if key in second and first[key].loaded is not None and second[key].loaded is not None]
+    keys = [key for key in first if key in second]
     if not keys:
         return None
-    across = text_difference([(first[key].alone, second[key].alone) for key in keys])
-    own = [text_difference([_texts(run[key]) for key in keys]) for run in (first, second)]
+    across = text_difference([(first[key][0], second[key][0]) for key in keys])
+    own = [text_difference([run[key] for key in keys]) for run in (first, second)]
     less_steady = first if own[0].equal <= own[1].equal else second
     tested = compare_answers(
-        {key: first[key].alone.text == second[key].alone.text for key in keys},
-        {key: len({answer.text for answer in _texts(less_steady[key])}) == 1 for key in keys},
+        {key: first[key][0].text == second[key][0].text for key in keys},
+        {key: less_steady[key][0].text == less_steady[key][1].text for key in keys},
         alpha=alpha,
     )
     less_equal = (tested.first_share or 0.0) < (tested.second_share or 0.0)
@@ -161,12 +157,14 @@ def _answers_by_level(frame: pd.DataFrame) -> dict[int, dict[str, AnswerPair]]:
         return found
     own = frame[(frame["benchmark"] == BENCHMARK) & (frame["outcome"] == "ok")]
     for row in own.to_dict("records"):
-        detail = json_object(row["detail"])
-        loaded = row["extracted"]
-        found.setdefault(int(row["concurrency"]), {})[f"{row['item_id']} {row['item_digest']}"] = AnswerPair(
-            alone=_answer_text(row["answer"], detail.get("alone")),
-            loaded=_answer_text(loaded, detail.get("loaded")) if isinstance(loaded, str) else None,
-        )
+        detail, pairs = json_object(row["detail"]), found.setdefault(int(row["concurrency"]), {})
+        # without a text the request under load failed
+        if isinstance(row["extracted"], str):
+            alone, loaded = (
+                _answer_text(row[column], detail.get(name))
+                for column, name in (("answer", "alone"), ("extracted", "loaded"))
+            )
+            pairs[f"{row['item_id']} {row['item_digest']}"] = alone, loaded
     return found
 
 
@@ -178,11 +176,6 @@ def _answer_text(text: str, kept: Any) -> AnswerText:
         tokens=None if tokens is None else tuple(tokens),
         logprobs=None if logprobs is None else tuple(logprobs),
     )
-
-
-def _texts(pair: AnswerPair) -> tuple[AnswerText, AnswerText]:
-    assert pair.loaded is not None
-    return pair.alone, pair.loaded
 
 
 def _tokens_spell_text(answer: AnswerText) -> bool:

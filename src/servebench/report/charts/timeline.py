@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from servebench.analysis.disturbance import find_disturbances, readings_of
+from servebench.analysis.disturbance import stored_disturbances
 from servebench.contracts.stored import RunData
 from servebench.measure.columns import request_metrics
 from servebench.measure.in_flight import in_flight_at
@@ -99,7 +99,7 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     ]
     end = int(own["ended_ns"].max())
     from_ns, to_ns = row.window_ns or (start, end)
-    found = find_disturbances(readings_of(run.telemetry, row.point))
+    found = stored_disturbances(row, own, run.telemetry)
     disturbances = [one for one in found if one.start_ns < end and one.end_ns > start]
     disturbances.sort(key=lambda one: -one.amount)
     return Timeline(
