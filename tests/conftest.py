@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.fixtures import endpoint, serve, servebench  # noqa: F401
+from support.fixtures import endpoint, serve, servebench, started  # noqa: F401
 from support.studies import write_simulated_study
 
 # a test suite that a shell runs in the background starts with Ctrl-C ignored, and would pass that on to what it starts

@@ -74,33 +74,31 @@ def test_each_unequal_setting_is_listed_and_says_whether_it_matters(path, value,
     assert found[0].reason
 
 
-def test_a_setting_that_only_one_engine_has_is_listed_and_does_not_matter():
-    other = changed((("config", "engine", "builder"), "torch"), (("config", "engine", "name"), "trtllm"))
-    assert [(one.key, one.matters) for one in compare_manifests(MANIFEST, other)] == [
-        ("engine.builder", False),
-        ("engine.name", False),
-    ]
+DTYPE = (("config", "engine", "dtype"), None)
 
 
-def test_equal_runs_have_nothing_unequal_whatever_their_study_is_called():
-    assert (
-        compare_manifests(
-            MANIFEST, changed((("config", "study", "name"), "b"), (("config", "tracking", "name"), "mlflow"))
-        )
-        == ()
-    )
-
-
-def test_what_matters_comes_first_and_values_are_shown():
-    found = compare_manifests(MANIFEST, changed((("packages", "numpy"), "3"), (("config", "engine", "dtype"), None)))
-    assert [one.key for one in found] == ["engine.dtype", "packages.numpy"]
-    assert (found[0].baseline, found[0].candidate) == ("auto", "-")
-
-
-def test_what_is_varied_on_purpose_does_not_matter():
-    other = changed((("config", "engine", "dtype"), "float8"))
-    assert not compare_manifests(MANIFEST, other, varying=["engine.dtype"])[0].matters
-    assert not compare_manifests(MANIFEST, other, varying=["engine.*"])[0].matters
+@pytest.mark.parametrize(
+    ("changes", "varying", "expected"),
+    [
+        # only one engine has the setting
+        (
+            [(("config", "engine", "builder"), "torch"), (("config", "engine", "name"), "trtllm")],
+            (),
+            [("engine.builder", False), ("engine.name", False)],
+        ),
+        # equal, whatever their studies are called
+        ([(("config", "study", "name"), "b"), (("config", "tracking", "name"), "mlflow")], (), []),
+        # what matters comes first
+        ([(("packages", "numpy"), "3"), DTYPE], (), [("engine.dtype", True), ("packages.numpy", False)]),
+        # what is varied on purpose does not matter
+        ([DTYPE], ["engine.dtype"], [("engine.dtype", False)]),
+        ([DTYPE], ["engine.*"], [("engine.dtype", False)]),
+    ],
+)
+def test_what_is_listed_and_what_of_it_matters(changes, varying, expected):
+    found = compare_manifests(MANIFEST, changed(*changes), varying=varying)
+    assert [(one.key, one.matters) for one in found] == expected
+    assert all((one.baseline, one.candidate) == ("auto", "-") for one in found if one.key == "engine.dtype")
 
 
 @pytest.mark.parametrize("varying", ["gpu.count", "gpu.*"])
@@ -128,27 +126,19 @@ def test_a_sweep_of_one_study_varies_its_own_overrides_and_so_does_a_choice_of_e
     )
 
 
+HARMLESS = (
+    *("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY"),
+    *("TRANSFORMERS_VERBOSITY", "VLLM_LOGGING_LEVEL", "SGLANG_LOG_LEVEL", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"),
+    "PYTHONUNBUFFERED",
+)
+MATTERING = (
+    *("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "VLLM_ATTENTION_BACKEND", "CUDA_VISIBLE_DEVICES", "VLLM_USE_V1"),
+    "NCCL_P2P_DISABLE",
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "matters"),
-    [
-        ("HF_HUB_OFFLINE", False),
-        ("TRANSFORMERS_OFFLINE", False),
-        ("HF_HOME", False),
-        ("HF_HUB_DISABLE_PROGRESS_BARS", False),
-        ("HF_HUB_DISABLE_TELEMETRY", False),
-        ("TRANSFORMERS_VERBOSITY", False),
-        ("VLLM_LOGGING_LEVEL", False),
-        ("SGLANG_LOG_LEVEL", False),
-        ("VLLM_CACHE_ROOT", False),
-        ("TRITON_CACHE_DIR", False),
-        ("PYTHONUNBUFFERED", False),
-        ("OMP_NUM_THREADS", True),
-        ("TOKENIZERS_PARALLELISM", True),
-        ("VLLM_ATTENTION_BACKEND", True),
-        ("CUDA_VISIBLE_DEVICES", True),
-        ("VLLM_USE_V1", True),
-        ("NCCL_P2P_DISABLE", True),
-    ],
+    ("name", "matters"), [*((name, False) for name in HARMLESS), *((name, True) for name in MATTERING)]
 )
 def test_a_variable_of_the_environment_matters_where_it_can_change_speed_or_answers(name, matters):
     path = ("config", "engine", "env")

@@ -39,9 +39,7 @@ def context_of(tmp_path):
 
 
 @pytest.fixture
-def launch(tmp_path, context_of):
-    started = []
-
+def launch(tmp_path, context_of, started):
     def start(name, *, faults=None, **own):
         asked = EmulatedSettings(name="emulated", time_scale=0.002, faults=faults or EmulatedFaults())
         running = EmulatedLauncher().launch(
@@ -54,6 +52,4 @@ def launch(tmp_path, context_of):
         started.append(running)
         return running
 
-    yield start
-    for running in started:
-        running.stop()
+    return start

@@ -46,27 +46,6 @@ def test_a_client_measures_what_the_step_loop_predicts(name, launch, context_of)
     assert sorted(ttft)[20] >= min(expected.ttft_ms) * 0.9
 
 
-def many_streams(running):
-    """Send four requests on each of 48 streams; return the lengths of the answers, of 100 tokens each."""
-
-    def length(number):
-        body = {"model": running.model, "prompt": prompt_of(number, 16), "max_tokens": 100, "ignore_eos": True}
-        with HTTP.stream("POST", f"{running.base_url}/completions", json={**body, "stream": True}) as answer:
-            return len(answer.read())
-
-    with ThreadPoolExecutor(48) as pool:
-        return list(pool.map(length, range(4 * 48)))
-
-
-@pytest.mark.slow
-def test_many_streams_are_answered(launch):
-    running = launch("vllm", max_num_seqs=256)
-    assert len(many_streams(running)) == 192
-    state = HTTP.get(f"{running.root_url}/emulator").json()
-    assert {"p50", "p99", "max"} == set(state["lateness_ms"])
-    assert state["steps"] > 100
-
-
 def test_the_context_is_that_of_the_launch(context_of):
     context = context_of("vllm", max_num_seqs=7, prefix_caching=False, extra_args={"enforce-eager": True})
     spec = spec_of(registry().engine("vllm"), context, EmulatedSettings(name="emulated", seed=5))

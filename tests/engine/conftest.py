@@ -67,9 +67,8 @@ def log(tmp_path):
 
 
 @pytest.fixture
-def launch(log):
+def launch(log, started):
     """Return a function that launches with the process launcher; engines still running after the test are stopped."""
-    started = []
 
     def start(engine, context=None):
         running = ProcessLauncher().launch(
@@ -78,9 +77,7 @@ def launch(log):
         started.append(running)
         return running
 
-    yield start
-    for running in started:
-        running.stop()
+    return start
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from support.commands import COMMAND_LIMIT_S, servebench_started
-from support.results import attached, run_of, status
+from support.results import attached_study, run_of, status
 from support.waiting import wait_ended, wait_until
 
 SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "load.hold_level=false")
@@ -18,7 +18,7 @@ SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "
 def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench, tmp_path):
     """Tokens are the server's; prompts were sized by a stated approximation, which a doubt says."""
     url, behaviour = endpoint()
-    done = servebench(*attached(url, *SMALL, "workload=unique", "workload.output_tokens=32"), code=0)
+    done = servebench(*attached_study(url, *SMALL, "workload=unique", "workload.output_tokens=32"), code=0)
     points = pd.read_csv(run_of(tmp_path) / "points.csv")
     requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     measured = requests[~requests.warmup]
@@ -35,28 +35,31 @@ def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench,
 def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):
     """TPOT is time over tokens, ITL is time between events."""
     url, _ = endpoint(tokens_per_event=4, gap_s=0.02)
-    run_main(*attached(url, *SMALL, "workload=unique", "workload.output_tokens=32"), code=0)
+    words = ("workload=unique", "workload.output_tokens=32", "telemetry.enabled=false")
+    run_main(*attached_study(url, *SMALL, *words), code=0)
     point = pd.read_csv(run_of(tmp_path) / "points.csv").iloc[0]
     requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
-    truth = ((requests.last_event_ns - requests.first_event_ns) / 31 / 1e6)[~requests.warmup].mean()
-    assert point.tpot_ms_mean == pytest.approx(truth, rel=0.05)
-    assert point.itl_ms_mean == pytest.approx(truth * 31 / 7, rel=0.05)
+    counted = requests.sent_ns.between(point.window_start_ns, point.window_end_ns) & ~requests.warmup
+    truth = ((requests.last_event_ns - requests.first_event_ns) / 31 / 1e6)[counted].mean()
+    assert point.tpot_ms_mean == pytest.approx(truth, rel=1e-3)
+    # 31 / 7 of it, in which a busy machine sends events late
+    assert point.itl_ms_mean > 2.5 * truth
 
 
 @pytest.mark.slow
 def test_a_missing_usage_is_told_and_not_made_up(endpoint, run_main, tmp_path):
     """No count from the server and no tokenizer: tokens are unknown, never the number of events."""
     url, _ = endpoint(usage=False)
-    run_main(*attached(url, *SMALL, "workload=unique", "workload.output_tokens=8"), code=0)
+    run_main(*attached_study(url, *SMALL, "workload=unique", "workload.output_tokens=8"), code=0)
     point = pd.read_csv(run_of(tmp_path) / "points.csv").iloc[0]
     assert pd.isna(point.output_tokens_mean)
     assert "tokens_disagree" in point.doubts
 
 
 MISTAKES = {
-    "nobody there": (attached("http://127.0.0.1:1"), 4, "refused"),
+    "nobody there": (attached_study("http://127.0.0.1:1"), 4, "refused"),
     "no address": (["engine=openai", "launch=attach", "model.name=m"], 2, "launch.base_url"),
-    "no such key": (attached("http://127.0.0.1:1", "launch.api_key_env=NOPE_KEY"), 3, "NOPE_KEY"),
+    "no such key": (attached_study("http://127.0.0.1:1", "launch.api_key_env=NOPE_KEY"), 3, "NOPE_KEY"),
     "no model": (["model.path=/dev/null"], 3, "model.path=/dev/null"),
     "a file for a folder": (["study.dir=/dev/null"], 3, "study.dir"),
     "an engine that is not here": (["engine=trtllm", "model.name=m"], 3, "trtllm"),
@@ -96,7 +99,9 @@ def test_a_rate_is_an_open_loop(endpoint, run_main, tmp_path):
     url, _ = endpoint(ttft_s=0.2)
     words = [
         word
-        for word in attached(url, *SMALL, "load=rate", "load.rate=[20]", "load.arrival=constant")
+        for word in attached_study(
+            url, *SMALL, "load=rate", "load.rate=[20]", "load.arrival=constant", "telemetry.enabled=false"
+        )
         if "concurrency" not in word and "hold_level" not in word
     ]
     run_main(*words, "workload.output_tokens=4", code=0)
@@ -106,8 +111,9 @@ def test_a_rate_is_an_open_loop(endpoint, run_main, tmp_path):
     requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     due = requests[~requests.warmup].scheduled_ns.sort_values()
     assert due.diff().dropna().to_numpy() == pytest.approx(50e6, abs=1e3)
-    in_window = requests.ended_ns.between(point.window_start_ns, point.window_end_ns) & ~requests.warmup
-    assert point.request_throughput_req_s == pytest.approx(in_window.sum() / point.window_s, rel=0.1)
+    within = (point.window_start_ns, point.window_end_ns)
+    answered = sum(pd.Series(own).between(*within).mean() for own in requests[~requests.warmup].event_ns)
+    assert point.request_throughput_req_s == pytest.approx(answered / point.window_s, rel=1e-3)
     assert point.ttft_from_schedule_ms_p50 >= point.ttft_ms_p50 > 199
 
 
@@ -133,7 +139,7 @@ def test_a_port_in_use_is_told_with_its_owner(run_main):
 def long_run(endpoint, tmp_path):
     """A run that would take minutes, in the middle of its point."""
     url, behaviour = endpoint(ttft_s=0.05)
-    words = attached(url, *SMALL, "load.requests=5000", "workload.output_tokens=4")
+    words = attached_study(url, *SMALL, "load.requests=5000", "workload.output_tokens=4")
     with servebench_started(tmp_path, *words, start_new_session=True) as process:
         wait_until(lambda: len(behaviour.seen) >= 40, process=process)
         yield process

@@ -12,7 +12,7 @@ from servebench.util.errors import FailureKind
 from support.commands import COMMAND_LIMIT_S, EMULATED, servebench_started
 from support.faulty import FAULTS, OF_THE_SERVER, FaultyEndpoint
 from support.results import document
-from support.waiting import wait_until
+from support.waiting import wait_until, words_of
 
 LEVEL = 8
 ENGINE_CODE = FailureKind.ENDPOINT.exit_code
@@ -155,7 +155,7 @@ def killed_engine(folder, spool, *more):
         def engine():
             below = psutil.Process(process.pid).children(recursive=True)
             # the guard of the engine has the engine's words among its own
-            return next((one for one in reversed(below) if "servebench.emulator" in one.cmdline()), None)
+            return next((one for one in reversed(below) if "servebench.emulator" in words_of(one)), None)
 
         running = wait_until(lambda: list(folder.glob(f"outputs/s/*/raw/{spool}*.spool")) and engine(), process=process)
         running.kill()

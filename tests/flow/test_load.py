@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from support.results import attached, document, run_of
+from support.results import attached_study, document, run_of
 
 SHORT = ("workload=unique", "workload.input_tokens=16", "workload.output_tokens=4", "load.warmup_requests=0")
 
@@ -22,7 +22,7 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"timestamp": at}) + "\n" for at in arrivals_ms))
     url, _ = endpoint()
     words = ("load=trace", "load.trace.path=t.jsonl", "load.time_scale=2", "load.workers=2")
-    servebench(*attached(url, *SHORT, *words), code=0)
+    servebench(*attached_study(url, *SHORT, *words), code=0)
     manifest, points, requests = tables(tmp_path)
     (point,) = points.itertuples()
     assert (point.point, point.requests_ok, point.requests_planned) == ("trace-r0", 6, 6)
@@ -43,7 +43,7 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
     url, _ = endpoint(ttft_s=0.02, gap_s=0.05)
     words = ("load=quick", "load.concurrency=[4]", "load.requests=60", "+load.ramp.over_s=0.6", "load.self_check=never")
     leave = ("load.cooldown_requests=8", "load.cancel_fraction=0.3", "load.cancel_after_s=0.1")
-    run_main(*attached(url, *SHORT, *words, *leave), code=0)
+    run_main(*attached_study(url, *SHORT, *words, *leave), code=0)
     manifest, points, requests = tables(tmp_path)
     (point,) = points.itertuples()
     gone = requests[requests.outcome == "abandoned"]
@@ -59,7 +59,7 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
 
 def test_mistakes_in_a_load(run_main):
     """All told together, before anything starts."""
-    words = attached("http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
+    words = attached_study("http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
     done = run_main(*words, "load.rate=[1]", code=2)
     assert "load.rate" in done.stderr
     assert "load.trace" in done.stderr

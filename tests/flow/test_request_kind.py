@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from servebench.protocol.kinds.table import KINDS
-from support.results import attached
+from support.results import attached_study
 from support.servers import ScriptedServer
 from support.toy_kind import Vectors
 
@@ -31,7 +31,7 @@ def vectors(monkeypatch):
 
 def attach(server, *words):
     load = ("load.concurrency=[2]", "load.requests=20", "load.warmup_requests=2", "load.hold_level=false")
-    return attached(server.base_url, "workload=unique", "workload.api=vectors", *load, *words)
+    return attached_study(server.base_url, "workload=unique", "workload.api=vectors", *load, *words)
 
 
 def test_another_kind_is_measured(vectors, run_main, tmp_path):

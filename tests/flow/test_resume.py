@@ -9,7 +9,7 @@ import pytest
 
 from support.commands import COMMAND_LIMIT_S, servebench_started
 from support.results import document, status
-from support.waiting import caught, wait_until
+from support.waiting import caught, wait_until, words_of
 
 WORDS = (
     *("-m", "engine=vllm,sglang", "workload=unique", "launch=emulated", "launch.time_scale=0.02"),
@@ -88,7 +88,7 @@ def test_a_point_between_others_is_measured_again_and_they_stay(servebench, tmp_
         begun = lambda: spool.exists() and spool.stat().st_size > 3000  # noqa: E731
         wait_until(lambda: caught(process.pid, begun), process=process)
         for child in psutil.Process(process.pid).children():
-            if "servebench.load.client.worker" in child.cmdline():
+            if "servebench.load.client.worker" in words_of(child):
                 child.kill()
         process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=COMMAND_LIMIT_S)

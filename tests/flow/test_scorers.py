@@ -5,15 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from support.results import attached
-
-SMALL = ("load.concurrency=[2]", "load.requests=4", "load.warmup_requests=0", "load.self_check=never")
-SHORT = ("workload=unique", "workload.output_tokens=8")
-
-
-def table(tmp_path, study):
-    (path,) = tmp_path.glob(f"outputs/{study}/*/quality.parquet")
-    return pd.read_parquet(path)
+from support.commands import SMALL, attached, quality_table
 
 
 @pytest.mark.slow
@@ -23,11 +15,11 @@ def test_two_engines_side_by_side(servebench, tmp_path, endpoint):
     second, _ = endpoint(answer=lambda prompt: f"I say {len(prompt) if len(prompt) % 3 else 'nothing'}.")
     words = ("quality=all", "quality.tasks=[parity]", "quality.concurrency=[4]", "quality.items=all")
     for study, url in (("a", first), ("b", second)):
-        servebench(*attached(url, *SMALL, *SHORT, f"study.name={study}", *words), code=0)
+        servebench(*attached(url, f"study.name={study}", *SMALL, *words), code=0)
         (run,) = tmp_path.glob(f"outputs/{study}/*/manifest.json")
         (parity,) = json.loads(run.read_text())["quality"]
         assert (parity["accuracy"], parity["n"]) == (1.0, 64)
-    rows = table(tmp_path, "a")
+    rows = quality_table(tmp_path, "a")
     assert set(rows.benchmark) == {"parity"}
     assert json.loads(rows.detail[0])["alone"] == {"tokens": None, "logprobs": None}
     done = servebench("compare", "a", "b", "--json", "--markdown", "page.md", code=0)
@@ -45,9 +37,17 @@ def test_two_engines_side_by_side(servebench, tmp_path, endpoint):
 def test_json_of_the_load_is_graded_at_each_level(servebench, tmp_path):
     words = ("engine=vllm", "launch=emulated", "launch.time_scale=0.002", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
     load = ("load.concurrency=[1,4]", "load.requests=8", "load.warmup_requests=2", "load.self_check=never")
-    graded = ("workload=structured_json", "workload.twins=true", "quality=json", "study.name=s", "tracking=none")
-    done = servebench(*words, *load, *graded, code=0)
-    rows = table(tmp_path, "s")
+    done = servebench(
+        *words,
+        *load,
+        "workload=structured_json",
+        "workload.twins=true",
+        "quality=json",
+        "study.name=s",
+        "tracking=none",
+        code=0,
+    )
+    rows = quality_table(tmp_path, "s")
     assert set(rows.benchmark) == {"json.constrained", "json.unconstrained"}
     assert list(rows.groupby("point").size()) == [8, 8]
     assert set(rows.concurrency) == {1, 4}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.results import attached, document, run_of
+from support.results import attached_study, document, run_of
 
 
 @pytest.mark.slow
@@ -17,7 +17,7 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path)
         "slo.attainment=0.8",
     )
     lengths = ("workload=unique", "workload.input_tokens=16", "workload.output_tokens=4")
-    run_main(*attached(url, *load, *lengths), code=0)
+    run_main(*attached_study(url, *load, *lengths), code=0)
     search = document(run_of(tmp_path) / "manifest.json")["search"]
     assert (search["outcome"], search["level"], search["bracket"]) == ("found", 2.0, [2.0, 3.0])
     assert [probe["level"] for probe in search["probes"]][:3] == [1.0, 2.0, 4.0], "doubled"
@@ -27,5 +27,5 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path)
 
 def test_a_search_without_a_limit_is_a_mistake(run_main):
     """An SLO search needs something to search for; said before anything starts."""
-    done = run_main(*attached("http://127.0.0.1:9/v1", "load=search_slo"), code=2)
+    done = run_main(*attached_study("http://127.0.0.1:9/v1", "load=search_slo"), code=2)
     assert "load=search_slo" in done.stderr

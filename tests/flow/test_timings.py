@@ -10,7 +10,7 @@ from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSett
 from servebench.engine.adapters.vllm import VllmEngine
 from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
 from servebench.run.requests import traceparent
-from support.results import attached, requests, run_of
+from support.results import attached_study, requests, run_of
 from support.servers import own_port
 
 ENGINE = ("engine=vllm", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none", "study.name=s")
@@ -109,7 +109,7 @@ def test_spans_of_a_server_that_was_already_running(run_main, tmp_path):
     running = EmulatedLauncher().launch(VllmEngine(), context, settings, log_path=tmp_path / "log", say=lambda _: None)
     try:
         for index, port in enumerate(ports):
-            words = (*attached(running.base_url), "model.name=m")
+            words = (*attached_study(running.base_url), "model.name=m")
             load = (*LOAD[:1], "load.requests=16", *LOAD[2:], f"study.name={index}", "model.tokenizer=null")
             named = ("engine.request_timings=spans", f"engine.spans_address=127.0.0.1:{port}")
             done = run_main(*words, *load, *named, code=0)

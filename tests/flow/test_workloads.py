@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from servebench.workload.structured_json import TWIN_SUFFIX
-from support.results import attached, run_of
+from support.results import attached_study, run_of
 
 SHORT = ("load=quick", "load.warmup_requests=0", "load.hold_level=false", "workload.output_tokens=12")
 
@@ -21,7 +21,7 @@ def test_twins_show_what_a_schema_costs(endpoint, run_main, tmp_path):
     """Half of the requests carry a schema; answers are judged, pairs compared; adapters and priorities are sent."""
     url, behaviour = endpoint()
     words = ("workload=structured_json", "workload.twins=true", "workload.adapters=[a,b]", "workload.priorities=[3]")
-    run_main(*attached(url, *SHORT, *words, "load.concurrency=[2]", "load.requests=20"), code=0)
+    run_main(*attached_study(url, *SHORT, *words, "load.concurrency=[2]", "load.requests=20"), code=0)
     asked = [body for body in behaviour.seen if "priority" in body]
     assert len(asked) == 20
     assert sum("response_format" in body for body in asked) == 10
@@ -44,7 +44,7 @@ def test_sessions_are_sent_in_order(endpoint, run_main, tmp_path, workload):
     included."""
     url, behaviour = endpoint(ttft_s=0.05)
     words = (f"workload={workload}", "workload.exact_output=false", "workload.active=2")
-    run_main(*attached(url, *SHORT, *words, "load.concurrency=[4]", "load.requests=20"), code=0)
+    run_main(*attached_study(url, *SHORT, *words, "load.concurrency=[4]", "load.requests=20"), code=0)
     requests = tables(tmp_path)[1]
     assert len(requests) == 20
     for _, session in requests.sort_values("sent_ns").groupby("session_id"):
@@ -63,7 +63,7 @@ def test_a_failed_turn_ends_its_session(endpoint, run_main, tmp_path):
     # one of the first two requests fails, each of which begins a session
     url, _ = endpoint(fail_every=2)
     words = ("workload=multi_turn", "workload.exact_output=false", "load.concurrency=[2]", "load.requests=16")
-    done = run_main(*attached(url, *SHORT, *words), code=0)
+    done = run_main(*attached_study(url, *SHORT, *words), code=0)
     (point,), requests = list(tables(tmp_path)[0].itertuples()), tables(tmp_path)[1]
     outcomes = Counter(requests.outcome)
     ended = requests[requests.outcome == "session_ended"]

@@ -126,7 +126,7 @@ def stored_starts(one):
     """Return the engine, round, level and start of each point of a study."""
     try:
         runs = load_study(one.path).runs
-    except ServebenchError:  # interrupted before anything was stored
+    except (ServebenchError, FileNotFoundError):  # interrupted before anything was stored
         return set()
     return {(run.name, row.repeat, row.level, row.start_id) for run in runs for row in run.point_rows}
 

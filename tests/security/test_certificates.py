@@ -52,7 +52,7 @@ def get(url, trust=True):
 
 
 async def get_as_quality(url, trust=True):
-    async with quality_client({}, timeout_s=10, verify_tls=trust) as http:
+    async with quality_client({}, timeout_s=60, verify_tls=trust) as http:
         return (await http.get(url)).status_code
 
 

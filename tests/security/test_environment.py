@@ -14,7 +14,7 @@ from servebench.cluster.submitit_jobs import SubmititCluster
 from servebench.contracts.cluster import SubmititSettings
 from servebench.contracts.engine import Command
 from servebench.engine.adapters.flags import command_output
-from servebench.engine.launchers.container_runtime import image_with_id
+from servebench.engine.launchers.docker import image_with_id
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.util.children import child_environment, python_environment
 from servebench.util.errors import PreflightError

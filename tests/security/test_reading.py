@@ -21,7 +21,7 @@ from servebench.workload.sources.prompts import load_prompts
 from support.studies import SimulatedEngine, SimulatedLoad
 
 MEMORY_MAX = 1_500 << 20
-LIMIT_S = 120
+LIMIT_S = 600
 """Only catches a command that hangs."""
 
 

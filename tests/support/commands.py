@@ -8,11 +8,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 COMMAND_LIMIT_S = 600.0
 """Only catches a command that hangs; a slow machine does not reach it."""
 
 EMULATED = ("launch=emulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct")
 """Overrides for an emulated engine, which needs neither a GPU nor weights."""
+
+SMALL = (
+    *("load.concurrency=[2]", "load.requests=4", "load.warmup_requests=0", "load.self_check=never", "tracking=none"),
+    *("workload=unique", "workload.output_tokens=8"),
+)
+"""Overrides for a small load, for tests of what follows it."""
+
+
+def quality_table(folder: Path, study: str) -> pd.DataFrame:
+    """Return the graded answers of the only run of a study."""
+    (path,) = folder.glob(f"outputs/{study}/*/quality.parquet")
+    return pd.read_parquet(path)
+
+
+def attached(url: str, *words: str, model: str = "tiny") -> tuple[str, ...]:
+    """Return the overrides that select a running server, and more."""
+    return ("engine=openai", "launch=attach", f"launch.base_url={url}", f"model.name={model}", *words)
 
 
 def run_program(

@@ -45,6 +45,15 @@ def endpoint() -> Iterator[Callable[..., tuple[str, Behaviour]]]:
 
 
 @pytest.fixture
+def started() -> Iterator[list[Any]]:
+    """Keep the engines that a test has started; they are stopped at its end."""
+    engines: list[Any] = []
+    yield engines
+    for one in engines:
+        one.stop()
+
+
+@pytest.fixture
 def servebench(tmp_path):
     """Run the command in a process of its own, in the test's folder."""
     return partial(run_servebench, tmp_path)

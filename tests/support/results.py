@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from support.commands import attached
 
-def attached(url: str, *words: str) -> tuple[str, ...]:
+
+def attached_study(url: str, *words: str) -> tuple[str, ...]:
     """Return the words of a study `s` of a server that is already running, without tracking."""
-    server = ("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny")
-    return (*server, "tracking=none", "study.name=s", *words)
+    return attached(url, "tracking=none", "study.name=s", *words)
 
 
 def document(path: Path) -> Any:

@@ -27,6 +27,13 @@ def wait_until(
     return seen
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """Return the command line of a process; empty if it has ended meanwhile."""
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
 def has_ended(pid: int) -> bool:
     """Whether a process is gone or a zombie."""
     try:

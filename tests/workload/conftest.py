@@ -5,6 +5,7 @@ import re
 import pytest
 
 from servebench.contracts.request import Tokenizer
+from servebench.engine.tokenize import ApproximateTokenizer
 
 
 class PieceTokenizer:
@@ -53,19 +54,6 @@ class ByteTokenizer:
         return text.encode()[:tokens].decode(errors="ignore")
 
 
-class QuarterTokenizer:
-    """The stated approximation: four characters a token."""
-
-    name = "approximate (4 characters a token)"
-    exact = False
-
-    def count(self, texts):
-        return [max(1, round(len(text) / 4)) if text else 0 for text in texts]
-
-    def truncate(self, text, tokens):
-        return text[: tokens * 4]
-
-
 @pytest.fixture
 def pieces():
     return PieceTokenizer()
@@ -73,10 +61,10 @@ def pieces():
 
 @pytest.fixture
 def quarters():
-    return QuarterTokenizer()
+    return ApproximateTokenizer()
 
 
-@pytest.fixture(params=[PieceTokenizer, ByteTokenizer, QuarterTokenizer], ids=lambda kind: kind.name.split()[0])
+@pytest.fixture(params=[PieceTokenizer, ByteTokenizer, ApproximateTokenizer], ids=lambda kind: kind.name.split()[0])
 def any_tokenizer(request):
     found: Tokenizer = request.param()
     return found

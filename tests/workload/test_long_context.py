@@ -1,19 +1,14 @@
 """Long texts with needles, and chronicles to be summarised."""
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.long_context import LongContextWorkload
 from servebench.workload.summarization import SummarizationWorkload
 from support.workloads import requests_of
-
-Text = Callable[[Request], str]
-
 
 long_ones = partial(requests_of, LongContextWorkload, input_tokens=2000)
 summaries = partial(requests_of, SummarizationWorkload, input_tokens=1500)

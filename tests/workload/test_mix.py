@@ -1,7 +1,6 @@
 """Several workloads at once, and what goes with the requests of any."""
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -10,8 +9,6 @@ from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.build.requests import add_extras
 from servebench.workload.mix import MixSettings, MixWorkload
 from servebench.workload.unique import UniqueWorkload
-
-Text = Callable[[Request], str]
 
 
 def mix(parts, **keys):

@@ -3,20 +3,17 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.sharegpt import ShareGptWorkload
 from servebench.workload.sources.prompts import builtin_prompts
 from support.workloads import requests_of, workload_of
 
-Text = Callable[[Request], str]
 TEXTS = ["one", "one two three", "one two three four five six", "a b c d e f g h i j"]
 
 

@@ -1,20 +1,16 @@
 """Notes to be turned into JSON."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.sources.schemas import notes
 from servebench.workload.structured_json import StructuredJsonWorkload
 from support.workloads import requests_of, workload_of
-
-Text = Callable[[Request], str]
-
 
 workload = partial(workload_of, StructuredJsonWorkload)
 asked = partial(requests_of, StructuredJsonWorkload)

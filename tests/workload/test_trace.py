@@ -1,19 +1,16 @@
 """Recorded arrivals and lengths with synthesised prompts."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from servebench.contracts.request import Request
 from servebench.util.errors import ConfigError
 from servebench.workload.sources.trace_files import TraceRow, trace_rows
 from servebench.workload.trace import TraceSettings, TraceWorkload
 from support.workloads import requests_of
 
-Text = Callable[[Request], str]
 BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log
 1106,ChatGPT,0,0,0,Conversation log

@@ -1,12 +1,10 @@
 """Prompts of exact length that share nothing."""
 
 import random
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings, WorkloadSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import fill, single_token_words
@@ -15,9 +13,6 @@ from servebench.workload.build.seeding import generator, salt
 from servebench.workload.sources.prompts import vocabulary
 from servebench.workload.unique import UniqueWorkload
 from support.workloads import requests_of
-
-Text = Callable[[Request], str]
-
 
 asked = partial(requests_of, UniqueWorkload)
 SPECS = [

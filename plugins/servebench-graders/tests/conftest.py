@@ -1,7 +1,7 @@
 import pytest
 
 from servebench_graders import sandbox
-from support.fixtures import endpoint, memory, record, serve, servebench  # noqa: F401
+from support.fixtures import endpoint, memory, serve, servebench  # noqa: F401
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_a_judge_is_called_with_its_authority(url, ca_file):
     item = Item(item_id="x", prompt="?", expected="", max_tokens=5)
     found = {}
     for name in (ca_file, None):
-        judge = JudgeEndpoint(base_url=url, model="m", ca_file=name, timeout_s=10)
+        judge = JudgeEndpoint(base_url=url, model="m", ca_file=name, timeout_s=60)
         grade = JudgeScorer(JudgeSettings(name="judge", judge=judge)).grade(item, ItemAnswer(item_id="x", text="y"))
         found[name] = grade.detail["judge_outcome"]
     assert found == {ca_file: "protocol", None: "refused"}

@@ -2,22 +2,10 @@
 
 import json
 
-import pandas as pd
 import pytest
 
+from support.commands import SMALL, attached, quality_table
 from support.servers import own_port
-
-SMALL = ("load.concurrency=[2]", "load.requests=4", "load.warmup_requests=0", "load.self_check=never", "tracking=none")
-
-
-def table(tmp_path, study):
-    (path,) = tmp_path.glob(f"outputs/{study}/*/quality.parquet")
-    return pd.read_parquet(path)
-
-
-def attached(url, study, *words):
-    load = ("workload=unique", "workload.output_tokens=8", f"study.name={study}", *SMALL)
-    return ("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny", *load, *words)
 
 
 def verdict_or(say):
@@ -30,15 +18,15 @@ def test_a_judge(servebench, tmp_path, endpoint):
     """A judge that is down is told in a line."""
     first, _ = endpoint(answer=verdict_or(lambda prompt: f"I say {len(prompt)}."))
     judge = ("quality=judge", "quality.items=6", "quality.concurrency=[2]", "quality.judge.model=tiny")
-    done = servebench(*attached(first, "j", *judge, f"quality.judge.base_url={first}"))
-    assert done.returncode == 0, done.stderr
+    done = servebench(*attached(first, "study.name=j", *SMALL, *judge, f"quality.judge.base_url={first}"), code=0)
     assert "judge 75.0" in done.stdout
-    assert set(table(tmp_path, "j").score) == {0.75}
-    done = servebench(*attached(first, "d", *judge, "quality.judge.base_url=http://127.0.0.1:9/v1"))
-    assert done.returncode == 0, done.stderr
+    assert set(quality_table(tmp_path, "j").score) == {0.75}
+    done = servebench(
+        *attached(first, "study.name=d", *SMALL, *judge, "quality.judge.base_url=http://127.0.0.1:9/v1"), code=0
+    )
     assert "not_judged" in done.stdout
     assert "http://127.0.0.1:9/v1" in done.stdout
-    assert set(table(tmp_path, "d").outcome) == {"ok"}
+    assert set(quality_table(tmp_path, "d").outcome) == {"ok"}
 
 
 @pytest.mark.slow
@@ -48,10 +36,9 @@ def test_an_emulated_engine_can_be_the_judge(servebench, tmp_path):
     words = ("engine=vllm", "launch=emulated", "launch.time_scale=0.01", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
     judge = (f"quality.judge.base_url=http://127.0.0.1:{port}/v1", "quality.judge.model=Qwen/Qwen2.5-1.5B-Instruct")
     asked = ("quality=judge", "quality.items=4", "quality.max_tokens=8", "quality.judge.enforce_schema=true", *judge)
-    load = ("workload=unique", "workload.output_tokens=8", f"engine.port={port}", *SMALL)
-    done = servebench(*words, *load, *asked, "study.name=s")
-    assert done.returncode == 0, done.stderr
-    rows = table(tmp_path, "s")
+    load = (f"engine.port={port}", *SMALL)
+    done = servebench(*words, *load, *asked, "study.name=s", code=0)
+    rows = quality_table(tmp_path, "s")
     assert rows.score.between(0, 1).all()
     assert {json.loads(one)["judge_outcome"] for one in rows.detail} == {"ok"}
     assert "quality: judge" in done.stdout
@@ -77,9 +64,11 @@ def test_code_is_run(working, servebench, tmp_path, endpoint):
         return f"```python\ndef add{number}(x):\n    return x + {9 if wrong else number}\n```"
 
     url, _ = endpoint(answer=say)
-    done = servebench(*attached(url, "s", "quality=humaneval", f"quality.path={path}", "quality.concurrency=[2]"))
-    assert done.returncode == 0, done.stderr
-    found = table(tmp_path, "s").set_index("item_id")
+    servebench(
+        *attached(url, "study.name=s", *SMALL, "quality=humaneval", f"quality.path={path}", "quality.concurrency=[2]"),
+        code=0,
+    )
+    found = quality_table(tmp_path, "s").set_index("item_id")
     assert found.correct.to_dict() == {"own/0": True, "own/1": True, "own/2": True, "own/3": False}
     assert found.note["own/3"].startswith("failed: AssertionError")
 
@@ -87,7 +76,7 @@ def test_code_is_run(working, servebench, tmp_path, endpoint):
 @pytest.mark.slow
 def test_code_is_not_asked_for_where_it_cannot_be_run(servebench, tmp_path, endpoint):
     url, _ = endpoint(answer=lambda prompt: "x")
-    done = servebench(*attached(url, "s", "quality=humaneval"), env={"PATH": str(tmp_path)})
+    done = servebench(*attached(url, "study.name=s", *SMALL, "quality=humaneval"), env={"PATH": str(tmp_path)})
     assert done.returncode == 3
     (line,) = done.stderr.splitlines()
     assert "bwrap" in line

@@ -1,5 +1,4 @@
 import json
-from importlib.metadata import entry_points
 
 import pytest
 
@@ -10,12 +9,9 @@ from servebench_graders.lm_eval import LmEvalScorer
 from servebench_graders.rouge import RougeScorer
 
 
-def test_servebench_finds_the_scorers_by_their_entry_point():
-    (point,) = [point for point in entry_points(group="servebench") if point.name == "graders"]
-    assert point.value == "servebench_graders.plugin"
-    found = registry()
-    for scorer in (HumanEvalScorer, JudgeScorer, LmEvalScorer, RougeScorer):
-        assert found.find("quality", scorer.name) is scorer
+@pytest.mark.parametrize("scorer", [HumanEvalScorer, LmEvalScorer])
+def test_servebench_finds_what_the_suite_may_skip(scorer):
+    assert registry().find("quality", scorer.name) is scorer
 
 
 class Quick(ScorerConformance):

@@ -1,14 +1,10 @@
 import gzip
 import json
-import shutil
 
 import pytest
 
 from servebench.plugin import ConfigError, ItemAnswer, QualitySettings
 from servebench_graders.humaneval import HumanEvalScorer, checks_of, code_of, program_of
-from servebench_graders.sandbox import sandbox_errors
-
-NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 PROMPT = (
     'from typing import List\n\n\ndef helper(x):\n    return x\n\n\ndef total(xs: List[int]) -> int:\n    """Sum."""\n'
@@ -99,7 +95,6 @@ def test_a_cut_off_gzip_file_is_one_line(tmp_path):
 
 
 @pytest.mark.slow
-@NEEDS
 @pytest.mark.parametrize(
     ("text", "correct", "outcome"),
     [
@@ -111,9 +106,7 @@ def test_a_cut_off_gzip_file_is_one_line(tmp_path):
         ("I cannot.", False, None),
     ],
 )
-def test_grades_by_running_the_tests(tmp_path, text, correct, outcome):
-    if faults := sandbox_errors():
-        pytest.skip(faults[0])
+def test_grades_by_running_the_tests(working, tmp_path, text, correct, outcome):
     scorer = HumanEvalScorer()
     (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
     grade = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=text))
@@ -144,7 +137,6 @@ CHEATS = [
 ]
 
 
-@NEEDS
 @pytest.mark.parametrize("code", CHEATS)
 def test_code_cannot_pass_by_its_own_word(working, tmp_path, code):
     scorer = HumanEvalScorer()
@@ -154,7 +146,6 @@ def test_code_cannot_pass_by_its_own_word(working, tmp_path, code):
     assert grade.detail["outcome"] != "passed"
 
 
-@NEEDS
 @pytest.mark.parametrize(
     ("code", "test"),
     [
@@ -177,26 +168,8 @@ def test_values_of_all_plain_kinds_reach_the_tests(working, tmp_path, code, test
     assert grade.correct is True, grade
 
 
-@NEEDS
-def test_a_completion_is_the_body_of_the_function(tmp_path):
-    if faults := sandbox_errors():
-        pytest.skip(faults[0])
+def test_a_completion_is_the_body_of_the_function(working, tmp_path):
     scorer = HumanEvalScorer(QualitySettings(name="humaneval", api="completions"))
     (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
     assert scorer.grade(item, ItemAnswer(item_id="", text=ROW["canonical_solution"])).correct is True
     assert scorer.grade(item, ItemAnswer(item_id="", text="    return 0\n")).correct is False
-
-
-def test_what_was_never_answered_has_no_grade(tmp_path):
-    scorer = HumanEvalScorer()
-    (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
-    assert scorer.grade(item, ItemAnswer(item_id="", text="", error="down", outcome="refused")).correct is None
-
-
-def test_without_a_sandbox_the_scorer_says_so_beforehand(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    from servebench_graders.sandbox import require_sandbox
-
-    require_sandbox.cache_clear()
-    (fault,) = HumanEvalScorer().check()
-    assert "bubblewrap" in fault

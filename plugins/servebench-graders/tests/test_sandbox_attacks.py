@@ -13,7 +13,7 @@ import pytest
 
 from servebench_graders import sandbox
 from servebench_graders.sandbox import SandboxLimits, run_program
-from support.waiting import wait_until
+from support.waiting import wait_until, words_of
 
 BWRAP = shutil.which("bwrap")
 pytestmark = pytest.mark.skipif(BWRAP is None, reason="bubblewrap is not installed")
@@ -137,7 +137,7 @@ def test_the_program_is_not_root_for_the_kernel(working):
         return [
             one
             for one in me.children(recursive=True)
-            if "--unshare-all" not in (words := one.cmdline()) and "/program.py" in " ".join(words)
+            if "--unshare-all" not in (words := words_of(one)) and "/program.py" in " ".join(words)
         ]
 
     (program,) = wait_until(sandboxed)

@@ -38,12 +38,6 @@ def test_the_command_is_pure_and_says_everything(context_of, named):
     assert command.env == {"A": "1"}
 
 
-@pytest.mark.parametrize(("asked", "flag"), [(True, "--cache-prompt"), (False, "--no-cache-prompt"), (None, None)])
-def test_prefix_caching_flag(context_of, asked, flag):
-    words = [word for word in ENGINE.command(context_of(prefix_caching=asked)).argv if "cache-prompt" in word]
-    assert words == ([flag] if flag else [])
-
-
 def test_llama_server_gets_flags(context_of):
     """`engine.executable` runs `llama-server`, and `extra_args` are its flags."""
     context = context_of(
@@ -58,10 +52,7 @@ def test_llama_server_gets_flags(context_of):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"dtype": "bfloat16"}, "engine.dtype=bfloat16: llamacpp has no flag for it"),
-        ({"quantization": "awq"}, "engine.quantization=awq"),
         ({"gpu_memory_fraction": 0.9}, "engine.gpu_layers="),
-        ({"tensor_parallel_size": 2}, "engine.tensor_parallel_size=2"),
         ({"extra_args": {"n_bach": 1}}, "engine.extra_args.n_bach=1: the embedded llama.cpp has no parameter"),
         ({"extra_args": {"n_batch": "many"}}, "int (got 'many')"),
         ({"executable": "no-such-llama-server"}, "engine.executable=no-such-llama-server"),

@@ -54,7 +54,6 @@ def test_its_settings_are_variables(tmp_path):
     [
         ({"prefix_caching": False}, "engine.prefix_caching=false: "),
         ({"extra_args": {"x": 1}}, "engine.extra_args.x=1: 'ollama serve' takes no flags; use engine.env.OLLAMA_..."),
-        ({"quantization": "q4"}, "engine.quantization=q4: ollama has no flag for it"),
     ],
 )
 def test_what_it_cannot_do_is_refused(settings, words, tmp_path):

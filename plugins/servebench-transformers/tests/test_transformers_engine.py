@@ -1,12 +1,11 @@
 """The command and the dialect of `transformers serve`, against what 5.19 was seen to take."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from servebench.plugin import Message, ModelSettings, Request, kind_named
+from servebench.plugin import ModelSettings
 from servebench.testing import EngineConformance
 from servebench_transformers.engine import TransformersEngine
 
@@ -48,30 +47,6 @@ def test_the_command(settings, expected):
     argv = TransformersEngine().command(SUITE.context(CACHE, **settings)).argv
     assert argv[:7] == ("transformers", "serve", "/models/smol", "--host", "127.0.0.1", "--port", "8123")
     assert list(argv[7:]) == expected
-
-
-@pytest.mark.parametrize("setting", ["max_model_len", "max_num_seqs", "prefix_caching", "gpu_memory_fraction"])
-def test_what_it_has_no_flag_for_is_refused(setting):
-    value = {"prefix_caching": True, "gpu_memory_fraction": 0.5}.get(setting, 16)
-    problems = TransformersEngine().check(SUITE.context(CACHE, **{setting: value}))
-    assert [problem for problem in problems if problem.startswith(f"engine.{setting}=")]
-
-
-def test_exact_output_is_asked_for_in_its_own_way():
-    """A generation config, as a JSON string, without an end token; no field that it would answer 422 to."""
-    request = Request(request_id="r", messages=(Message("user", "hi"),), output_tokens=7, exact_output=True)
-    engine, kind = TransformersEngine(), kind_named("chat")
-    body = engine.adapt_body(kind.body(request, "/models/smol", engine.dialect), request)
-    assert json.loads(body["generation_config"])["eos_token_id"] == -1
-    assert set(body) == {
-        "model",
-        "messages",
-        "max_tokens",
-        "temperature",
-        "stream",
-        "stream_options",
-        "generation_config",
-    }
 
 
 def test_the_version_is_that_of_the_interpreter_beside_the_program(tmp_path, monkeypatch):

@@ -220,9 +220,7 @@ def _engine_settings(manifest: Mapping[str, Any]) -> set[str]:
 
 
 def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    for part in COMPARED_PARTS:
-        facts.update(_flat(part, manifest.get(part)))
+    facts = {key: value for part in COMPARED_PARTS for key, value in _flat(part, manifest.get(part)).items()}
     facts["weights"] = _weights_file(manifest)
     facts.update(_flat("weights", mapping(manifest.get("weights"))))
     facts["cold_start.shared"] = mapping(manifest.get("cold_start")).get("shared")

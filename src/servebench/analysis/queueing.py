@@ -97,11 +97,8 @@ class _Queue(NamedTuple):
 def long_run(arrivals: Arrivals) -> LongRun | None:
     """Return TTFTs in the long run, at the upper end of what the window leaves open; None where it leaves open that the engine
     cannot keep up, and no TTFT is too long."""
-    before, knee, prefill = (
-        arrivals.in_flight,
-        find_knee(arrivals, arrivals.in_flight),
-        find_knee(arrivals, arrivals.waiting),
-    )
+    before = arrivals.in_flight
+    knee, prefill = (find_knee(arrivals, those) for those in (before, arrivals.waiting))
     if knee is not None and _answered_req_s(arrivals) > ANSWERED_MAX * _departures(arrivals, knee)[-1]:
         knee = None
     if prefill is not None and (knee is None or prefill.error < knee.error):

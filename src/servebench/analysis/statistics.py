@@ -51,6 +51,8 @@ QUEUED = (
 """Columns that rare queues make long (`queueing`)."""
 SLOWED = ("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean", "itl_ms_p99", "e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95")
 """Columns that others' long prompts make long."""
+HEADLINES = {"ttft_ms": (50, 95, 99), "ttfo_ms": (), "itl_ms": (99,), "tpot_ms": (50,), "e2e_ms": (50, 95)}
+"""The latencies whose means have intervals, with the percentiles that have one, too."""
 RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
 
@@ -61,31 +63,14 @@ def headline_intervals(sample: PointSample, *, prior: Floats = FLAT) -> dict[str
     Each is meant to hold what the engine would show in the long run, without the difference between starts. `prior` is how
     probable each wander of the engine was before (`serial`).
     """
-    span = span_of(sample)
-
-    def mean(values: Floats) -> Interval | None:
-        return mean_interval(values, span, prior)
-
-    def percent(values: Floats, percent: float, counts: Ints | None = None) -> Interval | None:
-        return pooled_percentile_interval(values, counts, percent, span, prior)
-
-    rates = output_rates(sample)
-    rate = None if rates is None else mean(rates)
-    found = {
-        "output_throughput_tok_s": None if rate is None else (max(0.0, rate[0]), rate[1]),
-        "ttft_ms_mean": mean(sample.ttft_ms),
-        "ttft_ms_p50": percent(sample.ttft_ms, 50),
-        "ttft_ms_p95": percent(sample.ttft_ms, 95),
-        "ttft_ms_p99": percent(sample.ttft_ms, 99),
-        "ttfo_ms_mean": mean(sample.ttfo_ms),
-        "itl_ms_mean": mean(linearised(sample.itl_ms, sample.itl_counts)),
-        "itl_ms_p99": percent(sample.itl_ms, 99, sample.itl_counts),
-        "tpot_ms_mean": mean(sample.tpot_ms),
-        "tpot_ms_p50": percent(sample.tpot_ms, 50),
-        "e2e_ms_mean": mean(sample.e2e_ms),
-        "e2e_ms_p50": percent(sample.e2e_ms, 50),
-        "e2e_ms_p95": percent(sample.e2e_ms, 95),
-    }
+    span, rates = span_of(sample), output_rates(sample)
+    rate = None if rates is None else mean_interval(rates, span, prior)
+    found = {"output_throughput_tok_s": None if rate is None else (max(0.0, rate[0]), rate[1])}
+    for name, percents in HEADLINES.items():
+        values, counts = getattr(sample, name), sample.itl_counts if name == "itl_ms" else None
+        found[f"{name}_mean"] = mean_interval(values if counts is None else linearised(values, counts), span, prior)
+        for percent in percents:
+            found[f"{name}_p{percent}"] = pooled_percentile_interval(values, counts, percent, span, prior)
     if sample.arrivals is None or not is_random(sample.arrivals):
         return found
     found |= _with_queues(found, sample, sample.arrivals)

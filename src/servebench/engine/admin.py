@@ -58,20 +58,12 @@ def _reset_once(http: httpx.Client, path: str, running: RunningEngine) -> str | 
 
 def resolved_settings(engine: Engine, running: RunningEngine) -> dict[str, Any] | None:
     """Return the settings that the engine reports, by path; None if it reports none. Never raises."""
-    settings: dict[str, Any] = {}
     if not engine.settings_paths:
         return None
-    import httpx
-
-    from servebench.engine.supervisor.endpoint import response_json
+    from servebench.engine.supervisor.endpoint import json_at
     from servebench.util.bounded_http import client
 
-    with client(running.headers, verify_tls=running.verify_tls, timeout_s=SETTINGS_TIMEOUT_S) as http:
-        for path in engine.settings_paths:
-            try:
-                response = http.get(f"{running.root_url}{path}")
-                if response.status_code == httpx.codes.OK and len(response.content) <= BYTES_MAX:
-                    settings[path] = response_json(response)
-            except (httpx.HTTPError, ValueError):
-                continue
-    return settings or None
+    options: Any = {"verify_tls": running.verify_tls, "timeout_s": SETTINGS_TIMEOUT_S, "bytes_max": BYTES_MAX}
+    with client(running.headers, **options) as http:
+        found = {path: json_at(http, f"{running.root_url}{path}") for path in engine.settings_paths}
+    return {path: settings for path, settings in found.items() if settings is not None} or None

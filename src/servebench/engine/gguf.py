@@ -1,4 +1,4 @@
-"""Reads from the header of a GGUF file how its weights are quantized.
+"""Finds the GGUF files of a model, and reads from the header of one how its weights are quantized.
 
 A header is a list of keys with typed values, in no fixed order: in a file that was quantized again the key stands behind
 the vocabulary, which is some MB. The header is untrusted, so the bytes, keys and elements that are read are bounded.
@@ -109,3 +109,12 @@ def _file_type(header: _Header) -> int | None:
             return header.number("<I") if kind == UINT32 else None
         header.skip(kind)
     return None
+
+
+def gguf_files(folder: Path) -> list[Path]:
+    """Return the GGUF files of a model's folder: those in it, else those next to it whose names begin with its name; none of what
+    is no folder. So the same `model.path` works for engines that read the folder and for those that read one file."""
+    if not folder.is_dir():
+        return []
+    inside = sorted(folder.glob("*.gguf"))
+    return inside or sorted(path for path in folder.parent.glob("*.gguf") if path.name.startswith(folder.name))

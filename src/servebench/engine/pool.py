@@ -117,18 +117,13 @@ def keeps_files(engine: Engine, context: LaunchContext) -> bool:
 def make_kept_folder(context: LaunchContext) -> None:
     """Make the empty folder in which the engine keeps its request timings: with them it may write prompts, which are the user's
     own. What an engine left there that was killed with servebench is removed. Raises EngineError."""
-    remove_kept(context)
+    shutil.rmtree(context.kept_folder, ignore_errors=True)
     try:
         context.kept_folder.mkdir(parents=True, mode=0o700)
     except OSError as error:
         raise EngineError(
             f"{context.kept_folder} cannot be made: {reason_of(error)}; free or change its disk"
         ) from error
-
-
-def remove_kept(context: LaunchContext) -> None:
-    """Remove the folder of `make_kept_folder`, if there is one."""
-    shutil.rmtree(context.kept_folder, ignore_errors=True)
 
 
 Found = Sequence[tuple[RunSettings, RunningEngine]]
@@ -204,7 +199,7 @@ class EnginePool:
             if spans is not None:
                 undo.callback(spans.close)
             if keeps_files(engine, context):
-                undo.callback(remove_kept, context)
+                undo.callback(shutil.rmtree, context.kept_folder, ignore_errors=True)
                 make_kept_folder(context)
             context, running = self._launch(launcher, engine, context, settings, log_path)
             self._report_start(engine, running)
@@ -300,7 +295,7 @@ class EnginePool:
         if lease.spans is not None:
             lease.spans.close()
         if keeps_files(lease.engine, lease.context):
-            remove_kept(lease.context)
+            shutil.rmtree(lease.context.kept_folder, ignore_errors=True)
         return report
 
     def _mark_unclean(self, log_path: Path) -> None:

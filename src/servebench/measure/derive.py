@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from servebench.contracts.engine import ServerTimings
 from servebench.contracts.exchange import Exchange, WireOutcome
@@ -39,21 +39,8 @@ ReadTimings = Callable[[Mapping[str, Any], Mapping[str, str]], ServerTimings]
 
 ID_CHARACTERS_MAX = 200
 
-_SAME: dict[WireOutcome, Outcome] = {
-    "timeout": "timeout",
-    "reset": "reset",
-    "refused": "refused",
-    "cancelled": "cancelled",
-    "abandoned": "abandoned",
-    "session_ended": "session_ended",
-    "closed": "truncated",
-    "complete": "truncated",
-    "too_large": "protocol",
-    "tls": "protocol",
-    "protocol": "protocol",
-}
-"""The outcome of a request by how its connection ended, unless the answer itself says more."""
-
+_OTHERWISE = {"closed": "truncated", "complete": "truncated", "too_large": "protocol", "tls": "protocol"}
+"""The outcome of a request by how its connection ended, unless it is called the same, or the answer itself says more."""
 
 _OF_EXCHANGE = (
     *("request_id", "session_id", "scheduled_ns", "connect_started_ns", "connected_ns", "sent_ns", "ended_ns"),
@@ -214,10 +201,10 @@ def _outcome(
             return "stream_error", scan.error
     if wire == "complete" and message.complete:
         return _ending(scan, asked_output_tokens)
-    reason = said or wire
-    if _SAME[wire] == "truncated":
-        reason = said or f"the connection closed early, after {len(scan.event_ns)} content events"
-    return _SAME[wire], reason
+    outcome = cast("Outcome", _OTHERWISE.get(wire, wire))
+    if outcome == "truncated":
+        return outcome, said or f"the connection closed early, after {len(scan.event_ns)} content events"
+    return outcome, said or wire
 
 
 def _unknown_lines(scan: answer.AnswerScan) -> str:

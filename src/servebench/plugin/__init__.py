@@ -57,16 +57,17 @@ from servebench.engine.adapters.flags import (
 )
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.knobs import engine_knobs
+from servebench.engine.gguf import gguf_files
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
-from servebench.protocol.json_values import milliseconds
+from servebench.protocol.json_values import milliseconds, object_at
 from servebench.protocol.kinds.table import kind_named
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
 from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
 from servebench.util.errors import ConfigError, EngineError, PreflightError, QualityError
 from servebench.util.safe_text import in_one_line
-from servebench.util.tls import tls_context
+from servebench.util.tls import access_problems, tls_context
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
 from servebench.workload.build.fill import fill
 from servebench.workload.build.lengths import sample_lengths
@@ -96,9 +97,9 @@ __all__ += [
     "is_python",
     "log_hints",
 ]
-__all__ += ["milliseconds", "missing_executable", "read_emulation"]
+__all__ += ["milliseconds", "missing_executable", "object_at", "read_emulation"]
 __all__ += ["answer_of", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
-__all__ += ["in_one_line", "kind_named", "tls_context"]
+__all__ += ["access_problems", "gguf_files", "in_one_line", "kind_named", "tls_context"]
 __all__ += ["HUB_TOKENS", "python_environment"]
 __all__ += [
     "ConfigError",

@@ -28,6 +28,13 @@ def load_object(data: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def object_at(document: object, *keys: str) -> Mapping[str, Any]:
+    """Return the object at a path of keys; empty where there is none."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document if isinstance(document, Mapping) else {}
+
+
 def decode_text(data: bytes) -> str:
     """Return `data` as text; bytes that are not UTF-8 become U+FFFD."""
     return data.decode("utf-8", errors="replace")

@@ -97,7 +97,6 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
                 session, level, sent, facts, label=label, answer_s=answer_s, looks=looks
             )
         readings = [*sampler.readings(), *session.load.readings()]
-        session.telemetry.add_failures(sampler)
         session.writer.append_telemetry(readings, run_id=session.request.run_id, point=level.point)
     evidence = replace(
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings

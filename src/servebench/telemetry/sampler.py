@@ -34,6 +34,7 @@ class Sampler:
         sources: Sequence[TelemetrySource],
         interval_s: float,
         log: Callable[[Sequence[Reading]], None] | None = None,
+        failures: Counter[str] | None = None,
     ) -> None:
         self._sources = sources
         self._interval_s = interval_s
@@ -44,7 +45,7 @@ class Sampler:
         self._parsing = threading.Lock()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.failures: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter() if failures is None else failures
 
     def __enter__(self) -> Self:
         self._sample(self._sources)
@@ -158,12 +159,8 @@ class Telemetry:
         return telemetry
 
     def sampler(self, log: Callable[[Sequence[Reading]], None]) -> Sampler:
-        """Return a sampler for one point; pass it to `add_failures` afterwards."""
-        return Sampler(self.sources, self.settings.interval_s, log)
-
-    def add_failures(self, sampler: Sampler) -> None:
-        """Add the samples that a sampler lost."""
-        self.failures.update(sampler.failures)
+        """Return a sampler for one point, which adds its lost samples to `failures`."""
+        return Sampler(self.sources, self.settings.interval_s, log, self.failures)
 
     def facts(self) -> dict[str, object]:
         """Return the manifest's entries: the sources that were read, those that were not and why, and lost samples."""

@@ -1,4 +1,4 @@
-"""Which certificates are trusted: those of a CA file, of the user's variables, or of the system and certifi."""
+"""How servers are reached: with certificates of a CA file, of the user's variables, or of the system and certifi; with a key."""
 
 import os
 import ssl
@@ -43,3 +43,20 @@ def _load(context: ssl.SSLContext, name: str, value: str) -> None:
         raise ConfigError(
             f"{name}={value} cannot be read: {reason_of(error)}; name a file of CA certificates"
         ) from error
+
+
+def access_problems(section: str, key_variable: str | None, trust: Trust) -> list[str]:
+    """Return why no server can be reached by the settings `api_key_env` and `ca_file` of a section, one line each: a key that is
+    missing or that no header can hold, certificates that cannot be used."""
+    problems = []
+    key = os.environ.get(key_variable or "", "")
+    if key_variable is not None and not key:
+        problems.append("this environment variable is not set or is empty; export it first")
+    elif not key.isascii() or not key.isprintable() or " " in key:
+        problems.append("its value contains a character that no API key has, such as a space")
+    problems = [f"{section}.api_key_env={key_variable}: {problem}" for problem in problems]
+    try:
+        tls_context(trust)
+    except ConfigError as error:
+        problems.append(f"{section}.{error}" if isinstance(trust, str) else str(error))
+    return problems

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.contracts.engine import ContainerImage
 from servebench.contracts.settings import GpuSettings, ModelSettings
 from servebench.engine.adapters.sglang import SglangEngine
 from servebench.engine.adapters.vllm import VllmEngine
@@ -143,19 +142,15 @@ def test_what_makes_a_container_impossible(context_of, fake, docker, monkeypatch
 
 
 @pytest.fixture
-def start(log, context_of, fake):
-    running = []
-
+def start(log, context_of, fake, started):
     def go(*options, image="some/image", pull="missing", **engine):
         launcher = DockerLauncher()
         settings = DockerSettings(name="docker", image=image, network="host", pull=pull)
         one = launcher.launch(fake(*options), context_of(**engine), settings, log_path=log, say=lambda _: None)
-        running.append(one)
+        started.append(one)
         return one
 
-    yield go
-    for one in running:
-        one.stop()
+    return go
 
 
 def test_a_container_runs_and_is_removed(docker, start):
@@ -204,8 +199,3 @@ def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
     parent.wait()
     parent.stdout.close()
     wait_until(lambda: calls.exists() and calls.read_text() == "rm --force c1\n")
-
-
-def test_images_of_the_built_in_engines_are_named():
-    assert isinstance(VllmEngine.container, ContainerImage)
-    assert isinstance(SglangEngine.container, ContainerImage)

@@ -16,7 +16,7 @@ from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import accepts_connections, port_problem
 from servebench.util.errors import EngineError
-from support.waiting import has_ended, wait_ended, wait_until
+from support.waiting import has_ended, wait_ended, wait_until, words_of
 
 SETTINGS = LaunchSettings(name="process")
 
@@ -31,10 +31,7 @@ def child_pid(path):
 
 
 def command_of(process):
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+    return " ".join(words_of(process))
 
 
 def no_engine_left():

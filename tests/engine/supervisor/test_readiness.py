@@ -1,6 +1,6 @@
 """The decision whether a started engine is ready, without an engine."""
 
-from servebench.engine.supervisor.readiness import REFUSAL_S, Readiness, ReadinessState
+from servebench.engine.supervisor.readiness import REFUSAL_S, Readiness
 
 
 def readiness(*, has_health=True):
@@ -12,10 +12,10 @@ def test_an_engine_is_ready_after_all_steps():
     state = readiness()
     for step in ("listening", "healthy", "first_token"):
         assert state.step == step
-        assert state.verdict(1.0, alive=True) is ReadinessState.STARTING
+        assert state.failure(1.0) is None
         state.step_passed()
     assert state.step is None
-    assert state.verdict(1.0, alive=True) is ReadinessState.READY
+    assert state.failure(1000.0) is None
 
 
 def test_an_engine_without_a_health_endpoint_skips_that_step():
@@ -24,20 +24,11 @@ def test_an_engine_without_a_health_endpoint_skips_that_step():
     assert state.step == "first_token"
 
 
-def test_a_death_counts_most():
-    state = readiness()
-    assert state.verdict(1.0, alive=False) is ReadinessState.DIED
-    assert state.verdict(1000.0, alive=False) is ReadinessState.DIED
-    for _ in range(3):
-        state.step_passed()
-    assert state.verdict(1.0, alive=False) is ReadinessState.DIED
-
-
 def test_the_deadline_ends_the_start_with_the_last_problem():
     state = readiness()
     state.step_failed("/health returned 503", 99.0, "not_yet")
-    assert state.verdict(100.0, alive=True) is ReadinessState.STARTING
-    assert state.verdict(100.1, alive=True) is ReadinessState.TIMED_OUT
+    assert state.failure(100.0) is None
+    assert state.failure(100.1) == "late"
     assert state.problem == "/health returned 503"
 
 
@@ -47,9 +38,9 @@ def test_a_server_that_keeps_refusing_is_given_up():
     state.step_failed("404", 1.0, "refused")
     state.step_failed("timeout", 5.0, "none")
     state.step_failed("404", 10.0, "refused")
-    assert state.verdict(1.0 + REFUSAL_S, alive=True) is ReadinessState.STARTING
-    assert state.verdict(1.1 + REFUSAL_S, alive=True) is ReadinessState.REFUSING
+    assert state.failure(1.0 + REFUSAL_S) is None
+    assert state.failure(1.1 + REFUSAL_S) == "refusing"
     state.step_failed("503", 22.0, "not_yet")
-    assert state.verdict(30.0, alive=True) is ReadinessState.STARTING
+    assert state.failure(30.0) is None
     state.step_failed("404", 30.0, "refused")
-    assert state.verdict(30.1 + REFUSAL_S, alive=True) is ReadinessState.REFUSING
+    assert state.failure(30.1 + REFUSAL_S) == "refusing"

@@ -19,11 +19,11 @@ from servebench.load.coordinator import drive as drive_module
 from servebench.util.errors import LoadError
 from support.servers import LAST_CHUNK, SSE_HEAD, Abandon, chunk, content_event
 from support.streams import answer, answer_after, body, outcomes, sent_ids, stream
-from support.waiting import wait_ended, wait_until
+from support.waiting import wait_ended, wait_until, words_of
 
 
 def load_workers():
-    return [child for child in psutil.Process().children() if "servebench.load.client.worker" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "servebench.load.client.worker" in words_of(child)]
 
 
 @pytest.mark.slow

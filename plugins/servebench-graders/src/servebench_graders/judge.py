@@ -24,8 +24,8 @@ from servebench.plugin import (
     QualitySettings,
     Seconds,
     StrictSettings,
+    access_problems,
     read_answers,
-    tls_context,
 )
 from servebench_graders.verdicts import absolute_grade, pairwise_grade
 
@@ -60,6 +60,11 @@ class JudgeEndpoint(StrictSettings):
     enforce_schema: bool = False
     input_usd_per_mtok: Annotated[float, Ge(0)] | None = None
     output_usd_per_mtok: Annotated[float, Ge(0)] | None = None
+
+    @property
+    def trust(self) -> bool | str:
+        """Whom to trust, as the clients take it."""
+        return self.verify_tls and (self.ca_file or True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +118,6 @@ class JudgeScorer(OpenPromptScorer):
             faults.append(
                 f"quality.judge.base_url={judge.base_url} is not a URL; it must begin with http:// or https://"
             )
-        key = os.environ.get(judge.api_key_env or "")
-        if judge.api_key_env and not key:
-            faults.append(f"quality.judge.api_key_env={judge.api_key_env}: that variable is not set; export it")
-        elif key and not (key.isascii() and key.isprintable()):
-            faults.append(
-                f"quality.judge.api_key_env={judge.api_key_env}: its value has a character that no API key has"
-            )
         try:
             if judge.reference is not None and not self._reference(judge.reference):
                 faults.append(
@@ -128,11 +126,7 @@ class JudgeScorer(OpenPromptScorer):
             self.own_items(1)
         except ConfigError as error:
             faults += error.faults
-        try:
-            tls_context(judge.ca_file or True)
-        except ConfigError as error:
-            faults += [f"quality.judge.{fault}" if judge.ca_file else fault for fault in error.faults]
-        return faults
+        return faults + access_problems("quality.judge", judge.api_key_env, judge.trust)
 
     def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
         """See Scorer.evaluate. Errors of the judge are stored in rows; only errors of the data are raised."""
@@ -163,7 +157,7 @@ class JudgeScorer(OpenPromptScorer):
             base_url=(judge.base_url or "").rstrip("/"),
             model=judge.model or "",
             headers={"Authorization": f"Bearer {key}"} if key else {},
-            verify_tls=judge.verify_tls and (judge.ca_file or True),
+            verify_tls=judge.trust,
             memory=endpoint.memory if endpoint is not None else None,
             watch=endpoint.watch if endpoint is not None else None,
         )

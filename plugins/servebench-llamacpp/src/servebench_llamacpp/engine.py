@@ -32,6 +32,7 @@ from servebench.plugin import (
     extra_arguments,
     find_program,
     milliseconds,
+    object_at,
     read_emulation,
 )
 from servebench_llamacpp.models import fetch, gguf_problem, model_file
@@ -208,9 +209,7 @@ class LlamaCppEngine(Engine):
 
         `prompt_ms` is from the slot's first batch to the first token, `predicted_ms` from there to the last.
         """
-        timings = answer.get("timings")
-        if not isinstance(timings, dict):
-            return ServerTimings()
+        timings = object_at(answer, "timings")
         return ServerTimings(
             prefill_ms=milliseconds(timings.get("prompt_ms")), decode_ms=milliseconds(timings.get("predicted_ms"))
         )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from servebench.plugin import EngineError, ModelSettings, NotFetched, PackagedFile, Say
+from servebench.plugin import EngineError, ModelSettings, NotFetched, PackagedFile, Say, gguf_files
 from servebench.plugin import fetch as fetch_file
 
 MAGIC = b"GGUF"
@@ -17,17 +17,6 @@ def model_file(model: ModelSettings, cache_dir: Path) -> Path | None:
     if model.gguf is not None:
         return cache_dir / "models" / model.gguf.sha256[:16] / Path(model.gguf.member).name
     return None
-
-
-def gguf_files(folder: Path) -> list[Path]:
-    """Return the GGUF files of a model's folder: those in it, else those next to it whose names begin with its name.
-
-    So the same `model.path` works for engines that read the folder and for llama.cpp, which reads one file.
-    """
-    if not folder.is_dir():
-        return []
-    inside = sorted(folder.glob("*.gguf"))
-    return inside or sorted(path for path in folder.parent.glob("*.gguf") if path.name.startswith(folder.name))
 
 
 def gguf_problem(path: Path) -> str | None:

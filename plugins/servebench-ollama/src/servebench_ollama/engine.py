@@ -17,11 +17,11 @@ from servebench.plugin import (
     EngineSettings,
     FlagTable,
     LaunchContext,
-    LogHint,
     ModelSettings,
     PhaseMarker,
     PositiveInt,
     Say,
+    log_hints,
     missing_executable,
     read_emulation,
 )
@@ -92,26 +92,14 @@ class OllamaEngine(Engine):
         PhaseMarker("loading", r"starting llama-server|starting runner|loading model via llama-server"),
         PhaseMarker("weights_loaded", r"llama-server started in|llama runner started in"),
     )
-    hints = (
-        LogHint(
-            r"out of memory|requires more system memory|cudaMalloc failed",
-            "out_of_memory",
-            "out of memory: lower engine.max_model_len or engine.max_num_seqs (they multiply), or use a smaller model",
-        ),
-        LogHint(
-            r"pull model manifest|model .{0,200} not found|no such file",
-            "model_missing",
-            "check model.name or model.path",
-        ),
-        LogHint(
-            r"unknown flag|unknown command", "unknown_flag", "engine.executable is not a compatible version of ollama"
-        ),
-        LogHint(
-            r"CUDA driver version is insufficient|no kernel image is available",
-            "wrong_cuda",
-            "this build of ollama does not support the GPU or its driver",
-        ),
-        LogHint(r"address already in use", "port_in_use", "the port is in use; choose another engine.port"),
+    hints = log_hints(
+        out_of_memory=r"out of memory|requires more system memory|cudaMalloc failed",
+        memory_advice="lower engine.max_model_len or engine.max_num_seqs (they multiply), or use a smaller model",
+        model_missing=r"pull model manifest|model .{0,200} not found|no such file",
+        model_advice="check model.name or model.path",
+        unknown_flag=r"unknown flag|unknown command",
+        flag_advice="engine.executable is not a compatible version of ollama",
+        build="this build of ollama",
     )
 
     def check(self, context: LaunchContext) -> list[str]:

@@ -14,6 +14,7 @@ from servebench.plugin import (
     accepts_connections,
     command_environment,
     free_port,
+    gguf_files,
 )
 
 START_TIMEOUT_S = 30.0
@@ -28,10 +29,7 @@ HOST = "127.0.0.1"
 def source_of(path: Path) -> Path:
     """Return what to create the model from: a GGUF file, the only one in a folder or next to it with its name, else the folder
     itself, whose safetensors Ollama converts."""
-    if not path.is_dir():
-        return path
-    inside = sorted(path.glob("*.gguf"))
-    found = inside or sorted(file for file in path.parent.glob("*.gguf") if file.name.startswith(path.name))
+    found = gguf_files(path)
     return found[0] if len(found) == 1 else path
 
 

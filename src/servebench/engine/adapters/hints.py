@@ -16,6 +16,7 @@ def log_hints(
     model_missing: str = MODEL_NOT_FOUND,
     model_advice: str = "model not found: check model.name, or set model.path=",
     unknown_flag: str = r"unrecognized arguments|invalid choice|error: argument [^:]*: |error: ambiguous option",
+    flag_advice: str = "unknown flag or wrong value: check engine.extra_args against this version",
     wrong_cuda: str = r"CUDA driver version is insufficient|no kernel image is available",
     build: str,
     port_in_use: str = r"[Aa]ddress already in use",
@@ -24,9 +25,7 @@ def log_hints(
     return (
         LogHint(out_of_memory, "out_of_memory", f"out of GPU memory: {memory_advice}"),
         LogHint(model_missing, "model_missing", model_advice),
-        LogHint(
-            unknown_flag, "unknown_flag", "unknown flag or wrong value: check engine.extra_args against this version"
-        ),
+        LogHint(unknown_flag, "unknown_flag", flag_advice),
         LogHint(wrong_cuda, "wrong_cuda", f"{build} does not support the GPU or its driver"),
         LogHint(port_in_use, "port_in_use", "the port is in use; choose another engine.port"),
         LogHint(

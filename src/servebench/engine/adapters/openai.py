@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from servebench.contracts.engine import Command, Engine, LaunchContext, ServerTimings
 from servebench.engine.adapters import sglang, vllm
-from servebench.protocol.json_values import milliseconds
+from servebench.protocol.json_values import milliseconds, object_at
 from servebench.util.errors import ConfigError
 
 
@@ -35,10 +35,7 @@ class OpenAiEngine(Engine):
 def dynamo_timings(answer: Mapping[str, Any]) -> ServerTimings:
     """Return the times in `nvext.timing`, which Dynamo sends to requests with `nvext.extra_fields: ["timing"]`
     (`lib/llm/src/protocols/common/timing.rs`). Its front end measures them; `ttft_ms` counts from the arrival there."""
-    extension = answer.get("nvext")
-    timing = extension.get("timing") if isinstance(extension, dict) else None
-    if not isinstance(timing, dict):
-        return ServerTimings()
+    timing = object_at(answer, "nvext", "timing")
     ttft_ms, e2e_ms = milliseconds(timing.get("ttft_ms")), milliseconds(timing.get("total_time_ms"))
     return ServerTimings(
         queue_ms=milliseconds(timing.get("prefill_wait_time_ms")),

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import httpx
-import orjson
-
 from servebench.contracts.engine import (
     Command,
     ContainerImage,
@@ -30,7 +27,8 @@ from servebench.engine.adapters.engine_package import read_emulation
 from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import LONGER_STEPS, argument, engine_knobs
-from servebench.protocol.json_values import between
+from servebench.engine.supervisor.endpoint import json_at
+from servebench.protocol.json_values import between, object_at
 from servebench.util.bounded_http import client
 
 FLAGS = FlagTable(
@@ -92,10 +90,7 @@ KNOBS = engine_knobs(
 def kept_timings(item: Mapping[str, Any]) -> ServerTimings:
     """Return the times in an item of `GET /perf_metrics`: moments in seconds, of which only differences count
     (`serve/openai_server.py`)."""
-    metrics = item.get("perf_metrics")
-    times = metrics.get("timing_metrics") if isinstance(metrics, dict) else None
-    if not isinstance(times, dict):
-        return ServerTimings()
+    times = object_at(item, "perf_metrics", "timing_metrics")
     return ServerTimings(
         queue_ms=between(times, "arrival_time", "first_scheduled_time"),
         prefill_ms=between(times, "first_scheduled_time", "first_token_time"),
@@ -187,12 +182,8 @@ class TrtllmEngine(Engine):
         Newer versions name answers by the same number (`serve/postprocess_handlers.py`); those of older ones are not found.
         """
         options: Any = {"verify_tls": running.verify_tls, "timeout_s": KEPT_TIMEOUT_S, "bytes_max": KEPT_BYTES_MAX}
-        try:
-            with client(running.headers, **options) as http:
-                response = http.get(f"{running.root_url}/perf_metrics")
-            listed = orjson.loads(response.content) if response.status_code == httpx.codes.OK else None
-        except (httpx.HTTPError, ValueError):
-            return {}
+        with client(running.headers, **options) as http:
+            listed = json_at(http, f"{running.root_url}/perf_metrics")
         found: dict[str, ServerTimings] = {}
         for one in listed if isinstance(listed, list) else ():
             if isinstance(one, dict) and isinstance(one.get("request_id"), int):

@@ -22,7 +22,7 @@ from servebench.engine.adapters.engine_package import read_emulation
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable, spans_environment
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
-from servebench.protocol.json_values import milliseconds
+from servebench.protocol.json_values import milliseconds, object_at
 
 FLAGS = FlagTable(
     flags={
@@ -70,9 +70,7 @@ def vllm_timings(answer: Mapping[str, Any]) -> ServerTimings:
 
     Its `time_to_first_token_ms` counts from scheduling: it is the prefill.
     """
-    metrics = answer.get("metrics")
-    if not isinstance(metrics, dict):
-        return ServerTimings()
+    metrics = object_at(answer, "metrics")
     return ServerTimings(
         queue_ms=milliseconds(metrics.get("queue_time_ms")),
         prefill_ms=milliseconds(metrics.get("time_to_first_token_ms")),

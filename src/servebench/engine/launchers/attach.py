@@ -19,8 +19,8 @@ from servebench.engine.supervisor.endpoint import (
 )
 from servebench.protocol.kinds.table import KINDS
 from servebench.util.bounded_http import client
-from servebench.util.errors import ConfigError, EngineError, FailureKind
-from servebench.util.tls import Trust, tls_context
+from servebench.util.errors import EngineError, FailureKind
+from servebench.util.tls import Trust, access_problems
 
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
@@ -76,25 +76,6 @@ def _url_problem(base_url: str | None) -> str | None:
     return f"{named} must not include {route}, which servebench appends; {advice}" if route is not None else None
 
 
-def _key_problem(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable)
-    if not key:
-        return f"launch.api_key_env={variable}: this environment variable is not set or is empty; export it first"
-    if not key.isascii() or not key.isprintable() or " " in key:
-        return f"launch.api_key_env={variable}: its value contains a character that no API key has, such as a space"
-    return None
-
-
-def _trust_problem(settings: AttachSettings) -> str | None:
-    try:
-        tls_context(settings.trust)
-    except ConfigError as error:
-        return f"launch.{error}" if settings.ca_file else str(error)
-    return None
-
-
 class AttachLauncher(Launcher):
     """Connect to a running server and make sure that it serves the model."""
 
@@ -106,8 +87,8 @@ class AttachLauncher(Launcher):
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """Report an invalid base URL, or an API key that is missing or invalid."""
         assert isinstance(settings, AttachSettings)
-        problems = (_url_problem(settings.base_url), _key_problem(settings.api_key_env), _trust_problem(settings))
-        return [line for line in problems if line]
+        problem = _url_problem(settings.base_url)
+        return [*([problem] if problem else []), *access_problems("launch", settings.api_key_env, settings.trust)]
 
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say

@@ -18,31 +18,30 @@ ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the user's choi
 """The address to connect to for a server that listens on all addresses."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Container:
-    """A container instead of a plain process: the host at which it is reached, and the command that removes it."""
-
-    host: str
-    finish: tuple[str, ...]
-
-
 def start(
-    engine: Engine, context: LaunchContext, command: Command, log_path: Path, container: Container | None = None
+    engine: Engine,
+    context: LaunchContext,
+    command: Command,
+    log_path: Path,
+    *,
+    container_host: str | None = None,
+    finish: tuple[str, ...] = (),
 ) -> StartedEngine:
-    """Start an engine's command under its guard, without waiting until it is ready. Raises EngineError."""
-    host = container.host if container else ANY_HOST.get(context.engine.host, context.engine.host)
+    """Start an engine's command under its guard, without waiting until it is ready. A container is reached at `container_host`,
+    and the command `finish` removes it. Raises EngineError."""
+    host = container_host or ANY_HOST.get(context.engine.host, context.engine.host)
     root_url = f"http://[{host}]:{context.port}" if ":" in host else f"http://{host}:{context.port}"
     gpu_bytes_before = used_bytes()
     started_ns = time.time_ns()
     log_start = log_size(log_path)
-    finish = container.finish if container else ()
     guarded = GuardedProcess(command, log_path, context.engine.stop_timeout_s, finish)
     return StartedEngine(
         engine=engine,
-        processes=(EngineProcess(guarded=guarded, host=host, port=context.port, port_is_ours=container is not None),),
+        processes=(
+            EngineProcess(guarded=guarded, host=host, port=context.port, port_is_ours=container_host is not None),
+        ),
         base_urls=(f"{root_url}/v1",),
         model=engine.served_model(context.model),
-        log=log_path,
         log_start=log_start,
         pids=(guarded.pid,),
         command=command,

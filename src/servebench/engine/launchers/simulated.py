@@ -5,7 +5,7 @@ The launcher only describes the engine and names its start; `run.simulated` comp
 
 import re
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,10 +26,6 @@ class SimulatedSettings(Variation, LaunchSettings):
     """`seed` fixes everything that is random; the other keys are those of `Variation`."""
 
     seed: int = 0
-
-    def variation(self) -> Variation:
-        """Return the planted deviations."""
-        return Variation(**{one.name: getattr(self, one.name) for one in fields(Variation)})
 
 
 @dataclass(kw_only=True)
@@ -75,7 +71,7 @@ class SimulatedLauncher(Launcher):
         """Describe the engine and count this start in the log. Raises EngineError if the log cannot be written."""
         say(f"simulated {engine.name}: computed on a virtual clock; these numbers do not describe the real engine")
         running = self.describe(engine, context, settings)
-        number = _log_start(log_path, _cold_start(engine, running.spec, running.started_ns).lines)
+        number = _log_start(log_path, [line for _, line in running.spec.cold_start()])
         return replace(running, log_path=log_path, key=f"{running.key}/{log_path.parent.name}/{number}")
 
     def describe(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> SimulatedEngine:
@@ -83,41 +79,32 @@ class SimulatedLauncher(Launcher):
         assert isinstance(settings, SimulatedSettings)
         spec = spec_of(engine, context, EmulatedSettings(name=self.name, seed=settings.seed))
         started_ns = max(time.time_ns(), self.clock_ns)
-        start = _cold_start(engine, spec, started_ns)
+        phases, ready_s = _cold_start(engine, spec, started_ns)
         return SimulatedEngine(
             spec=spec,
-            variation=settings.variation(),
+            variation=settings,
             base_urls=(f"{ADDRESS}/v1",),
             version="simulated",
             key=str(settings.seed),
             model=engine.served_model(context.model),
             started_ns=started_ns,
-            ready_s=start.seconds,
+            ready_s=ready_s,
             log_path=None,
-            phases=start.phases,
+            phases=phases,
             tokenizer=EmulatedTokenizer(),
         )
 
 
-@dataclass(frozen=True)
-class _ColdStart:
-    """The lines of the engine's log, the phases that they end by the markers of its class, and the seconds in all."""
-
-    lines: list[str]
-    phases: tuple[StartPhase, ...]
-    seconds: float
-
-
-def _cold_start(engine: Engine, spec: EmulationSpec, started_ns: int) -> _ColdStart:
-    lines, phases, seconds = [], [], 0.0
+def _cold_start(engine: Engine, spec: EmulationSpec, started_ns: int) -> tuple[tuple[StartPhase, ...], float]:
+    """Return the phases that the lines of the engine's log end, by the markers of its class, and the seconds in all."""
+    phases, seconds = [], 0.0
     for phase_s, line in spec.cold_start():
         seconds += phase_s
-        lines.append(line)
         ended_ns = started_ns + round(seconds * NS_PER_S)
         names = [marker.phase for marker in engine.phases if re.search(marker.pattern, line)]
         phases += [StartPhase(name=name, ended_ns=ended_ns) for name in names]
     ready = StartPhase(name="first_token", ended_ns=started_ns + round(seconds * NS_PER_S))
-    return _ColdStart(lines, (*phases, ready), seconds)
+    return (*phases, ready), seconds
 
 
 def _log_start(log_path: Path, lines: list[str]) -> int:

@@ -10,7 +10,7 @@ import httpx
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text, shorten
-from servebench.protocol.json_values import decode_text
+from servebench.protocol.json_values import decode_text, object_at
 from servebench.protocol.kinds.table import compose, kind_named
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError, FailureKind
@@ -47,6 +47,15 @@ def response_json(response: httpx.Response) -> Any:
         raise ValueError("the answer is nested too deep") from error
 
 
+def json_at(http: httpx.Client, url: str) -> Any:
+    """Return the JSON that a server has at a URL; None if it has none. Never raises."""
+    try:
+        response = http.get(url)
+        return response_json(response) if response.status_code == httpx.codes.OK else None
+    except (httpx.HTTPError, ValueError):
+        return None
+
+
 def http_error_reason(error: httpx.HTTPError) -> str:
     """Return why a request failed, in a few lower-case words."""
     cause: BaseException = error
@@ -76,13 +85,8 @@ def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
 
 def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
     """Return the version that the server reports; None if it reports none. Never raises: the version is optional."""
-    if engine.version_path is None:
-        return None
-    try:
-        response = http.get(root_url + engine.version_path)
-        version = response_json(response)["version"] if response.status_code == httpx.codes.OK else None
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return None
+    document = None if engine.version_path is None else json_at(http, root_url + engine.version_path)
+    version = object_at(document).get("version")
     return in_one_line(str(version), QUOTE_CHARACTERS) if version else None
 
 

@@ -6,7 +6,6 @@ token, in this order. `Readiness` makes the decision and does no I/O; `Readiness
 
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from enum import Enum
 from typing import Literal
 
 import httpx
@@ -26,18 +25,8 @@ yet (503, say) is waited for until the deadline."""
 Step = Literal["listening", "healthy", "first_token"]
 
 
-class ReadinessState(Enum):
-    """What the observations so far mean."""
-
-    READY = "ready"
-    STARTING = "starting"
-    DIED = "died"
-    TIMED_OUT = "timed out"
-    REFUSING = "refusing"
-
-
 class Readiness:
-    """Decide from observations whether a started engine is ready, still starting or failed. Does no I/O."""
+    """Decide from observations which step a started engine must pass next, and whether it has failed. Does no I/O."""
 
     def __init__(self, *, has_health: bool, deadline_s: float) -> None:
         """`deadline_s` is on the clock of the `now_s` of the other methods."""
@@ -68,15 +57,11 @@ class Readiness:
         elif answer == "refused" and self._refusing_since_s is None:
             self._refusing_since_s = now_s
 
-    def verdict(self, now_s: float, *, alive: bool) -> ReadinessState:
-        """Decide. The engine's death counts most, since it explains the rest."""
-        if not alive:
-            return ReadinessState.DIED
-        if self.step is None:
-            return ReadinessState.READY
+    def failure(self, now_s: float) -> Literal["refusing", "late"] | None:
+        """Return why the start has failed; None while the engine may still become ready."""
         if self._refusing_since_s is not None and now_s - self._refusing_since_s > REFUSAL_S:
-            return ReadinessState.REFUSING
-        return ReadinessState.TIMED_OUT if now_s > self._deadline_s else ReadinessState.STARTING
+            return "refusing"
+        return "late" if self.step is not None and now_s > self._deadline_s else None
 
 
 class ReadinessWatcher:
@@ -90,7 +75,7 @@ class ReadinessWatcher:
         self._readiness = Readiness(has_health=started.engine.health_path is not None, deadline_s=self._deadline_s)
         self._say = say
         self._api = api
-        self._log = PhaseReader(started.log, started.engine.phases, since=started.log_start)
+        self._log = PhaseReader(started.log_path, started.engine.phases, since=started.log_start)
         self._phases = [StartPhase(name="spawned", ended_ns=time.time_ns())]
         self._refusal_kind = FailureKind.NOT_READY
 
@@ -136,20 +121,20 @@ class ReadinessWatcher:
         """Read the log and raise EngineError if the start has failed."""
         self._phases += self._log.read()
         started, problem = self._started, self._readiness.problem
-        ended = started.ended
-        verdict = self._readiness.verdict(time.monotonic(), alive=ended is None)
-        if ended is not None:
+        # a death explains the rest
+        if (ended := started.ended) is not None:
             message, hint = started.explain_death(ended)
             raise EngineError(message, kind=hint.kind if hint else FailureKind.DIED)
-        if verdict is ReadinessState.TIMED_OUT:
+        failure = self._readiness.failure(time.monotonic())
+        if failure == "late":
             late = (
                 f"{started.engine.name} was not ready within {self._timeout_s:g} s (engine.ready_timeout_s): {problem}"
             )
-            message, _ = explain_failure(late, started.log, since=started.log_start)
+            message, _ = explain_failure(late, started.log_path, since=started.log_start)
             raise EngineError(message, kind=FailureKind.NOT_READY)
-        if verdict is ReadinessState.REFUSING:
+        if failure == "refusing":
             raise EngineError(
-                f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log}",
+                f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log_path}",
                 kind=self._refusal_kind,
             )
 

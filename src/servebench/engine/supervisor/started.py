@@ -32,14 +32,14 @@ class EngineProcess:
 
 @dataclass(kw_only=True)
 class StartedEngine(RunningEngine):
-    """An engine that was started. Its own output begins at byte `log_start` of `log`.
+    """An engine that was started. Its own output begins at byte `log_start` of `log_path`.
 
     It lives as long as all of its `processes` do, which are as many as its addresses and in the same order.
     """
 
     engine: Engine
     processes: tuple[EngineProcess, ...]
-    log: Path
+    log_path: Path
     log_start: int
     image: str | None = None
     """The container image and its id, if it runs in a container."""
@@ -56,7 +56,7 @@ class StartedEngine(RunningEngine):
     def explain_death(self, process: EngineProcess) -> tuple[str, LogHint | None]:
         """Return one line (the exit code, advice if the log allows any, the last log line), and the hint of the advice."""
         reason = f"{self.engine.name} died: {process.guarded.exit_description()}"
-        return explain_failure(reason, self.log, self.engine.hints, since=self.log_start)
+        return explain_failure(reason, self.log_path, self.engine.hints, since=self.log_start)
 
     def died(self) -> str | None:
         """Return one line if the engine is gone, None while it is alive. Costs a system call for each process."""

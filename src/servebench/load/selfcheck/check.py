@@ -38,8 +38,8 @@ ERROR_MS_MAX = 1.0
 SETTLE_S = 0.15
 """The time between stages, so that one does not overlap the tail of another."""
 
-READY_TIMEOUT_S = 10.0
-STAGE_TIMEOUT_S = 5.0
+READY_TIMEOUT_S = 60.0
+STAGE_TIMEOUT_S = 20.0
 DESCRIPTORS_SPARE = 64
 
 

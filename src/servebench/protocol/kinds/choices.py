@@ -11,7 +11,7 @@ from typing import Any
 
 from servebench.protocol.answer import AnswerScan, TextPlace
 from servebench.protocol.errors import error_message
-from servebench.protocol.json_values import count_of, join_text
+from servebench.protocol.json_values import count_of, join_text, object_at
 
 REASON_CHARS_MAX = 64
 """How much of a finish reason is kept; the known ones have at most a dozen characters."""
@@ -143,15 +143,10 @@ class ChoicesScan(AnswerScan):
             self.prompt_tokens = prompt
         if output is not None:
             self.usage_tokens = output
-        cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
+        cached = count_of(object_at(usage, "prompt_tokens_details").get("cached_tokens"))
         if cached is not None:
             self.cached_tokens = cached
-        thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+        thought = count_of(object_at(usage, "completion_tokens_details").get("reasoning_tokens"))
         if thought is not None:
             self.reasoning_tokens = thought
         return output
-
-
-def _detail(usage: dict[str, Any], group: str, name: str) -> int | None:
-    details = usage.get(group)
-    return count_of(details.get(name)) if isinstance(details, dict) else None

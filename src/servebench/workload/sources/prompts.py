@@ -153,8 +153,8 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
 
     try:
         yield from read_parquet(path).to_pylist()
-    except pa.ArrowException as error:
-        raise ValueError(next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")) from error
+    except (pa.ArrowException, ValueError) as error:
+        raise OSError(next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")) from error
 
 
 READERS: Mapping[str, Callable[[Path], Iterator[Any]]] = {
@@ -220,20 +220,13 @@ def load_prompts(
         raise ConfigError(faults)
     path = _path(dataset)
     try:
-        rows = _hub_rows(dataset, subset, split) if dataset.startswith(HUB) else _rows(path, key)
+        rows = _hub_rows(dataset, subset, split) if dataset.startswith(HUB) else READERS[path.suffix.lower()](path)
         first, prompts = _prompts(rows)
     except OSError as error:
         raise ConfigError(f"{key}={dataset} cannot be read: {error.strerror or error}; set it to {FORMATS}") from error
     if not prompts:
         raise ConfigError(f"{key}={dataset} has no prompts: {_describe_row(first)}; set it to {FORMATS}")
     return prompts
-
-
-def _rows(path: Path, key: str) -> Iterator[Any]:
-    try:
-        yield from READERS[path.suffix.lower()](path)
-    except ValueError as error:
-        raise ConfigError(f"{key}={path} is not a Parquet file: {error}; set it to {FORMATS}") from error
 
 
 def _prompts(rows: Iterator[Any]) -> tuple[Any, tuple[Prompt, ...]]:

@@ -80,22 +80,17 @@ class Chronicler:
             self._cached = tokenizer, tokenizer.count([text])[0] / len(text)
         return self._cached[1]
 
-    def sentences(self, tokens: int, rng: random.Random, tokenizer: Tokenizer) -> list[str]:
-        """Return sentences that fill `tokens` less 2% and one sentence, which leaves room for an end."""
-        left = tokens * 0.98 / self.tokens_per_character(tokenizer)
-        written: list[str] = []
-        while True:
-            new = sentence(rng)
-            left -= len(new) + 1
-            if left < 0:
-                return written
-            written.append(new)
-
     def sentences_that_fit(
         self, tokens: int, limit: int, prompt: Callable[[list[str]], str], rng: random.Random, tokenizer: Tokenizer
     ) -> list[str]:
-        """Return about `tokens` of sentences, trimmed until the `prompt` made of them has at most `limit` tokens."""
-        sentences = self.sentences(tokens, rng, tokenizer)
+        """Return sentences of about `tokens`: 2% and one sentence less, which leaves room for an end.
+
+        They are trimmed until the `prompt` made of them has at most `limit` tokens.
+        """
+        left = tokens * 0.98 / self.tokens_per_character(tokenizer)
+        sentences: list[str] = []
+        while (left := left - len(new := sentence(rng)) - 1) >= 0:
+            sentences.append(new)
         # the sentences of a long text are a little longer or shorter than the measured mean
         while sentences and tokenizer.count([prompt(sentences)])[0] > limit:
             del sentences[-max(1, len(sentences) // 50) :]
