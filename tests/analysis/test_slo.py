@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from servebench.analysis.slo import SloLimits, good_requests
+from servebench.analysis.slo import good_requests
+from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
 
 NAN, INF = np.nan, np.inf
@@ -10,14 +11,14 @@ NAN, INF = np.nan, np.inf
 @pytest.mark.parametrize(
     ("ttft", "tpot", "failed", "limits", "expected"),
     [
-        (100, 10, False, SloLimits(ttft_ms=100), True),
-        (101, 10, False, SloLimits(ttft_ms=100), False),
-        (50, NAN, False, SloLimits(tpot_ms=20), True),
-        (50, 21, False, SloLimits(tpot_ms=20), False),
-        (INF, INF, True, SloLimits(ttft_ms=100), False),
-        (INF, INF, True, SloLimits(), False),
-        (NAN, 10, False, SloLimits(ttft_ms=100), False),
-        (50, 10, False, SloLimits(), True),
+        (100, 10, False, SloSettings(ttft_ms=100), True),
+        (101, 10, False, SloSettings(ttft_ms=100), False),
+        (50, NAN, False, SloSettings(tpot_ms=20), True),
+        (50, 21, False, SloSettings(tpot_ms=20), False),
+        (INF, INF, True, SloSettings(ttft_ms=100), False),
+        (INF, INF, True, SloSettings(), False),
+        (NAN, 10, False, SloSettings(ttft_ms=100), False),
+        (50, 10, False, SloSettings(), True),
     ],
 )
 def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):

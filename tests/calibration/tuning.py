@@ -223,8 +223,10 @@ class Chosen:
 def race(study: SimulatedTune, budget_s: float | None = None) -> Chosen:
     """Return what the race chooses."""
     found = _raced(study, BUDGET_SHARE * study.grid_s if budget_s is None else budget_s)
-    pick = recommended(found, MARGIN)
-    return Chosen(regret=study.regret(pick), seconds=study.spent_s, held=_held(found, study))
+    pick = recommended(found)
+    return Chosen(
+        regret=study.regret(pick), seconds=study.spent_s, held=_holds(gain_of(found), study, found.best, found.stock)
+    )
 
 
 def _raced(study: SimulatedTune, budget_s: float, changes: int = 0) -> Race:
@@ -251,23 +253,18 @@ def _result(study: SimulatedTune, step: Step) -> Result:
     )
 
 
-def _held(found: Race, study: SimulatedTune) -> bool | None:
-    gain = gain_of(found)
-    if gain is None or found.best is None:
+def _holds(gain: Difference | None, study: SimulatedTune, one: str | None, other: str) -> bool | None:
+    """Whether an interval holds the true gain; None without one of them."""
+    true, beside = study.mean(one) if one is not None else None, study.mean(other)
+    if gain is None or true is None or beside is None:
         return None
-    return _holds(gain, study, found.best, found.stock)
-
-
-def _holds(gain: Difference, study: SimulatedTune, one: str, other: str) -> bool | None:
-    true, beside = study.mean(one), study.mean(other)
-    return gain.low <= math.expm1(true - beside) <= gain.high if true is not None and beside is not None else None
+    return gain.low <= math.expm1(true - beside) <= gain.high
 
 
 def contributions(study: SimulatedTune) -> list[bool]:
     """Return for each setting of the winner whether the interval of its contribution holds the truth."""
     found = _raced(study, study.grid_s, CHANGES)
-    parts = [(name, contribution_of(found, name)) for name in found.contributions_of]
-    held = [_holds(gain, study, found.best or "", name) for name, gain in parts if gain is not None]
+    held = (_holds(contribution_of(found, name), study, found.best, name) for name in found.contributions_of)
     return [one for one in held if one is not None]
 
 
@@ -332,8 +329,7 @@ def _trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:
 def equal_trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:
     """Return whether a candidate is called better than stock."""
     study = SimulatedTune(landscape, seed)
-    found = _raced(study, BUDGET_SHARE * study.grid_s)
-    return {(EQUAL, ""): float(verdict_of(found, gain_of(found), MARGIN) == "better")}
+    return {(EQUAL, ""): float(verdict_of(_raced(study, BUDGET_SHARE * study.grid_s)) == "better")}
 
 
 def _parts_trial(seed: int, _truth: None, *, landscape: Landscape) -> Outcome:

@@ -25,17 +25,15 @@ def test_every_engine_has_a_space_whose_parameters_name_their_source(engine):
     space = load_space(engine, registry())
     assert len(space.parameters) >= 6
     assert space.source
-    assert all(one.source and len(one.values) >= 2 for one in space.parameters)
-    keys = [one.key for one in space.parameters]
-    assert len(keys) == len(set(keys))
+    assert all(one.source and len(one.values) >= 2 for one in space.parameters.values())
     assert space.rules
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_changes_answers_is_marked(engine):
-    for one in load_space(engine, registry()).parameters:
-        named = any(word in one.key for word in ("cache-dtype", "cache_type", "cache-type", "specul", "quant"))
-        assert one.answers == named, one.key
+    for key, one in load_space(engine, registry()).parameters.items():
+        named = any(word in key for word in ("cache-dtype", "cache_type", "cache-type", "specul", "quant"))
+        assert one.answers == named, key
 
 
 def test_the_words_of_the_question():
@@ -58,7 +56,8 @@ def test_the_words_of_the_question():
         ("tune.objective=throughput", "did you mean"),
         ("tune.trials=5", "tune.trials must be at least 6"),
         ("tune.trials=many", "tune.trials must be an integer (got 'many')"),
-        ("tune.levels=[0]", "tune.levels must be load levels above 0"),
+        ("tune.levels=[0]", "tune.levels[0] must be greater than 0"),
+        ("tune.levels=[]", "tune.levels must not be empty"),
         ("tune.seed=1,2", "a tune has one question"),
         ("tune.count=[", "invalid override"),
     ],
@@ -111,7 +110,7 @@ def test_ranges_and_cores(monkeypatch):
             }
         },
     )
-    assert [one.values for one in space.parameters] == [(1, 2, 4, 8), (2, 4, 6), (None, 4, 16, 1)]
+    assert [one.values for one in space.parameters.values()] == [(1, 2, 4, 8), (2, 4, 6), (None, 4, 16, 1)]
 
 
 def test_an_engine_without_a_space_is_told_how_to_write_one(tmp_path):
@@ -120,13 +119,13 @@ def test_an_engine_without_a_space_is_told_how_to_write_one(tmp_path):
     assert "vllm" in line
     (tmp_path / "tune").mkdir()
     (tmp_path / "tune/openai.yaml").write_text("parameters: {engine.extra_args.x: {values: [1, 2]}}")
-    assert load_space("openai", registry(), [str(tmp_path)]).parameters[0].key == "engine.extra_args.x"
+    assert load_space("openai", registry(), [str(tmp_path)]).parameters.keys() == {"engine.extra_args.x"}
 
 
 def test_a_space_of_the_users_own_takes_the_place_of_the_built_in_one(tmp_path):
     (tmp_path / "tune").mkdir()
     (tmp_path / "tune/vllm.yaml").write_text("parameters: {engine.max_num_seqs: {values: [1, 2]}}")
-    assert load_space("vllm", registry(), [str(tmp_path)]).parameters[0].values == (1, 2)
+    assert load_space("vllm", registry(), [str(tmp_path)]).parameters["engine.max_num_seqs"].values == (1, 2)
     assert compose_jobs(["--config-dir", str(tmp_path), "engine=vllm"], registry())
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 
-import pandas as pd
 import pytest
 import yaml
 
 from support.commands import servebench_started
+from support.tunes import SIMULATED, STARTS_OF_NO_TIME, answer, failed_starts, points, statuses, without
 from support.waiting import caught, wait_until
 
 SPACE = """
@@ -17,11 +17,7 @@ parameters:
   engine.max_num_seqs: {values: [2, 4, 8, 16, 32], source: here}
   engine.extra_args.kv-cache-dtype: {values: [null, fp8], answers: true, source: here}
 """
-WORDS = (
-    *("engine=llamacpp", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "workload=unique"),
-    *("workload.output_tokens=16", "load.concurrency=[32]", "load.requests=100", "tracking=none", "study.name=t"),
-    *("launch.wander_sd=0.005", "launch.start_sd=0.005", "tune.space=space.yaml", "tune.budget=20m"),
-)
+WORDS = (*SIMULATED, "tune.budget=20m")
 
 
 FAKE = """#!{python}
@@ -49,19 +45,6 @@ def space(tmp_path):
     return tmp_path
 
 
-def state(tmp_path, run=""):
-    return json.loads((tmp_path / "outputs/t" / run / ("run.json" if run else "study.json")).read_text())["status"]
-
-
-def answer(tmp_path):
-    return json.loads((tmp_path / "outputs/t/tune_answer.json").read_text())
-
-
-def points(tmp_path):
-    files = sorted((tmp_path / "outputs/t").glob("*/points.parquet"))
-    return pd.concat([pd.read_parquet(file).assign(run=file.parent.name) for file in files])
-
-
 @pytest.mark.slow
 def test_the_best_settings_become_an_engine(run_main, space):
     done = run_main("tune", *WORDS, code=0)
@@ -70,8 +53,7 @@ def test_the_best_settings_become_an_engine(run_main, space):
     assert found["gain"]["low"] > 0.3
     assert found["spent"] <= found["budget"]
     assert "is best: max_num_seqs=32" in done.stdout
-    assert state(space) == "finished"
-    assert {state(space, path.parent.name) for path in (space / "outputs/t").glob("*/run.json")} == {"finished"}
+    assert statuses(space) == ("finished", {"finished"})
     assert (space / "outputs/t/tune.html").read_text().startswith("<!doctype html>")
     file = space / "outputs/t/conf/engine/llamacpp_tuned.yaml"
     assert yaml.safe_load(file.read_text())["max_num_seqs"] == 32
@@ -101,7 +83,7 @@ def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space)
         three = lambda: len(list(path.glob("*/points.parquet"))) >= 3  # noqa: E731
         wait_until(lambda: caught(process.pid, three), process=process)
     before = points(space)
-    assert state(space) != "finished"
+    assert statuses(space)[0] != "finished"
     servebench("resume", "t", code=0)
     after = points(space)
     kept = after.merge(before[["run", "point", "window_start_ns"]], on=["run", "point"], suffixes=("", "_before"))
@@ -113,8 +95,7 @@ def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space)
 
 @pytest.mark.slow
 def test_more_budget_continues_it(run_main, space):
-    words = [word for word in WORDS if not word.startswith("tune.budget")]
-    done = run_main("tune", *words, "tune.trials=6", "tune.final_starts=2", "tune.finalists=1", code=0)
+    done = run_main("tune", *SIMULATED, "tune.trials=6", "tune.final_starts=2", "tune.finalists=1", code=0)
     assert answer(space)["spent"] <= 6
     measured = len(points(space))
     assert "tune --continue t tune.trials=6" in done.stdout
@@ -128,7 +109,7 @@ def test_more_budget_continues_it(run_main, space):
 
 def test_what_is_void_for_all_alike_is_not_measured_again_and_again(run_main, space):
     """32 users are never in flight with 20 requests. The first such point has all its attempts, the others one."""
-    words = [word for word in WORDS if not word.startswith(("load.requests", "tune.budget"))]
+    words = without(SIMULATED, "load.requests")
     done = run_main("tune", *words, "load.requests=20", "tune.trials=6", "tune.count=3", "tune.finalists=1")
     assert done.stderr.count("the point is void and is measured again") == 2
     attempts = {name: [one for one in names if "-a" in one] for name, names in points(space).groupby("run")["point"]}
@@ -139,7 +120,7 @@ def test_what_is_void_for_all_alike_is_not_measured_again_and_again(run_main, sp
 @pytest.mark.slow
 def test_two_engines_and_the_highest_load(run_main, space):
     """Engine and settings together: the winner's file inherits its own engine."""
-    words = [word for word in WORDS if not word.startswith(("engine=", "load.concurrency", "tune.budget"))]
+    words = without(SIMULATED, "engine=", "load.concurrency")
     run_main(
         *("tune", "engine=llamacpp,vllm", *words, "load.concurrency=[4,16,32]"),
         *("slo.ttft_ms=200", "slo.attainment=0.9"),
@@ -157,9 +138,7 @@ def test_two_engines_and_the_highest_load(run_main, space):
 @pytest.mark.slow
 def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
     """Here it has no time to become ready. Each is started once, and the answer says why it left."""
-    (tmp_path / "space.yaml").write_text(
-        "parameters:\n  engine.max_num_seqs: {values: [2, 8]}\n  engine.ready_timeout_s: {values: [0.05]}\n"
-    )
+    (tmp_path / "space.yaml").write_text(STARTS_OF_NO_TIME)
     (tmp_path / "mine.yaml").write_text(
         "- {name: mine, set: {engine.max_num_seqs: 16}}\n- {set: {engine.threads: many}}\n"
     )
@@ -171,11 +150,11 @@ def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
         code=0,
     )
     found = answer(tmp_path)
-    dead = [one for one in found["tried"] if one["left"] is not None and one["left"]["reason"] == "start failed"]
+    dead = failed_starts(tmp_path)
     assert dead
     assert all("ready_timeout_s=0.05" in one["settings"] for one in dead)
     assert found["best"] is not None
-    assert state(tmp_path) == "finished"
+    assert statuses(tmp_path)[0] == "finished"
     assert "mine" in {one["name"] for one in found["tried"]}
     assert "recipe 2: engine.threads: unknown key" in done.stdout
 

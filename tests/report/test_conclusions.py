@@ -8,7 +8,6 @@ from servebench.analysis.answer import Answer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import RUNS_MAX, LevelFacts, LimitFinding, LimitReason
 from servebench.contracts.level import Level
-from servebench.contracts.limits import Limit
 from servebench.report.screens.conclusions import limits
 
 
@@ -17,7 +16,6 @@ def test_runs_without_a_finding_because_there_are_too_many_are_counted(with_poin
     runs = [SimpleNamespace(rows=[object()])] * with_points + [SimpleNamespace(rows=[])] * 9
     finding = LimitFinding(
         facts=LevelFacts(level=Level(8), engine="vllm", requests=99, ttft_ms=1.0, e2e_ms=9.0),
-        code=Limit.NONE,
         reason=LimitReason.NONE,
     )
     conclusions = Conclusions(answer=Answer(workloads=()), limits=(("a", finding),) * (with_points > 0))

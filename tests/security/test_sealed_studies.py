@@ -197,17 +197,14 @@ def put(path, keys, value):
 def tune_places(home):
     """What each field of `tune.json` could make servebench do, by what it would be."""
     program = f"{home}/{WORD}/program"
-    candidate = {"run": "09_vllm_x", "candidate": {"name": "x", "engine": "vllm", "origin": "limit"}}
+    candidate = {"run": "09_vllm_x", "name": "x", "engine": "vllm", "origin": "limit"}
     return {
-        "a program": (
-            ("candidates", 1, "candidate", "settings"),
-            {"launch.name": "process", "engine.executable": program},
-        ),
-        "a launcher": (("candidates", -1, "candidate", "settings", "launch.name"), f"{WORD}-process"),
-        "a variable": (("candidates", -1, "candidate", "settings", f"engine.env.{NAME}"), "[redacted]"),
+        "a program": (("candidates", 1, "settings"), {"launch.name": "process", "engine.executable": program}),
+        "a launcher": (("candidates", -1, "settings", "launch.name"), f"{WORD}-process"),
+        "a variable": (("candidates", -1, "settings", f"engine.env.{NAME}"), "[redacted]"),
         "a program of a new candidate": (
             ("candidates", -1),
-            {**candidate, "candidate": {**candidate["candidate"], "settings": {"engine.executable": program}}},
+            {**candidate, "settings": {"engine.executable": program}},
         ),
         "a folder": (("question", "out"), f"{home}/{WORD}/new"),
         "a judge": (("quality", "judge", "base_url"), f"http://{WORD}.invalid/v1"),

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 
-import pandas as pd
 import pytest
 
 from support.clusters import InProcess, cluster_commands
+from support.tunes import SIMULATED, STARTS_OF_NO_TIME, answer, failed_starts, points, statuses, without
 
 SPACE = "parameters: {engine.max_num_seqs: {values: [2, 4, 8, 16, 32]}}"
-WORDS = (
-    *("engine=llamacpp", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "workload=unique"),
-    *("workload.output_tokens=16", "load.concurrency=[32]", "load.requests=100", "tracking=none", "study.name=t"),
-    *("launch.wander_sd=0.005", "launch.start_sd=0.005", "tune.space=space.yaml", "tune.trials=14"),
-    *("tune.count=5", "tune.final_starts=2", "tune.finalists=2"),
-)
+WORDS = (*SIMULATED, "tune.trials=14", "tune.count=5", "tune.final_starts=2", "tune.finalists=2")
 LAUNCHER = ("hydra/launcher=submitit_local", "hydra.launcher.runs_per_machine=4")
 
 
@@ -24,19 +18,6 @@ LAUNCHER = ("hydra/launcher=submitit_local", "hydra.launcher.runs_per_machine=4"
 def tune(run_main, tmp_path, monkeypatch):
     (tmp_path / "space.yaml").write_text(SPACE)
     return cluster_commands(run_main, tmp_path, monkeypatch)
-
-
-def answer(tmp_path):
-    return json.loads((tmp_path / "outputs/t/tune_answer.json").read_text())
-
-
-def points(tmp_path):
-    files = sorted((tmp_path / "outputs/t").glob("*/points.parquet"))
-    return pd.concat([pd.read_parquet(file).assign(run=file.parent.name) for file in files])
-
-
-def statuses(tmp_path):
-    return {json.loads(file.read_text())["status"] for file in (tmp_path / "outputs/t").glob("*/run.json")}
 
 
 def test_starts_of_a_round_are_submitted_together_and_the_winner_is_the_same(tune, tmp_path):
@@ -48,7 +29,7 @@ def test_starts_of_a_round_are_submitted_together_and_the_winner_is_the_same(tun
     assert len(cluster.batches[1]) == 4
     assert cluster.closed
     assert found["spent"] == len(cluster.orders) <= 14
-    assert statuses(tmp_path) == {"finished"}
+    assert statuses(tmp_path) == ("finished", {"finished"})
     # one start of the engine for each order, each with prompts of its own
     rows = points(tmp_path)
     assert rows["start_id"].nunique() == len(cluster.orders)
@@ -90,29 +71,25 @@ def test_ctrl_c_and_then_on_this_machine(tune, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not cluster.orders
     assert answer(tmp_path)["settings"] == {"engine.max_num_seqs": 32}
-    assert statuses(tmp_path) == {"finished"}
+    assert statuses(tmp_path) == ("finished", {"finished"})
 
 
 @pytest.mark.slow
 def test_an_engine_that_does_not_start_is_a_result(tune, tmp_path):
-    words = [word for word in WORDS if not word.startswith("launch.")]
-    words[words.index("launch=simulated")] = "launch=emulated"
-    (tmp_path / "space.yaml").write_text(
-        "parameters:\n  engine.max_num_seqs: {values: [2, 8]}\n  engine.ready_timeout_s: {values: [0.05]}\n"
-    )
+    (tmp_path / "space.yaml").write_text(STARTS_OF_NO_TIME)
+    words = (*without(WORDS, "launch"), "launch=emulated")
     more = ("load.self_check=never", "launch.time_scale=0.01", "load.requests=64")
     done, cluster = tune("tune", *words, *more, *LAUNCHER)
     assert done.returncode == 0, done.stderr
-    found = answer(tmp_path)
-    dead = [one for one in found["tried"] if one["left"] is not None and one["left"]["reason"] == "start failed"]
+    dead = failed_starts(tmp_path)
     assert dead
     ordered = [order.run for order in cluster.orders.values()]
     assert all(ordered.count(one["run"]) == 1 for one in dead)
-    assert found["best"] is not None
+    assert answer(tmp_path)["best"] is not None
 
 
 def test_levels_that_are_not_needed_are_not_measured(tune, tmp_path):
-    words = [word for word in WORDS if not word.startswith("load.concurrency")]
+    words = without(WORDS, "load.concurrency")
     more = ("load.concurrency=[1,4,32]", "slo.ttft_ms=100000", "slo.attainment=0.9", "tune.objective=max_load")
     done, _ = tune("tune", *words, *more, *LAUNCHER)
     assert done.returncode in (0, 1), done.stderr

@@ -10,7 +10,7 @@ from servebench.config.tune_space import load_space
 from servebench.contracts.tuning import Candidate
 from servebench.registry.registry import registry
 from servebench.study.outlook import tune_planned
-from servebench.study.tune_plan import plan_tune, proposed_candidates, take_backs_of
+from servebench.study.tune_plan import plan_tune, proposed_candidates
 from servebench.util.errors import ConfigError
 
 SPACE = "parameters: {engine.max_num_seqs: {values: [2, 4]}, engine.seed: {values: [null, 1]}}"
@@ -33,22 +33,22 @@ def test_stock_is_first_and_measures_blocks_of_the_busiest_level(words):
     assert first.config["quality"]["name"] == "none"
     assert [one.run for one in plan.state.candidates] == [run.name for run in plan.runs]
     assert plan.state.space_size == 6
-    changed = plan.state.candidates[1].candidate.settings
+    changed = plan.state.candidates[1].settings
     assert changed
     assert plan.runs[1].overrides[-len(changed) :] == tuple(f"{key}={value}" for key, value in changed.items())
 
 
 def test_what_the_user_sets_is_stock(words):
     plan = plan_tune([*words, "engine.max_num_seqs=8"], registry())
-    assert all("engine.max_num_seqs" not in one.candidate.settings for one in plan.state.candidates)
+    assert all("engine.max_num_seqs" not in one.settings for one in plan.state.candidates)
     assert {run.config["engine"]["max_num_seqs"] for run in plan.runs} == {8}
 
 
 def test_engines_take_turns_and_each_has_its_own_stock(words):
     plan = plan_tune(["engine=vllm,sglang", *words[1:]], registry())
-    names = [one.candidate.name for one in plan.state.candidates]
+    names = [one.name for one in plan.state.candidates]
     assert names[:2] == ["vllm stock", "sglang stock"]
-    assert [one.candidate.engine for one in plan.state.candidates] == ["vllm", "sglang"] * 2
+    assert [one.engine for one in plan.state.candidates] == ["vllm", "sglang"] * 2
     assert {run.config["engine"]["name"] for run in plan.runs if "sglang" in run.name} == {"sglang"}
 
 
@@ -87,17 +87,14 @@ def test_proposals_become_candidates_once(words):
     ]
     space = load_space("vllm", registry())
     (found,) = proposed_candidates(plan.state.candidates, proposals, job, registry(), space=space, guarded=False)
-    assert found.run == "02_vllm_limit-1"
-    assert found.candidate == Candidate(
-        name="limit 1", engine="vllm", origin="limit", settings={"engine.max_num_seqs": 512}, note="raise it"
-    )
-    assert proposed_candidates([found], proposals[:1], job, registry(), space=space, guarded=False) == ()
+    assert found == Candidate(name="limit 1", engine="vllm", origin="limit", settings={"engine.max_num_seqs": 512},
+                              note="raise it", run="02_vllm_limit-1")  # fmt: skip
+    assert proposed_candidates([found], proposals[:1], job, registry(), space=space, guarded=False) == []
     (other,) = proposed_candidates(
-        [replace(found, candidate=replace(found.candidate, engine="sglang"))],
+        [replace(found, engine="sglang")],
         [("engine.extra_args.kv-cache-dtype=fp8", "fewer bits")],
         *(job, registry()),
         space=space,
         guarded=True,
     )
-    assert (other.candidate.name, other.candidate.answers) == ("vllm limit 1", True)
-    assert take_backs_of(found) == []
+    assert (other.name, other.answers) == ("vllm limit 1", True)

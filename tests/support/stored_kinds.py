@@ -12,7 +12,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.plan import write_plan
 from servebench.store.state import write_study
-from servebench.store.tune import StoredCandidate, write_tune
+from servebench.store.tune import write_tune
 from servebench.study.study import new_state, planned_runs
 from servebench.study.tune_plan import plan_tune
 
@@ -73,8 +73,9 @@ def planned_tune(outputs: Path, name: str) -> Path:
     study = new_state(name, ("tune", *words), plan.jobs[:1], plan.runs[:1])
     write_plan(folder, plan.runs)
     quality = dict(compose_jobs(STUDIES["attached"], registry())[0].resolved["quality"])
-    proposed = Candidate(name="limit 1", engine="vllm", origin="limit", settings={"engine.max_num_seqs": 7})
-    candidates = (*plan.state.candidates, StoredCandidate(run="09_vllm_limit-1", candidate=proposed))
+    proposed = Candidate(name="limit 1", engine="vllm", origin="limit", settings={"engine.max_num_seqs": 7},
+                         run="09_vllm_limit-1")  # fmt: skip
+    candidates = (*plan.state.candidates, proposed)
     state = replace(plan.state, quality=quality, candidates=candidates, proposed=True)
     write_tune(folder, state, study)
     write_study(folder, replace(study, status="interrupted", ended_s=1.0))

@@ -1,16 +1,21 @@
-"""Recommendations for stored runs."""
+"""The recommendation for each use case."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
 
 from servebench.analysis.answer.leads import row_between
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.fairness import SettingDifference, unequal_settings
-from servebench.analysis.recommendation.model import Entrant, LessAccurate, Recommendation, Score
-from servebench.analysis.recommendation.recommend import recommend
-from servebench.analysis.recommendation.rules import Rules
+from servebench.analysis.fairness import unequal_settings
+from servebench.analysis.recommendation.changes import what_would_change
+from servebench.analysis.recommendation.lead import lead_of
+from servebench.analysis.recommendation.model import Entrant, LessAccurate, Outcome, Recommendation, Score
+from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.recommendation.rules import Rules, UseCase
+from servebench.analysis.recommendation.scores import rank
 from servebench.analysis.stored_runs import SamplesOf, entrant_of, quality_agreements, samples_of
 from servebench.analysis.verdict.levels import COSTS
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
@@ -29,37 +34,124 @@ def recommend_runs(
     decision: StudyDecision | None = None,
     samples: SamplesOf = samples_of,
 ) -> list[Recommendation]:
-    """Return the recommendations of the rules for these runs.
+    """Return a recommendation for each use case and each setup (model, GPU, workload) that these runs measured.
 
     `varying` are settings that differ on purpose, `labels` those of a larger view. The lead of two runs that `comparisons`
     compare at the same level is theirs, so that one number has one interval; over several starts, or with a `decision` of
     their study, so is whether it is a win.
     """
     names = {key: label.text for key, label in (labels or run_labels(runs)).items()}
-    by_name = {names[run.run_id]: run for run in runs}
+    known = _Known(
+        runs={names[run.run_id]: run for run in runs},
+        entrants=[entrant_of(run, names[run.run_id], samples) for run in runs],
+        rules=rules,
+        with_doubtful=with_doubtful,
+        varying=varying,
+        comparisons=comparisons,
+        decision=decision,
+    )
+    return [one for case in rules.use_cases.values() for one in known.recommendations(case)]
 
-    def unequal(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[SettingDifference]:
-        keys = [f"{group}.*" for group in across] + (["machine.*"] if "gpu" in across else [])
-        on_purpose = ",".join([*keys, *([varying] if varying else [])])
-        return unequal_settings(by_name[a.name], by_name[b.name], on_purpose)
 
-    def decided(first: Score, second: Score) -> ComparisonRow | None:
-        row = _compared_row(first, second, comparisons)
-        if decision is None:
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What all use cases are judged by: runs by their labels, and what `recommend_runs` takes."""
+
+    runs: Mapping[str, RunData]
+    entrants: Sequence[Entrant]
+    rules: Rules
+    with_doubtful: bool
+    varying: str | None
+    comparisons: Sequence[Comparison]
+    decision: StudyDecision | None
+
+    def recommendations(self, case: UseCase) -> Iterator[Recommendation]:
+        """Yield those of a use case."""
+        patterns = ("*",) if case.workloads is None else case.workloads
+        taking_part = [one for one in self.entrants if any(fnmatchcase(one.workload, own) for own in patterns)]
+        if (why := _why_not_measured(case, taking_part)) is not None:
+            yield Recommendation(use_case=case, group="", outcome="not measured", why=why)
+            return
+        groups: dict[str, list[Entrant]] = {}
+        for entrant in taking_part:
+            groups.setdefault(_group(entrant, case), []).append(entrant)
+        for name, group in groups.items():
+            found = _as_compared(self._recommend(case, name, group), self.comparisons)
+            yield replace(found, quality=_less_accurate(found, self.runs))
+
+    def _recommend(self, case: UseCase, group: str, entrants: Sequence[Entrant]) -> Recommendation:
+        own = {entrant.own_limits for entrant in entrants}
+        if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
+            case = case.model_copy(update={"slo": limits})
+        ranked, rules = rank(case, entrants), self.rules
+        ranking = ranked.scores
+        facts: dict[str, Any] = {
+            "use_case": case,
+            "group": group,
+            "ranking": ranking,
+            "missing": ranked.missing,
+            "changes": tuple(what_would_change(case, entrants, ranking, margin=rules.margin)),
+        }
+        if not ranking:
+            return Recommendation(outcome="none qualifies", why=UseReason(kind=UseReasonKind.NONE_RANKED), **facts)
+        if len(ranking) + len(ranked.possible) == 1:
+            why = UseReason(kind=UseReasonKind.ONLY_ONE, run=ranking[0].entrant.name)
+            return Recommendation(outcome="only one", why=why, **facts)
+        lead = lead_of(ranked, case, rules, with_doubtful=self.with_doubtful, decided=self._decided)
+        unfair = self._why_unfair(ranking, case)
+        fastest = case.measure == "cold_start" and abs(lead.size or 0.0) >= rules.once_margin / (1 + rules.once_margin)
+        no_best: Outcome = "different settings" if unfair else "one start each" if fastest else "no clear difference"
+        return Recommendation(
+            outcome=no_best if unfair or lead.why else "provisional" if lead.provisional else "best",
+            lead=lead.size,
+            interval=lead.interval,
+            rival=lead.rival,
+            why=unfair or lead.why or lead.provisional,
+            one_start=lead.one_start,
+            **facts,
+        )
+
+    def _why_unfair(self, ranking: Sequence[Score], case: UseCase) -> UseReason | None:
+        keys = [f"{group}.*" for group in case.across] + (["machine.*"] if "gpu" in case.across else [])
+        on_purpose = ",".join([*keys, *([self.varying] if self.varying else [])])
+        first, *rivals = (score.entrant.name for score in ranking)
+        apart = [(name, unequal_settings(self.runs[first], self.runs[name], on_purpose)) for name in rivals]
+        settings = tuple((name, kept) for name, own in apart if (kept := tuple(one for one in own if one.matters)))
+        return UseReason(kind=UseReasonKind.UNEQUAL, settings=settings) if settings else None
+
+    def _decided(self, first: Score, second: Score) -> ComparisonRow | None:
+        row = _compared_row(first, second, self.comparisons)
+        if row is None or self.decision is None:
             return row if row is not None and row.p_corrected is not None and row.competes else None
         ids = {first.entrant.run_id, second.entrant.run_id}
-        paired = any(ids == set(one.ids) for one in decision.pairs)
-        return row if paired and row is not None and row.looked else None
+        return row if row.looked and any(ids == set(one.ids) for one in self.decision.pairs) else None
 
-    found = recommend(
-        [entrant_of(run, names[run.run_id], samples) for run in runs],
-        rules,
-        unequal=unequal,
-        with_doubtful=with_doubtful,
-        decided=decided,
-    )
-    found = [_as_compared(one, comparisons) for one in found]
-    return [replace(one, quality=_less_accurate(one, by_name)) for one in found]
+
+def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> UseReason | None:
+    if not entrants:
+        return UseReason(kind=UseReasonKind.NO_RUN, names=case.workloads or ("",))
+    if any(row.get(case.metric) is not None for entrant in entrants for level in entrant.levels for row in level.rows):
+        return None
+    if case.metric in COSTS:
+        return _why_no_cost(case.metric, entrants)
+    return UseReason(kind=UseReasonKind.NO_POWER) if case.metric == "energy_j_per_token" else None
+
+
+def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> UseReason:
+    if all(entrant.price_usd_per_hour is None for entrant in entrants):
+        gpus = tuple(name for name in dict.fromkeys(entrant.gpu for entrant in entrants) if name and name != "none")
+        return UseReason(kind=UseReasonKind.NO_PRICE, names=gpus)
+    kind = UseReasonKind.NO_GOOD_REQUEST if "good" in metric else UseReasonKind.NO_THROUGHPUT
+    if not any(entrant.gpu_count and entrant.price_usd_per_hour is not None for entrant in entrants):
+        kind = UseReasonKind.NOTHING_TO_PAY
+    elif metric == "cost_usd_per_mgood" and all(entrant.own_limits is None for entrant in entrants):
+        kind = UseReasonKind.NO_SLO
+    return UseReason(kind=kind)
+
+
+def _group(entrant: Entrant, case: UseCase) -> str:
+    parts = {"model": entrant.model, "gpu": entrant.gpu, "workload": entrant.workload}
+    return " · ".join(value for name, value in parts.items() if name not in case.across and value != "none")
 
 
 def _compared_row(first: Score, second: Score, comparisons: Sequence[Comparison]) -> ComparisonRow | None:

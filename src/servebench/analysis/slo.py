@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.contracts.settings import SloSettings
 from servebench.util.arrays import Floats
 
 
-@dataclass(frozen=True, kw_only=True)
-class SloLimits:
-    """The limits of a good request; None is no limit. `attainment` is the share of requests that must be good."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2e_ms: float | None = None
-    attainment: float = 0.99
-
-    @property
-    def description(self) -> str:
-        """The limits as text."""
-        parts = [
-            f"{name} ≤ {limit:g} ms"
-            for name, limit in (("TTFT", self.ttft_ms), ("TPOT", self.tpot_ms), ("E2E", self.e2e_ms))
-            if limit is not None
-        ]
-        return f"{' and '.join(parts)} for {100 * self.attainment:g}% of requests" if parts else "no limit"
+def describe_limits(slo: SloSettings) -> str:
+    """Return the limits as text."""
+    named = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("E2E", slo.e2e_ms))
+    parts = [f"{name} ≤ {limit:g} ms" for name, limit in named if limit is not None]
+    return f"{' and '.join(parts)} for {100 * slo.attainment:g}% of requests" if parts else "no limit"
 
 
 def good_requests(
-    ttft_ms: Floats, tpot_ms: Floats, e2e_ms: Floats, failed: NDArray[np.bool_], limits: SloLimits
+    ttft_ms: Floats, tpot_ms: Floats, e2e_ms: Floats, failed: NDArray[np.bool_], limits: SloSettings
 ) -> NDArray[np.bool_]:
     """Return which requests are good.
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from servebench.analysis.recommendation.model import Entrant
-from servebench.analysis.slo import SloLimits
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.settings import SloSettings
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
@@ -163,10 +163,10 @@ def _ranked_level(level: Level, rows: Sequence[PointRow], read: Callable[[], tup
     )
 
 
-def own_limits(run: RunData) -> SloLimits | None:
+def own_limits(run: RunData) -> SloSettings | None:
     """Return the SLO that a run was configured with; None when it set no limit."""
     known = _slo_of(run)
-    return SloLimits(**known) if known.keys() - {"attainment"} else None
+    return SloSettings(**known) if known.keys() - {"attainment"} else None
 
 
 def shared_limits(runs: Sequence[RunData]) -> dict[str, float]:

@@ -113,7 +113,7 @@ def _shape(load: LoadSettings) -> Iterator[str]:
 
 
 def _search_goal(load: LoadSettings, slo: SloSettings) -> Iterator[str]:
-    if load.search is not None and load.search.goal == "slo" and slo.ttft_ms is slo.tpot_ms is slo.e2e_ms is None:
+    if load.search is not None and load.search.goal == "slo" and not slo.limited:
         yield f"load={load.name} needs an SLO to search for: add slo=interactive, or set slo.ttft_ms and slo.tpot_ms"
 
 

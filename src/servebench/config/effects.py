@@ -89,7 +89,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     Dependency(("telemetry.interval_s",), "telemetry.enabled=true", lambda s: s.telemetry.enabled),
     Dependency(
         ("slo.attainment",), "a limit such as slo.ttft_ms",
-        lambda s: any(limit is not None for limit in (s.slo.ttft_ms, s.slo.tpot_ms, s.slo.e2e_ms)),
+        lambda s: s.slo.limited,
     ),
     Dependency(("study.margin", "study.budget"), "study.until=decided", lambda s: s.study.until is not None),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import UnionType
@@ -54,7 +55,7 @@ def parse_strict(kind: type[Kind], data: Any, where: str) -> Kind:
 
 def _line(error: ErrorDetails, kind: Any) -> str:
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).removeprefix(".")
-    if error["type"] == "extra_forbidden":
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _known_keys(kind, error["loc"][:-1])
         near = nearest_name(str(error["loc"][-1]), known)
         hint = f"; did you mean {near}?" if near else ""
@@ -77,5 +78,7 @@ def _known_keys(kind: Any, loc: tuple[int | str, ...]) -> list[str]:
             kind = fields.get(str(part), Any)
         else:
             kind = next((one for one in reversed(get_args(kind)) if one is not Ellipsis), Any)
+    if dataclasses.is_dataclass(kind):
+        return [one.name for one in dataclasses.fields(kind)]
     known = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
     return [one.alias or name for name, one in known.items()]

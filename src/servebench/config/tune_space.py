@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self, cast, get_args
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -16,15 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from servebench.config.problems import nearest_name, suggest, summarize_error
 from servebench.config.strict import Strict, parse_strict, read_yaml
 from servebench.config.validate import check_section
-from servebench.contracts.tuning import (
-    OBJECTIVES,
-    ForbiddenSettings,
-    Share,
-    TuneParameter,
-    TuneQuestion,
-    TuneRule,
-    TuneSpace,
-)
+from servebench.contracts.tuning import OBJECTIVES, Candidate, Origin, Share, TuneQuestion
 from servebench.registry.conf import TUNE_FOLDER, config_folders
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
@@ -34,8 +25,6 @@ SEARCHED = ("engine.", "model.")
 """Which keys a space may vary: those that shape the engine."""
 NEVER = ("engine.name", "engine.host", "engine.port", "engine.executable", "model.name")
 VALUES_MAX = 1000
-TRIALS_MIN = 6
-"""Starts that compare one candidate with stock: one of each in the race, and two of each in the finals."""
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -50,67 +39,50 @@ def parse_question(words: Sequence[str]) -> TuneQuestion:
     values: dict[str, Any] = {}
     faults: list[str] = []
     for word in words:
-        key, _, text = word.lstrip("+").partition("=")
+        key = word.lstrip("+").partition("=")[0]
         if key not in known:
             faults.append(f"{word}: unknown key; {suggest(key, known)}")
             continue
         try:
-            values[key.removeprefix(PREFIX)] = _value(word, text)
+            values[key.removeprefix(PREFIX)] = override_value(word)
         except ValueError as error:
             faults.append(str(error))
+    for name in ("levels", "only"):
+        if isinstance(values.get(name), str | int | float):
+            values[name] = [values[name]]
+    question, problems = check_section("tune", values, {"tune": TuneQuestion})
+    faults += [problem.text for problem in problems]
+    if question is not None:
+        faults += _question_faults(question)
     if faults:
         raise ConfigError(faults)
-    return check_question(values)
+    return cast("TuneQuestion", question)
 
 
-def _value(word: str, text: str) -> Any:
+def _question_faults(question: TuneQuestion) -> Iterator[str]:
+    if question.objective not in OBJECTIVES:
+        near = nearest_name(question.objective, list(OBJECTIVES))
+        hint = f"did you mean {near}?" if near else f"use one of {', '.join(OBJECTIVES)}"
+        yield f"tune.objective={question.objective}: unknown objective; {hint}"
+    for name in ("budget_s", *get_args(Share)):
+        try:
+            _ = question.budget_s if name == "budget_s" else question.share(name)
+        except ValueError as error:
+            yield str(error)
+
+
+def override_value(word: str) -> Any:
+    """Return the value that a word `KEY=VALUE` sets, as Hydra reads it. Raises ValueError with one line."""
+    key, _, text = word.partition("=")
     try:
         (parsed,) = OverridesParser.create().parse_overrides([word.lstrip("+")])
     except HydraException as error:
         raise ValueError(f"{word}: invalid override ({summarize_error(error)})") from error
     if parsed.is_sweep_override():
-        raise ValueError(
-            f"{word}: a tune has one question; write a list in brackets, as in {word.partition('=')[0]}=[{text}]"
-        )
+        raise ValueError(f"{word}: a tune has one question; write a list in brackets, as in {key}=[{text}]")
     value = parsed.value()
     # `tune.budget=90m` is text, and `tune.margin=3%` too
     return value if not isinstance(value, str) else value.strip("'\"")
-
-
-def check_question(values: Mapping[str, Any]) -> TuneQuestion:
-    """Return a question of these values. Raises ConfigError with all problems."""
-    plain = dict(values)
-    for name in ("levels", "only"):
-        if plain.get(name) is not None and not isinstance(plain[name], list | tuple):
-            plain[name] = [plain[name]]
-    found, problems = check_section("tune", plain, {"tune": TuneQuestion})
-    if problems:
-        raise ConfigError([problem.text for problem in problems])
-    question: TuneQuestion = found
-    faults = []
-    if question.objective not in OBJECTIVES:
-        near = nearest_name(question.objective, list(OBJECTIVES))
-        hint = f"did you mean {near}?" if near else f"use one of {', '.join(OBJECTIVES)}"
-        faults.append(f"tune.objective={question.objective}: unknown objective; {hint}")
-    shares: list[Callable[[], float]] = [
-        lambda: question.budget_s,
-        *(partial(question.share, one) for one in get_args(Share)),
-    ]
-    for value_of in shares:
-        try:
-            value_of()
-        except ValueError as error:
-            faults.append(str(error))
-    least = {"count": 2, "finalists": 1, "final_starts": 2, "trials": TRIALS_MIN}
-    for name, low in least.items():
-        value = getattr(question, name)
-        if value is not None and value < low:
-            faults.append(f"tune.{name} must be at least {low} (got {value})")
-    if question.levels is not None and (not question.levels or min(question.levels) <= 0):
-        faults.append(f"tune.levels must be load levels above 0, such as [32] (got {list(question.levels)})")
-    if faults:
-        raise ConfigError(faults)
-    return question
 
 
 def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (), path: str | None = None) -> TuneSpace:
@@ -135,23 +107,7 @@ def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (),
 
 def parse_space(engine: str, file: str, data: Any) -> TuneSpace:
     """Return the space in the contents of a YAML file. Raises ConfigError with all problems, each with file and key."""
-    space = parse_strict(_Space, data, file)
-    return TuneSpace(
-        engine=engine,
-        file=file,
-        source=space.source,
-        parameters=tuple(
-            TuneParameter(
-                key=key, values=one.all_values, unit=one.unit, source=one.source, answers=one.answers, when=one.when
-            )
-            for key, one in space.parameters.items()
-        ),
-        rules=tuple(
-            TuneRule(name=one.name or f"rules[{index}]", settings=one.settings, when=one.when)
-            for index, one in enumerate(space.rules)
-        ),
-        forbidden=tuple(ForbiddenSettings(when=one.when, why=one.why) for one in space.forbidden),
-    )
+    return TuneSpace.model_construct(engine=engine, file=file, **dict(parse_strict(_SpaceFile, data, file)))
 
 
 def load_recipes(path: str, engine: str) -> list[tuple[str, dict[str, Any]]]:
@@ -217,8 +173,14 @@ class _Range(Strict):
         return tuple(found)
 
 
-class _Parameter(Strict):
-    values: Annotated[tuple[_Value, ...] | None, Field(min_length=1)] = None
+class TuneParameter(Strict):
+    """A setting that may be varied: the values to try, of which null is the engine's own default.
+
+    It is only varied where `when` holds. `answers`: another value may change the answers of the model. `source` says where the
+    engine documents it.
+    """
+
+    listed: Annotated[tuple[_Value, ...] | None, Field(min_length=1, alias="values")] = None
     range: _Range | None = None
     unit: str = ""
     source: str = ""
@@ -227,32 +189,58 @@ class _Parameter(Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if (self.values is None) == (self.range is None):
+        if (self.listed is None) == (self.range is None):
             raise ValueError("needs either values or range")
         return self
 
     @property
-    def all_values(self) -> tuple[Any, ...]:
+    def values(self) -> tuple[Any, ...]:
         """The values, listed or in a range."""
-        return self.values or (self.range.values if self.range is not None else ())
+        return self.listed or (self.range.values if self.range is not None else ())
 
 
-class _Rule(Strict):
+class TuneRule(Strict):
+    """A rule of thumb: settings to try where `when` holds."""
+
     name: str = ""
     settings: _Settings
     when: _When = Field(default_factory=dict)
 
 
-class _Forbidden(Strict):
+class ForbiddenSettings(Strict):
+    """Settings that cannot work together, and why: they are refused before a launch."""
+
     when: _When
     why: Annotated[str, Field(min_length=1)]
 
 
-class _Space(Strict):
+class _SpaceFile(Strict):
     source: str = ""
-    parameters: Annotated[dict[_Key, _Parameter], Field(min_length=1)]
-    rules: tuple[_Rule, ...] = ()
-    forbidden: tuple[_Forbidden, ...] = ()
+    parameters: Annotated[dict[_Key, TuneParameter], Field(min_length=1)]
+    rules: tuple[TuneRule, ...] = ()
+    forbidden: tuple[ForbiddenSettings, ...] = ()
+
+
+class TuneSpace(_SpaceFile):
+    """The space of one engine, from its YAML in the config group `tune`: the parameters by their config keys."""
+
+    engine: str
+    file: str
+
+    def candidate(self, name: str, origin: Origin, settings: Mapping[str, Any], **more: Any) -> Candidate:
+        """Return these settings as a candidate, of which `answers` says whether one of them may change what the model answers. Of
+        those that the space does not know, only the common ones of servebench that say how much an engine does at a time are
+        known not to; `more` are other fields."""
+        known = {key: one.answers for key, one in self.parameters.items()}
+        answers = any(known.get(key, key not in HARMLESS) for key, value in settings.items() if value is not None)
+        fields = {"engine": self.engine, **more}
+        return Candidate(name=name, origin=origin, settings=dict(settings), answers=answers, **fields)
+
+
+HARMLESS = (
+    *("engine.max_num_seqs", "engine.gpu_memory_fraction", "engine.threads", "engine.prefix_caching"),
+    *("engine.tensor_parallel_size", "engine.ready_timeout_s", "engine.request_timings"),
+)
 
 
 class _Recipe(Strict):

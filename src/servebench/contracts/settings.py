@@ -335,6 +335,11 @@ class SloSettings(StrictSettings):
     e2e_ms: PositiveFloat | None = None
     attainment: Fraction = 0.99
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit."""
+        return (self.ttft_ms, self.tpot_ms, self.e2e_ms) != (None, None, None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetrySettings(StrictSettings):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.point_row import PointRow
@@ -202,3 +202,16 @@ def chosen(overrides: Iterable[str], group: str, name: str) -> str:
 def mapping(value: Any) -> Mapping[str, Any]:
     """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
+
+
+def value_at(config: Mapping[str, Any], key: str) -> Any:
+    """Return what a config has at a dotted key; None if it has nothing. A name in `extra_args` may itself have dots."""
+    first, _, rest = key.partition(".")
+    if key in config or not rest:
+        return config.get(key)
+    return value_at(mapping(config.get(first)), rest)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a setting is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

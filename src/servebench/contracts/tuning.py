@@ -1,13 +1,16 @@
-"""What `servebench tune` searches: the question, the space of one engine's settings, and the candidates drawn from it."""
+"""What `servebench tune` searches: the question, and the candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, MinLen
 
 from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.precision import seconds_of, share_of
+from servebench.contracts.settings import PositiveFloat, PositiveInt
 
 Origin = Literal["stock", "rule", "recipe", "limit", "sampled", "taken back"]
 """Where a candidate comes from: the engine's stock settings, the space's rule of thumb, a file of the user, the finding of what
@@ -16,6 +19,8 @@ limits the engine, a random draw, or a candidate with one of its settings taken 
 Share = Literal["margin", "error", "quality_margin"]
 """The settings of a question that are shares."""
 STOCK = "stock"
+TRIALS_MIN = 6
+"""Starts that compare one candidate with stock: one of each in the race, and two of each in the finals."""
 MAX_LOAD = "max_load"
 """The objective that no column holds: the highest load that meets the SLO."""
 
@@ -65,15 +70,15 @@ class TuneQuestion:
     """
 
     objective: str = "output_throughput"
-    levels: tuple[float, ...] | None = None
+    levels: Annotated[tuple[PositiveFloat, ...], MinLen(1)] | None = None
     budget: str | float = "60m"
-    trials: int | None = None
+    trials: Annotated[int, Ge(TRIALS_MIN)] | None = None
     margin: str | float = "3%"
     error: str | float = "5%"
     seed: int = 0
-    count: int = 24
-    finalists: int = 3
-    final_starts: int = 3
+    count: Annotated[int, Ge(2)] = 24
+    finalists: PositiveInt = 3
+    final_starts: Annotated[int, Ge(2)] = 3
     only: tuple[str, ...] = ()
     space: str | None = None
     candidates: str | None = None
@@ -96,72 +101,9 @@ class TuneQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneParameter:
-    """A setting that may be varied: its config key and the values to try; null is the engine's own default.
-
-    It is only varied where `when` holds. `answers`: another value may change the answers of the model. `source` says where the
-    engine documents it.
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    unit: str = ""
-    source: str = ""
-    answers: bool = False
-    when: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneRule:
-    """A rule of thumb: settings to try where `when` holds."""
-
-    name: str
-    settings: Mapping[str, Any]
-    when: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForbiddenSettings:
-    """Settings that cannot work together, and why: they are refused before a launch."""
-
-    when: Mapping[str, Any]
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneSpace:
-    """The space of one engine, from its YAML in the config group `tune`."""
-
-    engine: str
-    file: str
-    source: str = ""
-    parameters: tuple[TuneParameter, ...] = ()
-    rules: tuple[TuneRule, ...] = ()
-    forbidden: tuple[ForbiddenSettings, ...] = ()
-
-    def parameter(self, key: str) -> TuneParameter | None:
-        """Return the parameter of a key; None for a key that the space does not know."""
-        return next((one for one in self.parameters if one.key == key), None)
-
-    def candidate(self, name: str, origin: Origin, settings: Mapping[str, Any], **more: Any) -> Candidate:
-        """Return these settings as a candidate, of which `answers` says whether one of them may change what the model answers. Of
-        those that the space does not know, only the common ones of servebench that say how much an engine does at a time are
-        known not to; `more` are other fields."""
-        known = {one.key: one.answers for one in self.parameters}
-        answers = any(known.get(key, key not in HARMLESS) for key, value in settings.items() if value is not None)
-        fields = {"engine": self.engine, **more}
-        return Candidate(name=name, origin=origin, settings=dict(settings), answers=answers, **fields)
-
-
-HARMLESS = (
-    *("engine.max_num_seqs", "engine.gpu_memory_fraction", "engine.threads", "engine.prefix_caching"),
-    *("engine.tensor_parallel_size", "engine.ready_timeout_s", "engine.request_timings"),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Settings to try: what they change from the stock settings of their engine. `note` says more about the origin."""
+    """Settings to try: what they change from the stock settings of their engine. `note` says more about the origin, `run` is the
+    name of its run in a study."""
 
     name: str
     engine: str
@@ -169,6 +111,7 @@ class Candidate:
     settings: Mapping[str, Any] = field(default_factory=dict)
     answers: bool = False
     note: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -430,7 +430,7 @@ def _goodput(
     *,
     open_loop: bool,
 ) -> float | None:
-    if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
+    if window is None or not slo.limited:
         return None
     good = sum(_is_good(r, slo, from_schedule=open_loop) for r in inside)
     if offered is None:
@@ -454,7 +454,7 @@ def _attained(
     measured: Sequence[Record], window: Window | None, slo: SloSettings, *, from_schedule: bool
 ) -> dict[str, float | None]:
     """Return how many requests were tested against the SLO and how many met it, without those that the client ended."""
-    if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
+    if window is None or not slo.limited:
         return {}
     tested = [r for r in measured if r.outcome not in OURS and _sent_inside(r, window)]
     tested += [r for r in measured if r.outcome not in OURS and _is_refused(r, window)]

@@ -19,17 +19,6 @@ KIND = "tune"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredCandidate:
-    """A candidate of a study and the name of its run. `take_back_of` is the run of the candidate of which one setting, `key`,
-    was taken back."""
-
-    run: str
-    candidate: Candidate
-    take_back_of: str = ""
-    key: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TuneState:
     """`tune.json`. `levels` are the load levels at which the objective counts, busiest first; `more` is what `--continue` has
     added to the budget, in `continued` commands. `noted` are the results, by step, that no table of a run holds: of starts that
@@ -39,7 +28,7 @@ class TuneState:
 
     question: TuneQuestion
     levels: tuple[float, ...]
-    candidates: tuple[StoredCandidate, ...]
+    candidates: tuple[Candidate, ...]
     refused: tuple[RefusedCandidate, ...] = ()
     spaces: tuple[str, ...] = ()
     space_size: int = 0
@@ -55,9 +44,9 @@ class TuneState:
         question = self.question
         return self.more + (float(question.trials) if question.trials is not None else question.budget_s)
 
-    def stock_of(self, candidate: Candidate) -> StoredCandidate:
+    def stock_of(self, candidate: Candidate) -> Candidate:
         """Return the stock settings of a candidate's engine. Raises StoreError."""
-        found = next((one for one in self.candidates if one.candidate.engine == candidate.engine), None)
+        found = next((one for one in self.candidates if one.engine == candidate.engine), None)
         if found is None:
             raise StoreError(f"the tune has no settings of engine={candidate.engine}, which '{candidate.name}' changes")
         return found

@@ -9,10 +9,10 @@ from servebench.analysis.conclude import Conclusions, Options, conclude
 from servebench.analysis.decided import same_question
 from servebench.analysis.fairness import compare_manifests, varied_keys
 from servebench.config import Job
-from servebench.config.tune_space import TRIALS_MIN
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.events import PlanReady, TunePlanned, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
+from servebench.contracts.tuning import TRIALS_MIN
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import Registry
 from servebench.report.wording.comparison import mattering_keys

@@ -79,16 +79,16 @@ def _stored_configs(study: SealedStudy) -> Iterator[tuple[tuple[str, ...], Mappi
     for run in study.plan:
         yield run.overrides, run.config
     for one in () if study.tune is None else study.tune.candidates:
-        stock = planned.get(study.tune.stock_of(one.candidate).run) if study.tune is not None else None
+        stock = planned.get(study.tune.stock_of(one).run) if study.tune is not None else None
         if one.run not in planned and stock is not None:
-            yield stock.overrides, with_settings(stock.config, one.candidate.settings)
+            yield stock.overrides, with_settings(stock.config, one.settings)
     for manifest in study.manifests.values():
         yield tuple(manifest.get("overrides", ())), manifest["config"]
 
 
 def _tune_config(tune: TuneState) -> dict[str, Any]:
     """Return what `tune.json` holds beside the settings of its plan, under the keys of a config."""
-    settings = {one.run: dict(one.candidate.settings) for one in tune.candidates}
+    settings = {one.run: dict(one.settings) for one in tune.candidates}
     return {"quality": tune.quality, "tune": {**asdict(tune.question), "spaces": tune.spaces, "candidates": settings}}
 
 

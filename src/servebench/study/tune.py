@@ -109,7 +109,7 @@ def _execute(
     with open_session(folder, study, list(planned.values()), listen, cluster=cluster) as session:
         events = session.events
         tuner = Tuner(folder=folder, registry=registry, planned=planned, state=tune, session=session)
-        labels = {one.run: one.candidate.name for one in tuner.state.candidates}
+        labels = {one.run: one.name for one in tuner.state.candidates}
         timed = tuner.state.question.trials is None
         budget_s = tuner.state.budget if timed else None
         if not tuner.known(tuner.race.stock).points:

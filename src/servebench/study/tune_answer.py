@@ -17,9 +17,9 @@ from servebench.analysis.estimate import THROUGHPUT, levels_of, mean_of
 from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
 from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.warnings.catalog import type_of
-from servebench.config.tune_space import load_space, split_words
+from servebench.config.tune_space import TuneSpace, load_space, split_words
 from servebench.contracts.emulation import imitated
-from servebench.contracts.tuning import Candidate, TuneSpace
+from servebench.contracts.tuning import Candidate
 from servebench.registry.registry import Registry
 from servebench.report.html.page import tune_page
 from servebench.report.wording.tuning import gain_text
@@ -42,7 +42,7 @@ def write_answer(tune: StoredTune, *, finished: bool) -> TuneAnswer:
     """Write the best candidate's engine file and the page, and return the answer. Raises ConfigError, StoreError, OSError."""
     answer, folder = make_answer(tune, finished=finished), tune.folder
     if answer.engine_file and answer.recommended is not None:
-        file, best = Path(answer.engine_file), tune.candidate(answer.recommended).candidate
+        file, best = Path(answer.engine_file), tune.candidates[answer.recommended]
         if not file.resolve().is_relative_to((_conf(tune) / "engine").resolve()):
             raise StoreError(
                 f"{file} is not in the folder for the best candidate's file; choose another engine= in a new tune"
@@ -63,25 +63,19 @@ def make_answer(tune: StoredTune, *, finished: bool) -> TuneAnswer:
 
     Raises ConfigError, StoreError.
     """
-    race, state, folder = tune.race, tune.state, tune.folder
-    command = ""
-    with suppress(ServebenchError):
-        command = f"servebench {shlex.join(read_study(folder).words)}"
+    race, folder = tune.race, tune.folder
     answer = answer_of(
         race,
-        {name: one.candidate for name, one in tune.candidates.items()},
+        tune.state,
+        tune.candidates,
         study=folder.name,
-        question=state.question,
-        levels=state.levels,
         finished=finished,
-        stock_config=tune.stock_job(tune.candidate(race.best or race.stock)).resolved,
+        stock_config=tune.stock_job(tune.candidates[race.best or race.stock]).resolved,
         figures={name: figures for name in race.measured if (figures := _figures(folder, name)) is not None},
-        refused=[(one.candidate.name, one.why) for one in state.refused],
-        space_size=state.space_size,
-        spaces=list(stored_spaces(state, tune.registry).values()) if tune.own else [],
+        spaces=stored_spaces(tune.state, tune.registry).values() if tune.own else (),
     )
     how = imitated(job.settings.launch.name for job in tune.planned.values())
-    return _with_commands(replace(answer, command=command, imitated=how), tune)
+    return _with_commands(replace(answer, imitated=how), tune)
 
 
 def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
@@ -92,9 +86,9 @@ def stored_answer(folder: StudyFolder, registry: Registry) -> TuneAnswer:
 
 
 def stored_spaces(state: TuneState, registry: Registry) -> dict[str, TuneSpace]:
-    """Return the space of each engine's option as its file is now; none of a file that is gone."""
-    options = dict.fromkeys(one.candidate.engine for one in state.candidates)
-    found = {}
+    """Return the space of each engine's option as its file is now; an empty one for a file that is gone."""
+    options = dict.fromkeys(one.engine for one in state.candidates)
+    found = {option: TuneSpace.model_construct(engine=option, file="", parameters={}) for option in options}
     for option, file in zip(options, state.spaces, strict=False):
         with suppress(ConfigError):
             found[option] = load_space(option, registry, path=file)
@@ -125,13 +119,14 @@ def _figures(folder: StudyFolder, name: str) -> Figures | None:
 
 def _with_commands(answer: TuneAnswer, tune: StoredTune) -> TuneAnswer:
     """Add the commands that use the best candidate, and the name of its engine file if it needs one."""
-    study, trials = short_id(tune.folder.name), tune.state.question.trials
+    study, trials, made = short_id(tune.folder.name), tune.state.question.trials, read_study(tune.folder).words
+    answer = replace(answer, command=shlex.join(["servebench", *made]))
     again = f"servebench tune --continue {study} "
     more = again + ("tune.budget=30m" if trials is None else f"tune.trials={trials}")
     if answer.recommended is None:
         return answer
-    candidate = tune.candidate(answer.recommended)
-    best, stock = candidate.candidate, tune.stock_job(candidate)
+    best = tune.candidates[answer.recommended]
+    stock = tune.stock_job(best)
     try:
         job = candidate_job(stock, best, tune.registry)
     except ConfigError:
@@ -145,12 +140,12 @@ def _with_commands(answer: TuneAnswer, tune: StoredTune) -> TuneAnswer:
     if answer.verdict in ("stock", "as good"):
         return replace(answer, next_steps=((more, "a longer race"),))
     option = stock.chosen("engine")
-    words = [word for word in split_words(read_study(tune.folder).words)[1] if word not in ("tune", "-m", "--multirun")]
+    words = [word for word in split_words(made)[1] if word not in ("tune", "-m", "--multirun")]
     rest = [word for word in words if not word.startswith(("engine=", "study.name="))]
     conf = _conf(tune)
     tuned = f"{option}_tuned" if best.settings else option
     known = ["--config-dir", str(conf)] if best.settings else []
-    first = tune.state.candidates[0].candidate.engine
+    first = tune.state.candidates[0].engine
     # an engine's file holds no other settings
     others = override_words({key: value for key, value in best.settings.items() if not key.startswith("engine.")})
     use = shlex.join(["servebench", *known, f"engine={tuned}", *rest, *others])

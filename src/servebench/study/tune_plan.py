@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -15,28 +15,33 @@ from servebench.analysis.tuning.candidates import (
     make_candidates,
     override_words,
     rule_candidates,
-    short_key,
     take_backs,
     with_settings,
 )
 from servebench.analysis.tuning.ledger import BLOCKS_MAX, STARTS_MAX, RaceEntrant
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.config.arguments import parse_arguments
-from servebench.config.tune_space import load_recipes, load_space, parse_question, split_words
+from servebench.config.tune_space import (
+    TuneSpace,
+    load_recipes,
+    load_space,
+    override_value,
+    parse_question,
+    split_words,
+)
 from servebench.contracts.events import Listen, unheard
-from servebench.contracts.tuning import MAX_LOAD, Candidate, RefusedCandidate, TuneQuestion, TuneSpace
+from servebench.contracts.tuning import MAX_LOAD, Candidate, RefusedCandidate, TuneQuestion
 from servebench.protocol.kinds.table import kind_named
 from servebench.registry.registry import Registry
 from servebench.run.preflight import check_jobs
 from servebench.store.layout import slug
 from servebench.store.plan import PlannedRun
-from servebench.store.tune import StoredCandidate, TuneState
+from servebench.store.tune import TuneState
 from servebench.study.study import check_study
 from servebench.util.errors import ConfigError, PreflightError
 
 GUARD_ITEMS = 32
 """With how many prompts the answers are compared with those of stock, unless `quality=` names another test."""
-SLO_KEYS = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,19 +65,16 @@ def plan_tune(words: Sequence[str], registry: Registry, listen: Listen = unheard
     check_study(jobs, cluster, registry, listen)
     found = [_candidates(job, question, rest, registry, count=max(2, question.count // len(jobs))) for job in jobs]
     quality = _quality_config(composed[0], rest, registry)
-    stored: list[StoredCandidate] = []
+    stored: list[Candidate] = []
     runs: list[PlannedRun] = []
-    refused: list[RefusedCandidate] = []
-    for each in found:
-        refused += each.refused
+    refused = [one for each in found for one in each.refused]
     for job, candidate in _in_turns(jobs, found):
-        name = run_name(len(stored), candidate)
         made = _checked_job(job, candidate, registry, here=cluster is None)
         if isinstance(made, str):
             refused.append(RefusedCandidate(candidate=candidate, why=made))
             continue
-        stored.append(StoredCandidate(run=name, candidate=candidate))
-        runs.append(PlannedRun(name=name, overrides=made.overrides, config=made.resolved))
+        stored.append(_named(len(stored), candidate))
+        runs.append(PlannedRun(name=stored[-1].run, overrides=made.overrides, config=made.resolved))
     state = TuneState(
         question=question,
         levels=levels,
@@ -87,18 +89,14 @@ def plan_tune(words: Sequence[str], registry: Registry, listen: Listen = unheard
 
 def _anchored(question: TuneQuestion) -> TuneQuestion:
     """Return the question with full paths: a tune may be continued in another folder. Raises ConfigError."""
-
-    def full(path: str | None) -> str | None:
-        return None if path is None else str(Path(path).expanduser().absolute())
-
+    paths: dict[str, Any] = {name: getattr(question, name) for name in ("space", "candidates", "out")}
     try:
-        return replace(
-            question, space=full(question.space), candidates=full(question.candidates), out=full(question.out)
-        )
+        paths = {name: str(Path(path).expanduser().absolute()) for name, path in paths.items() if path is not None}
     except RuntimeError as error:
         raise ConfigError(
             "tune.space, tune.candidates or tune.out: this home folder does not exist; give a path"
         ) from error
+    return replace(question, **paths)
 
 
 def _in_turns(jobs: Sequence[Job], found: Sequence[CandidateList]) -> Iterator[tuple[Job, Candidate]]:
@@ -130,7 +128,7 @@ def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
             faults.append(f"load={settings.load.name}: a tune measures at fixed levels, such as load.concurrency=[32]")
         if not settings.engine.reuse:
             faults.append("engine.reuse=false would start the engine for each block; leave it out")
-    if question.objective in ("goodput", MAX_LOAD) and all(getattr(first.slo, key) is None for key in SLO_KEYS):
+    if question.objective in ("goodput", MAX_LOAD) and not first.slo.limited:
         faults.append(
             "tune.objective=goodput needs limits: choose slo=interactive, or set slo.ttft_ms, slo.tpot_ms or slo.e2e_ms"
         )
@@ -171,17 +169,15 @@ def _candidates(
 ) -> CandidateList:
     engine = job.settings.engine.name
     space = load_space(engine, registry, parse_arguments(words).config_dirs, question.space)
-    fixed = [word.lstrip("+").partition("=")[0] for word in job.overrides]
-    unknown = [key for key in question.only if space.parameter(key) is None]
-    if unknown:
-        known = ", ".join(one.key for one in space.parameters)
+    fixed = _set_keys(job)
+    if unknown := [key for key in question.only if key not in space.parameters]:
+        known = ", ".join(space.parameters)
         raise ConfigError(f"tune.only: {space.file} has no parameter {', '.join(unknown)}; known are {known}")
     free = free_parameters(space, fixed, question.only)
     given = [] if question.candidates is None else load_recipes(question.candidates, engine)
-    rules = [one for one in rule_candidates(space, job.resolved) if not set(one.settings) & set(fixed)]
-    if question.only:
-        rules = [one for one in rules if set(one.settings) <= set(question.only)]
-    proposed = [*(space.candidate(name, "recipe", own) for name, own in given), *rules]
+    rules = [one for one in rule_candidates(space, job.resolved) if not {*one.settings} & fixed]
+    kept = [one for one in rules if not question.only or {*one.settings} <= {*question.only}]
+    proposed = [*(space.candidate(name, "recipe", own) for name, own in given), *kept]
     found = make_candidates(space, job.resolved, proposed, free=free, count=count, seed=question.seed)
     if len(found.candidates) < 2:
         why = (
@@ -212,9 +208,10 @@ def _quality_config(job: Job, words: Sequence[str], registry: Registry) -> dict[
     return dict(guarded.resolved["quality"])
 
 
-def run_name(index: int, candidate: Candidate) -> str:
-    """Return the name of a candidate's run."""
-    return f"{index:02d}_{slug(candidate.engine)}_{slug(candidate.name.removeprefix(f'{candidate.engine} '))}"
+def _named(index: int, candidate: Candidate) -> Candidate:
+    """Return a candidate with the name of its run."""
+    name = f"{index:02d}_{slug(candidate.engine)}_{slug(candidate.name.removeprefix(f'{candidate.engine} '))}"
+    return replace(candidate, run=name)
 
 
 def candidate_job(stock: Job, candidate: Candidate, registry: Registry) -> Job:
@@ -240,33 +237,24 @@ def _checked_job(stock: Job, candidate: Candidate, registry: Registry, *, here: 
 
 
 def entrants_of(
-    candidates: Iterable[StoredCandidate], stock_config: Callable[[StoredCandidate], Mapping[str, Any]]
+    candidates: Sequence[Candidate], stock_config: Callable[[Candidate], Mapping[str, Any]]
 ) -> list[RaceEntrant]:
     """Return the entrants of the race, by the names of their runs; `stock_config` returns that of a candidate's engine."""
-    listed = list(candidates)
-    stocks = {one.candidate.engine: one.run for one in reversed(listed) if not one.candidate.settings}
+    stocks = {one.engine: one.run for one in reversed(candidates) if not one.settings}
     return [
         RaceEntrant(
             name=one.run,
-            answers=one.candidate.answers,
-            reference=stocks.get(one.candidate.engine, ""),
-            take_backs=tuple(each.run for each in take_backs_of(one)),
-            distance=distance_from_stock(one.candidate.settings, stock_config(one)),
+            answers=one.answers,
+            reference=stocks.get(one.engine, ""),
+            take_backs=tuple(each.run for each in take_backs(one)),
+            distance=distance_from_stock(one.settings, stock_config(one)),
         )
-        for one in listed
-    ]
-
-
-def take_backs_of(best: StoredCandidate) -> list[StoredCandidate]:
-    """Return the candidates without one of a candidate's changes each, with the names of their runs."""
-    return [
-        StoredCandidate(run=f"{best.run}_without-{slug(short_key(key))}", candidate=one, take_back_of=best.run, key=key)
-        for key, one in take_backs(best.candidate).items()
+        for one in candidates
     ]
 
 
 def proposed_candidates(
-    taken: Sequence[StoredCandidate],
+    taken: Sequence[Candidate],
     proposals: Sequence[tuple[str, str]],
     stock: Job,
     registry: Registry,
@@ -274,17 +262,17 @@ def proposed_candidates(
     space: TuneSpace,
     guarded: bool,
     here: bool = True,
-) -> tuple[StoredCandidate, ...]:
+) -> list[Candidate]:
     """Return new candidates from what a finding of limits proposes for an engine: pairs of an override and why. `taken` are the
     candidates so far; `guarded`: answers can be checked; `here`: they start on this machine."""
     option = stock.chosen("engine")
-    known = [dict(one.candidate.settings) for one in taken if one.candidate.engine == option]
-    several = any(one.candidate.engine != option for one in taken)
-    fixed = {word.lstrip("+").partition("=")[0] for word in stock.overrides}
-    found: list[StoredCandidate] = []
+    known = [dict(one.settings) for one in taken if one.engine == option]
+    several = any(one.engine != option for one in taken)
+    fixed = _set_keys(stock)
+    found: list[Candidate] = []
     for override, why in proposals:
-        key, _, text = override.partition("=")
-        settings = {key: _plain(text)}
+        key = override.partition("=")[0]
+        settings = {key: override_value(override)}
         if not key.startswith("engine.") or key in fixed or settings in known:
             continue
         name = f"{option} limit {len(found) + 1}" if several else f"limit {len(found) + 1}"
@@ -292,14 +280,10 @@ def proposed_candidates(
         fits = isinstance(_checked_job(stock, candidate, registry, here=here), Job)
         if fits and (guarded or not candidate.answers):
             known.append(settings)
-            found.append(StoredCandidate(run=run_name(len(taken) + len(found), candidate), candidate=candidate))
-    return tuple(found)
+            found.append(_named(len(taken) + len(found), candidate))
+    return found
 
 
-def _plain(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False, "null": None}.get(text, text)
+def _set_keys(job: Job) -> set[str]:
+    """Return the keys that the user sets."""
+    return {word.lstrip("+").partition("=")[0] for word in job.overrides}

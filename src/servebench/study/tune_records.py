@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from servebench.analysis.tuning.candidates import take_backs
 from servebench.analysis.tuning.ledger import (
     BLOCKS_MAX,
     FIRST_OF_PHASE,
@@ -18,15 +19,15 @@ from servebench.config import Job
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import may_be_replaced
-from servebench.contracts.tuning import MAX_LOAD, Result
+from servebench.contracts.tuning import MAX_LOAD, Candidate, Result
 from servebench.registry.registry import Registry
 from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import read_plan
 from servebench.store.state import read_study
-from servebench.store.tune import StoredCandidate, TuneState, read_signed_tune
-from servebench.study.tune_plan import candidate_job, entrants_of, take_backs_of
+from servebench.store.tune import TuneState, read_signed_tune
+from servebench.study.tune_plan import candidate_job, entrants_of
 from servebench.util.errors import ConfigError
 
 
@@ -51,7 +52,6 @@ class StoredTune:
         """Return the race from its beginning."""
         question = self.state.question
         slo = self.job(self.state.candidates[0]).settings.slo
-        limited = any(one is not None for one in (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms))
         rules = RaceRules(
             budget=self.state.budget,
             margin=question.share("margin"),
@@ -60,7 +60,7 @@ class StoredTune:
             final_starts=question.final_starts,
             levels=len(self.state.levels),
             rounds=min(ROUNDS * (1 + self.state.continued), FIRST_OF_PHASE["finals"]),
-            attainment=slo.attainment if limited and question.objective != "goodput" else None,
+            attainment=slo.attainment if slo.limited and question.objective != "goodput" else None,
             ladder=self.state.levels if question.objective == MAX_LOAD else (),
             ahead=bool(read_study(self.folder).launcher),
         )
@@ -76,15 +76,10 @@ class StoredTune:
         costs = (engine_seconds(row, list(rows.values())) for row in left)
         return sum(float(begins) if per_start else seconds for seconds, begins in costs)
 
-    def candidate(self, name: str) -> StoredCandidate:
-        """Return the candidate of a run, or the one without a setting of it."""
-        return self.candidates[name]
-
     @property
-    def candidates(self) -> dict[str, StoredCandidate]:
+    def candidates(self) -> dict[str, Candidate]:
         """The candidates by the names of their runs, each also without one of its settings."""
-        own = {one.run: one for one in self.state.candidates}
-        return own | {each.run: each for one in own.values() for each in take_backs_of(one)}
+        return {each.run: each for one in self.state.candidates for each in (one, *take_backs(one))}
 
     def stored_result(self, step: Step) -> Result | None:
         """Return the result of a step that was measured; None if it must be measured, or measured again because it is void."""
@@ -108,7 +103,7 @@ class StoredTune:
 
     def point(self, step: Step) -> PointId:
         """Return the identity of a step's point."""
-        level, load = self.state.levels[step.level], self.job(self.candidate(step.candidate)).settings.load
+        level, load = self.state.levels[step.level], self.job(self.candidates[step.candidate]).settings.load
         return (
             PointId.at_concurrency(int(level), step.repeat) if load.concurrency else PointId.at_rate(level, step.repeat)
         )
@@ -123,17 +118,17 @@ class StoredTune:
         rows = [point.judged_row for point in self.known(step.candidate).points.values()]
         return result_of_point(row, rows, self.state.question.target, per_start=self.state.question.trials is not None)
 
-    def job(self, candidate: StoredCandidate) -> Job:
+    def job(self, candidate: Candidate) -> Job:
         """Return the job of a candidate: the stock settings of its engine with its own. Raises ConfigError."""
         if candidate.run in self.planned:
             return self.planned[candidate.run]
-        return candidate_job(self.stock_job(candidate), candidate.candidate, self.registry)
+        return candidate_job(self.stock_job(candidate), candidate, self.registry)
 
-    def stock_job(self, candidate: StoredCandidate) -> Job:
+    def stock_job(self, candidate: Candidate) -> Job:
         """Return the job with the stock settings of a candidate's engine. Raises ConfigError."""
-        stock = self.planned.get(self.state.stock_of(candidate.candidate).run)
+        stock = self.planned.get(self.state.stock_of(candidate).run)
         if stock is None:
-            raise ConfigError(f"{self.folder.plan} has no stock settings for '{candidate.candidate.name}'")
+            raise ConfigError(f"{self.folder.plan} has no stock settings for '{candidate.name}'")
         return stock
 
 

@@ -13,7 +13,7 @@ from servebench.analysis.quality.summary import summaries
 from servebench.analysis.tuning.ledger import FIRST_OF_PHASE, Step
 from servebench.contracts.events import CandidateProposed, PointVoid, RaceEnded, Said, TuneStopped
 from servebench.contracts.results import RunOutcome
-from servebench.contracts.tuning import Result, TuneSpace
+from servebench.contracts.tuning import Candidate, Result
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.report.wording.limits import action_text
 from servebench.report.wording.quality import parity_text
@@ -22,7 +22,7 @@ from servebench.run.session import RunTask
 from servebench.store.graded import read_quality
 from servebench.store.state import read_run, write_study
 from servebench.store.studies import load_run
-from servebench.store.tune import StoredCandidate, write_tune
+from servebench.store.tune import write_tune
 from servebench.study.study import StudySession
 from servebench.study.tune_answer import stored_spaces
 from servebench.study.tune_plan import proposed_candidates
@@ -75,7 +75,7 @@ class Tuner(StoredTune):
 
     def task(self, run: str) -> RunTask:
         """Return the run of a candidate, with what is stored of it."""
-        job = self.job(self.candidate(run))
+        job = self.job(self.candidates[run])
         remember_config(job.resolved)
         return RunTask(run, job, self.known(run))
 
@@ -142,7 +142,7 @@ class Tuner(StoredTune):
 
     def _due(self, step: Step) -> list[tuple[Step, ...]]:
         """Return what is to be measured now, by start: a step that has no result, and what the race has decided beside it."""
-        stocks = {one.run for one in self.state.candidates if not one.candidate.settings}
+        stocks = {one.run for one in self.state.candidates if not one.settings}
         # what limits stock decides who is in the first round
         early = not self.state.proposed
         due = []
@@ -183,35 +183,31 @@ class Tuner(StoredTune):
         return [closing_turn(name) for name in left]
 
     def _label(self, name: str) -> str:
-        return self.candidate(name).candidate.name
+        return self.candidates[name].name
 
     def _propose(self, step: Step) -> bool:
         """Once stock is measured, add what the finding of limits proposes; return whether the race is a new one."""
-        stocks = tuple(one for one in self.state.candidates if not one.candidate.settings)
+        stocks = tuple(one for one in self.state.candidates if not one.settings)
         if self.state.proposed or step.candidate in [one.run for one in stocks]:
             return False
         spaces = stored_spaces(self.state, self.registry)
-        found: list[StoredCandidate] = []
-        said: list[CandidateProposed] = []
+        found: list[Candidate] = []
         for stock in () if self.state.question.only else stocks:
-            option = stock.candidate.engine
-            own = proposed_candidates(
+            found += proposed_candidates(
                 *((*self.state.candidates, *found), self._proposals(stock), self.job(stock), self.registry),
-                space=spaces.get(option, TuneSpace(engine=option, file="")),
+                space=spaces[stock.engine],
                 guarded=bool(self.state.quality),
                 here=not self.session.state.launcher,
             )
-            found += own
-            said += [CandidateProposed(stock.candidate.name, one.candidate.note) for one in own]
         others = self.state.candidates[len(stocks) :]
         self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
         write_tune(self.folder, self.state, self.session.state)
-        for one in said:
-            self.session.events(one)
+        for one in found:
+            self.session.events(CandidateProposed(self.state.stock_of(one).name, one.note))
         self.race = self.new_race()
         return True
 
-    def _proposals(self, stock: StoredCandidate) -> list[tuple[str, str]]:
+    def _proposals(self, stock: Candidate) -> list[tuple[str, str]]:
         """What the finding of limits proposes for measured stock settings: pairs of an override and why."""
         # without telemetry, with a damaged table, or if the engine did not start, there is just no proposal
         with suppress(StoreError):
@@ -248,7 +244,7 @@ class Tuner(StoredTune):
         known = [result.cost for one, result in self.race.results(self.race.stock) if result.value is not None]
         if step.candidate == self.race.stock or not known or self.state.question.trials is not None:
             return None
-        limit = self.job(self.candidate(step.candidate)).settings.engine.ready_timeout_s
+        limit = self.job(self.candidates[step.candidate]).settings.engine.ready_timeout_s
         return min(limit, max(PATIENCE_MIN_S, PATIENCE * known[0]))
 
     def _answers(self, step: Step, cost: float) -> Result:

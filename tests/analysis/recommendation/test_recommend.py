@@ -19,20 +19,20 @@ from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 LEVELS = (1, 4, 16)
-ARTICLE_CASES = {
-    "interactive",
-    "batch",
-    "rag",
-    "multi_turn",
-    "structured_json",
-    "long_context",
-    "one_user",
-    "cold_start",
-    "cost",
+CASES = {
+    *("interactive", "batch", "rag", "multi_turn", "structured_json", "long_context", "one_user", "cold_start", "cost"),
+    *("cost_good", "energy"),
 }
 
 
-OUR_CASES = {"cost_good", "energy"}
+def uses(runs, rules=None, **options):
+    """The recommendations by use case."""
+    return {one.use_case.name: one for one in recommend_runs(runs, rules or load_rules(), **options)}
+
+
+def accepted(study):
+    """The runs of a study whose points are all valid."""
+    return [with_columns(run, verdict="valid", doubts=()) for run in read.load_study(study).runs]
 
 
 @pytest.fixture
@@ -42,17 +42,14 @@ def answers(make_study):
     def make(*engines, rules=None, name="study", **options):
         shape = {"levels": LEVELS, "requests": 90}
         runs = [(SimulatedEngine(**e), SimulatedLoad(**{**shape, **s, "seed": i})) for i, (e, s) in enumerate(engines)]
-        study = read.load_study(make_study(*runs, name=name))
-        accept = [with_columns(run, verdict="valid", doubts=()) for run in study.runs]
-        found = recommend_runs(accept if options.pop("valid", True) else study.runs, rules or load_rules(), **options)
-        return {answer.use_case.name: answer for answer in found}
+        return uses(accepted(make_study(*runs, name=name)), rules, **options)
 
     return make
 
 
-def test_every_use_case_of_the_articles_has_an_answer(answers):
+def test_every_use_case_has_an_answer(answers):
     found = answers(({"name": "alpha"}, {}), ({"name": "beta", "slow": 1.6}, {}))
-    assert set(found) == ARTICLE_CASES | OUR_CASES
+    assert set(found) == CASES
     assert found["batch"].best.entrant.name == "alpha"
     assert found["batch"].lead == pytest.approx(0.6, abs=0.08)
     assert found["batch"].interval[0] < 0.6 < found["batch"].interval[1]
@@ -143,15 +140,13 @@ def test_nobody_wins_over_an_engine_at_a_level_that_it_has_no_point_of(make_stud
         (SimulatedEngine(name=name), SimulatedLoad(levels=LEVELS, requests=90, seed=seed))
         for seed, name in enumerate("ab")
     ]
-    first, second = (with_columns(run, verdict="valid", doubts=()) for run in read.load_study(make_study(*runs)).runs)
+    first, second = accepted(make_study(*runs))
     rows = [
         replace(row, verdict="void", doubts=("engine_died",)) if row.concurrency == 16 else row
         for row in second.point_rows
     ]
     kept = rows if how == "void" else [row for row in rows if row.verdict != "void"]
-    found = {
-        one.use_case.name: one for one in recommend_runs([first, replace(second, rows=lambda: kept)], load_rules())
-    }
+    found = uses([first, replace(second, rows=lambda: kept)])
     for name in ("batch", "interactive"):
         assert (found[name].outcome, found[name].lead, best_word(found[name])) == ("no clear difference", None, "")
         assert "b has no point that counts at 16 users" in reason_text(found[name].why)
@@ -163,11 +158,9 @@ def test_an_slo_that_is_missed_below_a_void_level_needs_no_point_there(make_stud
         (engine, SimulatedLoad(levels=LEVELS, requests=90, seed=seed))
         for seed, engine in enumerate((SimulatedEngine(name="a"), slow))
     ]
-    first, second = (with_columns(run, verdict="valid", doubts=()) for run in read.load_study(make_study(*runs)).runs)
+    first, second = accepted(make_study(*runs))
     void = [replace(row, verdict="void") if row.concurrency == 16 else row for row in second.point_rows]
-    found = {
-        one.use_case.name: one for one in recommend_runs([first, replace(second, rows=lambda: void)], load_rules())
-    }
+    found = uses([first, replace(second, rows=lambda: void)])
     assert "no point that counts" not in reason_text(found["interactive"].why)
     assert "no point that counts" in reason_text(found["batch"].why)
 
@@ -196,11 +189,7 @@ def test_a_lead_of_one_start_each_is_provisional(make_study, slow, outcome, best
     engines = (SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=slow))
     runs = read.load_study(make_study(*((one, SimulatedLoad(levels=(8,), requests=400)) for one in engines))).runs
     answer = conclude(runs).answer
-    found = next(
-        one
-        for one in recommend_runs(runs, load_rules(), comparisons=answer.comparisons)
-        if one.use_case.name == "batch"
-    )
+    found = uses(runs, comparisons=answer.comparisons)["batch"]
     (lead,) = answer.workloads[0].leads
     assert (found.outcome, best_word(found), lead.clear) == (outcome, best, outcome == "best")
     assert found.trust == ("provisional" if outcome == "best" else outcome)
@@ -217,11 +206,7 @@ def test_a_win_over_several_starts_on_points_without_a_doubt_is_clear(make_study
     load = SimulatedLoad(levels=(8,), requests=100, starts=4)
     engines = ((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
     runs = read.load_study(make_study(*engines, doubts=found)).runs
-    batch = next(
-        one
-        for one in recommend_runs(runs, load_rules(), comparisons=conclude(runs).answer.comparisons, with_doubtful=True)
-        if one.use_case.name == "batch"
-    )
+    batch = uses(runs, comparisons=conclude(runs).answer.comparisons, with_doubtful=True)["batch"]
     assert (batch.outcome, batch.trust, best_word(batch)) == (
         "best",
         trust,
@@ -234,7 +219,7 @@ def test_a_number_has_the_interval_that_the_tables_show(make_study):
     one = SimulatedEngine(name="a"), SimulatedLoad(levels=(8,), requests=400, gpu="h100", price=3.0)
     (run,) = read.load_study(make_study(one)).runs
     row = run.point_rows[0]
-    scores = {one.use_case.name: one.ranking[0] for one in recommend_runs([run], load_rules()) if one.ranking}
+    scores = {name: one.ranking[0] for name, one in uses([run]).items() if one.ranking}
     low, high = row.output_throughput_tok_s_low, row.output_throughput_tok_s_high
     assert scores["batch"].interval == pytest.approx((low, high), rel=0.01)
     assert scores["cost"].interval == pytest.approx(
@@ -264,20 +249,16 @@ def test_unequal_settings_that_matter_leave_no_winner_unless_varied_on_purpose(a
 
 
 def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
-    from servebench.contracts.results import Doubt
-
     doubt = Doubt(code="too_short", message="", remedy="")
     fast, slow = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=2.0)
     load = SimulatedLoad(levels=(4,))
     runs = read.load_study(make_study((fast, load), (slow, load), name="doubtful", doubts=[doubt])).runs
 
-    def batch(**options):
-        return next(one for one in recommend_runs(runs, load_rules(), **options) if one.use_case.name == "batch")
-
-    assert batch().outcome == "provisional"
-    assert reason_text(batch().why).startswith("fast leads")
-    assert "too_short" in reason_text(batch().why)
-    assert batch(with_doubtful=True).best.entrant.engine == "fast"
+    found = uses(runs)["batch"]
+    assert found.outcome == "provisional"
+    assert reason_text(found.why).startswith("fast leads")
+    assert "too_short" in reason_text(found.why)
+    assert uses(runs, with_doubtful=True)["batch"].best.entrant.engine == "fast"
 
 
 @pytest.mark.slow
@@ -340,9 +321,7 @@ def test_the_verb_writes_text_and_json(make_study, capsys):
     assert dispatch(["recommend", *asked]) == 0
     assert "Batch throughput" in capsys.readouterr().out
     assert dispatch(["recommend", *asked, "--json"]) == 0
-    assert {
-        one["use_case"] for one in json.loads(capsys.readouterr().out)["recommendations"]
-    } == ARTICLE_CASES | OUR_CASES
+    assert {one["use_case"] for one in json.loads(capsys.readouterr().out)["recommendations"]} == CASES
     assert dispatch(["recommend", "--show-rules"]) == 0
     assert capsys.readouterr().out == rules_text()
     with pytest.raises(ConfigError, match="recommend needs a study"):

@@ -18,32 +18,29 @@ from servebench.analysis.tuning.candidates import (
     rule_candidates,
     space_size,
     take_backs,
-    value_at,
     with_settings,
 )
-from servebench.contracts.tuning import (
-    Candidate,
-    ForbiddenSettings,
-    TuneParameter,
-    TuneRule,
-    TuneSpace,
-)
+from servebench.config.tune_space import ForbiddenSettings, TuneParameter, TuneRule, TuneSpace
+from servebench.contracts.stored import value_at
+from servebench.contracts.tuning import Candidate
 
 CONFIG = {
     "engine": {"name": "x", "max_num_seqs": None, "extra_args": {"cpuparams.poll": 5}, "tensor_parallel_size": None},
     "gpu": {"name": "h100", "memory_gb": 80.0, "count": 1},
     "model": {"name": "m", "parameters_b": 8.0, "layers": 32, "kv_heads": 8, "head_dim": 128},
 }
-SEQS = TuneParameter(key="engine.max_num_seqs", values=(None, 8, 16))
-TOKENS = TuneParameter(key="engine.extra_args.tokens", values=(4, 64), when={"engine.max_num_seqs": "!= null"})
-KV = TuneParameter(key="engine.extra_args.kv-cache-dtype", values=(None, "fp8"), answers=True)
+SEQS, TOKENS, KV = "engine.max_num_seqs", "engine.extra_args.tokens", "engine.extra_args.kv-cache-dtype"
 SPACE = TuneSpace(
     engine="x",
     file="x.yaml",
-    parameters=(SEQS, TOKENS, KV),
+    parameters={
+        SEQS: TuneParameter(values=(None, 8, 16)),
+        TOKENS: TuneParameter(values=(4, 64), when={"engine.max_num_seqs": "!= null"}),
+        KV: TuneParameter(values=(None, "fp8"), answers=True),
+    },
     rules=(
-        TuneRule(name="large", settings={"engine.max_num_seqs": 16}, when={"gpu.memory_gb": ">= 70"}),
-        TuneRule(name="small", settings={"engine.max_num_seqs": 8}, when={"gpu.memory_gb": "< 70"}),
+        TuneRule(name="large", set={"engine.max_num_seqs": 16}, when={"gpu.memory_gb": ">= 70"}),
+        TuneRule(name="small", set={"engine.max_num_seqs": 8}, when={"gpu.memory_gb": "< 70"}),
     ),
     forbidden=(
         ForbiddenSettings(
@@ -114,7 +111,7 @@ def test_impossible_settings_are_refused_and_those_of_people_say_why():
 
 
 def test_what_may_change_answers_is_marked():
-    recipes = [SPACE.candidate("a", "recipe", {key: "fp8"}) for key in (KV.key, "engine.quantization")]
+    recipes = [SPACE.candidate("a", "recipe", {key: "fp8"}) for key in (KV, "engine.quantization")]
     marks = {one.name: one.answers for one in made(count=4, recipes=recipes).candidates}
     assert marks["a"] is True
     assert marks["a 2"] is True
@@ -133,9 +130,9 @@ def test_what_nobody_knows_may_change_answers(key, marked):
 
 
 def test_what_the_user_fixed_is_not_varied():
-    assert free_parameters(SPACE, [SEQS.key]) == (TOKENS, KV)
-    assert free_parameters(SPACE, [], only=[KV.key]) == (KV,)
-    assert draw_settings((), CONFIG, random.Random(0)) == {}
+    assert list(free_parameters(SPACE, [SEQS])) == [TOKENS, KV]
+    assert list(free_parameters(SPACE, [], only=[KV])) == [KV]
+    assert draw_settings({}, CONFIG, random.Random(0)) == {}
 
 
 @pytest.mark.parametrize(
@@ -158,14 +155,13 @@ def test_memory_that_cannot_fit(changes, said):
 
 
 def test_taking_back_one_setting_at_a_time():
-    winner = Candidate(name="t3", engine="x", origin="sampled", settings={"engine.a": 1, "engine.extra_args.b": 2})
-    found = take_backs(winner)
-    assert {key: dict(one.settings) for key, one in found.items()} == {
-        "engine.a": {"engine.extra_args.b": 2},
-        "engine.extra_args.b": {"engine.a": 1},
-    }
-    assert found["engine.extra_args.b"].name == "t3 without b"
-    assert take_backs(Candidate(name="t", engine="x", origin="sampled", settings={"engine.a": 1})) == {}
+    settings = {"engine.a": 1, "engine.extra_args.b": 2}
+    found = take_backs(Candidate(name="t3", engine="x", origin="sampled", run="03_x_t3", settings=settings))
+    assert [(one.name, one.run, one.settings) for one in found] == [
+        ("t3 without a", "03_x_t3_without-a", {"engine.extra_args.b": 2}),
+        ("t3 without b", "03_x_t3_without-b", {"engine.a": 1}),
+    ]
+    assert take_backs(Candidate(name="t", engine="x", origin="sampled", settings={"engine.a": 1})) == []
 
 
 def test_settings_in_words():

@@ -36,7 +36,7 @@ def findings(run: RunData) -> list[LimitFinding]:
     proposal is the argument of the next command. Raises StoreError."""
     knobs, attached = engine_knobs_of(run), not starts_engine(run)
     known = level_facts(run, knobs, attached=attached)
-    return [with_proposals(find_limit(facts), facts, run.config, knobs, attached=attached) for facts in known]
+    return [with_proposals(find_limit(facts), run.config, knobs, attached=attached) for facts in known]
 
 
 def findings_of(runs: Sequence[RunData]) -> list[tuple[str, LimitFinding]]:

@@ -1,14 +1,16 @@
 """Decide what limits an engine at a level. Pure: `find_limit` sees nothing but the facts of the level.
 
-The rules are tried in this order, and the first whose evidence is above its thresholds is the finding: what spoils the
-measurement itself, what makes the engine compute twice, what a request waits for before it is computed (the larger of the queue
-and what is before the engine), a load that leaves the engine idle, and how near it comes to the data sheet of the GPU.
+Each rule yields findings with their evidence, and the first of which all evidence holds is the one. The rules are tried in this
+order: what spoils the measurement itself, what makes the engine compute twice, what a request waits for before it is computed
+(the larger of the queue and what is before the engine), a load that leaves the engine idle, and how near it comes to the data
+sheet of the GPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, LimitReason, share_of
-from servebench.contracts.limits import Limit
 
 CLIENT_SHARE = 0.1
 """The part of TTFT that the client may be late by: the same share makes a point doubtful (`client_bound`)."""
@@ -48,26 +50,23 @@ PROMPT_STEPS = 2.0
 """Steps for a prompt: with one there is nothing to gain."""
 PREFILL_SHARE = 0.5
 """The part of TTFT that prefill must be for the number of its steps to matter most."""
+ROOM = "KV cache in use with the next prompt"
 
 
 def find_limit(facts: LevelFacts) -> LimitFinding:
     """Return what limits the engine at a level, with its evidence; `none` where no rule has enough."""
     rules = (_client, _preempted, _waits, _small_budget, _idle, _compute, _memory)
-    found = next((one for rule in rules if (one := rule(facts)) is not None), None)
-    return LimitFinding(facts=facts, code=Limit.NONE, reason=LimitReason.NONE) if found is None else found
+    found = (one for rule in rules for one in rule(facts) if all(fact.holds for fact in one.evidence))
+    return next(found, LimitFinding(facts=facts, reason=LimitReason.NONE))
 
 
-def _client(facts: LevelFacts) -> LimitFinding | None:
-    late, cpu = facts.client_ms or 0.0, facts.client_cpu or 0.0
-    share = share_of(late, facts.ttft_ms)
-    if share >= CLIENT_SHARE and late >= CLIENT_MS:
-        part = Fact(name="client part of TTFT", value=share, at_least=CLIENT_SHARE)
-        ms = Fact(name="sent late by", value=late, unit="ms", at_least=CLIENT_MS)
-        return _found(facts, Limit.CLIENT, LimitReason.SENT_LATE, part, ms, part_ms=late)
-    if cpu >= CLIENT_CPU:
-        busy = Fact(name="client CPU", value=cpu, unit="cores", at_least=CLIENT_CPU)
-        return _found(facts, Limit.CLIENT, LimitReason.CLIENT_BUSY, busy)
-    return None
+def _client(facts: LevelFacts) -> Iterator[LimitFinding]:
+    late = facts.client_ms or 0.0
+    part = Fact(name="client part of TTFT", value=share_of(late, facts.ttft_ms), at_least=CLIENT_SHARE)
+    ms = Fact(name="sent late by", value=late, unit="ms", at_least=CLIENT_MS)
+    yield _found(facts, LimitReason.SENT_LATE, part, ms, part_ms=late)
+    busy = Fact(name="client CPU", value=facts.client_cpu or 0.0, unit="cores", at_least=CLIENT_CPU)
+    yield _found(facts, LimitReason.CLIENT_BUSY, busy)
 
 
 def _kv_full(facts: LevelFacts) -> float | None:
@@ -79,31 +78,28 @@ def _kv_full(facts: LevelFacts) -> float | None:
     return usage * (1.0 + share_of(prompt, context))
 
 
-def _preempted(facts: LevelFacts) -> LimitFinding | None:
-    again, full = facts.preempted or 0.0, _kv_full(facts)
-    if again < PREEMPTED or full is None or full < KV_FULL:
-        return None
-    often = Fact(name="preemptions for each request", value=again, at_least=PREEMPTED, share=False)
-    return _found(facts, Limit.KV_CACHE, LimitReason.PREEMPTED, _no_room(full), often)
+def _no_room(facts: LevelFacts) -> Fact:
+    return Fact(name=ROOM, value=_kv_full(facts) or 0.0, at_least=KV_FULL)
 
 
-def _no_room(full: float) -> Fact:
-    return Fact(name="KV cache in use with the next prompt", value=full, at_least=KV_FULL)
+def _preempted(facts: LevelFacts) -> Iterator[LimitFinding]:
+    often = Fact(name="preemptions for each request", value=facts.preempted or 0.0, at_least=PREEMPTED, share=False)
+    yield _found(facts, LimitReason.PREEMPTED, _no_room(facts), often)
 
 
-def _waits(facts: LevelFacts) -> LimitFinding | None:
+def _waits(facts: LevelFacts) -> Iterator[LimitFinding]:
     """Name the larger wait before a request is computed, in the engine's queue or before the engine."""
-    queue, before = facts.queue_ms or 0.0, facts.parts.get("network")
-    if before is not None and "queue" not in facts.parts:
+    queue, before = facts.queue_ms or 0.0, facts.parts.get("network", 0.0)
+    if "queue" not in facts.parts:
         # the engine reports no queue: what its metrics or its full slots explain is one
         queue = max(queue, before * _held(facts))
         before = max(0.0, before - queue)
-    if max(queue, before or 0.0) < max(WAIT_MS, WAIT_SHARE * facts.ttft_ms):
-        return None
-    if before is not None and before > queue:
-        return _before_engine(facts, before)
-    steps_ms = max(QUEUE_STEPS * (facts.itl_ms or 0.0), facts.parts.get("prefill", facts.ttft_ms - queue))
-    return _queue(facts, queue) if queue >= steps_ms else None
+    least = max(WAIT_MS, WAIT_SHARE * facts.ttft_ms)
+    if before > queue and before >= least:
+        yield from _before_engine(facts, before)
+    elif before <= queue and queue >= least:
+        steps_ms = max(QUEUE_STEPS * (facts.itl_ms or 0.0), facts.parts.get("prefill", facts.ttft_ms - queue))
+        yield from _queue(facts, queue) if queue >= steps_ms else ()
 
 
 def _held(facts: LevelFacts) -> float:
@@ -113,111 +109,78 @@ def _held(facts: LevelFacts) -> float:
         return 0.0
     if most is None or held is None:
         # of gauges only the means are known
-        return min(1.0, share_of(facts.running, limit)) if facts.running is not None else 0.0
+        return min(1.0, share_of(facts.running, limit))
     return held if most >= KV_FULL * limit else 0.0
 
 
-def _before_engine(facts: LevelFacts, before_ms: float) -> LimitFinding:
+def _before_engine(facts: LevelFacts, before_ms: float) -> Iterator[LimitFinding]:
     wait = Fact(name="network and front end of TTFT", value=share_of(before_ms, facts.ttft_ms), at_least=WAIT_SHARE)
     ms = Fact(name="network and front end", value=before_ms, unit="ms", at_least=WAIT_MS)
-    code, why, evidence = _which_side(facts, before_ms)
-    return _found(facts, code, why, wait, ms, *evidence, part_ms=before_ms)
+    for reason, *evidence in _sides(facts, before_ms):
+        yield _found(facts, reason, wait, ms, *evidence, part_ms=before_ms)
 
 
-def _which_side(facts: LevelFacts, before_ms: float) -> tuple[Limit, LimitReason, tuple[Fact, ...]]:
-    """Return which side of the server's socket a wait is on, by what is known best: its own E2E, connecting, CPU time."""
+def _sides(facts: LevelFacts, before_ms: float) -> Iterator[tuple[LimitReason, *tuple[Fact, ...]]]:
+    """Yield on which side of the server's socket a wait may be, by what is known best: its own E2E, connecting, CPU time."""
     if facts.front_end_ms is not None:
         share, name = facts.front_end_ms / before_ms, "front end by the engine's E2E"
-        if share >= OWN_WORK:
-            own = Fact(name=name, value=share, at_least=OWN_WORK)
-            return Limit.FRONT_END, LimitReason.INSIDE_BY_OWN_TIME, (own,)
-        outside = Fact(name=name, value=share, below=OWN_WORK)
-        return Limit.NETWORK, LimitReason.OUTSIDE_BY_OWN_TIME, (outside,)
-    return _by_cpu(facts, before_ms)
+        yield LimitReason.INSIDE_BY_OWN_TIME, Fact(name=name, value=share, at_least=OWN_WORK)
+        yield LimitReason.OUTSIDE_BY_OWN_TIME, Fact(name=name, value=share, below=OWN_WORK)
+    half_ms, connect_ms = OWN_WORK * before_ms, facts.connect_ms or 0.0
+    yield LimitReason.CONNECTING, Fact(name="connecting", value=connect_ms, unit="ms", at_least=half_ms)
+    cores, name = facts.front_end_cores, "CPU of the front end"
+    if cores is not None and (facts.other_cores or 0.0) >= ENGINE_CORES:
+        yield LimitReason.FRONT_END_BUSY, Fact(name=name, value=cores, unit="cores", at_least=BUSY_CORES)
+        work_ms = facts.front_end_cpu_ms
+        yield LimitReason.FRONT_END_WORK, Fact(name=f"{name} for a request", value=work_ms, unit="ms", at_least=half_ms)
+        # on one machine there is no network between them
+        idle = LimitReason.BEFORE_SCHEDULER if facts.same_machine else LimitReason.FRONT_END_IDLE
+        yield idle, Fact(name=name, value=cores, unit="cores", below=BUSY_CORES)
+    yield (LimitReason.SIDE_UNKNOWN,)
 
 
-def _by_cpu(facts: LevelFacts, before_ms: float) -> tuple[Limit, LimitReason, tuple[Fact, ...]]:
-    if facts.connect_ms is not None and facts.connect_ms >= OWN_WORK * before_ms:
-        connect = Fact(name="connecting", value=facts.connect_ms, unit="ms", at_least=OWN_WORK * before_ms)
-        return Limit.NETWORK, LimitReason.CONNECTING, (connect,)
-    cores = facts.front_end_cores
-    if cores is None or (facts.other_cores or 0.0) < ENGINE_CORES:
-        return Limit.BEFORE_ENGINE, LimitReason.SIDE_UNKNOWN, ()
-    each_ms = facts.front_end_cpu_ms
-    if cores >= BUSY_CORES:
-        busy = Fact(name="CPU of the front end", value=cores, unit="cores", at_least=BUSY_CORES)
-        return Limit.FRONT_END, LimitReason.FRONT_END_BUSY, (busy,)
-    if each_ms >= OWN_WORK * before_ms:
-        work = Fact(name="CPU of the front end for a request", value=each_ms, unit="ms", at_least=OWN_WORK * before_ms)
-        return Limit.FRONT_END, LimitReason.FRONT_END_WORK, (work,)
-    free = Fact(name="CPU of the front end", value=cores, unit="cores", below=BUSY_CORES)
-    if facts.same_machine:
-        # there is no network between them
-        return Limit.BEFORE_ENGINE, LimitReason.BEFORE_SCHEDULER, (free,)
-    return Limit.NETWORK, LimitReason.FRONT_END_IDLE, (free,)
-
-
-def _queue(facts: LevelFacts, queue_ms: float) -> LimitFinding:
+def _queue(facts: LevelFacts, queue_ms: float) -> Iterator[LimitFinding]:
     """Name why requests wait in the engine's queue: full memory, as many running as may, or the tokens of a step."""
     wait = Fact(name="queue of TTFT", value=share_of(queue_ms, facts.ttft_ms), at_least=WAIT_SHARE)
-    full, held = _kv_full(facts), _held(facts)
-    if full is not None and full >= KV_FULL:
-        return _found(facts, Limit.KV_CACHE, LimitReason.CACHE_FULL, _no_room(full), wait, part_ms=queue_ms)
-    if (computed := _compute(facts)) is not None:
-        return computed
+    yield _found(facts, LimitReason.CACHE_FULL, _no_room(facts), wait, part_ms=queue_ms)
+    yield from _compute(facts)
     ran = Fact(name="requests running", value=facts.running or 0.0, share=False)
-    limit = facts.running_limit
-    if held >= AT_LIMIT and limit is not None:
-        at = Fact(name="waiting while as many ran as may", value=held, at_least=AT_LIMIT)
-        return _found(facts, Limit.RUNNING, LimitReason.AT_RUNNING_LIMIT, wait, at, ran, part_ms=queue_ms)
-    if full is not None and limit is not None and facts.running is not None:
-        room = Fact(name="KV cache in use with the next prompt", value=full, below=KV_FULL)
-        fewer = Fact(name="waiting while as many ran as may", value=held, below=AT_LIMIT)
-        evidence = (wait, ran, fewer, room)
-        return _found(facts, Limit.TOKEN_BUDGET, LimitReason.FEW_TOKENS_A_STEP, *evidence, part_ms=queue_ms)
-    return _found(facts, Limit.QUEUE, LimitReason.WAITING, wait, ran, part_ms=queue_ms)
+    full, held, name = _kv_full(facts), _held(facts), "waiting while as many ran as may"
+    at = Fact(name=name, value=held, at_least=AT_LIMIT)
+    yield _found(facts, LimitReason.AT_RUNNING_LIMIT, wait, at, ran, part_ms=queue_ms)
+    if full is not None and facts.running_limit is not None and facts.running is not None:
+        room, fewer = Fact(name=ROOM, value=full, below=KV_FULL), Fact(name=name, value=held, below=AT_LIMIT)
+        yield _found(facts, LimitReason.FEW_TOKENS_A_STEP, wait, ran, fewer, room, part_ms=queue_ms)
+    yield _found(facts, LimitReason.WAITING, wait, ran, part_ms=queue_ms)
 
 
-def _small_budget(facts: LevelFacts) -> LimitFinding | None:
+def _small_budget(facts: LevelFacts) -> Iterator[LimitFinding]:
     """Name a token budget by which each prompt takes several steps, although these do not use the GPU."""
-    budget, prompt, prefill = facts.token_budget, facts.input_tokens, facts.parts.get("prefill")
-    if not budget or prompt is None or prefill is None or prompt < PROMPT_STEPS * budget:
-        return None
-    share, computed = share_of(prefill, facts.ttft_ms), facts.compute_share
-    if share < PREFILL_SHARE or (computed is not None and computed >= COMPUTE_SHARE):
-        return None
-    steps = Fact(name="steps for a prompt", value=prompt / budget, at_least=PROMPT_STEPS, share=False)
-    part = Fact(name="prefill of TTFT", value=share, at_least=PREFILL_SHARE)
-    return _found(facts, Limit.TOKEN_BUDGET, LimitReason.PREFILL_IN_STEPS, part, steps, part_ms=prefill)
+    prefill, count = facts.parts.get("prefill", 0.0), share_of(facts.input_tokens, facts.token_budget or 0.0)
+    part = Fact(name="prefill of TTFT", value=share_of(prefill, facts.ttft_ms), at_least=PREFILL_SHARE)
+    steps = Fact(name="steps for a prompt", value=count, at_least=PROMPT_STEPS, share=False)
+    if (facts.compute_share or 0.0) < COMPUTE_SHARE:
+        yield _found(facts, LimitReason.PREFILL_IN_STEPS, part, steps, part_ms=prefill)
 
 
-def _idle(facts: LevelFacts) -> LimitFinding | None:
-    idle, kept_up = facts.idle or 0.0, facts.kept_up or 0.0
-    if idle >= IDLE_SHARE:
-        without = Fact(name="time without a request", value=idle, at_least=IDLE_SHARE)
-        return _found(facts, Limit.LOAD, LimitReason.IDLE, without)
-    if facts.open_loop and kept_up >= KEPT_UP:
-        stayed = Fact(name="arrivals that did not stay", value=kept_up, at_least=KEPT_UP)
-        return _found(facts, Limit.LOAD, LimitReason.KEEPS_UP, stayed)
-    return None
+def _idle(facts: LevelFacts) -> Iterator[LimitFinding]:
+    without = Fact(name="time without a request", value=facts.idle or 0.0, at_least=IDLE_SHARE)
+    yield _found(facts, LimitReason.IDLE, without)
+    if facts.open_loop:
+        stayed = Fact(name="arrivals that did not stay", value=facts.kept_up or 0.0, at_least=KEPT_UP)
+        yield _found(facts, LimitReason.KEEPS_UP, stayed)
 
 
-def _compute(facts: LevelFacts) -> LimitFinding | None:
-    share = facts.compute_share
-    if share is None or share < COMPUTE_SHARE:
-        return None
-    use = Fact(name="use of peak operations", value=share, at_least=COMPUTE_SHARE)
-    return _found(facts, Limit.COMPUTE, LimitReason.ARITHMETIC, use)
+def _compute(facts: LevelFacts) -> Iterator[LimitFinding]:
+    use = Fact(name="use of peak operations", value=facts.compute_share or 0.0, at_least=COMPUTE_SHARE)
+    yield _found(facts, LimitReason.ARITHMETIC, use)
 
 
-def _memory(facts: LevelFacts) -> LimitFinding | None:
-    share, decode = facts.memory_share, facts.decode
-    if share is None or share < MEMORY_SHARE or decode < DECODE_SHARE:
-        return None
-    use = Fact(name="use of peak bandwidth", value=share, at_least=MEMORY_SHARE)
-    part = Fact(name="decode of E2E", value=decode, at_least=DECODE_SHARE)
-    return _found(facts, Limit.MEMORY_BANDWIDTH, LimitReason.BANDWIDTH, use, part)
+def _memory(facts: LevelFacts) -> Iterator[LimitFinding]:
+    use = Fact(name="use of peak bandwidth", value=facts.memory_share or 0.0, at_least=MEMORY_SHARE)
+    part = Fact(name="decode of E2E", value=facts.decode, at_least=DECODE_SHARE)
+    yield _found(facts, LimitReason.BANDWIDTH, use, part)
 
 
-def _found(facts: LevelFacts, code: Limit, reason: LimitReason, *evidence: Fact, part_ms: float = 0.0) -> LimitFinding:
-    return LimitFinding(facts=facts, code=code, reason=reason, part_ms=part_ms, evidence=evidence)
+def _found(facts: LevelFacts, reason: LimitReason, *evidence: Fact, part_ms: float = 0.0) -> LimitFinding:
+    return LimitFinding(facts=facts, reason=reason, part_ms=part_ms, evidence=evidence)

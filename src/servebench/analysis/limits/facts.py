@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from servebench.analysis.limits.model import LevelFacts
 from servebench.analysis.limits.proposals import Knobs, configured, default_running_limit
-from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
+from servebench.analysis.limits.roofline import compute_share, memory_share
 from servebench.analysis.time_parts import TimeParts, time_parts
 from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
@@ -33,19 +32,6 @@ REPORTED_MIN = 0.95
 """The share of the requests of which the engine's times must be known: some are lost on the way (`timings_missing`)."""
 NEAR_MOST = 0.95
 """So much of the most counts as the most: between two steps one of many is already done and the next not begun."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Stamps:
-    """What the stamps of a point's requests show. The last four need the engine's times of prefill and decode."""
-
-    client_ms: float
-    idle: float
-    front_end_ms: float | None
-    running: float | None = None
-    waiting: float | None = None
-    at_most: float | None = None
-    at_limit: float | None = None
 
 
 def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[LevelFacts]:
@@ -80,29 +66,25 @@ def _facts(
     # without times of the engine its parts are those of the client's stamps
     parts = whole.parts if whole is not None and whole.reported else {}
     requests = run.requests
-    stamps = [one for row in rows if (one := _stamps(row, requests)) is not None]
+    stamps = [_stamps(row, requests) for row in rows]
 
     def mean(name: str) -> float | None:
         return _mean(row.get(name) for row in rows)
 
     def of_stamps(name: str) -> float | None:
-        return _mean(getattr(one, name) for one in stamps)
+        return _mean(one.get(name) for one in stamps)
 
     def either(name: str, column: str) -> float | None:
         found = of_stamps(name)
         return mean(column) if found is None else found
 
-    client, rate, waiting = (
-        of_stamps("client_ms"),
-        mean("request_throughput_req_s"),
-        either("waiting", "server_waiting_mean"),
-    )
+    client, rate = of_stamps("client_ms"), mean("request_throughput_req_s")
+    waiting = either("waiting", "server_waiting_mean")
     ttft_ms, e2e_ms = ((mean(name) or 0.0) + (client or 0.0) for name in ("ttft_ms_mean", "e2e_ms_mean"))
     if whole is not None:
         # one mean over all requests, of which the parts are, and not the mean of the points' means
         ttft_ms, e2e_ms = whole.ttft_ms, whole.total_ms
     preempted, answered = mean("server_preemptions"), mean("requests_ok")
-    pace = _pace(mean)
     return LevelFacts(
         level=rows[0].level,
         engine=run.fact("engine") or "the engine",
@@ -118,15 +100,15 @@ def _facts(
         at_most=of_stamps("at_most"),
         at_limit=of_stamps("at_limit"),
         request_rate=rate,
-        itl_ms=pace.step_ms,
-        input_tokens=pace.input_tokens,
-        output_tokens=pace.output_tokens,
+        itl_ms=mean("itl_ms_mean"),
+        input_tokens=mean("input_tokens_mean"),
+        output_tokens=mean("output_tokens_mean"),
         kv_usage=mean("server_kv_cache_usage_max"),
         preempted=preempted / answered if preempted is not None and answered else None,
         connect_ms=mean("connect_ms_mean"),
         front_end_ms=of_stamps("front_end_ms"),
-        memory_share=memory_share(run.config, pace),
-        compute_share=compute_share(run.config, pace),
+        memory_share=memory_share(run.config, mean),
+        compute_share=compute_share(run.config, mean),
         idle=of_stamps("idle"),
         open_loop=rows[0].rate is not None,
         kept_up=mean("kept_up"),
@@ -134,17 +116,6 @@ def _facts(
         same_machine=same_machine,
         **limits,
         **_cores([row for row in rows if (row.telemetry_samples or 0) >= SAMPLES_MIN]),
-    )
-
-
-def _pace(mean: Callable[[str], float | None]) -> Pace:
-    return Pace(
-        step_ms=mean("itl_ms_mean"),
-        request_rate=mean("request_throughput_req_s"),
-        decode_ms=(mean("e2e_ms_mean") or 0.0) - (mean("ttft_ms_mean") or 0.0),
-        input_tokens=mean("input_tokens_mean"),
-        output_tokens=mean("output_tokens_mean"),
-        hit_rate=mean("prefix_cache_hit_rate") or 0.0,
     )
 
 
@@ -172,30 +143,29 @@ def _queue_ms(
     return waiting / rate * MS_PER_S if waiting is not None and rate else None
 
 
-def _stamps(row: PointRow, requests: pd.DataFrame) -> _Stamps | None:
-    """Return what the stamps of a point show in its window; None without any."""
+def _stamps(row: PointRow, requests: pd.DataFrame) -> dict[str, float | None]:
+    """Return what the stamps of a point show in its window, under the names of LevelFacts; nothing without any."""
     assert row.window_ns is not None
     start, end = row.window_ns
     if requests.empty:
-        return None
+        return {}
     own = requests[(requests["point"] == row.point) & requests["sent_ns"].notna()]
     # the requests of which the point's own numbers are, without disturbed stretches
     inside = in_window(measured_rows(own), start, end, row.left_out)
     inside = inside[inside["outcome"] == "ok"]
     if inside.empty or end <= start:
-        return None
+        return {}
     times = own[["sent_ns", "ended_ns"]].to_numpy(dtype=np.int64)
     moments, widths = _pieces(times, row)
     in_flight = in_flight_at(moments, times[:, 0], times[:, 1])
-    found: dict[str, Any] = {
+    # without the others too few would seem to run
+    enough = 0 < REPORTED_MIN * len(inside) <= len(_timed(inside))
+    return {
         "client_ms": float((inside["sent_ns"] - inside["scheduled_ns"]).mean()) / NS_PER_MS,
         "idle": float(widths[in_flight == 0].sum() / widths.sum()),
         "front_end_ms": _front_end_ms(inside),
+        **(_activity(_timed(own), row) if enough else {}),
     }
-    timed = _timed(own)
-    # without the others too few would seem to run
-    enough = 0 < REPORTED_MIN * len(inside) <= len(_timed(inside))
-    return _Stamps(**found, **(_activity(timed, row) if enough else {}))
 
 
 def _timed(requests: pd.DataFrame) -> pd.DataFrame:

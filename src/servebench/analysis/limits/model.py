@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Literal
 
 from servebench.contracts.level import Level
@@ -95,6 +95,13 @@ class Fact:
     below: float | None = None
     share: bool = True
 
+    @property
+    def holds(self) -> bool:
+        """Whether the value passes its threshold."""
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.below is None or self.value < self.below
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
@@ -112,30 +119,30 @@ class Proposal:
     override: str | None = None
 
 
-class LimitReason(StrEnum):
-    """Why a limit was named. `report.wording.limits` has the sentence of each."""
+class LimitReason(Enum):
+    """Why a limit was named, with the limit. `report.wording.limits` has the sentence of each."""
 
-    SENT_LATE = "sent_late"
-    CLIENT_BUSY = "client_busy"
-    PREEMPTED = "preempted"
-    INSIDE_BY_OWN_TIME = "inside_by_own_time"
-    OUTSIDE_BY_OWN_TIME = "outside_by_own_time"
-    CONNECTING = "connecting"
-    SIDE_UNKNOWN = "side_unknown"
-    FRONT_END_BUSY = "front_end_busy"
-    FRONT_END_WORK = "front_end_work"
-    FRONT_END_IDLE = "front_end_idle"
-    BEFORE_SCHEDULER = "before_scheduler"
-    CACHE_FULL = "cache_full"
-    AT_RUNNING_LIMIT = "at_running_limit"
-    FEW_TOKENS_A_STEP = "few_tokens_a_step"
-    WAITING = "waiting"
-    PREFILL_IN_STEPS = "prefill_in_steps"
-    IDLE = "idle"
-    KEEPS_UP = "keeps_up"
-    ARITHMETIC = "arithmetic"
-    BANDWIDTH = "bandwidth"
-    NONE = "none"
+    SENT_LATE = "sent_late", Limit.CLIENT
+    CLIENT_BUSY = "client_busy", Limit.CLIENT
+    PREEMPTED = "preempted", Limit.KV_CACHE
+    INSIDE_BY_OWN_TIME = "inside_by_own_time", Limit.FRONT_END
+    OUTSIDE_BY_OWN_TIME = "outside_by_own_time", Limit.NETWORK
+    CONNECTING = "connecting", Limit.NETWORK
+    SIDE_UNKNOWN = "side_unknown", Limit.BEFORE_ENGINE
+    FRONT_END_BUSY = "front_end_busy", Limit.FRONT_END
+    FRONT_END_WORK = "front_end_work", Limit.FRONT_END
+    FRONT_END_IDLE = "front_end_idle", Limit.NETWORK
+    BEFORE_SCHEDULER = "before_scheduler", Limit.BEFORE_ENGINE
+    CACHE_FULL = "cache_full", Limit.KV_CACHE
+    AT_RUNNING_LIMIT = "at_running_limit", Limit.RUNNING
+    FEW_TOKENS_A_STEP = "few_tokens_a_step", Limit.TOKEN_BUDGET
+    WAITING = "waiting", Limit.QUEUE
+    PREFILL_IN_STEPS = "prefill_in_steps", Limit.TOKEN_BUDGET
+    IDLE = "idle", Limit.LOAD
+    KEEPS_UP = "keeps_up", Limit.LOAD
+    ARITHMETIC = "arithmetic", Limit.COMPUTE
+    BANDWIDTH = "bandwidth", Limit.MEMORY_BANDWIDTH
+    NONE = "none", Limit.NONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +151,6 @@ class LimitFinding:
     that the reason names."""
 
     facts: LevelFacts
-    code: Limit
     reason: LimitReason
     part_ms: float = 0.0
     evidence: tuple[Fact, ...] = ()
@@ -154,6 +160,11 @@ class LimitFinding:
     def level(self) -> Level:
         """The load level."""
         return self.facts.level
+
+    @property
+    def code(self) -> Limit:
+        """What limits the engine."""
+        return self.reason.value[1]
 
     @property
     def improves(self) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from servebench.analysis.limits.model import LevelFacts, LimitFinding, Proposal
 from servebench.analysis.limits.roofline import weight_bytes
 from servebench.contracts.limits import Knob, Limit
-from servebench.contracts.stored import RunData, mapping
+from servebench.contracts.stored import RunData, is_number, mapping, value_at
 from servebench.registry.registry import registry
 from servebench.util.errors import ConfigError
 from servebench.util.figures import number
@@ -50,10 +50,11 @@ def starts_engine(run: RunData) -> bool:
 
 
 def with_proposals(
-    finding: LimitFinding, facts: LevelFacts, config: Mapping[str, Any], knobs: Knobs, *, attached: bool = False
+    finding: LimitFinding, config: Mapping[str, Any], knobs: Knobs, *, attached: bool = False
 ) -> LimitFinding:
     """Return the finding with what to try, in order; nothing that the config has already. `knobs` are those of the engine, which
     no argument changes if it is `attached`."""
+    facts = finding.facts
     if finding.code is Limit.LOAD:
         return replace(finding, proposals=_more_load(facts, config))
     codes: tuple[Limit, ...] = (finding.code,)
@@ -71,27 +72,20 @@ def with_proposals(
 def _is_set(knob: Knob, config: Mapping[str, Any]) -> bool:
     """Return whether a config has the value of a knob already: the same, as much, or another of its family (`fp8_e5m2`). A model
     with quantized weights is quantized, and so is an engine with a method of its own."""
-    found = value_at(config, knob)
+    found = value_at(config, _key_in(config, knob))
     if knob.key == QUANTIZATION:
         return bool(found) or weight_bytes(config) <= 1.0
     if knob.value is None or found is None:
         return False
     if isinstance(knob.value, str):
         return str(found).partition("_")[0] == knob.value.partition("_")[0]
-    return isinstance(found, (int, float)) and bool(found >= knob.value)
+    return is_number(found) and bool(found >= knob.value)
 
 
 def configured(config: Mapping[str, Any], knobs: Sequence[Knob]) -> float | None:
     """Return the number to which a config sets the first of some settings; None without one."""
-    return number_at(config, knobs[0]) if knobs else None
-
-
-def value_at(config: Mapping[str, Any], knob: Knob) -> Any:
-    """Return the value that a config has for a knob; None if it has none."""
-    value: Any = config
-    for part in _key_in(config, knob).split("."):
-        value = mapping(value).get(part)
-    return value
+    value = value_at(config, _key_in(config, knobs[0])) if knobs else None
+    return float(value) if is_number(value) else None
 
 
 def _key_in(config: Mapping[str, Any], knob: Knob) -> str:
@@ -105,24 +99,16 @@ def _plain(flag: str) -> str:
     return flag.lstrip("-").replace("_", "-")
 
 
-def number_at(config: Mapping[str, Any], knob: Knob) -> float | None:
-    """Return the number that a config has for a knob; None if it has none."""
-    value = value_at(config, knob)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, ...]:
     load, cost = mapping(config.get("load")), "latency rises as the engine fills up"
     if load.get("trace") is not None:
         scale = load.get("time_scale")
-        text = f"{(scale if isinstance(scale, (int, float)) else 1.0) / 2:.4g}"
+        text = f"{(scale if is_number(scale) else 1.0) / 2:.4g}"
         return (Proposal(way="lower", key="load.time_scale", to=text, override=f"load.time_scale={text}", cost=cost),)
     name = "rate" if facts.open_loop else "concurrency"
     listed = load.get(name)
-    measured = (
-        [float(one) for one in listed if isinstance(one, (int, float))] if isinstance(listed, (list, tuple)) else []
-    )
-    if load.get("search") is not None or any(one > facts.level.load for one in measured):
+    measured = listed if isinstance(listed, (list, tuple)) else ()
+    if load.get("search") is not None or any(is_number(one) and one > facts.level.load for one in measured):
         return ()
     more = 2 * facts.level.load
     override = f"load.{name}=[{more:g}]" if more else None
@@ -141,7 +127,7 @@ def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Propo
     if knob.way == "set":
         text = _text(knob.value) if knob.value is not None and knob.key else ""
         return replace(found, to=text, override=f"{_key_in(config, knob)}={text}" if text else None)
-    now = number_at(config, knob) or _default(knob, facts)
+    now = configured(config, [knob]) or _default(knob, facts)
     if now is None:
         return found
     to = _next_value(knob, now, facts)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from servebench.contracts.stored import mapping
+from servebench.contracts.stored import is_number, mapping
 from servebench.contracts.weights import weight_bytes_per_parameter
 
 GIGA, TERA, MS_PER_S = 1e9, 1e12, 1e3
@@ -14,50 +13,46 @@ SHARE_MAX = 1.05
 """Of a peak, with the rounding of data sheets."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """How fast a level went: the mean time of a step (ITL), requests a second, how long each decoded, its tokens."""
-
-    step_ms: float | None
-    request_rate: float | None
-    decode_ms: float
-    input_tokens: float | None
-    output_tokens: float | None
-    hit_rate: float = 0.0
+Means = Callable[[str], float | None]
+"""Returns the mean of a column over the points of a level; None where it is unknown."""
 
 
-def memory_share(config: Mapping[str, Any], pace: Pace) -> float | None:
+def memory_share(config: Mapping[str, Any], mean: Means) -> float | None:
     """Return the bytes that a decode step must read (weights, and keys and values of its requests) over what the GPUs' memory
-    could deliver in its time; None unless the config describes model and GPU, and for more than all of it.
+    could deliver in its time, the mean ITL; None unless the config describes model and GPU, and for more than all of it.
 
     By Little's law, request rate times decode time requests decode at once.
     """
     model, gpu = mapping(config.get("model")), mapping(config.get("gpu"))
-    shape = [_number(model.get(name)) for name in ("parameters_b", "layers", "kv_heads", "head_dim")]
-    bandwidth, gpus = _number(gpu.get("bandwidth_gb_s")), _gpus(config)
-    known = (*shape, bandwidth, gpus, pace.step_ms, pace.request_rate, pace.input_tokens, pace.output_tokens)
-    if any(not one for one in known):
+    shape = [positive(model.get(name)) for name in ("parameters_b", "layers", "kv_heads", "head_dim")]
+    pace = [mean(f"{name}_mean") for name in ("itl_ms", "input_tokens", "output_tokens")]
+    known = (*shape, positive(gpu.get("bandwidth_gb_s")), _gpus(config), mean("request_throughput_req_s"), *pace)
+    if not all(known):
         return None
-    parameters, layers, kv_heads, head_dim = (one or 0.0 for one in shape)
-    together = max(1.0, (pace.request_rate or 0.0) * pace.decode_ms / MS_PER_S)
-    active = (_number(model.get("active_parameters_b")) or parameters) / parameters
+    parameters, layers, kv_heads, head_dim, bandwidth, gpus, rate, step_ms, prompt, answer = (
+        one or 0.0 for one in known
+    )
+    decode_ms = (mean("e2e_ms_mean") or 0.0) - (mean("ttft_ms_mean") or 0.0)
+    together = max(1.0, rate * decode_ms / MS_PER_S)
+    active = (positive(model.get("active_parameters_b")) or parameters) / parameters
     touched = 1.0 if active >= 1.0 else 1.0 - (1.0 - active) ** together
-    context = together * ((pace.input_tokens or 0.0) + (pace.output_tokens or 0.0) / 2)
+    context = together * (prompt + answer / 2)
     read = parameters * GIGA * weight_bytes(config) * touched + context * 2 * layers * kv_heads * head_dim * 2.0
-    return _possible(read / ((bandwidth or 0.0) * GIGA * gpus * (pace.step_ms or 0.0) / MS_PER_S))
+    return _possible(read / (bandwidth * GIGA * gpus * step_ms / MS_PER_S))
 
 
-def compute_share(config: Mapping[str, Any], pace: Pace) -> float | None:
+def compute_share(config: Mapping[str, Any], mean: Means) -> float | None:
     """Return the operations of the tokens that were computed (two for each active parameter; attention left out) over what
     the GPUs could do in that time; None unless the config describes model and GPU, and for more than all of it."""
     model, gpu = mapping(config.get("model")), mapping(config.get("gpu"))
-    active = _number(model.get("active_parameters_b")) or _number(model.get("parameters_b"))
-    fp8 = _number(gpu.get("fp8_tflops")) if weight_bytes(config) <= 1.0 else None
-    peak, gpus = fp8 or _number(gpu.get("bf16_tflops")), _gpus(config)
-    if not (active and peak and gpus and pace.request_rate and pace.input_tokens and pace.output_tokens):
+    active = positive(model.get("active_parameters_b")) or positive(model.get("parameters_b"))
+    fp8 = positive(gpu.get("fp8_tflops")) if weight_bytes(config) <= 1.0 else None
+    peak, gpus, rate = fp8 or positive(gpu.get("bf16_tflops")), _gpus(config), mean("request_throughput_req_s")
+    prompt, answer = mean("input_tokens_mean"), mean("output_tokens_mean")
+    if not (active and peak and gpus and rate and prompt and answer):
         return None
-    tokens = pace.input_tokens * (1.0 - pace.hit_rate) + pace.output_tokens
-    return _possible(2 * active * GIGA * tokens * pace.request_rate / (peak * TERA * gpus))
+    tokens = prompt * (1.0 - (mean("prefix_cache_hit_rate") or 0.0)) + answer
+    return _possible(2 * active * GIGA * tokens * rate / (peak * TERA * gpus))
 
 
 def _possible(share: float) -> float | None:
@@ -75,9 +70,10 @@ def weight_bytes(config: Mapping[str, Any]) -> float:
 
 def _gpus(config: Mapping[str, Any]) -> float:
     """Return the GPUs that one copy of the model is spread over."""
-    parallel = _number(mapping(config.get("engine")).get("tensor_parallel_size"))
-    return parallel or _number(mapping(config.get("gpu")).get("count")) or 0.0
+    parallel = positive(mapping(config.get("engine")).get("tensor_parallel_size"))
+    return parallel or positive(mapping(config.get("gpu")).get("count")) or 0.0
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None
+def positive(value: Any) -> float | None:
+    """Return a value as a number above 0; None for any other."""
+    return float(value) if is_number(value) and value > 0 else None

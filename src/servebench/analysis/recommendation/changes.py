@@ -35,10 +35,11 @@ def what_would_change(
 
 
 def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str) -> Iterator[UseReason]:
-    name = "ttft_ms" if case.limits.ttft_ms is not None else "e2e_ms" if case.limits.e2e_ms is not None else "tpot_ms"
+    name = "ttft_ms" if case.slo.ttft_ms is not None else "e2e_ms" if case.slo.e2e_ms is not None else "tpot_ms"
     for factor in SLO_FACTORS:
-        limit = getattr(case.limits, name) * factor
-        ranking = rank(case.with_limits(replace(case.limits, **{name: limit})), entrants).scores
+        limit = getattr(case.slo, name) * factor
+        other_case = case.model_copy(update={"slo": replace(case.slo, **{name: limit})})
+        ranking = rank(other_case, entrants).scores
         if not ranking:
             yield UseReason(kind=UseReasonKind.NONE_WITH_LIMIT, metric=name, limit=limit)
         elif (other := ranking[0].entrant.name) != leader:

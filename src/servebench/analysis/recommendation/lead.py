@@ -104,7 +104,7 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
     own = first.level
     if own is None:
         return
-    limits = case.limits if case.measure == "within_slo" else None
+    limits = case.slo if case.measure == "within_slo" else None
     metrics = [case.metric, *(name for name in LATENCIES if limits and getattr(limits, name) is not None)]
     bound = _weight(own, case.metric)
     for score in (first, *rivals):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
-from servebench.analysis.slo import SloLimits
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparisonRow
 from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
+from servebench.contracts.settings import SloSettings
 
 if TYPE_CHECKING:
     from servebench.analysis.quality.agreement import Agreement
@@ -45,7 +45,7 @@ class Entrant:
     run_id: str = ""
     unmeasured: tuple[Level, ...] = ()
     cold_start_s: float | None = None
-    own_limits: SloLimits | None = None
+    own_limits: SloSettings | None = None
     price_usd_per_hour: float | None = None
     gpu_count: int = 0
     manifest: Mapping[str, Any] = field(default_factory=dict)

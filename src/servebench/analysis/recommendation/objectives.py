@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 
 from servebench.analysis.rates import VALUES_MIN, slow_power
-from servebench.analysis.slo import SloLimits, good_requests
+from servebench.analysis.slo import good_requests
 from servebench.analysis.verdict.levels import RankedLevel, pooled_latencies
 from servebench.analysis.verdict.starts import STARTS_MIN, group_by_start
 from servebench.analysis.warnings.weighing import weigh
 from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.settings import SloSettings
 from servebench.util.arrays import Floats
 
 LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
@@ -36,13 +37,13 @@ class SloRange:
     at_most: int | None
 
 
-def good_share(level: RankedLevel, limits: SloLimits) -> float:
+def good_share(level: RankedLevel, limits: SloSettings) -> float:
     """Return the share of requests that met the limits; failed ones never do."""
     good = _good(level, limits, 1.0)
     return float(good.mean()) if good.size else 0.0
 
 
-def slo_range(levels: Sequence[RankedLevel], limits: SloLimits) -> SloRange:
+def slo_range(levels: Sequence[RankedLevel], limits: SloSettings) -> SloRange:
     """Return up to which of these levels, in ascending load, the limits are met. Every lower level must meet them, too."""
     statuses = [level_status(level, limits) for level in levels]
     observed = [good_share(level, limits) >= limits.attainment for level in levels]
@@ -58,7 +59,7 @@ def _last_before_false(flags: Sequence[bool]) -> int | None:
     return count - 1 if count else None
 
 
-def level_status(level: RankedLevel, limits: SloLimits) -> Status:
+def level_status(level: RankedLevel, limits: SloSettings) -> Status:
     """Return whether a level meets the limits, as far as its requests and starts can tell.
 
     Starts of one engine differ, so latencies are also taken longer and shorter by as much as the mean over its starts may be
@@ -75,7 +76,7 @@ def level_status(level: RankedLevel, limits: SloLimits) -> Status:
     return "missed" if _wilson(1 - faster, upper=False) > bad_max else "undecided"
 
 
-def _start_error(level: RankedLevel, limits: SloLimits) -> float:
+def _start_error(level: RankedLevel, limits: SloSettings) -> float:
     """By how much, as a logarithm, the latencies over a level's starts may differ from the engine's."""
     from scipy.special import stdtrit
 
@@ -93,13 +94,13 @@ def _start_error(level: RankedLevel, limits: SloLimits) -> float:
     return max(errors)
 
 
-def _warned(level: RankedLevel, limits: SloLimits) -> float:
+def _warned(level: RankedLevel, limits: SloSettings) -> float:
     """Return by what factor the warnings of a level's points may make its latencies wrong, where that is bounded."""
     names = [name for name in LATENCIES if getattr(limits, name) is not None]
     return 1 + max((weigh([(row.doubts, row) for row in level.rows], name).bound for name in names), default=0.0)
 
 
-def _good(level: RankedLevel, limits: SloLimits, factor: float) -> Floats:
+def _good(level: RankedLevel, limits: SloSettings, factor: float) -> Floats:
     """1 for each request that would meet the limits if all latencies were `factor` times as long, else 0."""
     ttft, tpot, e2e, failed = pooled_latencies(level.samples)
     return good_requests(ttft * factor, tpot * factor, e2e * factor, failed > 0, limits).astype(np.float64)

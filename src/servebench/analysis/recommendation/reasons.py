@@ -15,9 +15,7 @@ class UseReasonKind(StrEnum):
 
     # why the first of a ranking is not the best
     UNEQUAL = "unequal"  # settings of the first and of rivals differ and matter (`settings`)
-    UNMEASURED = (
-        "unmeasured"  # a rival, which may reach more, has no point that counts at heavier loads (`rival`, `levels`)
-    )
+    UNMEASURED = "unmeasured"  # a rival may reach more at heavier loads, of which no point counts (`rival`, `levels`)
     SLO_UNDECIDED = "slo_undecided"  # whether the first meets the SLO is undecided (`run`, `cause`)
     BY_SLO_POINT = "by_slo_point"  # the lead depends on which level is the SLO point (`rival`, `cause`)
     ONE_COLD_START = "one_cold_start"  # one cold start of each is stored (a small lead: `rival`, `share`)
@@ -35,9 +33,7 @@ class UseReasonKind(StrEnum):
     UNKNOWN_SIZE = "unknown_size"
     """The first leads, and a point has warnings of unknown size (`run`; `rival`, if it is its point; `levels`, `codes`)."""
     MAY_ACCOUNT = "may_account"  # warnings may account for the lead (`rival`, `codes`)
-    DOUBTFUL_POINT = (
-        "doubtful_point"  # the point is doubtful; its warnings do not account for the lead (`run`, `codes`)
-    )
+    DOUBTFUL_POINT = "doubtful_point"  # warnings of the point do not account for the lead (`run`, `codes`)
     ONE_START_EACH = "one_start_each"  # the lead is more than chance, but of one start each
     # why a use was not measured
     NO_RUN = "no_run"  # no run has one of these workloads (`names`)

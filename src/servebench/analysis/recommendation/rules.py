@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from servebench.analysis.slo import SloLimits
 from servebench.config.strict import Strict, parse_strict, read_yaml
 from servebench.contracts.point_row import POINT_COLUMNS
+from servebench.contracts.settings import SloSettings
 from servebench.util.bounded_file import load_yaml
 from servebench.util.errors import ConfigError
 
@@ -23,15 +22,6 @@ _BETTER = {name: one.better for name, one in POINT_COLUMNS.items()}
 _UNITS = {name: one.unit for name, one in POINT_COLUMNS.items()}
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-
-
-class Slo(Strict):
-    """The limits of a good request."""
-
-    ttft_ms: Positive | None = None
-    tpot_ms: Positive | None = None
-    e2e_ms: Positive | None = None
-    attainment: Annotated[float, Field(gt=0, le=1)] = 0.99
 
 
 class Range(Strict):
@@ -48,7 +38,7 @@ class UseCase(Strict):
     workloads: tuple[str, ...] | None = None
     measure: Literal["best", "within_slo", "lowest_load", "cold_start"]
     metric: str = COLD_START
-    slo: Slo = Slo()
+    slo: SloSettings = SloSettings()
     own_slo: bool = False
     max_load: Positive | None = None
     require: Mapping[str, Range] = Field(default_factory=dict)
@@ -59,7 +49,7 @@ class UseCase(Strict):
     def _complete(self) -> Self:
         if self.measure != "cold_start" and self.metric == COLD_START:
             raise ValueError("metric must name a column of points.csv")
-        if self.measure == "within_slo" and (self.slo.ttft_ms, self.slo.tpot_ms, self.slo.e2e_ms) == (None, None, None):
+        if self.measure == "within_slo" and not self.slo.limited:
             raise ValueError("measure=within_slo needs a limit in slo")
         return self
 
@@ -69,19 +59,10 @@ class UseCase(Strict):
         found._name = name
         return found
 
-    def with_limits(self, limits: SloLimits) -> Self:
-        """Return the rule with these limits."""
-        return self.model_copy(update={"slo": Slo.model_construct(**asdict(limits))})
-
     @property
     def name(self) -> str:
         """Its key in the file."""
         return self._name
-
-    @property
-    def limits(self) -> SloLimits:
-        """The limits of a good request."""
-        return SloLimits(**self.slo.model_dump())
 
     @property
     def lower_is_better(self) -> bool:

@@ -13,6 +13,7 @@ from servebench.analysis.recommendation.model import Entrant, NotRanked, Score
 from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import Range, UseCase
+from servebench.analysis.slo import describe_limits
 from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
 from servebench.analysis.warnings.catalog import is_wide
 from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
@@ -78,13 +79,13 @@ def _no_value(case: UseCase) -> UseReason:
 
 
 def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLevel]) -> Score | UseReason:
-    reach = slo_range(levels, case.limits)
+    reach = slo_range(levels, case.slo)
     counted = [
         _best_level(case, levels[: last + 1]) if last is not None else None
         for last in (reach.observed, reach.at_least, reach.at_most)
     ]
     level, worst, best = counted
-    doubtful = [one for one in levels if level_status(one, case.limits) == "undecided"]
+    doubtful = [one for one in levels if level_status(one, case.slo) == "undecided"]
     undecided = _why_undecided(case, doubtful[0]) if doubtful else None
     if level is not None and reach.observed is not None:
         slo_at = levels[reach.observed].level
@@ -93,8 +94,8 @@ def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLe
         return _no_value(case)
     if best is None:
         return UseReason(
-            kind=UseReasonKind.SLO_MISSED, levels=(levels[0].level,), names=(case.limits.description,),
-            share=good_share(levels[0], case.limits),
+            kind=UseReasonKind.SLO_MISSED, levels=(levels[0].level,), names=(describe_limits(case.slo),),
+            share=good_share(levels[0], case.slo),
         )  # fmt: skip
     value = metric_value(case.metric, best)
     assert value is not None
@@ -105,7 +106,7 @@ def _why_undecided(case: UseCase, level: RankedLevel) -> UseReason:
     at, count = (level.level,), sum(point.failed.size for point in level.samples)
     if not count:
         return UseReason(kind=UseReasonKind.NO_REQUESTS, levels=at)
-    share, wanted = good_share(level, case.limits), case.limits.attainment
+    share, wanted = good_share(level, case.slo), case.slo.attainment
     return UseReason(kind=UseReasonKind.TOO_CLOSE, levels=at, share=share, count=count, limit=wanted)
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import fmean
 from typing import Literal
 
-from servebench.analysis.tuning.candidates import describe_settings, is_number, short_key, value_at, value_text
+from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
 from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.verdict.model import Difference
+from servebench.config.tune_space import TuneSpace
 from servebench.contracts.estimate import CONFIDENCE
-from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
+from servebench.contracts.stored import is_number, value_at
+from servebench.contracts.tuning import Candidate, Objective, TuneQuestion
+from servebench.store.tune import TuneState
 
 GRID_REPEATS = 3
 UNFIT = ("start failed", "requests failed", "slo", "answers")
@@ -33,10 +36,8 @@ class ChangeKind(StrEnum):
     MORE_BUDGET = "more_budget"  # more budget: `count` of `of` candidates were not tried
     MORE_STARTS = "more_starts"  # more starts: `names` may be as good, though not in the finals
     SMALL_GAIN = "small_gain"  # more starts: the gain is smaller than what starts differ by
-    SMALLER_VALUES = (
-        "smaller_values"  # smaller values than the smallest that was offered (`names`: the setting and its value)
-    )
-    LARGER_VALUES = "larger_values"  # larger values than the largest that was offered (`names`)
+    SMALLER_VALUES = "smaller_values"  # values below the smallest that was offered (`names`: the setting, its value)
+    LARGER_VALUES = "larger_values"  # values above the largest that was offered (`names`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,148 +182,137 @@ def contribution_of(race: Race, without: str) -> Difference | None:
     return again or change_of(race, race.best, without, ("finals", "contributions"))
 
 
-def verdict_of(race: Race, gain: Difference | None, margin: float) -> TuneVerdict:
+def verdict_of(race: Race) -> TuneVerdict:
     """Return what is known of the best candidate."""
     if race.best is None:
         return "none"
-    if all_untried(race):
+    if _nothing_tried(race):
         return "too little"
     if race.best == race.stock:
         return "stock"
+    gain = gain_of(race)
     if gain is None:
         return "open"
     if gain.low > 0:
         return "better"
     pooled = change_of(race, race.best, race.stock, ("race", "finals"))
-    return "as good" if pooled is None or min(pooled.effect, gain.effect) < margin / 2 else "open"
+    return "as good" if pooled is None or min(pooled.effect, gain.effect) < race.rules.margin / 2 else "open"
 
 
-def all_untried(race: Race) -> bool:
-    """Return whether the budget let no candidate be tried beside stock."""
-    return all(_untried(race, name) for name in race.entrants if name != race.stock)
+def _nothing_tried(race: Race) -> bool:
+    """Whether the budget let no candidate be tried beside stock."""
+    return len(_untried(race)) == len(race.entrants) - 1
 
 
-def recommended(race: Race, margin: float) -> str | None:
+def _untried(race: Race) -> list[str]:
+    return [name for name, left in race.left.items() if left.reason == "not tried"]
+
+
+def recommended(race: Race) -> str | None:
     """Return the candidate to use: the best one, or stock where that is as good."""
-    return race.stock if verdict_of(race, gain_of(race), margin) == "as good" else race.best
+    return race.stock if verdict_of(race) == "as good" else race.best
 
 
 def answer_of(
     race: Race,
+    state: TuneState,
     candidates: Mapping[str, Candidate],
     *,
     study: str,
-    question: TuneQuestion,
-    levels: tuple[float, ...],
     finished: bool,
     stock_config: Mapping[str, object],
     figures: Mapping[str, Figures],
-    refused: Sequence[tuple[str, str]] = (),
-    space_size: int = 0,
-    spaces: Sequence[TuneSpace] = (),
+    spaces: Iterable[TuneSpace],
 ) -> TuneAnswer:
     """Return the answer of a race. `candidates` are those of its entrants, and those without one of their settings each."""
-    gain = gain_of(race)
+    question, levels = state.question, state.levels
     best = candidates[race.best] if race.best is not None else None
-    pick = recommended(race, question.share("margin"))
-    tried = [
-        _tried(race, candidates[name], name, pick=pick, question=question, figures=figures) for name in race.entrants
-    ]
+    pick = candidates[one] if (one := recommended(race)) is not None else None
+    near = _as_good(race, pick)
+    tried = [_tried(race, candidates[name], pick, question, figures) for name in race.entrants]
     return TuneAnswer(
         study=study,
         question=question,
         levels=levels,
         finished=finished,
-        verdict=verdict_of(race, gain, question.share("margin")),
+        verdict=verdict_of(race),
         best=race.best,
         best_name=best.name if best is not None else "",
-        recommended=pick,
-        recommended_name=candidates[pick].name if pick is not None else "",
+        recommended=pick.run if pick is not None else None,
+        recommended_name=pick.name if pick is not None else "",
         settings=dict(best.settings) if best is not None else {},
         value=_value(race, race.best, question),
         stock_value=_value(race, race.stock, question),
-        gain=gain,
-        contributions=tuple(_contributions(race, candidates, stock_config)) if pick == race.best else (),
-        as_good=tuple(candidates[name].name for name in as_good(race, pick, question.share("margin"))),
+        gain=gain_of(race),
+        contributions=tuple(_contributions(race, candidates, stock_config)) if pick == best else (),
+        as_good=tuple(candidates[name].name for name in near),
         equals=tuple(candidates[name].name for name in race.equals),
         tried=tuple(
             sorted(_with_front(tried), key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))
         ),
-        refused=tuple(refused),
+        refused=tuple((one.candidate.name, one.why) for one in state.refused),
         spent=race.spent,
         budget=race.rules.budget,
-        grid=grid_cost(race, per_start=question.trials is not None),
-        space_size=space_size,
+        grid=_grid_cost(race, per_start=question.trials is not None),
+        space_size=state.space_size,
         least_budget=race.least_budget,
         one_more=race.cost_of_start(1) + race.least_finals,
         void=sum(one.void for one in figures.values()),
         points=sum(one.blocks for one in tried),
         doubts=dict(sum((Counter(one.doubts) for one in figures.values()), Counter())),
-        would_change=tuple(_would_change(race, candidates, question, levels=levels, spaces=spaces)),
+        would_change=(
+            WouldChange(kind=ChangeKind.OTHER_LOAD, levels=levels),
+            *_would_change(race, [candidates[name].name for name in near if _cut(race, name)], levels),
+            *(_edges(pick.settings, spaces) if pick is not None else ()),
+        ),
     )
 
 
-def as_good(race: Race, pick: str | None, margin: float) -> list[str]:
-    """Return the candidates that are known to be within the margin of the one to use, or not known to be outside of it."""
+def _as_good(race: Race, pick: Candidate | None) -> list[str]:
+    """The candidates that are known to be within the margin of the one to use, or not known to be outside of it."""
     found = race.estimates()
-    if pick is None or found is None or pick not in found.names:
+    if pick is None or found is None or pick.run not in found.names:
         return []
     unfit = [name for name, one in race.left.items() if one.reason in UNFIT]
-    others = [name for name in found.ranking if name != pick and name not in unfit]
-    return [name for name in others if found.difference(pick, name).quantile((1 - CONFIDENCE) / 2) < math.log1p(margin)]
+    others = [name for name in found.ranking if name != pick.run and name not in unfit]
+    least, margin = (1 - CONFIDENCE) / 2, math.log1p(race.rules.margin)
+    return [name for name in others if found.difference(pick.run, name).quantile(least) < margin]
 
 
-def grid_cost(race: Race, *, per_start: bool) -> float:
-    """Return what a grid over the same candidates with three repeats would have cost: starts that measure as many blocks as those
+def _grid_cost(race: Race, *, per_start: bool) -> float:
+    """What a grid over the same candidates with three repeats would have cost: starts that measure as many blocks as those
     of the finals, and one try of each engine that does not start."""
-    works = [
-        name
-        for name in race.entrants
-        if name in race.measured or race.left.get(name, None) is None or _untried(race, name)
-    ]
-    failed = sum(
-        result.cost for name in race.entrants for _, result in race.results(name) if result.failure is not None
-    )
-    blocks = max((step.block + 1 for name in race.entrants for step, _ in race.results(name)), default=1)
+    results = [one for name in race.entrants for one in race.results(name)]
+    works = {*race.measured, *_untried(race)} | {name for name in race.entrants if name not in race.left}
+    failed = sum(result.cost for _, result in results if result.failure is not None)
+    blocks = max((step.block + 1 for step, _ in results), default=1)
     each = 1.0 if per_start else race.cost_of_start(blocks)
-    return GRID_REPEATS * each * len(works) + failed
+    return GRID_REPEATS * each * len(works & set(race.entrants)) + failed
 
 
-def _untried(race: Race, name: str) -> bool:
-    left = race.left.get(name)
-    return left is not None and left.reason == "not tried"
-
-
-def _values(race: Race, name: str) -> list[float]:
-    phases: tuple[Phase, ...]
-    for phases in (("finals", "contributions"), ("race",)):
-        found = [one.value for one in race.blocks(phases) if one.candidate == name]
-        if found:
-            return found
-    return []
+def _values(race: Race, name: str | None) -> list[float]:
+    """The values of a candidate's blocks: those of its finals, else of the race."""
+    of_phases: tuple[tuple[Phase, ...], ...] = (("finals", "contributions"), ("race",))
+    found = ([one.value for one in race.blocks(phases) if one.candidate == name] for phases in of_phases)
+    return next(filter(None, found), [])
 
 
 def _value(race: Race, name: str | None, question: TuneQuestion) -> float | None:
-    values = _values(race, name) if name is not None else []
+    values = _values(race, name)
     return shown_value(fmean(values), question.target) if values else None
 
 
 def _tried(
-    race: Race,
-    candidate: Candidate,
-    name: str,
-    *,
-    pick: str | None,
-    question: TuneQuestion,
-    figures: Mapping[str, Figures],
+    race: Race, candidate: Candidate, pick: Candidate | None, question: TuneQuestion, figures: Mapping[str, Figures]
 ) -> Tried:
+    name = candidate.run
     steps = [(step, result) for step, result in race.results(name) if result.value is not None]
     return Tried(
         run=name,
         name=candidate.name,
         origin=candidate.origin,
         settings=describe_settings(candidate.settings),
-        status="best" if name == pick and not all_untried(race) else _status(race, name),
+        status="best" if candidate == pick and not _nothing_tried(race) else _status(race, name),
         left=race.left.get(name),
         starts=len({(step.start, result.start_id) for step, result in steps}),
         blocks=len(steps),
@@ -343,19 +333,16 @@ def _status(race: Race, name: str) -> CandidateStatus:
 
 def _with_front(tried: Sequence[Tried]) -> list[Tried]:
     """Mark those of which no other has both more throughput and a shorter TTFT."""
-
-    def beaten(one: Tried) -> bool:
-        a = one.figures
-        return any(
-            (b.figures.throughput or 0) >= (a.throughput or 0)
-            and (b.figures.ttft_ms or math.inf) <= (a.ttft_ms or math.inf)
-            and b.figures != a
-            for b in tried
-            if b.figures.throughput is not None
-        )
-
-    known = [one for one in tried if one.figures.throughput is not None and one.figures.ttft_ms is not None]
-    front = {one.run for one in known if not beaten(one)}
+    known = {
+        one.run: (one.figures.throughput, one.figures.ttft_ms)
+        for one in tried
+        if one.figures.throughput is not None and one.figures.ttft_ms is not None
+    }
+    front = {
+        run
+        for run, own in known.items()
+        if not any(other[0] >= own[0] and other[1] <= own[1] and other != own for other in known.values())
+    }
     return [replace(one, on_front=one.run in front) for one in tried]
 
 
@@ -366,43 +353,36 @@ def _contributions(
     if race.best is None or race.best == race.stock:
         return
     settings = candidates[race.best].settings
-    without = {next(iter(set(settings) - set(candidates[name].settings))): name for name in race.contributions_of}
+    gains = {key: gain_of(race) for key in settings if len(settings) == 1}
+    for name in race.contributions_of:
+        (key,) = set(settings) - set(candidates[name].settings)
+        gains[key] = contribution_of(race, name)
     for key, value in settings.items():
-        name = without.get(key)
-        gain = contribution_of(race, name) if name is not None else None
-        if len(settings) == 1:
-            gain = gain_of(race)
+        gain = gains.get(key)
         yield Contribution(key=key, before=value_text(value_at(stock_config, key)), after=value_text(value), gain=gain)
 
 
-def _would_change(
-    race: Race,
-    candidates: Mapping[str, Candidate],
-    question: TuneQuestion,
-    *,
-    levels: Sequence[float],
-    spaces: Sequence[TuneSpace],
-) -> Iterator[WouldChange]:
-    gain, pick = gain_of(race), recommended(race, question.share("margin"))
-    yield WouldChange(kind=ChangeKind.OTHER_LOAD, levels=tuple(levels))
-    own = max(_values(race, race.best), default=0) if race.best is not None else -math.inf
-    if race.rules.ladder and own >= math.log(levels[0]):
+def _would_change(race: Race, near: Sequence[str], levels: Sequence[float]) -> Iterator[WouldChange]:
+    """What of the race could lead to another answer; `near` may be as good and were not in the finals."""
+    if race.rules.ladder and max(_values(race, race.best), default=-math.inf) >= math.log(levels[0]):
         yield WouldChange(kind=ChangeKind.HIGHER_LEVELS, levels=(levels[0],))
-    if untried := sum(_untried(race, name) for name in race.entrants):
+    if untried := len(_untried(race)):
         yield WouldChange(kind=ChangeKind.MORE_BUDGET, count=untried, of=len(race.entrants))
-    cut = [name for name, left in race.left.items() if left.reason == "budget"]
-    if near := [candidates[name].name for name in as_good(race, pick, question.share("margin")) if name in cut]:
+    if near:
         yield WouldChange(kind=ChangeKind.MORE_STARTS, names=tuple(near))
-    if gain is not None and gain.low <= 0:
+    if (gain := gain_of(race)) is not None and gain.low <= 0:
         yield WouldChange(kind=ChangeKind.SMALL_GAIN)
-    for key, value in candidates[pick].settings.items() if pick is not None else ():
-        if (edge := _edge(key, value, spaces)) is not None:
-            yield WouldChange(kind=edge, names=(short_key(key), value_text(value)))
 
 
-def _edge(key: str, value: object, spaces: Sequence[TuneSpace]) -> ChangeKind | None:
-    parameter = next((found for space in spaces if (found := space.parameter(key)) is not None), None)
-    numbers = [one for one in parameter.values if is_number(one)] if parameter is not None else []
-    if not is_number(value) or len(numbers) < 3:
-        return None
-    return {max(numbers): ChangeKind.LARGER_VALUES, min(numbers): ChangeKind.SMALLER_VALUES}.get(value)
+def _cut(race: Race, name: str) -> bool:
+    return name in race.left and race.left[name].reason == "budget"
+
+
+def _edges(settings: Mapping[str, object], spaces: Iterable[TuneSpace]) -> Iterator[WouldChange]:
+    """Which settings have the largest or the smallest value that was offered."""
+    known = {key: one.values for space in spaces for key, one in space.parameters.items()}
+    for key, value in settings.items():
+        numbers = [one for one in known.get(key, ()) if is_number(one)]
+        edges = {max(numbers): ChangeKind.LARGER_VALUES, min(numbers): ChangeKind.SMALLER_VALUES} if numbers else {}
+        if is_number(value) and len(numbers) >= 3 and value in edges:
+            yield WouldChange(kind=edges[value], names=(short_key(key), value_text(value)))

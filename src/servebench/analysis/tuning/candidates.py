@@ -10,19 +10,15 @@ import math
 import operator
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeGuard
+from typing import Any
 
-from servebench.analysis.limits.roofline import weight_bytes
-from servebench.contracts.stored import mapping
-from servebench.contracts.tuning import (
-    STOCK,
-    Candidate,
-    RefusedCandidate,
-    TuneParameter,
-    TuneSpace,
-)
+from servebench.analysis.limits.roofline import positive, weight_bytes
+from servebench.config.tune_space import TuneParameter, TuneSpace
+from servebench.contracts.stored import is_number, mapping, value_at
+from servebench.contracts.tuning import STOCK, Candidate, RefusedCandidate
+from servebench.store.layout import slug
 from servebench.util.figures import number
 
 CHANGES_MAX = 4
@@ -68,15 +64,20 @@ class CandidateList:
             self.refused.append(RefusedCandidate(candidate=made, why=problem))
 
 
-def free_parameters(space: TuneSpace, fixed: Iterable[str], only: Sequence[str] = ()) -> tuple[TuneParameter, ...]:
+Parameters = Mapping[str, TuneParameter]
+"""Parameters by their config keys."""
+
+
+def free_parameters(space: TuneSpace, fixed: Collection[str], only: Sequence[str] = ()) -> Parameters:
     """Return the parameters to vary: those that the user has not `fixed` on the command line, and of `only` if it names some."""
-    taken = set(fixed)
-    return tuple(one for one in space.parameters if one.key not in taken and (not only or one.key in only))
+    own = space.parameters.items()
+    return {key: one for key, one in own if key not in fixed and (not only or key in only)}
 
 
 def rule_candidates(space: TuneSpace, config: Mapping[str, Any]) -> list[Candidate]:
     """Return the space's rules of thumb that hold for this configuration."""
-    return [space.candidate(one.name, "rule", one.settings) for one in space.rules if holds(one.when, config)]
+    named = [(one.name or f"rules[{index}]", one) for index, one in enumerate(space.rules)]
+    return [space.candidate(name, "rule", one.settings) for name, one in named if holds(one.when, config)]
 
 
 def make_candidates(
@@ -84,7 +85,7 @@ def make_candidates(
     config: Mapping[str, Any],
     proposed: Sequence[Candidate],
     *,
-    free: Sequence[TuneParameter],
+    free: Parameters,
     count: int,
     seed: int,
 ) -> CandidateList:
@@ -105,43 +106,41 @@ def make_candidates(
     return made
 
 
-def draw_settings(free: Sequence[TuneParameter], config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+def draw_settings(free: Parameters, config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
     """Return randomly drawn changes of the stock settings."""
     settings: dict[str, Any] = {}
     if not free:
         return settings
     # in the order of the space, for a condition may name an earlier parameter
-    chosen = set(rng.sample(range(len(free)), rng.randint(1, min(CHANGES_MAX, len(free)))))
-    for one in (free[index] for index in sorted(chosen)):
-        other = [value for value in one.values if value != value_at(config, one.key)]
+    chosen = sorted(rng.sample(range(len(free)), rng.randint(1, min(CHANGES_MAX, len(free)))))
+    for key, one in (list(free.items())[index] for index in chosen):
+        other = [value for value in one.values if value != value_at(config, key)]
         if other and holds(one.when, with_settings(config, settings)):
-            settings[one.key] = rng.choice(other)
+            settings[key] = rng.choice(other)
     return settings
 
 
-def space_size(free: Sequence[TuneParameter], config: Mapping[str, Any]) -> int:
+def space_size(free: Parameters, config: Mapping[str, Any]) -> int:
     """Return how many settings a grid over the parameters that apply would have, the stock settings included."""
-    size = 1
-    for one in free:
-        if holds(one.when, config):
-            size *= len({repr(value) for value in one.values} | {repr(value_at(config, one.key))})
-    return size
+    applying = {key: one.values for key, one in free.items() if holds(one.when, config)}
+    return math.prod(len({*map(repr, values), repr(value_at(config, key))}) for key, values in applying.items())
 
 
-def take_backs(best: Candidate) -> dict[str, Candidate]:
-    """Return, for each changed setting of a candidate, the candidate without that change. There are none for a single change:
-    without it the best candidate is the stock settings."""
+def take_backs(best: Candidate) -> list[Candidate]:
+    """Return a candidate without each of its changes, with the name of its run. There are none for a single change: without it
+    the best candidate is the stock settings."""
     if len(best.settings) < 2:
-        return {}
-    return {
-        key: replace(
+        return []
+    return [
+        replace(
             best,
             name=f"{best.name} without {short_key(key)}",
+            run=f"{best.run}_without-{slug(short_key(key))}",
             origin="taken back",
             settings={name: value for name, value in best.settings.items() if name != key},
         )
         for key in best.settings
-    }
+    ]
 
 
 def distance_from_stock(settings: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[float, ...]:
@@ -165,41 +164,30 @@ def short_key(key: str) -> str:
     return key
 
 
-def value_text(value: Any) -> str:
-    """Return a value as an override spells it."""
+def value_text(value: Any, *, quoted: bool = False) -> str:
+    """Return a value as an override spells it, where needed `quoted` for Hydra."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{value_text(one)}" for key, one in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{value_text(one, quoted=quoted)}" for key, one in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(value_text, value)) + "]"
+        return "[" + ",".join(value_text(one, quoted=quoted) for one in value) + "]"
+    if quoted and isinstance(value, str) and not re.fullmatch(r"[\w./-]+", value):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return str(value)
 
 
 def override_words(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return settings as words of a command line, quoted for Hydra where needed."""
-    return tuple(f"{key}={_quoted(value)}" for key, value in settings.items())
-
-
-def _quoted(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_quoted(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_quoted, value)) + "]"
-    if isinstance(value, str) and (not value or not all(one.isalnum() or one in "-_./" for one in value)):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return value_text(value)
+    return tuple(f"{key}={value_text(value, quoted=True)}" for key, value in settings.items())
 
 
 def settings_problem(space: TuneSpace, config: Mapping[str, Any]) -> str | None:
     """Return why a configuration cannot work: a combination that the space forbids, or too little memory; None if it may."""
-    for rule in space.forbidden:
-        if holds(rule.when, config):
-            return rule.why
-    return memory_problem(config)
+    forbidden = (rule.why for rule in space.forbidden if holds(rule.when, config))
+    return next(forbidden, None) or memory_problem(config)
 
 
 def memory_problem(config: Mapping[str, Any]) -> str | None:
@@ -209,16 +197,16 @@ def memory_problem(config: Mapping[str, Any]) -> str | None:
     of the memory that they use, so it is left out: a start that it makes impossible is a result.
     """
     model, gpu, engine = (mapping(config.get(name)) for name in ("model", "gpu", "engine"))
-    memory, parameters = _positive(gpu.get("memory_gb")), _positive(model.get("parameters_b"))
-    gpus = _positive(engine.get("tensor_parallel_size")) or _positive(gpu.get("count"))
+    memory, parameters = positive(gpu.get("memory_gb")), positive(model.get("parameters_b"))
+    gpus = positive(engine.get("tensor_parallel_size")) or positive(gpu.get("count"))
     if not (memory and parameters and gpus):
         return None
     weights = parameters * weight_bytes(config)
     room = memory * gpus
     if weights > room:
         return f"the weights take {number(weights)} GB and the memory has {number(room)} GB"
-    shape = [_positive(model.get(name)) for name in ("layers", "kv_heads", "head_dim")]
-    length = _positive(engine.get("max_model_len"))
+    shape = [positive(model.get(name)) for name in ("layers", "kv_heads", "head_dim")]
+    length = positive(engine.get("max_model_len"))
     if length and all(shape):
         layers, heads, size = (one or 0.0 for one in shape)
         kept = 2 * layers * heads * size * length * _kv_bytes(config) / GIGA
@@ -235,10 +223,6 @@ def _kv_bytes(config: Mapping[str, Any]) -> float:
     return next((size for name in names for word, size in KV_BYTES.items() if name.startswith(word)), 2.0)
 
 
-def _positive(value: Any) -> float | None:
-    return float(value) if is_number(value) and value > 0 else None
-
-
 _COMPARISON = re.compile(r"(>=|<=|!=|>|<)\s*(\S+)")
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -247,18 +231,6 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "!=": operator.ne,
 }
-
-
-def value_at(config: Mapping[str, Any], key: str) -> Any:
-    """Return what a config has at a dotted key; None if it has nothing. A name in `extra_args` may itself have dots."""
-    value: Any = config
-    parts = key.split(".")
-    for index, part in enumerate(parts):
-        rest = ".".join(parts[index:])
-        if rest in mapping(value):
-            return mapping(value)[rest]
-        value = mapping(value).get(part)
-    return value
 
 
 def holds(when: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
@@ -304,8 +276,3 @@ def _operand(text: str, config: Mapping[str, Any]) -> Any:
     except ValueError:
         # a key of the config, or a plain word
         return value_at(config, text) if "." in text else text
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a setting is a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)

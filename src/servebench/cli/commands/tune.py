@@ -98,15 +98,14 @@ def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
 
     plan = plan_tune(words, registry())
     state = plan.state
-    candidates = [one.candidate for one in state.candidates]
     budget_s = state.budget if state.question.trials is None else None
     planned = tune_planned(plan.jobs[0], budget_s, registry())
     data = {
-        "candidates": [asdict(one) for one in candidates],
+        "candidates": [asdict(one) for one in state.candidates],
         "refused": [asdict(one) for one in state.refused],
         **asdict(planned),
     }
-    Output(as_json=as_json).write(plan_blocks(candidates, state.refused, planned), data)
+    Output(as_json=as_json).write(plan_blocks(state.candidates, state.refused, planned), data)
     return 0
 
 
@@ -122,8 +121,7 @@ def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, 
 
     own, rest = split_words(words)
     names = {word.lstrip("+").partition("=")[0] for word in own}
-    if rest or names - {"tune.budget", "tune.trials"}:
-        strange = rest or sorted(names - {"tune.budget", "tune.trials"})
+    if strange := rest or sorted(names - {"tune.budget", "tune.trials"}):
         raise ConfigError(
             f"tune: --continue takes tune.budget= or tune.trials= and nothing else (got {' '.join(strange)})"
         )
@@ -135,10 +133,4 @@ def _continue(words: Sequence[str], study: str, outputs: str, *, trusted: bool, 
         key = "tune.budget" if stored.trials is None else "tune.trials"
         raise ConfigError(f"tune: {folder.name} has {key}; continue it with {key}=")
     more = 0.0 if not names else float(question.trials or 0) if stored.trials is not None else question.budget_s
-    return continue_tune(
-        folder,
-        registry(),
-        more=more,
-        trusted=trusted,
-        listen=listen,
-    )
+    return continue_tune(folder, registry(), more=more, trusted=trusted, listen=listen)

@@ -95,7 +95,7 @@ def finding_as_plain(one: LimitFinding) -> dict[str, Any]:
     return {
         "level": plain(one.level),
         "code": one.code,
-        "reason": one.reason,
+        "reason": one.reason.name.lower(),
         "statement": statement_of(one),
         "evidence": plain(one.evidence),
         "proposals": [

@@ -52,8 +52,13 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
     """Yield the answer on one screen; all candidates where it is `complete`."""
     if not answer.finished:
         yield Line.of("so far, for the race is not over:", tone="warn")
-    yield from _headline(answer)
-    yield from _contributions(answer)
+    yield Line.of(headline(answer), tone=f"{TONES.get(answer.verdict, 'strong')} large")
+    yield Line.of(f"{value_line(answer)}; asked: {asked_line(answer)}", indent=2)
+    if equals := equals_line(answer):
+        yield Line.of(equals, indent=2)
+    if contributions := contribution_lines(answer):
+        yield Line.of("What each setting contributes (the best candidate against itself without it):")
+        yield Items([Line.of(line, indent=2) for line in contributions])
     yield from _candidates(answer, width, complete=complete)
     for line in (imitation_line(answer), doubt_line(answer), *refused_lines(answer.refused)):
         if line:
@@ -84,19 +89,6 @@ def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
     yield from tune_blocks(answer, width=WIDE, complete=True)
     if (chart := gains(answer.tried)) is not None:
         yield Charts([chart])
-
-
-def _headline(answer: TuneAnswer) -> Iterator[Block]:
-    yield Line.of(headline(answer), tone=f"{TONES.get(answer.verdict, 'strong')} large")
-    yield Line.of(f"{value_line(answer)}; asked: {asked_line(answer)}", indent=2)
-    if equals := equals_line(answer):
-        yield Line.of(equals, indent=2)
-
-
-def _contributions(answer: TuneAnswer) -> Iterator[Block]:
-    if contributions := contribution_lines(answer):
-        yield Line.of("What each setting contributes (the best candidate against itself without it):")
-        yield Items([Line.of(line, indent=2) for line in contributions])
 
 
 def _candidates(answer: TuneAnswer, width: int, *, complete: bool) -> Iterator[Block]:

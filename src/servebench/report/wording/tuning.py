@@ -148,9 +148,11 @@ def imitation_line(answer: TuneAnswer) -> str:
 
 def short_status(one: Tried) -> str:
     """Return how a candidate ended, without the figures."""
-    if one.status != "left" or one.left is None:
-        return one.status
-    return f"left after round {one.left.round}" if one.left.reason == "slower" else ENDS[one.left.reason]
+    return _end(one.left) if one.status == "left" and one.left is not None else one.status
+
+
+def _end(left: Left) -> str:
+    return f"left after round {left.round}" if left.reason == "slower" else ENDS[left.reason]
 
 
 def status_of(one: Tried) -> str:
@@ -160,21 +162,16 @@ def status_of(one: Tried) -> str:
 
 def left_text(left: Left) -> str:
     """Return why a candidate left the race."""
-    if left.reason == "not tried":
-        return f"{ENDS[left.reason]}: too little budget left"
-    if left.reason not in FIGURES_SAY:
-        return f"{ENDS[left.reason]}: {left.note}"
-    behind = ""
+    note = "too little budget left" if left.reason == "not tried" else left.note
     if left.behind is not None and left.low is not None and left.high is not None:
-        share = [math.expm1(-part) for part in (left.behind, left.high, left.low)]
-        behind = f"{change(share[0])} {change_interval(share[1], share[2])} from the leader"
-    return f"{f'left after round {left.round}' if left.reason == 'slower' else ENDS[left.reason]}: {behind}"
+        share, low, high = (math.expm1(-part) for part in (left.behind, left.high, left.low))
+        note = f"{change(share)} {change_interval(low, high)} from the leader"
+    return f"{_end(left)}: {note}"
 
 
 def reason(one: Tried) -> str:
     """Return why a candidate ended as it did, to follow its settings; empty where the table's figures say it."""
-    said = one.status != "left" or one.left is None or one.left.reason in (*FIGURES_SAY, "not tried")
-    return "" if said else f" ({status_of(one)})"
+    return f" ({status_of(one)})" if one.status == "left" and one.left is not None and one.left.note else ""
 
 
 def shortened(text: str, length: int) -> str:
@@ -196,8 +193,6 @@ def doubt_line(answer: TuneAnswer) -> str:
     )
 
 
-FIGURES_SAY = ("slower", "budget")
-"""Ends that the figures of the table explain."""
 ENDS = {
     "start failed": "did not start",
     "requests failed": "requests failed",
