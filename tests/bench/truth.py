@@ -118,8 +118,8 @@ def measure(
             plan = PointPlan(requests=requests, concurrency=streams, timeout_s=120.0, connect_timeout_s=20.0)
             spool = folder / "bench.spool"
             spool.touch()
-            more = {"workers": workers} if workers != 1 else {}
-            report = drive(Target(host="127.0.0.1", port=port), plan, spool=spool, watch=lambda counts: None, **more)
+            target = Target(host="127.0.0.1", port=port)
+            report = drive(target, plan, spool=spool, watch=lambda counts: None, workers=workers)
         events, merged, failed, measured = 0, 0, 0, {}
         for path in worker_spools(spool, workers):
             for exchange in read_spool(path):

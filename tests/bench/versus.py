@@ -19,10 +19,7 @@ import orjson
 import truth
 
 from servebench.load.client import job
-from servebench.load.coordinator import drive, worker_process
-
-WORKERS = ("servebench.load.client.worker", "servebench.load.worker")
-"""The worker's module, now and in checkouts before 0.2."""
+from servebench.load.coordinator import worker_process
 
 LEVELS = {
     "64": {"streams": 64, "ttft_us": 100_000, "itl_us": 20_000, "tokens": 60},
@@ -41,10 +38,8 @@ def _known_facts(source: Path) -> tuple[str, ...]:
 def worker_of(checkout: Path) -> Iterator[None]:
     """Have `drive` start the load worker of another checkout."""
     source = checkout.resolve() / "src"
-    module = next(name for name in WORKERS if (source / f"{name.replace('.', '/')}.py").exists())
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), *filter(None, sys.path)])}
     with (
-        mock.patch.object(drive, "WORKER", (module,)),
         mock.patch.object(worker_process, "worker_environment", return_value=environment),
         mock.patch.object(job, "_OF_PLAN", _known_facts(source)),
     ):

@@ -1,6 +1,5 @@
 """Whole runs against an endpoint that somebody else runs, and everything a user can get wrong on the way there."""
 
-import json
 import os
 import signal
 
@@ -9,34 +8,19 @@ import psutil
 import pytest
 
 from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.results import attached_study, run_of, status
 from support.waiting import wait_ended, wait_until
 
-SMALL = (
-    "load.concurrency=[4]",
-    "load.requests=40",
-    "load.warmup_requests=4",
-    "load.hold_level=false",
-    "tracking=none",
-    "study.name=s",
-)
-
-
-def attach(url, *words, model="tiny"):
-    return ("engine=openai", "launch=attach", f"launch.base_url={url}", f"model.name={model}", *SMALL, *words)
-
-
-def run_folder(tmp_path):
-    (folder,) = (path.parent for path in tmp_path.glob("outputs/*/*/run.json"))
-    return folder
+SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "load.hold_level=false")
 
 
 @pytest.mark.slow
 def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench, tmp_path):
     """Tokens are the server's; prompts were sized by a stated approximation, which a doubt says."""
     url, behaviour = endpoint()
-    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=32"), code=0)
-    points = pd.read_csv(run_folder(tmp_path) / "points.csv")
-    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    done = servebench(*attached_study(url, *SMALL, "workload=unique", "workload.output_tokens=32"), code=0)
+    points = pd.read_csv(run_of(tmp_path) / "points.csv")
+    requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     measured = requests[~requests.warmup]
     assert (len(measured), set(measured.outcome), set(measured.output_tokens)) == (40, {"ok"}, {32})
     assert (points.requests_ok.item(), points.output_tokens_mean.item()) == (40, 32)
@@ -51,9 +35,10 @@ def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench,
 def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):
     """TPOT is time over tokens, ITL is time between events."""
     url, _ = endpoint(tokens_per_event=4, gap_s=0.02)
-    run_main(*attach(url, "workload=unique", "workload.output_tokens=32", "telemetry.enabled=false"), code=0)
-    point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
-    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    words = ("workload=unique", "workload.output_tokens=32", "telemetry.enabled=false")
+    run_main(*attached_study(url, *SMALL, *words), code=0)
+    point = pd.read_csv(run_of(tmp_path) / "points.csv").iloc[0]
+    requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     counted = requests.sent_ns.between(point.window_start_ns, point.window_end_ns) & ~requests.warmup
     truth = ((requests.last_event_ns - requests.first_event_ns) / 31 / 1e6)[counted].mean()
     assert point.tpot_ms_mean == pytest.approx(truth, rel=1e-3)
@@ -65,63 +50,19 @@ def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):
 def test_a_missing_usage_is_told_and_not_made_up(endpoint, run_main, tmp_path):
     """No count from the server and no tokenizer: tokens are unknown, never the number of events."""
     url, _ = endpoint(usage=False)
-    run_main(*attach(url, "workload=unique", "workload.output_tokens=8"), code=0)
-    point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
+    run_main(*attached_study(url, *SMALL, "workload=unique", "workload.output_tokens=8"), code=0)
+    point = pd.read_csv(run_of(tmp_path) / "points.csv").iloc[0]
     assert pd.isna(point.output_tokens_mean)
     assert "tokens_disagree" in point.doubts
 
 
-@pytest.mark.slow
-def test_refusals_are_counted_and_doubted(endpoint, run_main, tmp_path):
-    """A tenth answers 503: rows with status and reason, and a doubt."""
-    url, _ = endpoint(fail_every=10)
-    run_main(*attach(url, "workload=unique", "workload.output_tokens=8"), code=0)
-    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
-    failed = requests[requests.outcome != "ok"]
-    assert set(failed.http_status) == {503}
-    assert failed.error.str.contains("overloaded").all()
-    assert "errors" in pd.read_csv(run_folder(tmp_path) / "points.csv").doubts.item()
-
-
-@pytest.mark.slow
-def test_a_key_reaches_the_server_and_no_file(endpoint, servebench, tmp_path):
-    """From the named variable into the header, and nowhere else."""
-    key = "tiny-secret-0123456789"
-    url, behaviour = endpoint(key=key)
-    done = servebench(
-        *attach(url, "launch.api_key_env=TINY_KEY", "workload.output_tokens=8"), env={"TINY_KEY": key}, code=0
-    )
-    assert len(behaviour.seen) > 40
-    assert key not in done.stdout + done.stderr
-    for path in tmp_path.rglob("*"):
-        assert not path.is_file() or key.encode() not in path.read_bytes(), path
-
-
 MISTAKES = {
-    "no such engine": (["engine=vlm"], 2, "engine=vlm: no such engine; did you mean 'vllm'?"),
-    "level zero": (["load.concurrency=[0]"], 2, "load.concurrency[0] must be at least 1 (got 0"),
-    "unknown key": (["load.concurency=[1]"], 2, "did you mean 'load.concurrency'?"),
-    "nobody there": (
-        ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:1", "model.name=m"],
-        4,
-        "refused",
-    ),
+    "nobody there": (attached_study("http://127.0.0.1:1"), 4, "refused"),
     "no address": (["engine=openai", "launch=attach", "model.name=m"], 2, "launch.base_url"),
-    "no such key": (
-        [
-            "engine=openai",
-            "launch=attach",
-            "launch.base_url=http://127.0.0.1:1",
-            "launch.api_key_env=NOPE_KEY",
-            "model.name=m",
-        ],
-        3,
-        "NOPE_KEY",
-    ),
+    "no such key": (attached_study("http://127.0.0.1:1", "launch.api_key_env=NOPE_KEY"), 3, "NOPE_KEY"),
     "no model": (["model.path=/dev/null"], 3, "model.path=/dev/null"),
     "a file for a folder": (["study.dir=/dev/null"], 3, "study.dir"),
     "an engine that is not here": (["engine=trtllm", "model.name=m"], 3, "trtllm"),
-    "a sweep without -m": (["load.requests=1,2"], 2, "add -m"),
     "no such manifest": (["run", "--lock", "nowhere.json"], 6, "nowhere.json"),
     "no such study": (["sync", "nowhere"], 2, "'nowhere'"),
 }
@@ -144,13 +85,8 @@ def test_a_mistake_is_one_clear_line(servebench, run_main, name):
 
 def test_a_command_can_be_printed_without_the_engine(run_main):
     """Exact, quoted, without secrets; what is missing is told beside it."""
-    words = [
-        "engine=vllm",
-        "model.path=/m/x",
-        "engine.max_model_len=4096",
-        "engine.env.HF_TOKEN=hf_0123456789abcdefghij",
-    ]
-    done = run_main(*words, "--cfg", "command", code=0)
+    words = ("engine=vllm", "model.path=/m/x", "engine.max_model_len=4096")
+    done = run_main(*words, "engine.env.HF_TOKEN=hf_0123456789abcdefghij", "--cfg", "command", code=0)
     assert done.stdout.startswith("VLLM_SERVER_DEV_MODE=1 HF_TOKEN=[redacted] vllm serve /m/x --served-model-name x ")
     assert " --max-model-len 4096" in done.stdout
     refused = run_main("engine=trtllm", "engine.quantization=fp8", "model.name=m", "--cfg", "command", code=3)
@@ -163,14 +99,16 @@ def test_a_rate_is_an_open_loop(endpoint, run_main, tmp_path):
     url, _ = endpoint(ttft_s=0.2)
     words = [
         word
-        for word in attach(url, "load=rate", "load.rate=[20]", "load.arrival=constant", "telemetry.enabled=false")
+        for word in attached_study(
+            url, *SMALL, "load=rate", "load.rate=[20]", "load.arrival=constant", "telemetry.enabled=false"
+        )
         if "concurrency" not in word and "hold_level" not in word
     ]
     run_main(*words, "workload.output_tokens=4", code=0)
-    point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
+    point = pd.read_csv(run_of(tmp_path) / "points.csv").iloc[0]
     assert (point.rate, point.requests_ok) == (20.0, 40)
     assert pd.isna(point.concurrency)
-    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     due = requests[~requests.warmup].scheduled_ns.sort_values()
     assert due.diff().dropna().to_numpy() == pytest.approx(50e6, abs=1e3)
     within = (point.window_start_ns, point.window_end_ns)
@@ -201,7 +139,7 @@ def test_a_port_in_use_is_told_with_its_owner(run_main):
 def long_run(endpoint, tmp_path):
     """A run that would take minutes, in the middle of its point."""
     url, behaviour = endpoint(ttft_s=0.05)
-    words = attach(url, "load.requests=5000", "workload.output_tokens=4")
+    words = attached_study(url, *SMALL, "load.requests=5000", "workload.output_tokens=4")
     with servebench_started(tmp_path, *words, start_new_session=True) as process:
         wait_until(lambda: len(behaviour.seen) >= 40, process=process)
         yield process
@@ -215,12 +153,12 @@ def test_ctrl_c_keeps_what_was_measured(long_run, tmp_path):
     out, err = long_run.communicate(timeout=COMMAND_LIMIT_S)
     assert long_run.returncode == 130, err
     wait_ended(*(child.pid for child in children))
-    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     assert (requests.outcome == "ok").sum() >= 30
-    points = pd.read_csv(run_folder(tmp_path) / "points.csv")
+    points = pd.read_csv(run_of(tmp_path) / "points.csv")
     assert points.verdict.item() in ("doubtful", "void")
     assert "interrupted" in points.doubts.item()
-    assert json.loads((run_folder(tmp_path) / "run.json").read_text())["status"] == "interrupted"
+    assert status(run_of(tmp_path)) == "interrupted"
     assert "stopped by Ctrl-C" in err
     assert "interrupted" in out
 
@@ -232,9 +170,9 @@ def test_kill_9_loses_no_finished_request(long_run, servebench, tmp_path):
     long_run.kill()
     wait_ended(*(child.pid for child in children))
     servebench("recover", code=0)
-    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     assert (requests.outcome == "ok").sum() >= 30
-    assert json.loads((run_folder(tmp_path) / "run.json").read_text())["status"] == "interrupted"
-    before = (run_folder(tmp_path) / "requests.parquet").stat().st_mtime_ns
+    assert status(run_of(tmp_path)) == "interrupted"
+    before = (run_of(tmp_path) / "requests.parquet").stat().st_mtime_ns
     assert servebench("recover").returncode == 0
-    assert (run_folder(tmp_path) / "requests.parquet").stat().st_mtime_ns == before
+    assert (run_of(tmp_path) / "requests.parquet").stat().st_mtime_ns == before

@@ -1,6 +1,5 @@
 """Studies whose runs are jobs: gathered, tracked, cancelled and resumed."""
 
-import json
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ import pytest
 
 from support.clusters import job_within_point
 from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.results import document, status
 from support.waiting import has_ended, wait_ended, wait_until
 
 WORDS = (
@@ -28,10 +28,6 @@ def own_leases(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVEBENCH_LEASES", str(tmp_path / "leases"))
 
 
-def stored(tmp_path, name, file):
-    return json.loads((tmp_path / "outputs" / "s" / name / file).read_text())
-
-
 @pytest.mark.slow
 def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     mlflow = pytest.importorskip("mlflow")
@@ -39,7 +35,7 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     done = servebench(*WORDS, "hydra.launcher.runs_per_machine=2", "engine.port=28123", code=0)
     for name in RUNS:
         assert f"{name}: finished on" in done.stderr
-        manifest = stored(tmp_path, name, "manifest.json")
+        manifest = document(tmp_path / "outputs/s" / name / "manifest.json")
         assert manifest["status"] == "finished"
         assert "port-28123" in manifest["place"]["leases"]
         assert all(entry["stored"] == entry["planned"] + entry["fillers"] for entry in manifest["ledger"])
@@ -87,8 +83,8 @@ def test_ctrl_c_ends_the_jobs_in_order(tmp_path):
         told = study.communicate(timeout=COMMAND_LIMIT_S)[1]
     assert study.returncode == 130, told
     assert has_ended(job)
-    assert stored(tmp_path, RUNS[0], "run.json")["status"] == "interrupted"
-    assert stored(tmp_path, "", "study.json")["status"] == "interrupted"
+    assert status(tmp_path / "outputs/s" / RUNS[0]) == "interrupted"
+    assert status(tmp_path / "outputs/s") == "interrupted"
     assert pd.read_parquet(folder / "points.parquet").point.iloc[0] == "c4-r0"
     assert not (tmp_path / "outputs" / "s" / RUNS[1]).exists()
 
@@ -104,7 +100,7 @@ def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
     assert early.returncode == 2
     assert re.search(rf"{RUNS[0]} on \S+, job \d+", early.stderr)
     wait_ended(job)
-    assert stored(tmp_path, RUNS[0], "run.json")["status"] == "finished"
+    assert status(tmp_path / "outputs/s" / RUNS[0]) == "finished"
     servebench("resume", "s", "--here", code=0)
     assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0"]
 

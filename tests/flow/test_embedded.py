@@ -1,6 +1,5 @@
 """The main job, whole: the embedded engine, a real model, files, MLflow, and nothing left running."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +7,7 @@ import psutil
 import pytest
 
 from support.commands import run_servebench
+from support.results import document
 
 
 @pytest.fixture(scope="module")
@@ -15,14 +15,8 @@ def study(tmp_path_factory):
     """Two runs on one start of the engine."""
     folder = tmp_path_factory.mktemp("main")
     words = ["-m", "workload=unique,sharegpt", "load.concurrency=[1,2]", "load.requests=4", "load.warmup_requests=1"]
-    words += [
-        "workload.output_tokens=8",
-        "engine.max_num_seqs=2",
-        "engine.threads=1",
-        "study.name=s",
-        "load.self_check=never",
-    ]
-    done = run_servebench(folder, *words, code=0)
+    words += ["workload.output_tokens=8", "engine.max_num_seqs=2", "engine.threads=1", "load.self_check=never"]
+    done = run_servebench(folder, *words, "study.name=s", code=0)
     return done, folder / "outputs" / "s"
 
 
@@ -64,10 +58,7 @@ def test_the_points_are_a_row_each(study):
 def test_the_manifest_tells_the_whole_start(study):
     """Phases in order, the exact command, version and endpoint; the second run shared the start of the first."""
     _, folder = study
-    first, second = (
-        json.loads((folder / name / "manifest.json").read_text())
-        for name in ("00_llamacpp_unique", "01_llamacpp_sharegpt")
-    )
+    first, second = (document(path) for path in sorted(folder.glob("*/manifest.json")))
     names = [phase["name"] for phase in first["cold_start"]["phases"]]
     assert names[0] == "spawned"
     assert names[-1] == "first_token"
@@ -84,7 +75,7 @@ def test_the_manifest_tells_the_whole_start(study):
 def test_nothing_is_left_running(study):
     """No process of the command outlives it."""
     _, folder = study
-    argv = json.loads((folder / "00_llamacpp_unique" / "manifest.json").read_text())["command"]["argv"]
+    argv = document(folder / "00_llamacpp_unique/manifest.json")["command"]["argv"]
     assert [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == argv] == []
 
 
@@ -115,7 +106,7 @@ def test_a_manifest_can_be_run_again(study, tmp_path):
     manifest = folder / "00_llamacpp_unique" / "manifest.json"
     run_servebench(tmp_path, "run", "--lock", str(manifest), code=0)
     (again,) = Path(tmp_path).glob("outputs/*/*/manifest.json")
-    old, new = json.loads(manifest.read_text()), json.loads(again.read_text())
+    old, new = document(manifest), document(again)
     assert {k: v for k, v in new["config"].items() if k != "study"} == {
         k: v for k, v in old["config"].items() if k != "study"
     }

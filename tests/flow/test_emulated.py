@@ -1,19 +1,14 @@
 """Whole studies on emulated engines, and their faults, through the public command."""
 
-import json
-
 import pandas as pd
 import psutil
 import pytest
 
+from support.results import document, run_of
+
 CARD = ("launch=emulated", "launch.time_scale=0.002", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none")
 SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "load.hold_level=false", "study.name=s")
 SHORT = ("workload=unique", "workload.output_tokens=16")
-
-
-def folder(tmp_path, engine="vllm"):
-    (found,) = (path.parent for path in tmp_path.glob(f"outputs/*/*_{engine}_*/run.json"))
-    return found
 
 
 @pytest.mark.slow
@@ -23,15 +18,15 @@ def test_three_engines_without_any_of_them(servebench, tmp_path):
         "-m", "engine=vllm,sglang,trtllm", "workload=rag_prefix", "workload.output_tokens=64", *CARD, *SMALL, code=0
     )
     for engine in ("vllm", "sglang", "trtllm"):
-        point = pd.read_csv(folder(tmp_path, engine) / "points.csv").iloc[0]
+        point = pd.read_csv(run_of(tmp_path, run=f"*_{engine}_*") / "points.csv").iloc[0]
         assert (point.launch, point.requests_ok, point.requests_failed) == ("emulated", 40, 0)
         assert point.emulated in (True, "true")
         assert "emulated" in point.doubts.split(";")
         assert point.prefix_cache_hit_rate > 0.3
         assert point.server_generation_tokens == 40 * 64
-        manifest = json.loads((folder(tmp_path, engine) / "manifest.json").read_text())
+        manifest = document(run_of(tmp_path, run=f"*_{engine}_*") / "manifest.json")
         assert manifest["config"]["launch"]["name"] == "emulated"
-        assert f"emulated {engine};" in (folder(tmp_path, engine) / "engine.log").read_text()
+        assert f"emulated {engine};" in (run_of(tmp_path, run=f"*_{engine}_*") / "engine.log").read_text()
     assert done.stdout.count("(emulated)") >= 3
 
 
@@ -66,18 +61,18 @@ def test_a_fault_is_one_clear_line(name, servebench, run_main, tmp_path):
 def test_requests_that_break_are_rows(servebench, tmp_path):
     """Every tenth reset: four of forty, counted, doubted, and the rest measured."""
     servebench("engine=vllm", *CARD, *SMALL, *SHORT, "launch.faults.reset_every=10", code=0)
-    requests = pd.read_parquet(folder(tmp_path) / "requests.parquet")
+    requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     broken = requests[requests.outcome != "ok"]
     assert len(broken) == 4
     assert set(broken.outcome) <= {"reset", "truncated"}
-    assert "errors" in pd.read_csv(folder(tmp_path) / "points.csv").doubts.item()
+    assert "errors" in pd.read_csv(run_of(tmp_path) / "points.csv").doubts.item()
 
 
 @pytest.mark.slow
 def test_a_lying_usage_is_caught(servebench, tmp_path):
     """Twice the tokens asked for: the answers do not have their length."""
     servebench("engine=vllm", *CARD, *SMALL, *SHORT, "launch.faults.usage_factor=2.0", code=0)
-    point = pd.read_csv(folder(tmp_path) / "points.csv").iloc[0]
+    point = pd.read_csv(run_of(tmp_path) / "points.csv").iloc[0]
     assert point.output_tokens_mean == 32
     assert "short_answers" in point.doubts
 
@@ -87,8 +82,8 @@ def test_conversations_go_on_with_what_was_answered(run_main, tmp_path):
     """Two workers, real history: the engine finds the answers in its cache, so hits come near to the ideal's."""
     words = ("workload=multi_turn", "workload.output_tokens=32", "load.workers=2", "load.self_check=never")
     run_main("engine=vllm", *CARD, *SMALL, *words, code=0)
-    point = pd.read_csv(folder(tmp_path) / "points.csv").iloc[0]
-    requests = pd.read_parquet(folder(tmp_path) / "requests.parquet")
+    point = pd.read_csv(run_of(tmp_path) / "points.csv").iloc[0]
+    requests = pd.read_parquet(run_of(tmp_path) / "requests.parquet")
     assert (point.requests_ok, point.requests_failed) == (40, 0)
     assert point.prefix_cache_hit_rate_ideal > 0.7
     assert abs(point.prefix_cache_hit_rate - point.prefix_cache_hit_rate_ideal) < 0.1

@@ -1,6 +1,5 @@
 """An endpoint that fails at any moment: one true line, a code that is not 0, and `resume` once it is well again."""
 
-import json
 import ssl
 
 import pandas as pd
@@ -12,6 +11,7 @@ from servebench.engine.launchers import attach
 from servebench.util.errors import FailureKind
 from support.commands import COMMAND_LIMIT_S, EMULATED, servebench_started
 from support.faulty import FAULTS, OF_THE_SERVER, FaultyEndpoint
+from support.results import document
 from support.waiting import wait_until, words_of
 
 LEVEL = 8
@@ -81,7 +81,7 @@ def problems(done):
 
 
 def states(tmp_path):
-    found = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("outputs/s/*/run.json"))]
+    found = [document(path) for path in sorted(tmp_path.glob("outputs/s/*/run.json"))]
     return [(one["status"], one["failure"]) for one in found]
 
 
@@ -146,18 +146,6 @@ def test_each_endpoint_of_a_sweep_is_asked_once(faulty, run_main, tmp_path):
     assert [one.base_url in line for one, line in zip(ill, problems(done), strict=True)] == [True, True]
     assert not list(tmp_path.glob("outputs/*"))
     assert well.generations == 1
-
-
-@pytest.mark.slow
-def test_a_fault_in_the_second_repeat(faulty, run_main, tmp_path):
-    """As in a study of one repeat: what is measured stands."""
-    endpoint = faulty("dies", 2 * LEVEL + 8)
-    run_main(*words(endpoint, more=["load.repeats=2"]), code=ENGINE_CODE)
-    assert states(tmp_path) == [("failed", "endpoint")]
-    endpoint.repair()
-    run_main("resume", code=0)
-    assert states(tmp_path) == [("finished", None)]
-    assert list(points(tmp_path).requests_ok) == [LEVEL] * 4
 
 
 def killed_engine(folder, spool, *more):

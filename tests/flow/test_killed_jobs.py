@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -12,6 +11,7 @@ import pytest
 
 from support.clusters import job_within_point
 from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.results import document, status
 from support.waiting import wait_until
 
 COMMON = (
@@ -43,13 +43,13 @@ def points(study):
 
 
 def check(study, kind, said):
-    assert json.loads((study / "study.json").read_text())["status"] == "finished"
-    assert {json.loads(file.read_text())["status"] for file in study.glob("*/run.json")} == {"finished"}
+    assert status(study) == "finished"
+    assert {status(file.parent) for file in study.glob("*/run.json")} == {"finished"}
     found = points(study)
     assert found.groupby(["run", "repeat"]).size().max() == 1
     assert not list(study.glob("*/at_work.json"))
     if kind == "tune":
-        answer = json.loads((study / "tune_answer.json").read_text())
+        answer = document(study / "tune_answer.json")
         assert answer["best"] is not None
         assert answer["spent"] <= 8
     else:

@@ -5,14 +5,14 @@ import json
 import pandas as pd
 import pytest
 
-ATTACH = ("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", "workload=unique", "study.name=s")
-SHORT = ("workload.input_tokens=16", "workload.output_tokens=4", "load.warmup_requests=0")
+from support.results import attached_study, document, run_of
+
+SHORT = ("workload=unique", "workload.input_tokens=16", "workload.output_tokens=4", "load.warmup_requests=0")
 
 
 def tables(tmp_path):
-    (run,) = (tmp_path / "outputs" / "s").glob("00_*")
-    manifest = json.loads((run / "manifest.json").read_text())
-    return manifest, pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
+    run = run_of(tmp_path)
+    return document(run / "manifest.json"), pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
 
 
 @pytest.mark.slow
@@ -21,16 +21,8 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
     arrivals_ms = [1000, 1100, 1160, 1400, 1410, 1800]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"timestamp": at}) + "\n" for at in arrivals_ms))
     url, _ = endpoint()
-    servebench(
-        *ATTACH,
-        *SHORT,
-        f"launch.base_url={url}",
-        "load=trace",
-        "load.trace.path=t.jsonl",
-        "load.time_scale=2",
-        "load.workers=2",
-        code=0,
-    )
+    words = ("load=trace", "load.trace.path=t.jsonl", "load.time_scale=2", "load.workers=2")
+    servebench(*attached_study(url, *SHORT, *words), code=0)
     manifest, points, requests = tables(tmp_path)
     (point,) = points.itertuples()
     assert (point.point, point.requests_ok, point.requests_planned) == ("trace-r0", 6, 6)
@@ -49,20 +41,9 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
 def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
     """Those who left are neither ok nor failed; the window begins when the last stream has joined."""
     url, _ = endpoint(ttft_s=0.02, gap_s=0.05)
-    run_main(
-        *ATTACH,
-        *SHORT,
-        f"launch.base_url={url}",
-        "load=quick",
-        "load.concurrency=[4]",
-        "load.requests=60",
-        "+load.ramp.over_s=0.6",
-        "load.cooldown_requests=8",
-        "load.cancel_fraction=0.3",
-        "load.cancel_after_s=0.1",
-        "load.self_check=never",
-        code=0,
-    )
+    words = ("load=quick", "load.concurrency=[4]", "load.requests=60", "+load.ramp.over_s=0.6", "load.self_check=never")
+    leave = ("load.cooldown_requests=8", "load.cancel_fraction=0.3", "load.cancel_after_s=0.1")
+    run_main(*attached_study(url, *SHORT, *words, *leave), code=0)
     manifest, points, requests = tables(tmp_path)
     (point,) = points.itertuples()
     gone = requests[requests.outcome == "abandoned"]
@@ -78,17 +59,8 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
 
 def test_mistakes_in_a_load(run_main):
     """All told together, before anything starts."""
-    done = run_main(
-        *ATTACH,
-        "launch.base_url=http://127.0.0.1:9/v1",
-        "load=trace",
-        "load.trace.path=absent.jsonl",
-        "load.rate=[1]",
-        code=2,
-    )
+    words = attached_study("http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
+    done = run_main(*words, "load.rate=[1]", code=2)
     assert "load.rate" in done.stderr
     assert "load.trace" in done.stderr
-    done = run_main(
-        *ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl", code=3
-    )
-    assert "load.trace.path=absent.jsonl" in done.stderr
+    assert "load.trace.path=absent.jsonl" in run_main(*words, code=3).stderr

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-import pandas as pd
 import pytest
+
+from support.results import points, run_of
 
 ENGINE = ("engine=vllm", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none")
 LOAD = ("workload=unique", "workload.output_tokens=16", "load.concurrency=[8]")
@@ -14,8 +15,7 @@ SHORT = ("load.requests=400",)
 
 
 def point(tmp_path, study):
-    (path,) = (tmp_path / "outputs" / study).glob("*/points.parquet")
-    return pd.read_parquet(path).iloc[0]
+    return points(run_of(tmp_path, study)).iloc[0]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from support.commands import servebench_started
+from support.results import attached_study, run_of
 from support.waiting import wait_until
 
 CARD = ("launch=emulated", "launch.time_scale=0.002", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
@@ -31,22 +32,19 @@ def letter(prompt, *, right_below):
     return "ABCD"[(number + (number >= right_below)) % 4]
 
 
-def run_of(tmp_path, study="s"):
-    (found,) = (path.parent for path in tmp_path.glob(f"outputs/{study}/*/run.json"))
-    return found
-
-
-def attached(url, *words):
-    return ("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny", *SHORT, *SMALL, *words)
-
-
 @pytest.mark.slow
 def test_quality_under_load_is_stored_and_told_everywhere(servebench, tmp_path, questions, endpoint):
     """Each question at each concurrency; failures are rows that count neither way; the key is sent and never stored."""
     url, _ = endpoint(answer=lambda prompt: letter(prompt, right_below=30), key="sk-very-secret-key", fail_every=10)
-    words = (f"quality.path={questions}", "quality=mmlu", "quality.items=all", "quality.concurrency=[1,4]")
+    words = (
+        f"quality.path={questions}",
+        "quality=mmlu",
+        "quality.items=all",
+        "quality.concurrency=[1,4]",
+        "tracking=mlflow",
+    )
     key = ("launch.api_key_env=KEY",)
-    done = servebench(*attached(url, *words, *key), env={"KEY": "sk-very-secret-key"}, code=0)
+    done = servebench(*attached_study(url, *SHORT, *SMALL, *words, *key), env={"KEY": "sk-very-secret-key"}, code=0)
     run = run_of(tmp_path)
     rows = pd.read_parquet(run / "quality.parquet")
     assert list(rows.groupby("concurrency").size()) == [40, 40]
@@ -117,7 +115,7 @@ def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, en
     questions.write_text("\n".join(lines[:8]))
     for name, right in (("a", 4), ("b", 7)):
         url, _ = endpoint(answer=lambda prompt, right=right: letter(prompt, right_below=right))
-        servebench(*attached(url, *asked), f"study.name={name}", code=0)
+        servebench(*attached_study(url, *SHORT, *SMALL, *asked), f"study.name={name}", code=0)
     compared = servebench("compare", "a", "b").stdout
     assert all(
         word in compared for word in ("mmlu at concurrency 8", "too small to tell", "87.5%", "50.0%", "p = 0.25")
@@ -128,7 +126,7 @@ def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, en
     assert quality["n_needed"] > 8
     questions.write_text("\n".join(lines[20:28]))
     url, _ = endpoint(answer=lambda _: "A")
-    servebench(*attached(url, *asked), "study.name=c")
+    servebench(*attached_study(url, *SHORT, *SMALL, *asked), "study.name=c")
     assert "not comparable" in servebench("compare", "a", "c").stdout
 
 
@@ -137,7 +135,7 @@ def test_a_clear_loss_of_answers_fails_the_gate(servebench, tmp_path, questions,
     asked = ("quality=mmlu", f"quality.path={questions}", "quality.items=all", "tracking=none")
     for name, right in (("a", 40), ("b", 10)):
         url, _ = endpoint(answer=lambda prompt, right=right: letter(prompt, right_below=right))
-        servebench(*attached(url, *asked), f"study.name={name}")
+        servebench(*attached_study(url, *SHORT, *SMALL, *asked), f"study.name={name}")
     compared = servebench(
         "compare", "a", "b", "--max-regression", "5%", "--junit", "j.xml", "--markdown", "m.md", code=1
     )
@@ -152,7 +150,7 @@ def test_a_study_killed_while_it_asks_goes_on_where_it_was(servebench, tmp_path,
     slow = lambda prompt: time.sleep(0.1) or letter(prompt, right_below=20)  # noqa: E731
     url, behaviour = endpoint(answer=slow)
     asked = ("quality=mmlu", f"quality.path={questions}", "quality.items=all", "quality.concurrency=2", "tracking=none")
-    words = attached(url, *asked)
+    words = attached_study(url, *SHORT, *SMALL, *asked)
     questions_asked = lambda: sum(not body.get("stream") for body in behaviour.seen)  # noqa: E731
     with servebench_started(tmp_path, *words) as process:
         wait_until(lambda: questions_asked() >= 8, process=process)

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from servebench.protocol.kinds.table import KINDS
+from support.results import attached_study
 from support.servers import ScriptedServer
 from support.toy_kind import Vectors
 
@@ -30,8 +31,7 @@ def vectors(monkeypatch):
 
 def attach(server, *words):
     load = ("load.concurrency=[2]", "load.requests=20", "load.warmup_requests=2", "load.hold_level=false")
-    where = ("engine=openai", "launch=attach", f"launch.base_url={server.base_url}", "model.name=tiny")
-    return (*where, "workload=unique", "workload.api=vectors", *load, "tracking=none", "study.name=s", *words)
+    return attached_study(server.base_url, "workload=unique", "workload.api=vectors", *load, *words)
 
 
 def test_another_kind_is_measured(vectors, run_main, tmp_path):

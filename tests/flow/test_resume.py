@@ -1,6 +1,5 @@
 """A study that is killed and resumed: nothing finished is lost, nothing valid is done again."""
 
-import json
 import re
 import signal
 
@@ -9,6 +8,7 @@ import psutil
 import pytest
 
 from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.results import document, status
 from support.waiting import caught, wait_until, words_of
 
 WORDS = (
@@ -45,7 +45,7 @@ def test_a_killed_study_is_resumed(servebench, tmp_path):
     requests = pd.read_parquet(tmp_path / "outputs/s" / first / "requests.parquet")
     assert requests.groupby("request_id").size().max() == 1
     assert (requests[~requests.warmup & ~requests.filler].groupby("point").size()[["c1-r0", "c4-r0-a1"]] == 24).all()
-    manifest = json.loads((tmp_path / "outputs/s" / second / "manifest.json").read_text())
+    manifest = document(tmp_path / "outputs/s" / second / "manifest.json")
     book = {(one["point"], one["warmup"]): one for one in manifest["ledger"]}
     entry = book["c4-r0", False]
     assert entry.pop("stored") == 24 + entry.pop("fillers")
@@ -125,8 +125,8 @@ def test_repeats_of_engines_take_turns_also_after_a_kill(servebench, tmp_path):
             for point, group in rows[~rows.warmup & (rows.outcome == "ok")].groupby("point")
         ]
         assert points(tmp_path, run)[0] == "c2-r0"
-        assert json.loads((folder / "run.json").read_text())["status"] == "finished"
-        entries = json.loads((folder / "manifest.json").read_text())["ledger"]
+        assert status(folder) == "finished"
+        entries = document(folder / "manifest.json")["ledger"]
         assert {one["point"] for one in entries} >= set(points(tmp_path, run)), "no turn's ledger is lost"
     order = [(run, point[:5]) for _, run, point in sorted(spans)]
     assert list(dict.fromkeys(order)) == [(first, "c2-r0"), (second, "c2-r0"), (first, "c2-r1"), (second, "c2-r1")]

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 
-import pandas as pd
 import psutil
 import pytest
 
 from support.commands import EMULATED, servebench_started
+from support.results import points, status
 from support.waiting import wait_until
 
 PAIR = ("-m", "engine=vllm", "workload=unique", "workload.output_tokens=16", "quality=none", "tracking=none")
 STUDY = ("study.slices=always", "study.name=s")
 SIMULATED = ("launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "launch.slowdown=1,1.1")
 RUNS = ("00_vllm_unique", "01_vllm_unique")
-
-
-def points(tmp_path, run):
-    path = tmp_path / "outputs/s" / run / "points.parquet"
-    return pd.read_parquet(io.BytesIO(path.read_bytes())).sort_values(["repeat", "concurrency"])
-
-
-def status(tmp_path, run):
-    return json.loads((tmp_path / "outputs/s" / run / "run.json").read_text())["status"]
 
 
 def compared(run_main):
@@ -38,7 +28,7 @@ def test_points_in_slices_are_valid_take_turns_and_decide(run_main, tmp_path):
     steady = ("launch.start_sd=0", "launch.wander_sd=0", "launch.step_noise=0")
     load = ("load.concurrency=[1,4]", "load.duration_s=20", "study.starts=2", *steady)
     run_main(*PAIR, *STUDY, *SIMULATED, *load, code=0)
-    both = [points(tmp_path, run) for run in RUNS]
+    both = [points(tmp_path / "outputs/s" / run) for run in RUNS]
     for run, other in (both, both[::-1]):
         assert set(run["verdict"]) == {"valid"}
         assert run["slices"].min() >= 6
@@ -57,7 +47,7 @@ def test_what_slices_would_make_too_long_is_measured_in_ordinary_points(run_main
     load = ("load.concurrency=[2]", "load.duration_s=10", "workload.output_tokens=400", "study.starts=2")
     run_main(*PAIR, *STUDY, *SIMULATED, *load, code=0)
     for run in RUNS:
-        assert points(tmp_path, run)["slices"].isna().all()
+        assert points(tmp_path / "outputs/s" / run)["slices"].isna().all()
     assert not any(row["slice_by_slice"] for row in compared(run_main))
 
 
@@ -84,9 +74,9 @@ def test_stopped_in_the_middle_nothing_is_left_and_the_study_goes_on(tmp_path, s
         process.wait()
     wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in running))
     if number == signal.SIGINT:
-        assert {status(tmp_path, run) for run in RUNS} == {"interrupted"}
+        assert {status(tmp_path / "outputs/s" / run) for run in RUNS} == {"interrupted"}
     servebench("resume", "s", code=0)
     for run in RUNS:
-        assert status(tmp_path, run) == "finished"
-        assert list(points(tmp_path, run)["repeat"]) == [0, 1]
-        assert points(tmp_path, run)["slices"].notna().any()
+        assert status(tmp_path / "outputs/s" / run) == "finished"
+        assert list(points(tmp_path / "outputs/s" / run)["repeat"]) == [0, 1]
+        assert points(tmp_path / "outputs/s" / run)["slices"].notna().any()

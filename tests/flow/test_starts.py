@@ -7,18 +7,19 @@ import json
 import pandas as pd
 import pytest
 
+from support.results import points
+
 SMALL = ("load.concurrency=[2]", "load.requests=20", "load.warmup_requests=0", "tracking=none", "workload=unique")
 SHORT = ("workload.output_tokens=8", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "study.name=s")
-
-
-def points(tmp_path, run):
-    return pd.read_parquet(tmp_path / "outputs" / "s" / run / "points.parquet").sort_values("repeat")
 
 
 @pytest.mark.slow
 def test_engines_take_turns_start_by_start_and_are_compared_in_pairs(run_main, tmp_path):
     run_main("-m", "engine=vllm,sglang", "launch=emulated", "study.starts=2", *SMALL, *SHORT, code=0)
-    vllm, sglang = points(tmp_path, "00_vllm_unique"), points(tmp_path, "01_sglang_unique")
+    vllm, sglang = (
+        points(tmp_path / "outputs/s" / "00_vllm_unique"),
+        points(tmp_path / "outputs/s" / "01_sglang_unique"),
+    )
     for run in (vllm, sglang):
         assert list(run["repeat"]) == [0, 1]
         assert run["start_id"].nunique() == 2
@@ -36,14 +37,14 @@ def test_a_start_that_is_missing_is_measured_by_resume(run_main, tmp_path):
     words = ("engine=vllm", "launch=simulated", "study.starts=3", *SMALL, *SHORT)
     assert run_main(*words).returncode == 0
     folder = tmp_path / "outputs" / "s" / "00_vllm_unique"
-    before = points(tmp_path, "00_vllm_unique")
+    before = points(tmp_path / "outputs/s" / "00_vllm_unique")
     before[before["repeat"] < 2].to_parquet(folder / "points.parquet")
     state = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(state | {"status": "interrupted"}))
     requests = pd.read_parquet(folder / "requests.parquet")
     requests[~requests["point"].str.contains("-r2")].to_parquet(folder / "requests.parquet")
     run_main("resume", "s", code=0)
-    after = points(tmp_path, "00_vllm_unique")
+    after = points(tmp_path / "outputs/s" / "00_vllm_unique")
     assert list(after["repeat"]) == [0, 1, 2]
     assert list(after["start_id"][:2]) == list(before["start_id"][:2])
     assert after["start_id"].nunique() == 3

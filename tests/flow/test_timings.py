@@ -3,7 +3,6 @@
 import json
 import re
 
-import pandas as pd
 import pytest
 
 from servebench.contracts.engine import LaunchContext
@@ -11,23 +10,18 @@ from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSett
 from servebench.engine.adapters.vllm import VllmEngine
 from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
 from servebench.run.requests import traceparent
+from support.results import attached_study, requests, run_of
 from support.servers import own_port
 
 ENGINE = ("engine=vllm", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none", "study.name=s")
 LOAD = ("load.concurrency=[8]", "load.requests=120", "workload=unique", "workload.output_tokens=16")
 
 
-def requests(tmp_path):
-    (path,) = tmp_path.glob("outputs/s/*/requests.parquet")
-    found = pd.read_parquet(path)
-    return found[~found.warmup]
-
-
 @pytest.mark.slow
 def test_a_queue_is_found_in_its_part(run_main, tmp_path):
     """Eight users of two slots on a virtual clock: three of four turns are waiting; the parts add up to each request."""
     run_main(*ENGINE, *LOAD, "launch=simulated", "engine.max_num_seqs=2", code=0)
-    found = requests(tmp_path)
+    found = requests(run_of(tmp_path))
     engine = found[["server_queue_ms", "server_prefill_ms", "server_decode_ms", "network_ms", "delivery_ms"]]
     e2e_ms = (found.last_event_ns - found.sent_ns) / 1e6
     assert engine.sum(axis=1).to_numpy() == pytest.approx(e2e_ms.to_numpy(), abs=1e-3)
@@ -55,7 +49,7 @@ def test_the_times_of_a_server_are_read(run_main, tmp_path):
     """An emulated engine over HTTP, with trace headers: all parts are there, and each request has its trace."""
     words = ("launch=emulated", "launch.time_scale=0.002", "load.trace_headers=true", "load.requests=24")
     run_main(*ENGINE, *LOAD, *words, code=0)
-    found = requests(tmp_path)
+    found = requests(run_of(tmp_path))
     found = found[found.outcome == "ok"]
     assert found[["server_queue_ms", "server_prefill_ms", "server_decode_ms", "residual_ms"]].notna().all(axis=None)
     assert (found.server_decode_ms > 0).all()
@@ -67,7 +61,7 @@ def test_the_times_of_a_server_are_read(run_main, tmp_path):
 def test_turned_off_there_are_none(run_main, tmp_path):
     """`engine.request_timings=false`: nothing is read, and `show` says so, with what the client's stamps say."""
     run_main(*ENGINE, *LOAD, "launch=simulated", "engine.request_timings=false", "load.requests=40", code=0)
-    assert requests(tmp_path)[["server_queue_ms", "network_ms", "residual_ms"]].isna().all(axis=None)
+    assert requests(run_of(tmp_path))[["server_queue_ms", "network_ms", "residual_ms"]].isna().all(axis=None)
     shown = run_main("show", "s").stdout
     assert "vllm reports no times of its own" in shown
     heads = shown.partition("where the time goes")[2].split("───")[0].split()
@@ -90,7 +84,7 @@ def test_times_that_come_beside_the_answers(run_main, tmp_path, engine, source, 
     words = ("launch=emulated", "launch.time_scale=0.002", "load.requests=24", "engine.max_num_seqs=2")
     named = (f"engine.request_timings={source}", "engine.spans_address=127.0.0.1:0")
     done = run_main(f"engine={engine}", *ENGINE[1:], *LOAD[:1], *LOAD[2:], *words, *named, code=0)
-    found = requests(tmp_path)
+    found = requests(run_of(tmp_path))
     found = found[(found.outcome == "ok") & ~found.filler]
     assert set(found.timings_from) == {found_in}
     assert "timings_missing" not in done.stdout
@@ -115,19 +109,12 @@ def test_spans_of_a_server_that_was_already_running(run_main, tmp_path):
     running = EmulatedLauncher().launch(VllmEngine(), context, settings, log_path=tmp_path / "log", say=lambda _: None)
     try:
         for index, port in enumerate(ports):
-            words = (
-                "engine=openai",
-                "model.name=m",
-                "launch=attach",
-                f"launch.base_url={running.base_url}",
-                "tracking=none",
-            )
+            words = (*attached_study(running.base_url), "model.name=m")
             load = (*LOAD[:1], "load.requests=16", *LOAD[2:], f"study.name={index}", "model.tokenizer=null")
             named = ("engine.request_timings=spans", f"engine.spans_address=127.0.0.1:{port}")
             done = run_main(*words, *load, *named, code=0)
-            (path,) = tmp_path.glob(f"outputs/{index}/*/requests.parquet")
-            found = pd.read_parquet(path)
-            found = found[~found.warmup & (found.outcome == "ok")]
+            found = requests(run_of(tmp_path, f"{index}"))
+            found = found[found.outcome == "ok"]
             assert set(found.timings_from.dropna()) == ({"spans"} if index == 0 else set())
             assert ("no spans for 16 of 16 requests" in done.stdout) == (index == 1)
     finally:

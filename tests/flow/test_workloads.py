@@ -6,15 +6,13 @@ import pandas as pd
 import pytest
 
 from servebench.workload.structured_json import TWIN_SUFFIX
+from support.results import attached_study, run_of
 
-ATTACH = (
-    *("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", "study.name=s", "load=quick"),
-    *("load.warmup_requests=0", "load.hold_level=false", "workload.output_tokens=12"),
-)
+SHORT = ("load=quick", "load.warmup_requests=0", "load.hold_level=false", "workload.output_tokens=12")
 
 
 def tables(tmp_path):
-    (run,) = (tmp_path / "outputs" / "s").glob("00_*")
+    run = run_of(tmp_path)
     return pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
 
 
@@ -22,17 +20,8 @@ def tables(tmp_path):
 def test_twins_show_what_a_schema_costs(endpoint, run_main, tmp_path):
     """Half of the requests carry a schema; answers are judged, pairs compared; adapters and priorities are sent."""
     url, behaviour = endpoint()
-    run_main(
-        *ATTACH,
-        f"launch.base_url={url}",
-        "workload=structured_json",
-        "workload.twins=true",
-        "workload.adapters=[a,b]",
-        "workload.priorities=[3]",
-        "load.concurrency=[2]",
-        "load.requests=20",
-        code=0,
-    )
+    words = ("workload=structured_json", "workload.twins=true", "workload.adapters=[a,b]", "workload.priorities=[3]")
+    run_main(*attached_study(url, *SHORT, *words, "load.concurrency=[2]", "load.requests=20"), code=0)
     asked = [body for body in behaviour.seen if "priority" in body]
     assert len(asked) == 20
     assert sum("response_format" in body for body in asked) == 10
@@ -54,16 +43,8 @@ def test_sessions_are_sent_in_order(endpoint, run_main, tmp_path, workload):
     """No turn of a session is sent before the one before it was answered; each carries all that was said, the answers
     included."""
     url, behaviour = endpoint(ttft_s=0.05)
-    run_main(
-        *ATTACH,
-        f"launch.base_url={url}",
-        f"workload={workload}",
-        "workload.exact_output=false",
-        "workload.active=2",
-        "load.concurrency=[4]",
-        "load.requests=20",
-        code=0,
-    )
+    words = (f"workload={workload}", "workload.exact_output=false", "workload.active=2")
+    run_main(*attached_study(url, *SHORT, *words, "load.concurrency=[4]", "load.requests=20"), code=0)
     requests = tables(tmp_path)[1]
     assert len(requests) == 20
     for _, session in requests.sort_values("sent_ns").groupby("session_id"):
@@ -81,15 +62,8 @@ def test_a_failed_turn_ends_its_session(endpoint, run_main, tmp_path):
     """The turns after it are rows that say so, were never sent, and are in nobody's latency; the ledger adds up."""
     # one of the first two requests fails, each of which begins a session
     url, _ = endpoint(fail_every=2)
-    done = run_main(
-        *ATTACH,
-        f"launch.base_url={url}",
-        "workload=multi_turn",
-        "workload.exact_output=false",
-        "load.concurrency=[2]",
-        "load.requests=16",
-        code=0,
-    )
+    words = ("workload=multi_turn", "workload.exact_output=false", "load.concurrency=[2]", "load.requests=16")
+    done = run_main(*attached_study(url, *SHORT, *words), code=0)
     (point,), requests = list(tables(tmp_path)[0].itertuples()), tables(tmp_path)[1]
     outcomes = Counter(requests.outcome)
     ended = requests[requests.outcome == "session_ended"]

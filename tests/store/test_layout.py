@@ -10,7 +10,6 @@ from servebench.store.layout import (
     StudyFolder,
     check_writable,
     create_study,
-    find_studies,
     is_name,
     outputs_folder,
     slug,
@@ -84,19 +83,6 @@ def test_names_that_no_folder_of_outputs_can_have(tmp_path, name):
         create_study(tmp_path, name, "x")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_studies_are_found_and_other_folders_are_not(tmp_path):
-    """A study has a study.json; everything else in the outputs folder is somebody else's."""
-    for name in ("2025-b", "2024-a"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "study.json").write_text("{}")
-    (tmp_path / "mlartifacts" / "1").mkdir(parents=True)
-    (tmp_path / "mlartifacts" / "1" / "study.json").write_text("{}")
-    (tmp_path / "study.json").write_text("{}")
-    (tmp_path / "notes").mkdir()
-    assert [study.name for study in find_studies(tmp_path)] == ["2024-a", "2025-b"]
-    assert find_studies(tmp_path / "nowhere") == []
 
 
 def test_outputs_folder(tmp_path, monkeypatch):

@@ -205,6 +205,14 @@ def test_ls_and_show_tell_it_as_text_and_as_json(outputs, capsys):
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
 
 
+def test_without_words_all_studies_are_meant_in_the_order_of_their_starts(outputs):
+    """A study has a study.json; everything else in the outputs folder is somebody else's."""
+    (outputs / "2026-one").rename(outputs / "z-one")
+    (outputs / "notes").mkdir()
+    assert [study.name for study in read.named_studies([], outputs)] == ["z-one", "2026-two"]
+    assert read.named_studies([], outputs / "nowhere") == []
+
+
 def test_a_name_that_is_too_long_for_a_file_is_no_study(tmp_path):
     with pytest.raises(ConfigError, match="aaa"):
         read.named_studies(["a" * 300], tmp_path)

@@ -251,8 +251,3 @@ def _named_study(outputs: Path, name: str) -> StudyFolder:
     with writing(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def find_studies(outputs: Path) -> list[StudyFolder]:
-    """Return the studies of an outputs folder, oldest name first."""
-    return [StudyFolder(path.parent) for path in sorted(outputs.glob("*/study.json"))]

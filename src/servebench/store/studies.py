@@ -21,7 +21,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.store.files import object_in
 from servebench.store.hold import is_abandoned
-from servebench.store.layout import RunFolder, StudyFolder, check_plain, find_studies, is_name
+from servebench.store.layout import RunFolder, StudyFolder, check_plain, is_name
 from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame, read_requests, read_rows
 from servebench.store.versions import of_this_version
@@ -343,11 +343,14 @@ def select(studies: Sequence[StudyData], conditions: Mapping[str, str]) -> list[
 
 
 def named_studies(names: Sequence[str], outputs: Path) -> list[StudyFolder]:
-    """Return the studies that words name as for `find` (a run names its study); without words, all studies of `outputs`.
+    """Return the studies that words name as for `find` (a run names its study); without words, all studies of `outputs`, in
+    the order in which they were started.
 
     Raises ConfigError for a study that does not exist.
     """
-    return [StudyFolder(_named_study(name, outputs)) for name in names] if names else find_studies(outputs)
+    if not names:
+        return [StudyFolder(path) for path in study_paths(outputs) if (path / "study.json").is_file()]
+    return [StudyFolder(_named_study(name, outputs)) for name in names]
 
 
 def _named_study(name: str, outputs: Path) -> Path:

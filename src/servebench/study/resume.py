@@ -17,9 +17,10 @@ from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
 from servebench.run.session import RunTask
 from servebench.store.files import writing
-from servebench.store.layout import RunFolder, StudyFolder, find_studies
+from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.plan import PlannedRun
 from servebench.store.state import RunState, read_run, read_study
+from servebench.store.studies import named_studies
 from servebench.study.recover import recover_study, running_process
 from servebench.util.errors import ConfigError, DamagedError, FailureKind, StoreError, remedy_of
 from servebench.util.short_id import short_id
@@ -29,8 +30,9 @@ Standing = Literal["finished", "unfinished", "failed", "damaged"]
 
 
 def newest_unfinished(outputs: Path) -> StudyFolder:
-    """Return the newest study in `outputs` that is not finished and not running. Raises ConfigError if there is none."""
-    for folder in reversed(find_studies(outputs)):
+    """Return the study in `outputs` that was started last of those that are not finished and not running. Raises ConfigError if
+    there is none."""
+    for folder in reversed(named_studies([], outputs)):
         try:
             state = read_study(folder)
         except StoreError as error:

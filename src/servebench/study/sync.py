@@ -35,7 +35,8 @@ def sync_studies(studies: Sequence[StudyFolder], *, uri: str | None = None, trus
     """Send studies to MLflow: to `uri`, or to the server that each was configured with.
 
     Return the exit code: 0 if all were sent, else 1. One study that cannot be read does not stop the others, and a server
-    that is down is tried once. Studies that are not this user's own are sent last, if they are `trusted` or confirmed.
+    that is down is tried once. Studies that are not this user's own are sent last, if they are `trusted` or confirmed. Raises
+    ConfigError if they are not.
     """
     down: set[str] = set()
     code = 0
@@ -51,7 +52,11 @@ def sync_studies(studies: Sequence[StudyFolder], *, uri: str | None = None, trus
             doubtful.append(sending)
         elif sending is not None:
             code |= _send(sending, down)
-    for sending in _confirmed(doubtful, trusted=trusted):
+    if doubtful:
+        names = ", ".join(one.study.name for one in doubtful)
+        effects = [visible(f"sends {one.study.path} to {one.uri} (experiment {one.experiment})") for one in doubtful]
+        confirm(names, str(doubtful[0].doubt), effects, trusted=trusted)
+    for sending in doubtful:
         code |= _send(sending, down)
     if not studies:
         sys.stdout.write("no studies to send\n")
@@ -70,15 +75,6 @@ def _sending(study: StudyFolder, chosen_uri: str | None) -> _Sending | None:
     experiment = str(state.tracking.get("experiment", "servebench"))
     doubt = None if sent_before(study, state, uri, experiment) else origin.doubt
     return _Sending(study=study, state=state, uri=uri, experiment=experiment, doubt=doubt)
-
-
-def _confirmed(doubtful: Sequence[_Sending], *, trusted: bool) -> Sequence[_Sending]:
-    """Return the studies if the user confirms that they are sent. Raises ConfigError if not."""
-    if doubtful:
-        names = ", ".join(sending.study.name for sending in doubtful)
-        effects = [visible(f"sends {one.study.path} to {one.uri} (experiment {one.experiment})") for one in doubtful]
-        confirm(names, str(doubtful[0].doubt), effects, trusted=trusted)
-    return doubtful
 
 
 def _send(sending: _Sending, down: set[str]) -> int:

@@ -22,10 +22,6 @@ GO = b"g"
 STOP = b"s"
 FINISH = b"f"
 """Send no more measured requests; those in flight end as usual."""
-CONNECT_BURST = 256
-"""Connections that may be opening at once: more overrun the listen queue of common servers (uvicorn 2048, others 128),
-and then wait a second for the retry of a lost SYN."""
-
 HEADER_SAFE = "!#$&'()*+,/:;=?@[]~"
 _LENGTH = struct.Struct("<Q")
 
@@ -89,7 +85,6 @@ class PhaseJob:
     slices: Sequence[Sequence[float]] = ()
     slice_drain_s: float = 0.0
     reader: str | None = None
-    connect_burst: int = CONNECT_BURST
     answer_bytes_max: int = ANSWER_BYTES_MAX
 
 

@@ -60,6 +60,9 @@ needed there, and the next request follows sooner."""
 
 HOUSEKEEPING_S = 0.02
 CONNECT_POLL_S = 0.05
+CONNECT_BURST = 256
+"""Connections that may be opening at once: more overrun the listen queue of common servers (uvicorn 2048, others 128),
+and then wait a second for the retry of a lost SYN."""
 FLUSH_BYTES = 1 << 18
 
 HELD_MAX = 2 * 64
@@ -94,7 +97,7 @@ class EventLoop:
         for _ in range(wanted):
             if pool.open(time.monotonic()) is not None:
                 break
-            while len(pool.connecting) >= job.connect_burst and time.monotonic() < deadline:
+            while len(pool.connecting) >= CONNECT_BURST and time.monotonic() < deadline:
                 self._take_events(CONNECT_POLL_S)
         while pool.connecting and time.monotonic() < deadline and not self.phase.scheduler.stopped:
             self._take_events(CONNECT_POLL_S)
