@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -170,7 +169,7 @@ def test_unequal_settings_refuse_what_is_decided(make_study):
     assert pair.first.result is SLOWER
     assert "engine.dtype" in levels_line(pair)
     (fair,) = decide_study(study, varying="engine.dtype").pairs
-    assert re.fullmatch(r"decided: slower: .* \(slower at 4\)", levels_line(fair))
+    assert levels_line(fair).startswith("decided: slower (slower at 4): output throughput -")
 
 
 def test_earlier_starts_decide_after_the_first_round(make_study):

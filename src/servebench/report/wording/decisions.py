@@ -40,7 +40,7 @@ def word_of(verdict: VerdictKind) -> str:
 
 
 def levels_line(pair: Comparison) -> str:
-    """Return the verdict with the difference that it rests on, and those of the levels; in brackets where warnings make one
+    """Return the verdict, those of the levels, and the difference that it rests on; in brackets where warnings make one
     provisional, none where fairness refuses it."""
     if pair.mattering:
         return f"no verdict: the runs have different settings ({mattering_keys(pair.mattering)})"
@@ -53,7 +53,7 @@ def levels_line(pair: Comparison) -> str:
         for level, verdict in pair.levels.items()
     ]
     word = word_of(first) if pair.first.competes or first not in DIFFERENT else f"({first})"
-    return f"decided: {word}: {description_of(pair.first)} ({', '.join(shown)})"
+    return f"decided: {word} ({', '.join(shown)}): {description_of(pair.first)}"
 
 
 def _minutes(found: StudyDecision) -> str:
