@@ -1,10 +1,12 @@
 import copy
+from dataclasses import replace
 
 import pytest
 
 from servebench.analysis.fairness import SettingDifference, compare_manifests, unequal_work, varied_keys
 from servebench.report.wording.comparison import how_to_resolve, mattering_keys
 from servebench.store.studies import load_study
+from support.records import requests_frame
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 MANIFEST = {
@@ -211,10 +213,24 @@ NO_TOKENS = dict.fromkeys(
 )
 def test_unequal_work_is_seen_from_the_servers_token_counts(ours, theirs, keys, make_study):
     study = load_study(make_study(*[(SimulatedEngine(), SimulatedLoad(levels=(4,), requests=20))] * 2))
-    runs = [with_columns(run, **NO_TOKENS | values) for run, values in zip(study.runs, (ours, theirs), strict=True)]
+    alone = [replace(run, tables=lambda *_: requests_frame([])) for run in study.runs]
+    runs = [with_columns(run, **NO_TOKENS | values) for run, values in zip(alone, (ours, theirs), strict=True)]
     found = unequal_work(*runs)
     assert [one.key for one in found if one.matters] == keys
     assert not any(one.matters for one in unequal_work(*runs, on_purpose=keys))
+
+
+@pytest.mark.parametrize(("longer", "unequal"), [(1.0, False), (1.2, True)])
+def test_prompts_without_a_plan_are_compared_request_by_request(longer, unequal, make_study):
+    """Turns of a conversation: the mean prompt depends on which turns a point has."""
+    study = load_study(make_study(*[(SimulatedEngine(), SimulatedLoad(levels=(4,), requests=20))] * 2))
+    runs = [
+        with_columns(run, **NO_TOKENS | {"input_tokens_mean": mean})
+        for run, mean in zip(study.runs, (300.0, 330.0), strict=True)
+    ]
+    other = runs[1].requests.assign(prompt_tokens=lambda own: own["prompt_tokens"] * longer)
+    runs[1] = replace(runs[1], tables=lambda *_: other)
+    assert any(one.matters for one in unequal_work(*runs)) is unequal
 
 
 def test_the_option_for_many_keys_names_each_key_that_has_no_group():

@@ -107,13 +107,16 @@ WORK = {
 }
 """Columns that say how much work a point was, and those of the work that was planned; by how much two runs may differ in what
 they made of the plan (a share), and what more means."""
+SAME_MIN = 10
+"""Fewer requests that both runs sent do not say whether their engines counted alike."""
 
 
 def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tuple[SettingDifference, ...]:
     """Return which runs did different work at a level that both measured, by the servers' own token counts.
 
     Settings may be equal and prompts still differ, for example where they were sized by another tokenizer. Where the lengths of a
-    workload vary, few requests are longer or shorter by chance on one side: that was planned, and does not count.
+    workload vary, few requests are longer or shorter by chance on one side: that was planned, and does not count. Where the plan
+    cannot say (a prompt has the engine's earlier answers in it), the requests that both sent are compared.
     """
     found = []
     for column, (planned, tolerance, reason) in WORK.items():
@@ -128,6 +131,12 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
             for level in ours
             if level in theirs and np.isfinite(apart := np.log(theirs[level] / ours[level]))
         }
+        for level in [one for one, share in apart.items() if share > np.log1p(tolerance)]:
+            if (
+                not all(level in plan for plan in plans)
+                and (same := _of_same_requests(a, b, column, level)) is not None
+            ):
+                apart[level] = same
         worst = max(apart, key=lambda level: apart[level], default=None)
         if worst is not None and apart[worst] > np.log1p(tolerance):
             matters = not any(fnmatchcase(column, purpose) for purpose in on_purpose)
@@ -143,6 +152,19 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
                 )
             )
     return tuple(found)
+
+
+def _of_same_requests(a: RunData, b: RunData, column: str, level: Level) -> float | None:
+    """Return how far apart two runs are at a level (a logarithm) by the requests that both sent; None if they are few."""
+    tokens = {"input_tokens_mean": "prompt_tokens", "output_tokens_mean": "output_tokens"}[column]
+    sides = []
+    for run in (a, b):
+        points = {row.point for row in run.point_rows if row.level == level and row.verdict != "void"}
+        sent = run.requests_with(["point", "request_id", tokens])
+        sides.append(sent[sent["point"].isin(points)].dropna().drop_duplicates("request_id"))
+    both = sides[0].merge(sides[1], on="request_id")
+    means = both[[f"{tokens}_x", f"{tokens}_y"]].mean()
+    return float(abs(np.log(means.iloc[1] / means.iloc[0]))) if len(both) >= SAME_MIN and (means > 0).all() else None
 
 
 def _means(run: RunData, column: str) -> dict[Level, float]:
