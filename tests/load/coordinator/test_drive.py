@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
+from itertools import count
 
 import psutil
 import pytest
@@ -31,12 +32,18 @@ def load_workers():
 def test_fillers_end_with_the_last_measured_request(serve, run, workers):
     """They are sent while it is answered, spooled like all others, cancelled at its end, and not counted as sent."""
 
+    measured, fillers = {f"r{number}" for number in range(10)}, count()
+
     def script(connection, request):
-        if request.json()["id"] in ("r0", "r1"):
+        name = request.json()["id"]
+        if name in ("r0", "r1"):
             # the last measured ones end when two fillers are in flight, which are never answered
-            wait_until(lambda: len(server.requests) == 20 or server.closed.is_set())
-        elif request.number >= 18:
-            raise Abandon
+            wait_until(lambda: len(server.requests) >= 20 or server.closed.is_set())
+        elif name not in measured:
+            # one worker may begin long after the other
+            wait_until(lambda: measured <= set(sent_ids(server)) or server.closed.is_set())
+            if next(fillers) >= 8:
+                raise Abandon
         answer(connection, request)
 
     server = serve(script)
