@@ -91,7 +91,7 @@ def judge(study: ProofStudy) -> ProofPart | None:
         [mapping(run.config.get("engine")) for run in (runs[0], runs[-1])],
     )
     change = ", ".join(f"{key}={value}" for key, value in settings[1].items() if value != settings[0].get(key))
-    rounds = len({(row.repeat, row.start_id) for row in runs[0].point_rows})
+    rounds = len({row.repeat for row in runs[0].point_rows})
     sliced = any(row.slice_group for row in runs[0].point_rows)
     said = (
         f"{runs[0].fact('engine_version')}; {machine.get('cpu_model')}, {machine.get('cpu_threads_usable')} threads; "
