@@ -313,9 +313,9 @@ def test_a_config_that_cannot_be_composed_any_more(outputs, capsys):
     study.plan.write_text(study.plan.read_text().replace('"name": "openai"', '"name": "gone"'))
     write_spool(folder, "c1-r0", 3, 2)
     assert recover() == 0
-    told = capsys.readouterr()
-    assert "3 requests and 0 points recovered" in told.out
-    assert "no such engine" in told.err
+    printed = capsys.readouterr()
+    assert "3 requests and 0 points recovered" in printed.out
+    assert "no such engine" in printed.err
     assert len(read_requests(folder)) == 3
 
 
@@ -328,8 +328,8 @@ def test_what_cannot_be_read_keeps_nothing_else_back(outputs, capsys):
     _, third = write_killed(outputs, name="c-good")
     write_spool(third, "c1-r0", 3, 2)
     assert recover() == 6
-    told = capsys.readouterr()
-    assert sorted(line.split(":")[1].strip() for line in told.err.splitlines()) == ["a-broken", "b-facts"]
+    printed = capsys.readouterr()
+    assert sorted(line.split(":")[1].strip() for line in printed.err.splitlines()) == ["a-broken", "b-facts"]
     assert spool.with_name("c1-r0.spool.damaged").exists()
     assert not second.spools()
     assert len(rows(third)) == 1
@@ -356,9 +356,9 @@ def test_sync_sends_all_and_again_nothing(outputs, capsys):
     write_killed(outputs, name="c-good", status="interrupted")
     write_killed(outputs, name="d-none", tracking={"name": "none"})
     assert sync() == 1
-    told = capsys.readouterr()
-    assert sorted(line.split(":")[1].strip() for line in told.err.splitlines()) == ["a-broken", "b-points"]
-    assert told.out.splitlines() == ["b-points: 0 sent, 0 unchanged", "c-good: 1 sent, 0 unchanged"]
+    printed = capsys.readouterr()
+    assert sorted(line.split(":")[1].strip() for line in printed.err.splitlines()) == ["a-broken", "b-points"]
+    assert printed.out.splitlines() == ["b-points: 0 sent, 0 unchanged", "c-good: 1 sent, 0 unchanged"]
     assert sync(["c-good"]) == 0
     assert capsys.readouterr().out == "c-good: 0 sent, 1 unchanged\n"
 
@@ -381,9 +381,9 @@ def test_sync_goes_to_the_server_that_the_study_asked_for(outputs, capsys):
     for name, uri, why in (("a", "foo://x", "unsupported URI"), ("b", "http://me:hush-hush@127.0.0.1:9", "--uri URI")):
         write_killed(outputs, name=name, tracking={"name": "mlflow", "experiment": "servebench", "uri": uri})
         assert sync([name]) == 1
-        told = capsys.readouterr().err
-        assert why in told
-        assert "hush" not in told
+        printed = capsys.readouterr().err
+        assert why in printed
+        assert "hush" not in printed
 
 
 def test_sync_without_studies(outputs, capsys):

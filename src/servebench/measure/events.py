@@ -40,14 +40,14 @@ def events_of(event_ns: Iterable[Any], event_tokens: Iterable[Any], output_token
     """
     stamps, streamed = ([() if _is_null(one) else one for one in some] for some in (event_ns, event_tokens))
     counts, known = (np.array([len(one) for one in some], dtype=np.int64) for some in (stamps, streamed))
-    told = known == counts
+    complete = known == counts
     stamp_ns = _flat(stamps).astype(np.int64)
-    if np.isnan(output_tokens[~told]).any():
+    if np.isnan(output_tokens[~complete]).any():
         return EventColumns(stamp_ns=stamp_ns, counts=counts, tokens=None)
     tokens = np.repeat(output_tokens / np.maximum(counts, 1), counts)
     owner = np.repeat(np.arange(counts.size), counts)
-    tokens[told[owner]] = _flat([one for one, whole in zip(streamed, told, strict=True) if whole])
-    has = (counts > 0) & told & ~np.isnan(output_tokens)
+    tokens[complete[owner]] = _flat([one for one, whole in zip(streamed, complete, strict=True) if whole])
+    has = (counts > 0) & complete & ~np.isnan(output_tokens)
     sums = np.bincount(owner, weights=tokens, minlength=counts.size)
     tokens[(np.cumsum(counts) - 1)[has]] += np.maximum(output_tokens[has] - sums[has], 0.0)
     return EventColumns(stamp_ns=stamp_ns, counts=counts, tokens=tokens)

@@ -66,8 +66,8 @@ def parts_lines(found: Sequence[TimeParts], engine: str) -> list[str]:
     lines = []
     for level in dict.fromkeys(one.level for one in found):
         own = [one for one in found if one.level == level and one.group == "all" and one.total_ms > 0]
-        told = [one for one in own if FIRST not in one.parts or one.metric == "E2E"]
-        if shares := [f"{one.largest[1]:.0%} of {one.metric} is {_words(one, engine)}" for one in told]:
+        shown = [one for one in own if FIRST not in one.parts or one.metric == "E2E"]
+        if shares := [f"{one.largest[1]:.0%} of {one.metric} is {_words(one, engine)}" for one in shown]:
             lines.append(f"at {level.words}: {', '.join(shares)}")
     return lines
 

@@ -132,6 +132,18 @@ def first_of(found):
     return found.first.difference
 
 
+def lead_of(pair):
+    """By how much the second engine leads at the second level."""
+    ranked = [
+        RankedLevel(
+            rows=tuple(one.row for one in own), level=LEVELS[1], verdict="valid", doubts=(), read=lambda own=own: own
+        )
+        for side in pair
+        if (own := tuple(one for one in side.samples if one.level == LEVELS[1]))
+    ]
+    return lead_difference(THROUGHPUT, ranked[1], ranked[0], 0.95)
+
+
 def without_slices(pair):
     return tuple(
         replace(side, samples=tuple(replace(one, row=replace(one.row, slice_group=None)) for one in side.samples))
@@ -168,6 +180,10 @@ def test_a_start_without_slices_counts_with_the_error_of_its_points():
     assert first_of(found).method.slice_by_slice
     assert first_of(found).low <= -0.1 <= first_of(found).high
     assert first_of(found).high - first_of(found).low < 0.6 * (first_of(plain).high - first_of(plain).low)
+    leads = [lead_of(one) for one in (pair, without_slices(pair))]
+    assert [one.method.slice_by_slice for one in leads] == [True, False]
+    assert leads[0].low <= -0.1 <= leads[0].high
+    assert leads[0].high - leads[0].low < leads[1].high - leads[1].low
     alone = pair[0].samples[:2], pair[1].samples[:2]
     (only,) = compare([(*(replace(side, samples=own) for side, own in zip(pair, alone, strict=True)), ())])
     assert not first_of(only).method.slice_by_slice
@@ -222,14 +238,7 @@ def test_studies_decide_and_uses_are_led_by_slices():
         MethodKind.LOOKS,
         True,
     )
-    ranked = [
-        RankedLevel(
-            rows=tuple(one.row for one in own), level=LEVELS[1], verdict="valid", doubts=(), read=lambda own=own: own
-        )
-        for side in pair
-        if (own := tuple(one for one in side.samples if one.level == LEVELS[1]))
-    ]
-    lead = lead_difference(THROUGHPUT, ranked[1], ranked[0], 0.95)
+    lead = lead_of(pair)
     assert lead.method.slice_by_slice
     assert lead.low <= -0.1 <= lead.high < 0
 

@@ -140,7 +140,8 @@ def lead_difference(metric: str, first: RankedLevel, rival: RankedLevel, confide
     found, groups = evidence_of(sides[0], sides[1], metric), [group_by_start(level.samples) for level in (rival, first)]
     ours, theirs = ([[point.row for point in start] for start in group] for group in groups)
     failed = any(point.failed.any() for level in (rival, first) for point in level.samples)
-    if not failed and (known := slice_differences(ours, theirs, metric)):
+    counts = len(sides[0].values), len(sides[1].values)
+    if not failed and (known := slice_differences(ours, theirs, metric)) and counts == (len(known), len(known)):
         others = sides[1].values[:, 0] - sides[0].values[:, 0]
         values, errors = values_and_errors(known, others, float(np.hypot(sides[0].errors[0], sides[1].errors[0])))
         starts = Starts(sides[0].levels, values[:, None], errors[:, None], differences=True)
