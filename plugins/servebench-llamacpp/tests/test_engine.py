@@ -31,7 +31,7 @@ def test_the_command_is_pure_and_says_everything(context_of, named):
     assert found.pop("--metrics") == "--cache-ram"
     assert found == {
         "--model": "/no/such.gguf", "--alias": "smollm2-135m-instruct", "--host": "127.0.0.1", "--port": str(context.port),
-        "--parallel": "2", "--ctx-size": "512", "--cache-ram": "0", "--threads-http": "1026", "--threads": "3",
+        "--parallel": "2", "--ctx-size": "512", "--cache-ram": "0", "--threads": "3",
         "--n-gpu-layers": "4", "--seed": "5", "--set": "n_batch=64",
     }  # fmt: skip
     assert "--no-cache-prompt" in command.argv
@@ -47,6 +47,16 @@ def test_llama_server_gets_flags(context_of):
     assert argv[0] == "/opt/llama-server"
     assert argv[-3:] == ("--flash-attn", "on", "-kvu")
     assert after(argv, "--parallel") == "4"
+
+
+@pytest.mark.parametrize(("version", "threads"), [("5000 (ab12)", "1026"), ("9000 (ab12)", None), ("unknown", None)])
+def test_only_an_old_server_gets_its_http_threads_at_the_start(context_of, tmp_path, version, threads):
+    """A new one adds them when connections need them."""
+    program = tmp_path / "llama-server"
+    program.write_text(f"#!/bin/sh\necho "version: {version}" >&2\n")
+    program.chmod(0o755)
+    argv = ENGINE.command(context_of(executable=str(program))).argv
+    assert (after(argv, "--threads-http") if "--threads-http" in argv else None) == threads
 
 
 @pytest.mark.parametrize(

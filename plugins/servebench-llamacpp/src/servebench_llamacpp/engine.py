@@ -1,6 +1,7 @@
 """The engine `llamacpp`: the embedded server, or `llama-server`."""
 
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -42,8 +43,14 @@ SLOTS = 4
 """llama.cpp's default number of slots."""
 
 SPARE_HTTP_THREADS = 1024
-"""A connection occupies an HTTP thread while it waits for a slot. With the default (slots + 4) a second queue would form in
-front of the server's own, and its order would be lost."""
+"""A connection occupies an HTTP thread while it waits for a slot. With as many threads as the default of old servers (slots +
+4) a second queue forms in front of the server's own, and its order is lost."""
+
+FIRST_BUILD_WITH_A_GROWING_POOL = 8651
+"""From here on at the latest `llama-server` adds HTTP threads as connections need them (llama.cpp #20817), and must not be given
+them at the start: 1,000 idle threads wait at one futex, and in one process of about twelve it shares its bucket of the kernel's
+table with the barrier of the compute threads. Each barrier then walks past all of them, and decoding takes three times as long
+for the life of the process (measured: 7 of 74 starts at 43 instead of 120 tok/s; none of 50 with 12 or 64 threads)."""
 
 PROGRAM_FLAGS = {"n_batch": "batch-size", "n_ubatch": "ubatch-size"}
 """What `llama-server` calls parameters of the embedded server, so that one argument of the command sets both."""
@@ -189,7 +196,8 @@ class LlamaCppEngine(Engine):
         slots = settings.max_num_seqs or SLOTS
         arguments = ["--model", str(path), "--alias", context.model.name]
         arguments += ["--host", settings.host, "--port", str(context.port), "--metrics", "--cache-ram", "0"]
-        arguments += ["--threads-http", str(slots + SPARE_HTTP_THREADS)]
+        if settings.executable is not None and 0 < _build(settings.executable) < FIRST_BUILD_WITH_A_GROWING_POOL:
+            arguments += ["--threads-http", str(slots + SPARE_HTTP_THREADS)]
         for flag, value in {"--threads": settings.threads, "--n-gpu-layers": settings.gpu_layers}.items():
             arguments += [flag, str(value)] if value is not None else []
         # the context is divided among the slots
@@ -224,6 +232,12 @@ class LlamaCppEngine(Engine):
             return f"xllamacpp {version('xllamacpp')}"
         except PackageNotFoundError:
             return None
+
+
+def _build(executable: str) -> int:
+    """Return the number of a `llama-server`'s build, or 0."""
+    found = re.search(r"version: (\d+)", command_output([executable, "--version"]))
+    return int(found[1]) if found else 0
 
 
 def _no_file(model: ModelSettings) -> str:

@@ -24,7 +24,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--alias", required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
-    for flag in ("parallel", "threads-http", "ctx-size", "threads", "n-gpu-layers", "seed", "cache-ram"):
+    for flag in ("parallel", "ctx-size", "threads", "n-gpu-layers", "seed", "cache-ram"):
         parser.add_argument(f"--{flag}", type=int)
     parser.add_argument("--metrics", action="store_true")
     parser.add_argument("--cache-prompt", action=argparse.BooleanOptionalAction)
@@ -44,7 +44,6 @@ def server_parameters(options: argparse.Namespace) -> Any:
     common.hostnames = [options.host]
     common.port = options.port
     common.endpoint_metrics = options.metrics
-    common.n_threads_http = options.threads_http if options.threads_http is not None else common.n_threads_http
     common.cpuparams.n_threads = options.threads or os.cpu_count() or 1
     for name, value in {
         "n_parallel": options.parallel,
