@@ -53,7 +53,7 @@ def test_llama_server_gets_flags(context_of):
 def test_only_an_old_server_gets_its_http_threads_at_the_start(context_of, tmp_path, version, threads):
     """A new one adds them when connections need them."""
     program = tmp_path / "llama-server"
-    program.write_text(f"#!/bin/sh\necho "version: {version}" >&2\n")
+    program.write_text(f"#!/bin/sh\necho 'version: {version}' >&2\n")
     program.chmod(0o755)
     argv = ENGINE.command(context_of(executable=str(program))).argv
     assert (after(argv, "--threads-http") if "--threads-http" in argv else None) == threads
