@@ -96,8 +96,10 @@ def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space)
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_finalists_take_turns_slice_by_slice(run_main, space, killed):
-    """On a machine that wanders by 10% over a minute. A killed tune goes on in the finals."""
-    words = (*WORDS, "study.slices=always", "launch.machine_sd=0.1")
+    """A killed tune goes on in the finals. What slices make of a machine that wanders is counted in
+    `tests/calibration/tuning.py`."""
+    steady = ("launch.start_sd=0", "launch.wander_sd=0", "launch.step_noise=0")
+    words = (*without(WORDS, "load.requests", "launch."), "load.duration_s=10", "study.slices=always", *steady)
     if killed:
         path = space / "outputs/t"
         with servebench_started(space, "tune", *words) as process:
@@ -112,7 +114,9 @@ def test_finalists_take_turns_slice_by_slice(run_main, space, killed):
     assert "slice by slice" in done.stdout
     finals = rows[rows["repeat"].between(80, 159)]
     assert set(finals["verdict"]) == {"valid"}
-    assert finals.groupby("slice_group")["run"].nunique().min() >= 2
+    together = finals.groupby("slice_group")["run"].nunique()
+    # of a pair that was killed one may have been stored
+    assert (together.min() if not killed else together.max()) == 2
     assert rows[rows["repeat"] < 80]["slices"].isna().all()
     assert json.loads(run_main("show", "t", "--json").stdout)["gain"] == found["gain"]
 
