@@ -108,6 +108,9 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
     steps = [one.step for one in runs if isinstance(one.step, WarmLevel)]
     shared = len(runs) > 1 and len({one.level.id.first for one in steps}) == 1
     slices: Sequence[Slices | None] | None = _slices(steps) if shared else None
+    if not shared:
+        # one that measures a disturbed level again is behind the others
+        runs = sorted(runs, key=lambda one: -one.step.level.id.attempt if isinstance(one.step, WarmLevel) else 0)
     for one, own in zip(runs, slices or [None] * (len(runs) if shared else 1), strict=False):
         one.answer(own)
         if own is None:

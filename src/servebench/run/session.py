@@ -1,6 +1,6 @@
 """A running engine and everything that the points of one run share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ class RunContext:
     floor: ClientFloor | None = None
     """Precision of the client on this machine, if it was measured."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    waited_s: dict[Hashable, float] = field(default_factory=dict)
+    """For how long each level has waited for a quiet machine."""
     prompts: Path | None = None
     """Where the runs keep the prompts that they share; null if there is one run."""
 

@@ -130,6 +130,7 @@ MACHINE_BUSY = _define(
     "end the named processes, or wait until they are done, and measure the point again",
     affects=SPEED,
     longer=True,
+    bound=bounds.machine_busy,
 )
 MACHINE_SHARED = _define(
     "machine_shared",

@@ -83,6 +83,7 @@ def _lead(lead: LevelLead) -> dict[str, Any]:
     renamed = {
         "best": lead.best,
         "rival": lead.rival.label,
+        "size": None if lead.few else lead.size,
         "bound": lead.rival.bound,
         "over_starts": lead.rival.tested,
         "unequal_rival": bool(lead.rival.unequal),
