@@ -9,6 +9,7 @@ from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import compare_speed, pair_runs, seconds_per_start
+from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.contracts.level import Level
 from servebench.report.export.conclusions import to_json
@@ -93,13 +94,16 @@ def test_what_others_disturbed_has_no_ratio_anywhere_and_names_them(make_study):
     """Not even where it is nine times slower."""
     slow = replace(SLOW, slow=9.0)
     fast, slowed = read.load_study(make_study((FAST, load()), (slow, load()))).runs
-    found = conclude([fast, with_columns(slowed, **BUSY)])
+    found = conclude([fast, with_columns(slowed, **BUSY)], (), Options(rules=load_rules(None)))
     (one,), (comparison,) = found.answer.workloads, found.comparisons
     assert (one.leads, one.others) == ((), ())
     assert not any(cell.best for column in one.columns for cell in column.cells.values())
     assert one.not_usable.places == {"slow": (Level(1), Level(8))}
     assert (comparison.result, {row.effect for row in comparison.rows}) == ("not enough data", {None})
     assert {row.reasons[0].taker for row in comparison.rows} == {one.not_usable.by}
+    ranked = [use for use in found.recommendations if use.missing]
+    assert ranked
+    assert {missing.why.taker for use in ranked for missing in use.missing} == {one.not_usable.by}
     told = to_json(found)
     for text in (sentence_of(one), summary_of(comparison), told):
         assert "not usable: another program (pid 4711, python) took 1.0 of 2 cores for 40 s" in text

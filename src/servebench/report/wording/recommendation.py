@@ -8,7 +8,7 @@ from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.contracts.point_row import POINT_COLUMNS
-from servebench.report.wording.comparison import how_to_resolve, mattering_keys
+from servebench.report.wording.comparison import how_to_resolve, mattering_keys, not_usable_text
 from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import change, change_interval, number, percent
 
@@ -125,7 +125,13 @@ REASONS: Mapping[UseReasonKind, Callable[[UseReason], str]] = {
     Kind.NO_GOOD_REQUEST: lambda _: "no point of a run with a price has a request that met its SLO",
     Kind.NO_POWER: lambda _: "power could not be read: it needs an NVIDIA GPU, or a CPU with readable RAPL counters",
     Kind.NO_COLD_START: lambda _: "no cold start was measured",
-    Kind.NO_VALID_POINT: lambda one: f"no valid point ({_codes(one)})" if one.codes else "no valid point",
+    Kind.NO_VALID_POINT: lambda one: (
+        not_usable_text(one.taker)
+        if one.taker
+        else f"no valid point ({_codes(one)})"
+        if one.codes
+        else "no valid point"
+    ),
     Kind.NOT_MET: lambda one: f"no point meets the requirements for {', '.join(one.names)}",
     Kind.LOAD_TOO_HIGH: lambda one: f"its lowest load is {one.levels[0]}, above {one.limit:g}",
     Kind.NO_VALUE: lambda one: f"no {one.metric}",
