@@ -72,7 +72,7 @@ def statuses(outcomes):
 def test_the_same_level_is_measured_in_slices_of_all():
     study = Study({"a": BOTH, "b": BOTH})
     assert statuses(study.go()) == [("a", "finished"), ("b", "finished")]
-    assert study.log == [("a", 1, 8), ("b", 1, 8), ("a", 4, 8), ("b", 4, 8)]
+    assert study.log == [("a", 1, 5), ("b", 1, 5), ("a", 4, 5), ("b", 4, 5)]
 
 
 def test_the_order_of_slices_follows_from_the_seed_alone():
@@ -89,7 +89,7 @@ def test_the_order_of_slices_follows_from_the_seed_alone():
 def test_a_level_of_one_run_is_an_ordinary_point_before_the_next_shared_one():
     study = Study({"a": BOTH, "b": BOTH[1:]})
     study.go()
-    assert study.log == [("a", 1, 0), ("a", 4, 8), ("b", 4, 8)]
+    assert study.log == [("a", 1, 0), ("a", 4, 5), ("b", 4, 5)]
 
 
 def test_a_run_that_measures_a_level_again_does_so_before_the_next_shared_one():

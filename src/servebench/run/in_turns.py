@@ -137,11 +137,16 @@ def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
         return None
     session = steps[0].session
     group = f"{session.request.run_id}/{session.start_id}"
-    plan = plan_slices(len(steps), measured_s, max(answers_s), f"{session.settings.workload.seed}/{level.point}")
+    rates = [step.rate_req_s for step in steps if step.rate_req_s]
+    seed = f"{session.settings.workload.seed}/{level.point}"
+    plan = plan_slices(len(steps), measured_s, max(answers_s), seed, max(rates) if len(rates) == len(steps) else None)
     return (
         None
         if plan is None
-        else [Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, group=group) for own in plan.slices]
+        else [
+            Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, requests=plan.requests, group=group)
+            for own in plan.slices
+        ]
     )
 
 

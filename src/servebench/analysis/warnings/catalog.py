@@ -111,7 +111,7 @@ LOCK_STEP = _define(
 )
 TOO_FEW_REQUESTS = _define(
     "too_few_requests",
-    "every number rests on few requests",
+    "every number rests on few requests, and throughput or TTFT has no interval",
     "send more requests per point (load.requests): 30 in the window for a mean, 100 for a p99",
     affects=SPEED,
     longer=True,

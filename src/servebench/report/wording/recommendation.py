@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score
@@ -14,6 +15,8 @@ from servebench.util.figures import change, change_interval, number, percent
 
 UNNAMED = ("no clear difference", "different settings")
 """Outcomes whose line names nobody, so that the ranking begins with the first."""
+SHOWN_MAX = 4
+"""More runs of a use that is open are not named."""
 BEST: Mapping[str, str] = {"clear": "best", "provisional": "best, provisional", "one start each": "fastest seen"}
 """What the first of a ranking is called, by how far it is to be trusted."""
 
@@ -215,16 +218,22 @@ def headline(found: Recommendation) -> str:
     return text if found.trust == "clear" else f"provisional: {text}; {reservations_text(found)}"
 
 
-def brief_headline(found: Recommendation) -> str:
-    """Return the headline without what the lines around it say."""
-    if not found.ranking or found.outcome in (*UNNAMED, "only one"):
-        return headline(found)
+def use_text(found: Recommendation) -> str:
+    """Return in a line which run to take for a use, how sure that is, and by how much it leads."""
+    if not found.ranking:
+        return f"open: {reason_text(found.why)}"
     first = found.ranking[0]
-    at = f" at {first.at.words}" if first.at else ""
-    best = f"{short_name(first.entrant.name, found)}: {score_text(first, found.use_case.unit)}{at}"
-    if found.outcome == "one start each":
-        return f"fastest start seen (one each): {best}"
-    return best if found.trust == "clear" else f"{found.trust}: {best}"
+    name, value = short_name(first.entrant.name, found), score_text(replace(first, interval=None), found.use_case.unit)
+    value += f" at {first.at.words}" if first.at else ""
+    if found.outcome == "only one":
+        return f"{name}: {value} ({'the only one that qualifies' if found.missing else 'nothing to compare it with'})"
+    if found.equal and found.why is not None:
+        rival = short_name(found.rival, found)
+        return f"{name} or {rival}, sure: they differ by at most {percent(found.why.share)}; {value}"
+    if found.sureness == "open":
+        return f"open: {', '.join(value_text(score, found) for score in found.ranking[:SHOWN_MAX])}"
+    lead = f", {lead_text(found)}" if found.lead is not None else ""
+    return f"{name}, {found.sureness}: {value}{lead}"
 
 
 def value_text(score: Score, found: Recommendation) -> str:
