@@ -50,10 +50,10 @@ class RunContext:
     floor: ClientFloor | None = None
     """Precision of the client on this machine, if it was measured."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    waited_s: dict[Hashable, float] = field(default_factory=dict)
-    """For how long each level has waited for a quiet machine."""
     prompts: Path | None = None
     """Where the runs keep the prompts that they share; null if there is one run."""
+    waited_s: dict[Hashable, float] = field(default_factory=dict)
+    """For how long each level has waited for a quiet machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
