@@ -98,7 +98,7 @@ def test_a_run_that_measures_a_level_again_does_so_before_the_next_shared_one():
         study = Study({names[0]: BOTH, names[1]: BOTH}, again={"b": 1})
         study.go()
         assert study.log[2:3] == [("b", 1, 0)]
-        assert sorted(study.log[3:]) == [("a", 4, 8), ("b", 4, 8)]
+        assert sorted(study.log[3:]) == [("a", 4, 5), ("b", 4, 5)]
 
 
 def test_short_points_are_ordinary_ones():
