@@ -368,7 +368,8 @@ class StudySettings(StrictSettings):
     differ, so a verdict on engines needs several. With `until: decided` the runs take turns until each pair of them is faster,
     slower or equal within `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is
     then the most. With `slices` the engines that take turns are alive at once, and the load goes from one to the other every few
-    seconds: `auto` where several starts are measured and the machine allows it.
+    seconds: `auto` where several starts are measured and the machine allows it. Before a level of an engine that
+    servebench has started it waits while other programs take much of the machine, at most for `quiet_wait_s`.
     """
 
     dir: str = "outputs"
@@ -378,6 +379,7 @@ class StudySettings(StrictSettings):
     margin: str | float = "3%"
     budget: str | float = "60m"
     slices: Literal["auto", "never", "always"] = "auto"
+    quiet_wait_s: SecondsOrZero = 60.0
 
     @property
     def most_starts(self) -> int:

@@ -116,6 +116,9 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
     steps = [one.step for one in runs if isinstance(one.step, WarmLevel)]
     shared = len(runs) > 1 and len({one.level.id.first for one in steps}) == 1
     slices: Sequence[Slices | None] | None = _slices(steps) if shared else None
+    if not shared:
+        # one that measures a disturbed level again is behind the others
+        runs = sorted(runs, key=lambda one: -one.step.level.id.attempt if isinstance(one.step, WarmLevel) else 0)
     for one, own in zip(runs, slices or [None] * (len(runs) if shared else 1), strict=False):
         one.answer(own)
         if own is None:
@@ -142,11 +145,16 @@ def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
         return None
     session = steps[0].session
     group = f"{session.request.run_id}/{session.start_id}"
-    plan = plan_slices(len(steps), measured_s, max(answers_s), f"{session.settings.workload.seed}/{level.point}")
+    rates = [step.rate_req_s for step in steps if step.rate_req_s]
+    seed = f"{session.settings.workload.seed}/{level.point}"
+    plan = plan_slices(len(steps), measured_s, max(answers_s), seed, max(rates) if len(rates) == len(steps) else None)
     return (
         None
         if plan is None
-        else [Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, group=group) for own in plan.slices]
+        else [
+            Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, requests=plan.requests, group=group)
+            for own in plan.slices
+        ]
     )
 
 
