@@ -131,11 +131,20 @@ def test_an_engine_that_is_busy_without_load_is_measured_alone(monkeypatch, busy
     assert len(study.events.of(OneAtATime)) == 1
 
 
-def test_an_engine_that_leaves_too_little_memory_is_measured_before_the_next_one_starts(monkeypatch):
+@pytest.mark.parametrize(
+    ("full", "log"), [("a", ["a", "a", "b", "c", "b", "c"]), ("b", ["a", "b", "a", "b", "c", "c"])]
+)
+def test_engines_that_leave_too_little_memory_are_measured_before_the_next_one_starts(monkeypatch, full, log):
     monkeypatch.setattr(in_turns, "busy_cores", lambda session: 0.0)
     monkeypatch.setattr(
-        in_turns, "_processes", lambda _: [SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1 << 60))]
+        in_turns,
+        "_processes",
+        lambda session: [
+            SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=(session.lease.engine.name == full) << 60))
+        ],
     )
-    study = Study({"a": BOTH, "b": BOTH}, simulated=False)
+    study = Study({"a": BOTH, "b": BOTH, "c": BOTH}, simulated=False)
     study.go()
-    assert [name for name, *_ in study.log] == ["a", "a", "b", "b"]
+    assert [name for name, *_ in study.log] == log
+    assert {name for name, _, slices in study.log if not slices} == {"a" if full == "a" else "c"}
+    assert len(study.events.of(OneAtATime)) == 1

@@ -367,7 +367,7 @@ class AtOnce(Event):
 
 
 class OneAtATime(Event):
-    """Engines that were to be alive at once are measured one after another, for a reason."""
+    """Engines that were to be alive at once are measured one after another, or in smaller groups, for a reason."""
 
     reason: str
 

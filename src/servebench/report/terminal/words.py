@@ -132,7 +132,7 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.JobsStopping: "stopping {jobs} jobs",
     e.LeftBehind: lambda event: f"the engine left something behind: {'; '.join(event.what)}",
     e.MachineBusy: "{by}; what they disturb is left out of the results or named in a warning",
-    e.OneAtATime: "the engines run one after another: {reason}",
+    e.OneAtATime: "the engines do not all run at the same time: {reason}",
     e.NothingToGrade: "quality: {scorer} has nothing to grade in workload={workload}",
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,
