@@ -16,6 +16,8 @@ from calibration.comparisons import AA
 from calibration.page import CalibrationPart, page, read_parts, rows_csv
 from calibration.run import all_cells, calibrate, chosen_cells
 from calibration.simulate import STEADY, Plant, run_data, simulate_run, simulate_search
+from servebench.analysis.statistics import headline_intervals
+from servebench.measure.points import point_sample
 from servebench.util.errors import ConfigError
 
 SHARE = Promise(name="p", text="a promise", bar=0.05)
@@ -42,6 +44,18 @@ def test_requests_that_end_last_are_measured_at_the_level():
     truth = tpot_ms(1600, [9])
     assert tpot_ms(64, range(4)) == pytest.approx(truth, rel=0.02)
     assert tpot_ms(64, range(4), hold="false") < 0.92 * truth
+
+
+def test_points_know_the_mean_length_of_their_answers():
+    """Their intervals leave out what the lengths explain, where these are drawn from a distribution."""
+    words = ("workload.output_tokens={kind: uniform, min: 8, max: 120}", "load.concurrency=[4]", "load.requests=120")
+    run = simulate_run(Plant(words=(*words, "workload.exact_output=true"), variation=STEADY), "known")
+    (row,), (records,) = run.rows, run.records
+    without = headline_intervals(point_sample(records, 4))
+    known = headline_intervals(point_sample(records, 4, mean_tokens=64.0))
+    assert (row.e2e_ms_mean_low, row.e2e_ms_mean_high) == pytest.approx(known["e2e_ms_mean"])
+    assert known["e2e_ms_mean"] != without["e2e_ms_mean"]
+    assert (row.ttft_ms_mean_low, row.ttft_ms_mean_high) == pytest.approx(without["ttft_ms_mean"])
 
 
 def line(promise, values):
