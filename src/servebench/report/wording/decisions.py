@@ -7,31 +7,65 @@ from servebench.analysis.verdict.model import (
     EQUAL,
     FASTER,
     MIXED,
+    NOT_COMPARED,
+    NOT_WORSE,
     OPEN,
     SLOWER,
     Comparison,
     VerdictKind,
 )
 from servebench.contracts.level import Level
+from servebench.contracts.precision import LOOKS
 from servebench.report.wording.comparison import description_of, mattering_keys, text_of
-from servebench.util.figures import percent
+from servebench.util.figures import duration, percent
 
 DIFFERENT = (FASTER, SLOWER, MIXED)
 WORDS = {EQUAL: "equal", OPEN: "open"}
 """What a verdict is called here, if not by its own name."""
+GATE_WORDS = {
+    NOT_WORSE: "passes, worse by no more than",
+    SLOWER: "fails, worse by more than",
+    OPEN: "not decided at",
+    NOT_COMPARED: "cannot be judged at",
+}
 
 
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
-    undecided = [title_of(pair) for pair in found.pairs if pair.open_levels]
+    undecided = [_open_title(pair) for pair in found.pairs if pair.open_levels]
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
     done, count = len(found.pairs) - len(undecided), len(found.pairs)
     return f"round {rounds}: {done} of {count} pairs decided after {_minutes(found)}{rest}"
 
 
+def foreseen_line(limit: float, needed: int | None, known: int, each_s: float | None, budget_s: float) -> str:
+    """Return what a gate will take: `needed` starts of each, by `known` earlier ones, which took `each_s` seconds."""
+    what = f"gate: a limit of {percent(limit)}"
+    if not known:
+        return (
+            f"{what}: no earlier starts show how much they differ here; how many are needed is said after two of each"
+        )
+    by = f"by {known} earlier starts here"
+    if needed is None:
+        return f"{what} takes more starts than {LOOKS[-1]} of each, {by}; measure longer points (load.duration_s, load.until)"
+    seconds = None if each_s is None else needed * each_s
+    about = "" if seconds is None else f", about {duration(seconds)}"
+    short = (
+        f"; study.budget={duration(budget_s)} may be too short" if seconds is not None and seconds > budget_s else ""
+    )
+    return f"{what} takes about {needed} starts of each{about}, {by}{short}"
+
+
 def title_of(pair: Comparison) -> str:
     """Return what a pair of runs is called."""
     return f"{pair.candidate} vs {pair.baseline}"
+
+
+def _open_title(pair: Comparison) -> str:
+    more = (
+        "" if pair.starts_needed is None else f" (about {pair.starts_needed - pair.starts_looked} more starts of each)"
+    )
+    return title_of(pair) + more
 
 
 def word_of(verdict: VerdictKind) -> str:
@@ -44,8 +78,12 @@ def levels_line(pair: Comparison) -> str:
     provisional, none where fairness refuses it."""
     if pair.mattering:
         return f"no verdict: the runs have different settings ({mattering_keys(pair.mattering)})"
-    if pair.first is None or pair.first.result is OPEN:
+    if pair.first is None or (pair.first.result is OPEN and pair.gate in (None, OPEN)):
         return "not decided"
+    if pair.gate is not None:
+        lost = [row for row in pair.regressions if abs(row.effect or 0.0) > pair.margin]
+        shown = max(lost, key=lambda row: abs(row.effect or 0.0), default=pair.first)
+        return f"{GATE_WORDS[pair.gate]} {percent(pair.margin)}: {description_of(shown)}"
     first = pair.first.result
     firm = {row.level for row in pair.competing if row.result in DIFFERENT}
     shown = [
