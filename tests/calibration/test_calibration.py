@@ -241,8 +241,9 @@ def test_the_help_names_every_promise():
 def test_equal_builds_pass_the_gate_at_the_number_of_starts_that_it_names(in_turns):
     """And a build that is worse by the limit does not; 20 studies each, all with fixed seeds."""
     equal, lost = (
-        [judged_study(seed, spread=0.01, in_turns=in_turns, gain=gain)[:2] for seed in range(20)] for gain in (0.0, -0.05)
+        [judged_study(seed, spread=0.01, in_turns=in_turns, gain=gain)[:2] for seed in range(20)]
+        for gain in (0.0, -0.05)
     )
-    assert all(needed is not None and 2 <= needed <= 8 for needed, _ in equal)
+    assert all(needed is not None and 2 <= needed <= 12 for needed, _ in equal)
     assert sum(verdict == "not worse" for _, verdict in equal) >= 18
     assert sum(verdict == "not worse" for _, verdict in lost) <= 3

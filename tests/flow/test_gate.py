@@ -30,7 +30,7 @@ def cases(tmp_path):
 @pytest.mark.slow
 def test_equal_builds_pass_and_a_planted_loss_fails(run_main, tmp_path):
     equal = run_main(*STUDY, *STEADY, "+engine.env.SIDE=a,b", "study.name=equal", code=0)
-    assert "gate: a limit of 5%" in equal.stderr
+    assert "gate: a limit of 5%, and no earlier" in equal.stderr
     assert run_main("compare", "equal", *GATE, code=0).stdout.splitlines()[-2].startswith("Gate: passed")
     assert cases(tmp_path) == {"failures": 0, "errors": 0}
     slower = run_main(*STUDY, *STEADY, "launch.slowdown=1,1.15", "study.name=slower", code=0)

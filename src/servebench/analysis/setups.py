@@ -128,8 +128,8 @@ def pairs_in_turns(runs: Iterable[RunData]) -> Mapping[str, Sequence[Starts]]:
             starts = list(dict.fromkeys(name.rpartition("/")[0] for name in known))
             levels = tuple(dict.fromkeys(ours[name].level for name in known))
             values = np.full((len(starts), len(levels)), np.nan)
-            for name, one in known.items():
-                values[starts.index(name.rpartition("/")[0]), levels.index(ours[name].level)] = one.value
+            for name, difference in known.items():
+                values[starts.index(name.rpartition("/")[0]), levels.index(ours[name].level)] = difference.value
             errors = [
                 pooled_error([one for name, one in known.items() if ours[name].level == level]) for level in levels
             ]

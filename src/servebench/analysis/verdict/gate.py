@@ -7,7 +7,7 @@ more often than one such interval leaves it out (an intersection-union test: Ber
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from servebench.analysis.quality.agreement import Agreement
@@ -92,18 +92,22 @@ class Gate:
     """What a pipeline looks at: it passes where nothing is worse by more than the limit, and nothing is undecided."""
 
     question: GateQuestion
-    within: tuple[ComparisonRow, ...]
-    regressions: tuple[tuple[str, ComparisonRow], ...]
-    """(candidate, row) of the metrics that are worse by more than the limit."""
-    quality_losses: tuple[tuple[str, Agreement], ...]
-    """(candidate, agreement) of the benchmarks that are worse by more than the limit."""
-    undecided: tuple[tuple[Comparison, ComparisonRow | None], ...]
-    not_judged: tuple[tuple[Comparison, ComparisonRow], ...]
+    pairs: tuple[tuple[Comparison, PairGate], ...]
 
     @property
-    def limit(self) -> float:
-        """The largest accepted regression, as a share."""
-        return self.question.limit
+    def regressions(self) -> list[tuple[str, ComparisonRow]]:
+        """(candidate, row) of the metrics that are worse by more than the limit."""
+        return [(one.candidate, row) for one, own in self.pairs for row in own.losses]
+
+    @property
+    def quality_losses(self) -> list[tuple[str, Agreement]]:
+        """(candidate, agreement) of the benchmarks that are worse by more than the limit."""
+        return [(one.candidate, a) for one, _ in self.pairs for a in one.agreements if a.lost > self.question.limit]
+
+    @property
+    def undecided(self) -> list[tuple[Comparison, ComparisonRow | None]]:
+        """What is undecided of each comparison."""
+        return [(one, row) for one, own in self.pairs for row in own.undecided]
 
     @property
     def failed(self) -> bool:
@@ -111,17 +115,9 @@ class Gate:
         return bool(self.regressions or self.quality_losses)
 
 
-def evaluate_gate(found: Sequence[Comparison], question: GateQuestion) -> Gate:
+def evaluate_gate(found: Iterable[Comparison], question: GateQuestion) -> Gate:
     """Return which comparisons fail the limit and which cannot be decided."""
-    pairs = [(one, judge_pair(one, question)) for one in found]
-    return Gate(
-        question,
-        tuple(row for _, own in pairs for row in own.within),
-        tuple((one.candidate, row) for one, own in pairs for row in own.losses),
-        tuple((one.candidate, a) for one in found for a in one.agreements if a.lost > question.limit),
-        tuple((one, row) for one, own in pairs for row in own.undecided),
-        tuple((one, row) for one, own in pairs for row in own.not_judged),
-    )
+    return Gate(question, tuple((one, judge_pair(one, question)) for one in found))
 
 
 def judge_pair(comparison: Comparison, question: GateQuestion) -> PairGate:
@@ -139,7 +135,11 @@ def judge_pair(comparison: Comparison, question: GateQuestion) -> PairGate:
             losses.append(row)
         elif _tested(row) and row.worst_case <= question.limit:
             within.append(row)
-        elif named or row.metric is THROUGHPUT or (_tested(row) and question.asks(row.metric, row.level, _error(row))):
+        elif (
+            named
+            or (row.metric is THROUGHPUT and not row.has(ReasonKind.LEVEL_MISSING))
+            or (_tested(row) and question.asks(row.metric, row.level, _error(row)))
+        ):
             undecided.append(row)
         else:
             not_judged.append(row)

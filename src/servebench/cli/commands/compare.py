@@ -156,7 +156,7 @@ def _gate_code(gate: Gate) -> int:
     from servebench.report.wording.comparison import gate_failures, gate_undecided
 
     for line in gate_failures(gate):
-        click.echo(f"servebench: regression larger than {100 * gate.limit:g}%: {line}", err=True)
+        click.echo(f"servebench: regression larger than {100 * gate.question.limit:g}%: {line}", err=True)
     if gate.failed:
         return EXIT_REGRESSION
     for candidate, why in gate_undecided(gate):

@@ -108,9 +108,9 @@ def _row_case(
     why = text_of(row.reasons)
     failure = error = skipped = ""
     if gate is not None and (candidate, row) in gate.regressions:
-        failure = f"{change_of(row)} is a regression larger than {100 * gate.limit:g}%"
+        failure = f"{change_of(row)} is a regression larger than {100 * gate.question.limit:g}%"
     elif gate is not None and undecided:
-        error = why_not_judged(row, gate.limit)
+        error = why_not_judged(row, gate.question.limit)
     elif row.result in ("not enough data", "unequal_settings") or not row.competes:
         skipped = why or str(row.result)
     text = f"{change_of(row)}: {verdict_of(row)}" + (f"; {why}" if why else "")
@@ -122,8 +122,8 @@ def _row_case(
 def _quality_case(suite: ElementTree.Element, candidate: str, agreement: Agreement, gate: Gate | None) -> None:
     text = agreement_text(agreement.swapped())
     failure = skipped = ""
-    if gate is not None and agreement.lost > gate.limit:
-        failure = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.limit:g}%"
+    if gate is not None and agreement.lost > gate.question.limit:
+        failure = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.question.limit:g}%"
     elif agreement.comparison is None or agreement.finding == "too small to tell":
         skipped = text
     name = f"quality {agreement.benchmark} at {agreement.at}"

@@ -182,8 +182,7 @@ def summary_of(comparison: Comparison) -> str:
         keys, remedy = mattering_keys(comparison.mattering), how_to_resolve(comparison.mattering)
         return f"no verdict: the runs have different settings ({keys}); {remedy}"
     if comparison.result in ("faster", "slower", "mixed", "not worse"):
-        hows = {"mixed": "faster in some metrics and slower in others"}
-        hows |= {"not worse": f"not worse by more than {percent(comparison.margin)}"}
+        hows = {"mixed": "faster in some metrics and slower in others", "not worse": "not worse beyond the margin"}
         how = hows.get(comparison.result, comparison.result)
         asked = (*comparison.competing, *([comparison.first] if comparison.first is not None else []))
         different = [row for row in asked if row.result in ("faster", "slower")] or asked
@@ -243,29 +242,25 @@ def gate_failures(gate: Gate) -> list[str]:
 def gate_undecided(gate: Gate) -> list[tuple[str, str]]:
     """Return what cannot be judged, as (candidate, why)."""
     return [
-        (one.candidate, summary_of(one) if row is None else why_not_judged(row, gate.limit))
+        (one.candidate, summary_of(one) if row is None else why_not_judged(row, gate.question.limit))
         for one, row in gate.undecided
     ]
 
 
 def gate_scope(gate: Gate) -> str:
     """Return what a gate judges, and by which limit."""
-    rows = (*gate.within, *(row for _, row in gate.regressions), *(row for _, row in gate.undecided if row is not None))
+    rows = [row for _, own in gate.pairs for row in (*own.within, *own.losses, *own.undecided) if row is not None]
     titles = dict.fromkeys(row.metric.title for row in rows)
-    return f"limit {100 * gate.limit:g}%{'; judged: ' * bool(titles)}{', '.join(titles)}"
+    return f"limit {100 * gate.question.limit:g}%{'; judged: ' * bool(titles)}{', '.join(titles)}"
 
 
 def gate_not_judged(gate: Gate) -> list[str]:
     """Return what nobody asked for and cannot be judged, a line for each pair and reason."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for one, row in gate.not_judged:
+    found: dict[tuple[str, str], list[str]] = {}
+    for one, row in ((one, row) for one, own in gate.pairs for row in own.not_judged):
         why = text_of(row.reasons) or "the interval reaches beyond the limit"
-        found.setdefault((one.candidate, why), {}).setdefault(row.metric.title, []).append(str(row.level))
-    lines = []
-    for (candidate, why), rows in found.items():
-        where = [f"{title} at {', '.join(levels)}" for title, levels in rows.items()]
-        lines.append(f"{candidate}: {'; '.join(where)} ({why})")
-    return lines
+        found.setdefault((one.candidate, why), []).append(f"{row.metric.title} at {row.level}")
+    return [f"{candidate}: {', '.join(rows)} ({why})" for (candidate, why), rows in found.items()]
 
 
 def why_not_judged(row: ComparisonRow, limit: float) -> str:

@@ -32,7 +32,12 @@ GATE_WORDS = {
 
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
-    undecided = [_open_title(pair) for pair in found.pairs if pair.open_levels]
+    undecided = [
+        title_of(pair)
+        + (f" (about {needed - pair.starts_looked} more starts of each)" if (needed := pair.starts_needed) else "")
+        for pair in found.pairs
+        if pair.open_levels
+    ]
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
     done, count = len(found.pairs) - len(undecided), len(found.pairs)
     return f"round {rounds}: {done} of {count} pairs decided after {_minutes(found)}{rest}"
@@ -40,32 +45,22 @@ def round_line(found: StudyDecision, rounds: int) -> str:
 
 def foreseen_line(limit: float, needed: int | None, known: int, each_s: float | None, budget_s: float) -> str:
     """Return what a gate will take: `needed` starts of each, by `known` earlier ones, which took `each_s` seconds."""
-    what = f"gate: a limit of {percent(limit)}"
+    what = f"gate: a limit of {100 * limit:g}%"
     if not known:
-        return (
-            f"{what}: no earlier starts show how much they differ here; how many are needed is said after two of each"
-        )
+        return f"{what}, and no earlier starts that show how much they differ here: what it takes is said after two of each"
     by = f"by {known} earlier starts here"
     if needed is None:
         return f"{what} takes more starts than {LOOKS[-1]} of each, {by}; measure longer points (load.duration_s, load.until)"
-    seconds = None if each_s is None else needed * each_s
-    about = "" if seconds is None else f", about {duration(seconds)}"
-    short = (
-        f"; study.budget={duration(budget_s)} may be too short" if seconds is not None and seconds > budget_s else ""
+    seconds = needed * (each_s or 0.0)
+    about = f", about {duration(seconds)}" if seconds else ""
+    return (
+        f"{what} takes about {needed} starts of each{about}, {by}{'; the budget is too short' * (seconds > budget_s)}"
     )
-    return f"{what} takes about {needed} starts of each{about}, {by}{short}"
 
 
 def title_of(pair: Comparison) -> str:
     """Return what a pair of runs is called."""
     return f"{pair.candidate} vs {pair.baseline}"
-
-
-def _open_title(pair: Comparison) -> str:
-    more = (
-        "" if pair.starts_needed is None else f" (about {pair.starts_needed - pair.starts_looked} more starts of each)"
-    )
-    return title_of(pair) + more
 
 
 def word_of(verdict: VerdictKind) -> str:
@@ -82,8 +77,8 @@ def levels_line(pair: Comparison) -> str:
         return "not decided"
     if pair.gate is not None:
         lost = [row for row in pair.regressions if abs(row.effect or 0.0) > pair.margin]
-        shown = max(lost, key=lambda row: abs(row.effect or 0.0), default=pair.first)
-        return f"{GATE_WORDS[pair.gate]} {percent(pair.margin)}: {description_of(shown)}"
+        largest = max(lost, key=lambda row: abs(row.effect or 0.0), default=pair.first)
+        return f"{GATE_WORDS[pair.gate]} {100 * pair.margin:g}%: {description_of(largest)}"
     first = pair.first.result
     firm = {row.level for row in pair.competing if row.result in DIFFERENT}
     shown = [
