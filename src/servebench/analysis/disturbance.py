@@ -10,6 +10,7 @@ An edge lies inside a sample: where it must be for the cores that the sample sho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -88,6 +89,16 @@ class Disturbance:
         return f"{name} {self.took} from {max(0.0, start):.3g} s to {max(0.0, end):.3g} s"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taker:
+    """Who took most of the machine inside the window of a point: `took` so much at worst, for `seconds` in all."""
+
+    who: str
+    took: str
+    seconds: float
+    pid: int | None = None
+
+
 @dataclass(frozen=True)
 class _Samples:
     """Samples in order: `ends_ns` has one moment more than there are samples. One series of cores for each cause."""
@@ -158,7 +169,22 @@ def disturbance_columns(
     return {
         "disturbed_s": sum(length(merged(spans, *piece)) for piece in between(pauses, start, end)) / NS_PER_S,
         "disturbances": tuple(one.words(origin_ns) for one in most),
+        "disturbed_by": _taker(inside, between(pauses, start, end)),
     }
+
+
+def _taker(disturbances: Iterable[Disturbance], pieces: Spans) -> str | None:
+    """The `Taker` in these pieces of a window, as JSON; heat and the like take nothing."""
+    found: dict[Cause, list[Disturbance]] = {}
+    for one in disturbances:
+        if not one.inherent:
+            found.setdefault((one.who, one.pid), []).append(one)
+    if not found:
+        return None
+    (who, pid), own = max(found.items(), key=lambda item: sum(one.amount for one in item[1]))
+    spans = [(one.start_ns, one.end_ns) for one in own]
+    seconds = sum(length(merged(spans, *piece)) for piece in pieces) / NS_PER_S
+    return json.dumps({"who": who, "pid": pid, "took": max(own, key=lambda one: one.amount).took, "seconds": seconds})
 
 
 def _samples(readings: Sequence[Reading]) -> _Samples | None:

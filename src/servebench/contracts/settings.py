@@ -369,7 +369,8 @@ class StudySettings(StrictSettings):
     slower or equal within `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is
     then the most. With `until: gate` they take turns until it is known whether a run is worse than the first by more than
     `margin`, in `metrics`. With `slices` the engines that take turns are alive at once, and the load goes from one to the
-    other every few seconds: `auto` where several starts are measured and the machine allows it.
+    other every few seconds: `auto` where several starts are measured and the machine allows it. Before a level of an engine
+    that servebench has started it waits while other programs take much of the machine, at most for `quiet_wait_s`.
     """
 
     dir: str = "outputs"
@@ -380,6 +381,7 @@ class StudySettings(StrictSettings):
     budget: str | float = "60m"
     metrics: tuple[str, ...] | None = None
     slices: Literal["auto", "never", "always"] = "auto"
+    quiet_wait_s: SecondsOrZero = 60.0
 
     @property
     def most_starts(self) -> int:

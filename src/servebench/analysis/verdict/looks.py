@@ -49,7 +49,7 @@ from servebench.analysis.verdict.model import (
     better,
     level_verdict,
 )
-from servebench.analysis.verdict.questions import codes_of, missing_row, points_at, questions
+from servebench.analysis.verdict.questions import missing_row, points_at, questions, void_reason
 from servebench.analysis.verdict.reasons import MethodKind, Reason, ReasonKind, without_repeats
 from servebench.analysis.verdict.starts import OverStarts, StartComparison, group_by_start
 from servebench.contracts.level import Level
@@ -291,7 +291,7 @@ def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side, dict[Level, Reaso
             )
             replaced = all(may_be_replaced(one.verdict, one.row.point) for one in void)
             kind = ReasonKind.VOID_TO_REPLACE if replaced else ReasonKind.VOID_FOR_GOOD
-            voids[level] = Reason(kind, codes=codes_of(void), needed=0 if replaced else VOID_ATTEMPTS)
+            voids[level] = void_reason(kind, void, needed=0 if replaced else VOID_ATTEMPTS)
         for found, side in zip(kept, common, strict=True):
             found += [point for start in side[:count] for point in start]
     return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1])), voids

@@ -11,13 +11,14 @@ from servebench.analysis.answer.model import (
     FailedRun,
     LevelLead,
     NextStep,
+    NotUsable,
     OtherDifference,
     Purpose,
     WorkloadAnswer,
 )
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.model import FAILED
-from servebench.report.wording.comparison import description_of
+from servebench.report.wording.comparison import description_of, not_usable_text, text_of
 from servebench.util.figures import duration, number
 
 AHEAD_MIN = 0.03
@@ -131,8 +132,23 @@ def title_of(answer: WorkloadAnswer) -> str:
 
 def sentence_of(answer: WorkloadAnswer) -> str:
     """Return who leads where and what else differs; of a single run its figures; empty without any."""
-    said = filter(None, (leads_in_words(answer.leads), _others_in_words(answer.others)))
-    return "; ".join(said) or _alone(answer)
+    taken = _not_usable(answer.not_usable, len(answer.levels)) if answer.not_usable is not None else ""
+    led = [text for text in (leads_in_words(answer.leads), _others_in_words(answer.others)) if text]
+    return "; ".join(filter(None, (*(led or [_alone(answer)]), taken)))
+
+
+def _not_usable(found: NotUsable, levels: int) -> str:
+    """Which points are not compared, because others took their machine: runs that lack the same levels together."""
+    runs: dict[str, list[str]] = {}
+    for label, own in found.places.items():
+        at = (
+            ""
+            if levels == 1
+            else f" at {', '.join(one.number for one in own[:-1])}{' and ' * (len(own) > 1)}{own[-1].words}"
+        )
+        runs.setdefault(at, []).append(label)
+    places = "; ".join(f"{' and '.join(names)}{at}" for at, names in runs.items())
+    return f"{places}: {not_usable_text(found.by)}"
 
 
 def _alone(answer: WorkloadAnswer) -> str:
@@ -169,7 +185,7 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
     """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
     leaves out 0, where a level is one of many questions."""
     ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.rival.tested and lead.size >= AHEAD_MIN)]
-    if not ahead:
+    if not ahead or leads[0].few is not None:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {most.level.words}" if len(leads) > 1 else ""
@@ -180,10 +196,10 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
     return f" ({most.best} is {most.size:.0%} ahead{of}{at}{but})"
 
 
-def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool]:
+def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool, bool]:
     """What neighbouring levels must share to be one clause: the leader, or those between which there is no clear difference."""
     who = lead.best if lead.clear else frozenset((lead.best, *lead.tied))
-    return who, lead.clear, lead.within is not None
+    return who, lead.clear, lead.within is not None, lead.few is not None
 
 
 def _behind(leads: Sequence[LevelLead]) -> str:
@@ -201,7 +217,7 @@ def _behind(leads: Sequence[LevelLead]) -> str:
 def leads_in_words(leads: Sequence[LevelLead]) -> str:
     """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
     clauses = []
-    for (_, clear, same), found in groupby(leads, key=_kind):
+    for (_, clear, same, _), found in groupby(leads, key=_kind):
         group = list(found)
         last = group[-1]
         begin = "" if len(group) == 1 else f"{group[0].level.number} to "
@@ -216,6 +232,7 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             both = f"{', '.join(names[:-1])} and {names[-1]}"
             bound = max(lead.within or 0.0 for lead in group)
             text = f"no clear difference in tok/s between {both}"
+            text = f"{both} are not usable: {text_of([last.few])}" if last.few is not None else text
             text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
             text += "" if same else _ahead(group) + _behind(group)
         but = _but("provisional", [lead for lead in group if lead.codes], group)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 from servebench.analysis.verdict.compare import STARTS_ADVISED
@@ -31,7 +32,7 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.LEVEL_MISSING: lambda one: f"the {one.side} has no such level",
     ReasonKind.METRIC_MISSING: lambda one: f"there is no such number of {SIDES[one.side]}",
     ReasonKind.REQUESTS_MISSING: lambda one: f"there are no single requests of {SIDES[one.side]}",
-    ReasonKind.VOID_POINT: lambda one: f"void point: {_codes(one)}",
+    ReasonKind.VOID_POINT: lambda one: not_usable_text(one.taker) if one.taker else f"void point: {_codes(one)}",
     ReasonKind.VOID_TO_REPLACE: lambda one: f"void point (another start may replace it): {_codes(one)}",
     ReasonKind.VOID_FOR_GOOD: lambda one: f"void point in {one.needed} starts, not measured again: {_codes(one)}",
     ReasonKind.FEW_REQUESTS: lambda one: f"{one.count} requests in a start, {one.needed} are needed",
@@ -46,7 +47,20 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
 }
 
 
+def taken_text(by: Taker) -> str:
+    """Return who took the machine of a point: `another program (pid 4711, python) took 1.0 of 2 cores for 40 s`."""
+    who = by.who if by.pid is None else f"another program (pid {by.pid}, {by.who})"
+    return f"{who} {by.took} for {duration(by.seconds)}"
+
+
+def not_usable_text(by: Taker) -> str:
+    """Return why a point whose machine others took is not compared, and what to do about it."""
+    return f"not usable: {taken_text(by)}; wait until it ends, or `resume --better`"
+
+
 def _codes(reason: Reason) -> str:
+    if reason.taker is not None:
+        return taken_text(reason.taker)
     return ", ".join(reason.codes) or "void"
 
 
@@ -228,6 +242,8 @@ def _why_undecided(rows: Sequence[ComparisonRow]) -> str:
     if any(one.kind in MORE_STARTS_HELP for one in reasons):
         return f"not decided: {MORE_STARTS}"
     texts = list(dict.fromkeys(text_of([one]) for one in reasons))
+    if any(one.taker is not None for one in reasons):
+        return "; ".join(texts[:1])
     return f"not enough data: {'; '.join(texts[:REASONS_MAX])}" if texts else "not enough data"
 
 
