@@ -54,6 +54,29 @@ def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
     assert len(found.comparisons) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("slow", "best"), [(1.3, "fast"), (1.0, None)])
+def test_several_starts_give_a_verdict_over_all_levels(make_study, slow, best):
+    """The first question of the comparisons: who leads, or that nobody does."""
+    steady = {"spread": 0.05, "drift_sd": 0.003, "run_sd": 0.002}
+    names = [("fast", 1.0), ("slow", slow), ("slower", 1.5 if best else 1.0)]
+    runs = [
+        (SimulatedEngine(name=name, slow=by, **steady), load(requests=40, starts=5, seed=seed))
+        for seed, (name, by) in enumerate(names)
+    ]
+    found = answer(make_study(*runs)).workloads[0]
+    assert (found.overall.best, found.overall.rival) == (best, best and "slow")
+    assert (found.overall.within is None) == (best is not None)
+    assert best is None or found.overall.low < 0.3 < found.overall.high
+    assert sentence_of(found).endswith("on average over 1 to 8 users: sure")
+
+
+def test_one_start_each_gives_no_verdict_over_all_levels(make_study):
+    found = answer(make_study((FAST, load()), (SLOW, load()))).workloads[0]
+    assert found.overall is None
+    assert sentence_of(found).endswith(": likely")
+
+
 def test_a_lead_over_a_run_with_equal_settings_is_not_called_one_of_different_settings(make_study):
     """Another run has other settings; no run is marked as the best then."""
     runs = [

@@ -44,6 +44,8 @@ TOGETHER_LASTS_S = 2.0
 """The same (with twice the core seconds) for many that nobody could name: the bursts of two daemons may meet."""
 AMONG_SHARE = 1 / 3
 """Among others who take too much together, one is named from this share of the limits on."""
+AGAIN_S, AGAIN_SHARE = 6.0, 0.1
+"""What takes so much of the needed cores in short bursts, on average over so long, disturbs all of that time."""
 GAP_S = 1.5
 """Stretches of one cause that are nearer are one."""
 GOES_ON = 0.6
@@ -240,6 +242,7 @@ def _of_cores(samples: _Samples) -> list[Disturbance]:
     for cause, taken in samples.causes.items():
         alone = _stretches(samples, taken, limit, crowded)
         spans = [*alone, *_stretches(samples, taken, AMONG_SHARE * limit, among, AMONG_SHARE)]
+        spans += _recurring(samples, np.where(crowded, taken, 0.0), max(AGAIN_SHARE * needed, TAKEN_CORES_MIN), alone)
         found += [_taken(samples, span, cause, taken) for span in merged(spans, *whole)]
     named = merged([(one.start_ns, one.end_ns) for one in found], *whole)
     for low, high in together:
@@ -294,6 +297,19 @@ def _stretches(
             found[-1] = found[-1][0], end
         else:
             found.append((start, end))
+    return found
+
+
+def _recurring(samples: _Samples, taken: Floats, limit: float, alone: Spans) -> list[tuple[int, int]]:
+    """Return the stretches in which a cause takes more than the limit on average, in bursts too short to be found `alone`."""
+    window = np.ones(max(1, round(AGAIN_S / float(np.median(samples.seconds)))))
+    mean = np.convolve(taken, window, "same") / np.convolve(np.ones(taken.size), window, "same")
+    found: list[tuple[int, int]] = []
+    for first, last in _runs(mean[: taken.size], limit, np.ones(taken.size, dtype=np.bool_)):
+        busy = first + np.flatnonzero(taken[first : last + 1] > limit / 2)
+        low, high = (int(samples.ends_ns[place]) for place in (busy.min(initial=last), busy.max(initial=first) + 1))
+        if high - low >= AGAIN_S * NS_PER_S and 2 * length(merged(alone, low, high)) < high - low:
+            found.append((low, high))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from servebench.analysis.answer.leads import find_lead, other_differences
+from servebench.analysis.answer.leads import find_lead, find_overall, other_differences
 from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, FailedRun, NotUsable, WorkloadAnswer
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, remarks
@@ -95,6 +95,8 @@ def _workload_answer(
         for run in runs
     ]
     own = [one for one in comparisons if set(one.ids) <= set(cells)]
+    measured = [run for run in cells if cells[run]]
+    overall = find_overall(measured, labels, own) if len(measured) > 1 and not void else None
     return WorkloadAnswer(
         workload=workload,
         facts=_shared_facts(runs),
@@ -102,6 +104,7 @@ def _workload_answer(
         columns=tuple(columns),
         leads=tuple(leads),
         others=tuple(other_differences(leads, own, labels)),
+        overall=overall,
         not_usable=_not_usable(runs, labels),
     )
 

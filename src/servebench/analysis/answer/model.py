@@ -163,6 +163,19 @@ class LevelLead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overall:
+    """The verdict on all runs of a workload by the mean throughput over all levels: the `best` leads the `rival`, the next, by a
+    share with its interval; or, without a best, no two runs differ by more than `within`."""
+
+    best: str | None = None
+    rival: str | None = None
+    size: float | None = None
+    low: float | None = None
+    high: float | None = None
+    within: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class OtherDifference:
     """A difference between two runs in another metric than throughput, by their labels."""
 
@@ -184,6 +197,7 @@ class WorkloadAnswer:
     """One workload: its runs by load level, who leads at each, and what else differs where nobody does.
 
     `facts` are what all its runs share: lengths, the model, the GPU. Where only one of its runs was measured, there are no leads.
+    `overall` is None where that question is open.
     """
 
     workload: str
@@ -192,6 +206,7 @@ class WorkloadAnswer:
     columns: tuple[AnswerColumn, ...]
     leads: tuple[LevelLead, ...]
     others: tuple[OtherDifference, ...] = ()
+    overall: Overall | None = None
     not_usable: NotUsable | None = None
 
 

@@ -97,9 +97,12 @@ def gate_blocks(gate: Gate, *, reasons: bool = True) -> Iterator[Block]:
     yield from (Line.of(f"not judged: {one}", tone="dim") for one in gate_not_judged(gate))
 
 
-def decision_blocks(found: StudyDecision) -> Iterator[Block]:
-    """Yield what is decided of each pair of runs, what is still open, and how much starts differ."""
+def decision_blocks(found: StudyDecision, *, verbose: bool = True) -> Iterator[Block]:
+    """Yield what is decided of each pair of runs, what is still open, and with `verbose` how much starts differ; without it only
+    what is open, and a single pair."""
     for pair in found.pairs:
+        if not verbose and pair.answered and len(found.pairs) > 1:
+            continue
         tone = TONES.get(pair.gate or pair.first.result, "") if pair.first is not None else ""
         yield Line.of(Span(f"{decisions.title_of(pair)}: ", "strong"), Span(decisions.levels_line(pair), tone))
-    yield items(decisions.notes_of(found))
+    yield items(decisions.notes_of(found, verbose=verbose))

@@ -13,11 +13,13 @@ from servebench.analysis.answer.model import (
     NextStep,
     NotUsable,
     OtherDifference,
+    Overall,
     Purpose,
     WorkloadAnswer,
 )
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.model import FAILED
+from servebench.contracts.level import Level
 from servebench.report.wording.comparison import description_of, not_usable_text, text_of
 from servebench.util.figures import duration, number
 
@@ -133,8 +135,28 @@ def title_of(answer: WorkloadAnswer) -> str:
 def sentence_of(answer: WorkloadAnswer) -> str:
     """Return who leads where and what else differs; of a single run its figures; empty without any."""
     taken = _not_usable(answer.not_usable, len(answer.levels)) if answer.not_usable is not None else ""
-    led = [text for text in (leads_in_words(answer.leads), _others_in_words(answer.others)) if text]
+    leads = _overall(answer.overall, answer) if answer.overall is not None else leads_in_words(answer.leads)
+    led = [text for text in (leads, _others_in_words(answer.others)) if text]
     return "; ".join(filter(None, (*(led or [_alone(answer)]), taken)))
+
+
+def _overall(found: Overall, answer: WorkloadAnswer) -> str:
+    """Who leads on average over all levels, or that nobody does, and the levels that are not so."""
+    first, last = answer.levels[0], answer.levels[-1]
+    where = f"at {last.words}: sure" if first == last else f"on average over {first.number} to {last.words}: sure"
+    if found.best is None:
+        names = [column.label for column in answer.columns if column.cells]
+        return f"{', '.join(names[:-1])} and {names[-1]} differ by at most {found.within or 0.0:.1%} in tok/s {where}"
+    text = f"{found.best} gives {_more(found.size or 0.0, found.low, found.high, found.rival or '')} {where}"
+    otherwise = leads_in_words([one for one in answer.leads if one.clear and one.best != found.best])
+    open_at = [one.level for one in answer.leads if not one.clear]
+    unclear = f"not clear at {_levels(open_at)}" if open_at else ""
+    return "; ".join(filter(None, (text, otherwise, unclear)))
+
+
+def _levels(levels: Sequence[Level]) -> str:
+    *first, last = levels
+    return " and ".join(filter(None, (", ".join(one.number for one in first), last.words)))
 
 
 def _not_usable(found: NotUsable, levels: int) -> str:
@@ -172,13 +194,17 @@ def _alone(answer: WorkloadAnswer) -> str:
 
 def lead_text(lead: LevelLead) -> str:
     """Return a lead with its interval: `41% [35, 48] more tok/s than x`, `2.3 times [2.1, 2.6] the tok/s of x`."""
-    ends = lead.low, lead.high
-    if lead.size >= TIMES_FROM:
+    return _more(lead.size, lead.low, lead.high, lead.rival.label)
+
+
+def _more(size: float, low: float | None, high: float | None, rival: str) -> str:
+    ends = low, high
+    if size >= TIMES_FROM:
         interval = "" if None in ends else f" [{', '.join(number(1 + (end or 0), 2) for end in ends)}]"
-        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival.label}"
-    digits = 0 if lead.size >= 0.1 else 1
+        return f"{number(1 + size, 2)} times{interval} the tok/s of {rival}"
+    digits = 0 if size >= 0.1 else 1
     interval = "" if None in ends else f" [{', '.join(f'{100 * (end or 0):.{digits}f}' for end in ends)}]"
-    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival.label}"
+    return f"{100 * size:.{digits}f}%{interval} more tok/s than {rival}"
 
 
 def _ahead(leads: Sequence[LevelLead]) -> str:
@@ -231,13 +257,15 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
                 names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
             both = f"{', '.join(names[:-1])} and {names[-1]}"
             bound = max(lead.within or 0.0 for lead in group)
-            text = f"no clear difference in tok/s between {both}"
+            text = f"open: no clear difference in tok/s between {both}"
             text = f"{both} are not usable: {text_of([last.few])}" if last.few is not None else text
             text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
             text += "" if same else _ahead(group) + _behind(group)
         but = _but("provisional", [lead for lead in group if lead.codes], group)
         but += _but("different settings", [lead for lead in group if lead.clear and lead.rival.unequal], group)
-        clauses.append(f"{begin}{last.level.words}: {text}" + (f" ({', '.join(but)})" if but else ""))
+        sure = all(lead.verdict and not lead.codes for lead in group)
+        word = f": {'sure' if sure else 'likely'}" if clear else ""
+        clauses.append(f"{begin}{last.level.words}: {text}{word}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)
 
 
@@ -245,9 +273,7 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
     """What holds for some levels of a clause, with these levels if it does not hold for all."""
     if not found:
         return []
-    *first, last = (lead.level for lead in found)
-    some = " and ".join(filter(None, (", ".join(one.number for one in first), last.words)))
-    return [word if len(found) == len(group) else f"{word} at {some}"]
+    return [word if len(found) == len(group) else f"{word} at {_levels([lead.level for lead in found])}"]
 
 
 def _others_in_words(found: Sequence[OtherDifference]) -> str:

@@ -93,11 +93,12 @@ def _minutes(found: StudyDecision) -> str:
     return f"{found.engine_s / 60:.1f} of {round(found.budget_s / 60, 1):,g} engine minutes"
 
 
-def notes_of(found: StudyDecision) -> list[str]:
-    """Return what is open and what it would take, how much starts differ, and why rows are provisional or missing."""
+def notes_of(found: StudyDecision, *, verbose: bool = True) -> list[str]:
+    """Return what is open and what it would take, and with `verbose` how much starts differ, and why rows are provisional or
+    missing."""
     lines = [line for pair in found.pairs for line in _open_lines(pair, found)]
     places: dict[str, list[str]] = {}
-    for pair in found.pairs:
+    for pair in found.pairs if verbose else ():
         levels: dict[str, dict[Level, None]] = {}
         for row in pair.rows:
             for one in row.reasons:
@@ -108,7 +109,7 @@ def notes_of(found: StudyDecision) -> list[str]:
     every = [title_of(pair) for pair in found.pairs]
     for why, where_all in places.items():
         lines.append(f"{why}: {'all pairs' if where_all == every and len(every) > 1 else '; '.join(where_all)}")
-    for name, spread in found.spreads.items():
+    for name, spread in found.spreads.items() if verbose else ():
         if spread.between is not None:
             lines.append(
                 f"{found.labels[name]}: its {spread.starts} starts differ by {percent(spread.between)}, points of one start by "

@@ -17,7 +17,7 @@ UNNAMED = ("no clear difference", "different settings")
 """Outcomes whose line names nobody, so that the ranking begins with the first."""
 SHOWN_MAX = 4
 """More runs of a use that is open are not named."""
-BEST: Mapping[str, str] = {"clear": "best", "provisional": "best, provisional", "one start each": "fastest seen"}
+BEST: Mapping[str, str] = {"clear": "best", "provisional": "best, likely", "one start each": "fastest seen"}
 """What the first of a ranking is called, by how far it is to be trusted."""
 
 
