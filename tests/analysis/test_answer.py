@@ -7,6 +7,7 @@ import pytest
 from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.model import CaveatKind
+from servebench.analysis.answer.next_steps import long_command
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import compare_speed, pair_runs, seconds_per_start
 from servebench.analysis.recommendation.rules import load_rules
@@ -34,6 +35,21 @@ def answer(path, **more) -> Answer:
 
 
 FAST, SLOW = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=1.5)
+
+
+def test_the_command_of_a_long_point_has_the_set_up_of_the_run_and_no_other_load(make_study):
+    words = (
+        "engine=mine",
+        "+engine.env.A=1 2",
+        "workload=unique",
+        "load=quick",
+        "load.concurrency=[1,4]",
+        "study.name=a",
+    )
+    (run,) = read.load_study(make_study((FAST, load(overrides=words)))).runs
+    assert long_command(run) == "servebench engine=mine '+engine.env.A=1 2' workload=unique load=long"
+    run = replace(run, state={}, manifest={**run.manifest, "words": ["--config-dir", "my", *words, "quality=gsm8k"]})
+    assert long_command(run).startswith("servebench --config-dir=my engine=mine ")
 
 
 @pytest.mark.slow
