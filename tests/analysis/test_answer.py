@@ -7,10 +7,13 @@ import pytest
 from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.model import CaveatKind
+from servebench.analysis.answer.next_steps import long_command
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import compare_speed, pair_runs, seconds_per_start
+from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.contracts.level import Level
+from servebench.report.export.conclusions import to_json
 from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
 from servebench.report.wording.comparison import summary_of
 from servebench.store import studies as read
@@ -34,6 +37,21 @@ def answer(path, **more) -> Answer:
 FAST, SLOW = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=1.5)
 
 
+def test_the_command_of_a_long_point_has_the_set_up_of_the_run_and_no_other_load(make_study):
+    words = (
+        "engine=mine",
+        "+engine.env.A=1 2",
+        "workload=unique",
+        "load=quick",
+        "load.concurrency=[1,4]",
+        "study.name=a",
+    )
+    (run,) = read.load_study(make_study((FAST, load(overrides=words)))).runs
+    assert long_command(run) == "servebench engine=mine '+engine.env.A=1 2' workload=unique load=long"
+    run = replace(run, state={}, manifest={**run.manifest, "words": ["--config-dir", "my", *words, "quality=gsm8k"]})
+    assert long_command(run).startswith("servebench --config-dir=my engine=mine ")
+
+
 @pytest.mark.slow
 def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
     found = answer(
@@ -50,6 +68,29 @@ def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
         assert all(0.0 < lead.low < 0.5 < lead.high < 1.5 for lead in one.leads)
         assert "1 to 8 users: fast leads, at 8 users with 50%" in sentence_of(one)
     assert len(found.comparisons) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slow", "best"), [(1.3, "fast"), (1.0, None)])
+def test_several_starts_give_a_verdict_over_all_levels(make_study, slow, best):
+    """The first question of the comparisons: who leads, or that nobody does."""
+    steady = {"spread": 0.05, "drift_sd": 0.003, "run_sd": 0.002}
+    names = [("fast", 1.0), ("slow", slow), ("slower", 1.5 if best else 1.0)]
+    runs = [
+        (SimulatedEngine(name=name, slow=by, **steady), load(requests=40, starts=5, seed=seed))
+        for seed, (name, by) in enumerate(names)
+    ]
+    found = answer(make_study(*runs)).workloads[0]
+    assert (found.overall.best, found.overall.rival) == (best, best and "slow")
+    assert (found.overall.within is None) == (best is not None)
+    assert best is None or found.overall.low < 0.3 < found.overall.high
+    assert sentence_of(found).endswith("on average over 1 to 8 users: sure")
+
+
+def test_one_start_each_gives_no_verdict_over_all_levels(make_study):
+    found = answer(make_study((FAST, load()), (SLOW, load()))).workloads[0]
+    assert found.overall is None
+    assert sentence_of(found).endswith(": likely")
 
 
 def test_a_lead_over_a_run_with_equal_settings_is_not_called_one_of_different_settings(make_study):
@@ -82,6 +123,50 @@ def test_equal_engines_have_no_best(make_study):
     assert not any(lead.clear for lead in found.workloads[0].leads)
     assert not any(cell.best for column in found.workloads[0].columns for cell in column.cells.values())
     assert "no clear difference" in sentence_of(found.workloads[0])
+
+
+TAKER = json.dumps({"who": "python", "pid": 4711, "took": "took 1.0 of 2 cores", "seconds": 40.0})
+BUSY = {"verdict": "void", "doubts": ("machine_busy",), "disturbed_by": TAKER, "disturbed_s": 40.0, "window_s": 44.0}
+
+
+def test_what_others_disturbed_has_no_ratio_anywhere_and_names_them(make_study):
+    """Not even where it is nine times slower."""
+    slow = replace(SLOW, slow=9.0)
+    fast, slowed = read.load_study(make_study((FAST, load()), (slow, load()))).runs
+    found = conclude([fast, with_columns(slowed, **BUSY)], (), Options(rules=load_rules(None)))
+    (one,), (comparison,) = found.answer.workloads, found.comparisons
+    assert (one.leads, one.others) == ((), ())
+    assert not any(cell.best for column in one.columns for cell in column.cells.values())
+    assert one.not_usable.places == {"slow": (Level(1), Level(8))}
+    assert (comparison.result, {row.effect for row in comparison.rows}) == ("not enough data", {None})
+    assert {row.reasons[0].taker for row in comparison.rows} == {one.not_usable.by}
+    ranked = [use for use in found.recommendations if use.missing]
+    assert ranked
+    assert {missing.why.taker for use in ranked for missing in use.missing} == {one.not_usable.by}
+    told = to_json(found)
+    for text in (sentence_of(one), summary_of(comparison), told):
+        assert "not usable: another program (pid 4711, python) took 1.0 of 2 cores for 40 s" in text
+    assert "%" not in sentence_of(one) + summary_of(comparison)
+    assert "slow at 1 and 8 users" in sentence_of(one)
+
+
+def test_a_level_that_nobody_disturbed_keeps_its_lead(make_study):
+    fast, slow = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
+    rows = [replace(row, **BUSY) if row.level == Level(1) else row for row in slow.point_rows]
+    (one,) = concluded([fast, replace(slow, rows=lambda: rows)]).workloads
+    assert [(lead.level, lead.best, lead.clear) for lead in one.leads] == [(Level(8), "fast", True)]
+    assert one.not_usable.places == {"slow": (Level(1),)}
+
+
+def test_a_few_requests_give_no_ratio_however_long_they_last(make_study):
+    """Two requests of a minute have many slices of time."""
+    runs = read.load_study(make_study(*((one, load(levels=(1,), requests=8)) for one in (FAST, SLOW)))).runs
+    found = conclude([with_columns(run, ttft_ms_n=8) for run in runs])
+    for lead in found.answer.workloads[0].leads:
+        assert (lead.few.count, lead.few.needed, lead.clear, lead.low) == (8, 12, False, None)
+    assert {row.effect for row in found.comparisons[0].rows if row.metric.name == "output_throughput_tok_s"} == {None}
+    assert "%" not in sentence_of(found.answer.workloads[0])
+    assert {lead["size"] for lead in json.loads(to_json(found))["answer"]["workloads"][0]["leads"]} == {None}
 
 
 def test_who_is_clearly_behind_is_named_where_the_first_two_do_not_differ(make_study):

@@ -9,6 +9,7 @@ import pytest
 from servebench.analysis.disturbance import disturbed_spans, find_disturbances, stored_disturbances
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.telemetry import Reading
+from servebench.util.stretches import length
 from support.machines import SECOND, machine_readings
 
 HOG = (4711, "python")
@@ -46,6 +47,18 @@ def test_the_other_engine_of_a_stored_point_in_slices_is_no_disturbance(slices, 
     row = PointRow(point="c1-r0", slices=slices)
     assert {one.who for one in stored_disturbances(row, own, telemetry)} == found
     assert stored_disturbances(row, own, telemetry.iloc[:, :2]) == ()
+
+
+@pytest.mark.parametrize(("on_s", "off_s"), [(0.1, 0.2), (0.3, 0.6), (0.5, 1.0), (1.0, 2.0)])
+@pytest.mark.parametrize("cores", [0.65, 1.0])
+@pytest.mark.parametrize("phase", [0.0, 0.35, 0.7])
+def test_who_takes_a_core_for_a_third_of_the_time_in_short_bursts_disturbs_all_of_it(on_s, off_s, cores, phase):
+    """No burst of less than a second is a stretch, and a hog that has to share its core gets less."""
+    starts = (number * (on_s + off_s) - phase for number in range(80))
+    readings = machine_readings(20, own=1.9, others={HOG: [(at, at + on_s, cores) for at in starts]})
+    found = find_disturbances(readings)
+    assert {(one.who, one.pid) for one in found} == {("python", 4711)}
+    assert length(disturbed_spans(found, 0, 20 * SECOND)) > 10 * SECOND
 
 
 @pytest.mark.parametrize("seed", range(40))

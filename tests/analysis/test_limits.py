@@ -70,6 +70,10 @@ CASES = [
     (Limit.NONE, {"token_budget": 200.0}),
     (Limit.BEFORE_ENGINE, {"network": 60.0}),
     (Limit.NONE, {"network": 9.0}),
+    # no longer than two steps: the scheduler sees a request when a step ends, however idle the front end
+    (Limit.NONE, {"network": 39.0, "front_end_cores": 0.01, "same_machine": True, **CPU}),
+    (Limit.NONE, {"network": 39.0, "front_end_ms": 38.0}),
+    (Limit.FRONT_END, {"network": 39.0, "front_end_cores": 0.9, **CPU}),
     (Limit.NETWORK, {"network": 60.0, "front_end_cores": 0.01, **CPU}),
     (Limit.BEFORE_ENGINE, {"network": 60.0, "front_end_cores": 0.01, "same_machine": True, **CPU}),
     (Limit.FRONT_END, {"network": 60.0, "front_end_cores": 0.9, **CPU}),
@@ -166,6 +170,26 @@ def command_of(*words):
     settings = compose_jobs(words, registry())[0].settings
     context = launch_context(settings, Path("/nonexistent"), lambda _: 1)
     return registry().engine(settings.engine.name).command(context).argv
+
+
+FRONT = {Limit.FRONT_END: [Knob(key="engine.extra_args.api-server-count", default=1, cost="c")]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "helps"),
+    [
+        ({"front_end_cores": 0.9, **CPU}, True),
+        ({"front_end_cores": 0.12, **CPU}, True),
+        ({"front_end_cores": 0.04, **CPU, "same_machine": True}, False),
+        ({"front_end_ms": 50.0}, True),
+        ({"front_end_ms": 50.0, "front_end_cores": 0.04}, False),
+        ({}, False),
+    ],
+)
+def test_more_front_ends_are_proposed_only_where_they_have_work(changes, helps):
+    """The scheduler of an idle front end is waited for, and more of them do not help."""
+    found = with_proposals(find_limit(facts(network=60.0, **changes)), {}, FRONT)
+    assert [one.override for one in found.proposals if one.override] == ["engine.extra_args.api-server-count=2"] * helps
 
 
 def test_values_follow_from_the_config():

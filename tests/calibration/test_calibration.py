@@ -13,6 +13,7 @@ from calibration import windows
 from calibration.__main__ import main
 from calibration.cells import CalibrationCell, Line, Promise, lines_of
 from calibration.comparisons import AA
+from calibration.gate import judged_study
 from calibration.page import CalibrationPart, page, read_parts, rows_csv
 from calibration.run import all_cells, calibrate, chosen_cells
 from calibration.simulate import STEADY, Plant, run_data, simulate_run, simulate_search
@@ -247,3 +248,16 @@ def test_an_interrupt_ends_it(monkeypatch):
 def test_the_help_names_every_promise():
     words = set(re.findall(r"\w+", main.help))
     assert {promise.name for cell in all_cells() for promise in cell.promises} <= words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_turns", [True, False])
+def test_equal_builds_pass_the_gate_at_the_number_of_starts_that_it_names(in_turns):
+    """And a build that is worse by the limit does not; 20 studies each, all with fixed seeds."""
+    equal, lost = (
+        [judged_study(seed, spread=0.01, in_turns=in_turns, gain=gain)[:2] for seed in range(20)]
+        for gain in (0.0, -0.05)
+    )
+    assert all(needed is not None and 2 <= needed <= 12 for needed, _ in equal)
+    assert sum(verdict == "not worse" for _, verdict in equal) >= 18
+    assert sum(verdict == "not worse" for _, verdict in lost) <= 3

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.analysis.tuning.answer import contribution_of, gain_of, recommended, verdict_of
-from servebench.analysis.tuning.ledger import RaceEntrant, RaceRules, Step
+from servebench.analysis.tuning.ledger import SLICED_AS, RaceEntrant, RaceRules, Step
 from servebench.analysis.tuning.race import Race
 from servebench.analysis.verdict import Difference
 from servebench.contracts.tuning import Result
@@ -36,6 +36,9 @@ MARGIN = 0.03
 BUDGET_SHARE = 0.45
 """The race's budget, as a share of the grid's engine time."""
 FAILED_START_S = 20.0
+MACHINE_S = 60.0
+SLICES, SLICE_SD = 6, 0.03
+"""Slices of a block in the finals, and by how much those of one candidate differ beside what the machine does."""
 
 WRONG = Promise(
     name="tune",
@@ -66,7 +69,8 @@ PARTS = Promise(
 class Landscape:
     """The truth: `means` draws the logarithms of all candidates, the first of which is stock, and None where an engine does not
     start. `drift` is by how much everything slows down over the race's budget. With `rough_sd`, starts of every third candidate
-    differ by that much. One of `slow_of` starts is slower by 20%."""
+    differ by that much. One of `slow_of` starts is slower by 20%. `machine_sd` is by how much the machine wanders, over
+    MACHINE_S; with `sliced` the finalists take turns, slice by slice."""
 
     name: str
     means: Callable[[random.Random], Sequence[float | None]]
@@ -75,6 +79,8 @@ class Landscape:
     drift: float = 0.0
     rough_sd: float | None = None
     slow_of: int | None = None
+    machine_sd: float = 0.0
+    sliced: bool = False
 
 
 def _spread_below(rng: random.Random, count: int, nearest: float, farthest: float) -> list[float]:
@@ -133,6 +139,12 @@ HARDER = (
     Landscape(name="1 of 12 starts is slower by 20%", means=_close, slow_of=12),
 )
 """Where it is known to err more often: shown, without a promise on the choice."""
+WANDERING = (
+    Landscape(name="the machine wanders by 10%", means=_close, machine_sd=0.10),
+    Landscape(name="the machine wanders by 10%, slice by slice", means=_close, machine_sd=0.10, sliced=True),
+    Landscape(name="starts differ by 3%, slice by slice", means=_close, start_sd=0.03, sliced=True),
+    Landscape(name="1 of 12 starts is slower by 20%, slice by slice", means=_close, slow_of=12, sliced=True),
+)
 ALL_EQUAL = (
     Landscape(name="all equal, starts differ by 1%", means=_equal),
     Landscape(name="all equal, starts differ by 3%", means=_equal, start_sd=0.03),
@@ -141,6 +153,10 @@ ALL_EQUAL = (
     Landscape(name="all equal, starts of a third differ by 10%", means=_equal, rough_sd=0.10),
     Landscape(name="all equal, 1 of 12 starts is slower by 20%", means=_equal, slow_of=12),
     Landscape(name="all equal, drift of 8%", means=_equal, drift=0.08),
+    *(
+        replace(one, name=f"all equal, {one.name}", means=_equal)
+        for one in (*WANDERING, Landscape(name="slice by slice", means=_equal, sliced=True))
+    ),
 )
 
 
@@ -152,6 +168,7 @@ class SimulatedTune:
     seed: int
     spent_s: float = 0.0
     means: Sequence[float | None] = field(init=False)
+    _machine: list[float] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """Draw the truth."""
@@ -208,7 +225,24 @@ class SimulatedTune:
         if slow is not None and random.Random(f"{self.seed}/slow/{name}/{start}").random() * slow < 1:
             speed += math.log(0.8)
         drift = self.landscape.drift * self.spent_s / (BUDGET_SHARE * self.grid_s)
-        return mean + speed + noise + shared - drift, cost
+        return mean + speed + noise + shared - drift + self._machine_now(), cost
+
+    def _machine_now(self) -> float:
+        """The speed of the machine in this block (a logarithm), which is mostly that of the block before."""
+        rng, now = random.Random(f"{self.seed}/machine"), int(self.spent_s // BLOCK_S)
+        if not self.landscape.machine_sd:
+            return 0.0
+        kept, at = math.exp(-BLOCK_S / MACHINE_S), rng.gauss(0.0, 1.0)
+        for _ in range(now):
+            at = kept * at + math.sqrt(1 - kept**2) * rng.gauss(0.0, 1.0)
+        return self.landscape.machine_sd * at
+
+    def slices(self, name: str, start: int, value: float) -> tuple[float, ...]:
+        """Return the slices of a block with this value: what the machine does to them it does to those of all candidates."""
+        machine = random.Random(f"{self.seed}/machine/{start}")
+        own = random.Random(f"{self.seed}/slices/{name}/{start}")
+        wander = [self.landscape.machine_sd * machine.gauss(0.0, 1.0) for _ in range(SLICES)]
+        return tuple(value - self._machine_now() + one + own.gauss(0.0, SLICE_SD) for one in wander)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +273,8 @@ def _raced(study: SimulatedTune, budget_s: float, changes: int = 0) -> Race:
         )
         for name in study.names
     ]
-    found = Race(RaceRules(budget=budget_s, margin=MARGIN), entrants)
+    sliced_as = SLICED_AS if study.landscape.sliced else None
+    found = Race(RaceRules(budget=budget_s, margin=MARGIN, sliced_as=sliced_as), entrants)
     while (step := found.next_step()) is not None:
         found.add(_result(study, step))
     return found
@@ -247,9 +282,19 @@ def _raced(study: SimulatedTune, budget_s: float, changes: int = 0) -> Race:
 
 def _result(study: SimulatedTune, step: Step) -> Result:
     value, cost = study.block(step.candidate, str(step.start), step.block)
-    failure = "out of memory" if value is None else None
-    return Result(
-        value=value, cost=cost, failure=failure, start_id=str(step.start), sent=100 if value is not None else 0
+    if value is None:
+        return Result(cost=cost, failure="out of memory", start_id=str(step.start))
+    found = Result(value=value, cost=cost, start_id=str(step.start), sent=100)
+    if not study.landscape.sliced or step.phase != "finals":
+        return found
+    slices = study.slices(step.candidate, step.start, value)
+    study.spent_s += (SLICED_AS - 1) * BLOCK_S
+    return replace(
+        found,
+        value=fmean(slices),
+        cost=cost + (SLICED_AS - 1) * BLOCK_S,
+        slice_group=f"{step.start}",
+        slices=slices,
     )
 
 
@@ -308,7 +353,7 @@ def cells() -> list[CalibrationCell]:
     """Return a cell for each landscape."""
     kinds = (
         ((WRONG, HELD), _trial, LANDSCAPES),
-        ((HELD,), _trial, HARDER),
+        ((HELD,), _trial, (*HARDER, *WANDERING)),
         ((EQUAL,), equal_trial, ALL_EQUAL),
         ((PARTS,), _parts_trial, (*LANDSCAPES, *HARDER)),
     )

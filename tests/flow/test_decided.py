@@ -80,7 +80,7 @@ def test_equal_engines_are_equal(run_main, tmp_path):
     assert not any(one["best"] for one in said["recommendations"])
     (compared,) = _printed(run_main, "compare", "s")["comparisons"]
     assert (compared["verdict"], compared["margin"]) == ("no difference", 0.08)
-    described = " ".join(note(read.load_study(tmp_path / "outputs/s")).split())
+    described = " ".join(note(read.load_study(tmp_path / "outputs/s"), ()).split())
     assert said["answer"]["workloads"][0]["sentence"] in described
     # the page says what limits the engines, too
     assert all(" ".join(line.split()) in described for line in said["answer"]["limits"])

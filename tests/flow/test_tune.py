@@ -94,6 +94,34 @@ def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+def test_finalists_take_turns_slice_by_slice(run_main, space, killed):
+    """A killed tune goes on in the finals. What slices make of a machine that wanders is counted in
+    `tests/calibration/tuning.py`."""
+    steady = ("launch.start_sd=0", "launch.wander_sd=0", "launch.step_noise=0")
+    words = (*without(WORDS, "load.requests", "launch."), "load.duration_s=10", "study.slices=always", *steady)
+    if killed:
+        path = space / "outputs/t"
+        with servebench_started(space, "tune", *words) as process:
+            final = lambda: list(path.glob("*/points.parquet")) and points(space)["repeat"].max() >= 80  # noqa: E731
+            wait_until(lambda: caught(process.pid, final), process=process)
+        assert statuses(space)[0] != "finished"
+    done = run_main(*(("resume", "t") if killed else ("tune", *words)), code=0)
+    found, rows = answer(space), points(space)
+    assert (found["verdict"], found["settings"]) == ("better", {"engine.max_num_seqs": 32})
+    assert found["gain"]["method"]["slice_by_slice"]
+    assert found["spent"] <= found["budget"]
+    assert "slice by slice" in done.stdout
+    finals = rows[rows["repeat"].between(80, 159)]
+    assert set(finals["verdict"]) == {"valid"}
+    together = finals.groupby("slice_group")["run"].nunique()
+    # of a pair that was killed one may have been stored
+    assert (together.min() if not killed else together.max()) == 2
+    assert rows[rows["repeat"] < 80]["slices"].isna().all()
+    assert json.loads(run_main("show", "t", "--json").stdout)["gain"] == found["gain"]
+
+
+@pytest.mark.slow
 def test_more_budget_continues_it(run_main, space):
     done = run_main("tune", *SIMULATED, "tune.trials=6", "tune.final_starts=2", "tune.finalists=1", code=0)
     assert answer(space)["spent"] <= 6
@@ -214,6 +242,18 @@ def test_a_dry_run_starts_nothing(run_main, space, tmp_path):
             "needs several levels",
         ),
         (("launch=simulated", "tune.objective=cost_usd_per_mtok"), "needs gpu.price_usd_per_hour"),
+        (
+            ("launch=simulated", "study.slices=always", "load.concurrency=null", "load.rate=[2]"),
+            "study.slices=always: only",
+        ),
+        (
+            ("launch=simulated", "study.slices=always", "hydra/launcher=submitit_local"),
+            "study.slices=always: on a cluster",
+        ),
+        (
+            ("launch=simulated", "study.slices=always", "tune.objective=max_load", "slo=interactive"),
+            "study.slices=always: tune.objective=max_load",
+        ),
         (("launch=simulated", "tune.only=[engine.none]"), "has no parameter engine.none"),
         (("launch=simulated", "tune.space=none.yaml"), "none.yaml cannot be read"),
         (("launch=simulated", "tune.levels=[1.5]"), "a concurrency is a whole number"),

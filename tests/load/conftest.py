@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 
 import pytest
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+from servebench.load.client.connection import ANCILLARY_BYTES, SO_TIMESTAMPNS
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_stamps():
+    """The kernel begins to stamp a while after the first socket asks for it, which is late on a busy machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        server_side, _ = server.accept()
+        with server_side:
+            client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            while True:
+                server_side.send(b"x")
+                if client.recvmsg(1, ANCILLARY_BYTES)[1]:
+                    break
+            yield
 
 
 @pytest.fixture

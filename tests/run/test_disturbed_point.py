@@ -11,6 +11,8 @@ import pytest
 from servebench.analysis.disturbance import find_disturbances
 from servebench.analysis.drift import Drift
 from servebench.analysis.stored_runs import side_of
+from servebench.analysis.warnings.bounds import machine_busy
+from servebench.analysis.warnings.disturbed import taker_of
 from servebench.analysis.warnings.steadiness import not_stationary
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.telemetry import CLIENT_ONLY
@@ -72,7 +74,7 @@ def settings_of(words):
     return jobs_of([*WORDS, *words], registry())[0].settings
 
 
-def built(records, readings, point="c4", words=("load.concurrency=[4]", "load.requests=100")):
+def built(records, readings, point="c4", words=("load.concurrency=[4]", "load.requests=100"), *, emulated=False):
     settings = settings_of(words)
     level = plan_levels(settings.load, 0)[0]
     facts = phase_facts(point=point, concurrency=level.concurrency, rate=level.rate)
@@ -80,9 +82,10 @@ def built(records, readings, point="c4", words=("load.concurrency=[4]", "load.re
     report = phase_report(
         started_ns=0, ended_ns=ended, planned=len(records), sent=len(records), elapsed_s=ended / SECOND
     )
-    return build_point(
-        point_evidence(settings=settings, level=level, facts=facts, records=records, report=report, readings=readings)
+    evidence = point_evidence(
+        settings=settings, level=level, facts=facts, records=records, report=report, readings=readings
     )
+    return build_point(replace(evidence, emulated=emulated))
 
 
 def codes(point):
@@ -158,9 +161,34 @@ def test_too_much_is_a_warning_with_its_cause(hog):
     point = built(records, machine_readings(100, others={HOG: [(*hog, 0.9)]}))
     (doubt,) = [one for one in point.doubts if one.code == "machine_busy"]
     assert "python, pid 4711, took 0.9 of 2 cores" in doubt.message
-    assert point.judged_row.verdict == "doubtful"
+    assert point.judged_row.verdict == "void"
+    taker = taker_of([point.judged_row])
+    assert (taker.who, taker.pid, taker.took) == ("python", 4711, "took 0.9 of 2 cores")
+    assert taker.seconds == pytest.approx(point.row.disturbed_s)
     assert point.row.left_out_ns == ()
     assert point.row.ttft_ms_n == built(records, ()).row.ttft_ms_n
+
+
+def test_only_who_takes_much_of_a_real_engine_s_machine_makes_its_point_void():
+    """The throughput of a short stretch that cannot be left out is known to within its share of the window."""
+    records = [one for one in closed_loop((0.0, 0.0)) if one.request_id.startswith("0-")][:12]
+    one_user = ("load.concurrency=[1]", "load.requests=12")
+    short = built(records, machine_readings(30, others={HOG: [(3.0, 4.2, 0.9)]}), words=one_user)
+    emulated = built(closed_loop((5.0, 55.0)), machine_readings(100, others={HOG: [(5.0, 55.0, 0.9)]}), emulated=True)
+    for point in (short, emulated):
+        assert "machine_busy" in codes(point)
+        assert point.judged_row.verdict == "doubtful"
+        assert taker_of([point.judged_row]) is None
+    share = short.row.disturbed_s / short.row.window_s
+    assert machine_busy(short.row, "throughput") == pytest.approx(share / (1 - share))
+    assert machine_busy(emulated.row, "throughput") is machine_busy(short.row, "ttft") is None
+
+
+def test_who_took_most_of_a_window_is_named():
+    readings = machine_readings(100, others={HOG: [(5, 25, 0.5), (40, 60, 0.5)], (12, "ld"): [(30, 35, 0.9)]})
+    taker = taker_of([built(closed_loop((5.0, 60.0)), readings).judged_row])
+    assert (taker.who, taker.pid) == ("python", 4711)
+    assert taker.seconds == pytest.approx(40, abs=2)
 
 
 def test_few_requests_are_all_kept():

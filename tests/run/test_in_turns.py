@@ -16,12 +16,13 @@ from support.orchestration import Recorder
 
 
 class Study:
-    """Runs with levels of their own; `log` is what was measured, with the number of slices. `ends` says which runs end early."""
+    """Runs with levels of their own; `log` is what was measured, with the number of slices. `ends` says which runs end early,
+    `again` which measure a level twice."""
 
-    def __init__(self, levels, *, simulated=True, ends=None, seed=0, started="t"):
+    def __init__(self, levels, *, simulated=True, ends=None, seed=0, started="t", again=None):
         self.levels, self.simulated, self.ends = levels, simulated, ends or {}
         self.settings, self.started = SimpleNamespace(workload=SimpleNamespace(seed=seed)), started
-        self.log, self.slices, self.events = [], [], Recorder()
+        self.log, self.slices, self.events, self.again = [], [], Recorder(), again or {}
 
     def go(self):
         context = SimpleNamespace(events=self.events)
@@ -36,9 +37,14 @@ class Study:
         try:
             if self.ends.get(name) == "start":
                 raise KeyboardInterrupt
-            for users, duration_s in self.levels[name]:
+            levels = [
+                (users, duration_s, attempt)
+                for users, duration_s in self.levels[name]
+                for attempt in range(1 + (self.again.get(name) == users))
+            ]
+            for users, duration_s, attempt in levels:
                 level = PlannedPoint(
-                    id=PointId.at_concurrency(users, 0),
+                    id=PointId.at_concurrency(users, 0).with_attempt(attempt),
                     concurrency=users,
                     requests=None,
                     duration_s=duration_s,
@@ -66,7 +72,7 @@ def statuses(outcomes):
 def test_the_same_level_is_measured_in_slices_of_all():
     study = Study({"a": BOTH, "b": BOTH})
     assert statuses(study.go()) == [("a", "finished"), ("b", "finished")]
-    assert study.log == [("a", 1, 8), ("b", 1, 8), ("a", 4, 8), ("b", 4, 8)]
+    assert study.log == [("a", 1, 5), ("b", 1, 5), ("a", 4, 5), ("b", 4, 5)]
 
 
 def test_the_order_of_slices_follows_from_the_seed_alone():
@@ -83,7 +89,16 @@ def test_the_order_of_slices_follows_from_the_seed_alone():
 def test_a_level_of_one_run_is_an_ordinary_point_before_the_next_shared_one():
     study = Study({"a": BOTH, "b": BOTH[1:]})
     study.go()
-    assert study.log == [("a", 1, 0), ("a", 4, 8), ("b", 4, 8)]
+    assert study.log == [("a", 1, 0), ("a", 4, 5), ("b", 4, 5)]
+
+
+def test_a_run_that_measures_a_level_again_does_so_before_the_next_shared_one():
+    """Whichever of them is first: the disturbed one is behind."""
+    for names in ("ab", "ba"):
+        study = Study({names[0]: BOTH, names[1]: BOTH}, again={"b": 1})
+        study.go()
+        assert study.log[2:3] == [("b", 1, 0)]
+        assert sorted(study.log[3:]) == [("a", 4, 5), ("b", 4, 5)]
 
 
 def test_short_points_are_ordinary_ones():
@@ -116,11 +131,20 @@ def test_an_engine_that_is_busy_without_load_is_measured_alone(monkeypatch, busy
     assert len(study.events.of(OneAtATime)) == 1
 
 
-def test_an_engine_that_leaves_too_little_memory_is_measured_before_the_next_one_starts(monkeypatch):
+@pytest.mark.parametrize(
+    ("full", "log"), [("a", ["a", "a", "b", "c", "b", "c"]), ("b", ["a", "b", "a", "b", "c", "c"])]
+)
+def test_engines_that_leave_too_little_memory_are_measured_before_the_next_one_starts(monkeypatch, full, log):
     monkeypatch.setattr(in_turns, "busy_cores", lambda session: 0.0)
     monkeypatch.setattr(
-        in_turns, "_processes", lambda _: [SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1 << 60))]
+        in_turns,
+        "_processes",
+        lambda session: [
+            SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=(session.lease.engine.name == full) << 60))
+        ],
     )
-    study = Study({"a": BOTH, "b": BOTH}, simulated=False)
+    study = Study({"a": BOTH, "b": BOTH, "c": BOTH}, simulated=False)
     study.go()
-    assert [name for name, *_ in study.log] == ["a", "a", "b", "b"]
+    assert [name for name, *_ in study.log] == log
+    assert {name for name, _, slices in study.log if not slices} == {"a" if full == "a" else "c"}
+    assert len(study.events.of(OneAtATime)) == 1

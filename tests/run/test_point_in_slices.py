@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis.stored_runs import side_of
+from servebench.analysis.warnings.disturbed import taker_of
 from servebench.contracts.stored import RunData
 from servebench.measure.columns import in_window, request_metrics
 from servebench.run.point import build_point
@@ -128,6 +129,17 @@ def test_a_disturbance_in_a_slice_is_left_out_and_the_other_engine_is_none():
         machine_readings(110, others={(12, "llama-server"): [(*one, 0.9) for one in other]}),
     )
     assert (alone.doubts, alone.row.disturbances, alone.row.disturbed_s) == ((), (), 0.0)
+
+
+@pytest.mark.parametrize("hog", [[(0, 110, 0.8)], [(BEGAN_S + low, BEGAN_S + high, 0.8) for low, high in SLICES]])
+def test_a_hog_beside_the_other_engine_is_named_and_not_the_engine(hog):
+    pauses = [(a[1], b[0]) for a, b in pairwise(SLICES)]
+    other = [(BEGAN_S + low, BEGAN_S + high, 0.9) for low, high in pauses if high - low > 2]
+    readings = machine_readings(110, others={(4711, "python"): hog, (12, "llama-server"): other})
+    point = built(closed_loop(SLICES), SLICES, readings)
+    taker = taker_of([point.judged_row])
+    assert (taker.who, taker.pid, point.judged_row.verdict) == ("python", 4711, "void")
+    assert not any("llama" in one for one in point.row.disturbances)
 
 
 def test_a_warm_up_is_cut_from_the_loaded_time():

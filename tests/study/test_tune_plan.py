@@ -67,6 +67,25 @@ def test_the_smallest_budget_is_six_starts_with_a_block_each(words, load, load_s
     assert least.least_s == 6 * (least.start_s + (load_s or 0))
 
 
+@pytest.mark.parametrize(
+    ("more", "slices"),
+    [
+        ((), False),
+        (("study.slices=always",), True),
+        (("launch=emulated",), True),
+        (("launch=emulated", "study.slices=never"), False),
+        (("launch=emulated", "engine.port=8000"), False),
+        (("launch=emulated", "load.concurrency=null", "load.rate=[2]"), False),
+        (("launch=emulated", "slo.ttft_ms=100", "tune.objective=max_load"), False),
+        (("launch=emulated", "hydra/launcher=submitit_local"), False),
+    ],
+)
+def test_engines_of_the_finals_take_turns_where_those_of_a_study_would(words, more, slices):
+    groups = {word.partition("=")[0] for word in more}
+    kept = [word for word in words if word.partition("=")[0] not in groups]
+    assert plan_tune([*kept, *more], registry()).state.slices is slices
+
+
 def test_levels_may_be_named(words):
     assert plan_tune([*words, "tune.levels=[8,16]"], registry()).state.levels == (16, 8)
     slo = ["slo.ttft_ms=100", "tune.objective=max_load"]

@@ -4,13 +4,14 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from servebench.contracts.telemetry import CLIENT_ONLY, Subject
-from servebench.telemetry.machine import CpuUse, MachineSource, busy_now, engine_pid, read_tasks
+from servebench.telemetry.machine import CpuUse, MachineSource, busy_now, engine_pid, others_now, read_tasks
 from support.machines import write_proc
 from support.waiting import wait_until
 
@@ -102,6 +103,19 @@ def test_a_line_before_a_study(tmp_path, used_s, words):
     after = {OWN: (1, "servebench", 0.4, 0), HOG: (1, "python", 1 + used_s, 0)}
     found = busy_now(looks, now=lambda: next(times), sleep=lambda _: write_proc(tmp_path, after) and None)
     assert found == (words and f"this machine is busy: {words}")
+
+
+def test_what_other_virtual_machines_take_may_be_left_aside(tmp_path):
+    """They do not end because servebench waits."""
+
+    def others(stolen):
+        looks, times = use(tmp_path), iter((0.0, 0.5))
+        write_proc(tmp_path, {OWN: (1, "servebench", 0, 0)}, cpus=[(1, 1), (1, 1)])
+        later = partial(write_proc, tmp_path, {OWN: (1, "servebench", 0, 0)}, cpus=[(1, 1.4), (1, 1.4)])
+        return others_now(looks, stolen=stolen, now=lambda: next(times), sleep=lambda _: later() and None)
+
+    assert others(stolen=True) == "1.6 of 2 cores (other virtual machines 1.6)"
+    assert others(stolen=False) is None
 
 
 def test_a_hostile_name_stays_one_word_of_a_label(tmp_path):

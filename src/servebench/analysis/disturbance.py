@@ -10,6 +10,7 @@ An edge lies inside a sample: where it must be for the cores that the sample sho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -43,6 +44,8 @@ TOGETHER_LASTS_S = 2.0
 """The same (with twice the core seconds) for many that nobody could name: the bursts of two daemons may meet."""
 AMONG_SHARE = 1 / 3
 """Among others who take too much together, one is named from this share of the limits on."""
+AGAIN_S, AGAIN_SHARE = 6.0, 0.1
+"""What takes so much of the needed cores in short bursts, on average over so long, disturbs all of that time."""
 GAP_S = 1.5
 """Stretches of one cause that are nearer are one."""
 GOES_ON = 0.6
@@ -86,6 +89,16 @@ class Disturbance:
         name = self.who if self.pid is None else f"{self.who}, pid {self.pid},"
         start, end = ((moment - origin_ns) / NS_PER_S for moment in (self.start_ns, self.end_ns))
         return f"{name} {self.took} from {max(0.0, start):.3g} s to {max(0.0, end):.3g} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taker:
+    """Who took most of the machine inside the window of a point: `took` so much at worst, for `seconds` in all."""
+
+    who: str
+    took: str
+    seconds: float
+    pid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +171,22 @@ def disturbance_columns(
     return {
         "disturbed_s": sum(length(merged(spans, *piece)) for piece in between(pauses, start, end)) / NS_PER_S,
         "disturbances": tuple(one.words(origin_ns) for one in most),
+        "disturbed_by": _taker(inside, between(pauses, start, end)),
     }
+
+
+def _taker(disturbances: Iterable[Disturbance], pieces: Spans) -> str | None:
+    """The `Taker` in these pieces of a window, as JSON; heat and the like take nothing."""
+    found: dict[Cause, list[Disturbance]] = {}
+    for one in disturbances:
+        if not one.inherent:
+            found.setdefault((one.who, one.pid), []).append(one)
+    if not found:
+        return None
+    (who, pid), own = max(found.items(), key=lambda item: sum(one.amount for one in item[1]))
+    spans = [(one.start_ns, one.end_ns) for one in own]
+    seconds = sum(length(merged(spans, *piece)) for piece in pieces) / NS_PER_S
+    return json.dumps({"who": who, "pid": pid, "took": max(own, key=lambda one: one.amount).took, "seconds": seconds})
 
 
 def _samples(readings: Sequence[Reading]) -> _Samples | None:
@@ -214,6 +242,7 @@ def _of_cores(samples: _Samples) -> list[Disturbance]:
     for cause, taken in samples.causes.items():
         alone = _stretches(samples, taken, limit, crowded)
         spans = [*alone, *_stretches(samples, taken, AMONG_SHARE * limit, among, AMONG_SHARE)]
+        spans += _recurring(samples, np.where(crowded, taken, 0.0), max(AGAIN_SHARE * needed, TAKEN_CORES_MIN), alone)
         found += [_taken(samples, span, cause, taken) for span in merged(spans, *whole)]
     named = merged([(one.start_ns, one.end_ns) for one in found], *whole)
     for low, high in together:
@@ -268,6 +297,19 @@ def _stretches(
             found[-1] = found[-1][0], end
         else:
             found.append((start, end))
+    return found
+
+
+def _recurring(samples: _Samples, taken: Floats, limit: float, alone: Spans) -> list[tuple[int, int]]:
+    """Return the stretches in which a cause takes more than the limit on average, in bursts too short to be found `alone`."""
+    window = np.ones(max(1, round(AGAIN_S / float(np.median(samples.seconds)))))
+    mean = np.convolve(taken, window, "same") / np.convolve(np.ones(taken.size), window, "same")
+    found: list[tuple[int, int]] = []
+    for first, last in _runs(mean[: taken.size], limit, np.ones(taken.size, dtype=np.bool_)):
+        busy = first + np.flatnonzero(taken[first : last + 1] > limit / 2)
+        low, high = (int(samples.ends_ns[place]) for place in (busy.min(initial=last), busy.max(initial=first) + 1))
+        if high - low >= AGAIN_S * NS_PER_S and 2 * length(merged(alone, low, high)) < high - low:
+            found.append((low, high))
     return found
 
 

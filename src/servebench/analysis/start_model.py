@@ -146,13 +146,15 @@ class StartModel:
     """The model of the starts of some engines, which have the same levels; `earlier` are other starts, which only say how starts
     differ. `slow_side` is +1 where slow starts have larger values, -1 where they have smaller ones, 0 for a metric without such
     starts. `repeats`: the columns of all starts are repeats at one level, with one value. `freedom` are the degrees of freedom
-    of each value: less than 1 where something that all share was estimated and taken away."""
+    of each value: less than 1 where something that all share was estimated and taken away. `earlier_vary_more`: something else
+    moves earlier starts, too, so they only say by how much starts differ at most."""
 
     engines: Sequence[Starts]
     earlier: Sequence[Starts] = ()
     slow_side: int = 0
     repeats: bool = False
     freedom: float = 1.0
+    earlier_vary_more: bool = False
 
     def value(self, *contrasts: Floats, of: Sequence[int] | None = None) -> Mixture:
         """Return what is known of a weighted sum of engines' values: one contrast for each engine, a weight for each of its
@@ -206,7 +208,8 @@ class StartModel:
         found: Floats = self._whole.sum(axis=0) + np.log(np.outer(_PRIOR, _shares()[1]))
         if self.earlier:
             earlier = _fit(self.earlier, self.slow_side, repeats=self.repeats)
-            found = found + _summed(earlier.by_share(self.freedom)).sum(axis=0)
+            said = _summed(earlier.by_share(self.freedom)).sum(axis=0)
+            found = found + (_at_most(said) if self.earlier_vary_more else said)
         return found
 
 
@@ -214,6 +217,16 @@ def _summed(parts: Floats) -> Floats:
     """Sum over numbers of slow starts, of logarithms."""
     most = parts.max(axis=2)
     found: Floats = most + np.log(np.exp(parts - most[:, :, None]).sum(axis=2))
+    return found
+
+
+def _at_most(logs: Floats) -> Floats:
+    """Return the logarithm of the likelihood by what starts differ by alone, from that by what they and something else differ by,
+    which has at least their standard deviation: each from there on is as likely."""
+    cells = np.exp(logs - logs.max()).reshape(START_SD.size, FACTORS.size, -1)
+    above = np.cumsum(np.einsum("sfm,f->sm", cells, FACTOR_PRIOR)[::-1], axis=0)[::-1]
+    likely = above / np.arange(START_SD.size, 0, -1)[:, None]
+    found: Floats = np.repeat(np.log(likely + np.finfo(float).tiny), FACTORS.size, axis=0)
     return found
 
 

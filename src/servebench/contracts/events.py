@@ -110,7 +110,8 @@ class RunFinished(Event, kw_only=True):
 Activity = Literal[
     "asking_server", "cleaning_log", "emptying_cache", "finding_server", "first_token", "grading",
     "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check", "spans",
-    "stopping_engine", "stopping_first_start", "summary", "timings", "tracking", "warm_restart",
+    "stopping_engine", "stopping_first_start", "summary", "timings", "tracking",
+    "waiting_quiet", "warm_restart",
 ]  # fmt: skip
 """What a study does now, or waits for."""
 
@@ -345,10 +346,11 @@ Void = Literal["again", "another_start", "no_budget"]
 
 
 class PointVoid(Event):
-    """A point counts for nothing."""
+    """A point counts for nothing; `note` says why, where that is known."""
 
     run: str
     replaced: Void
+    note: str = ""
 
 
 class BudgetSpent(Event):
@@ -365,7 +367,7 @@ class AtOnce(Event):
 
 
 class OneAtATime(Event):
-    """Engines that were to be alive at once are measured one after another, for a reason."""
+    """Engines that were to be alive at once are measured one after another, or in smaller groups, for a reason."""
 
     reason: str
 

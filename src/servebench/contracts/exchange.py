@@ -88,6 +88,8 @@ class PointPlan:
     """When requests of a closed loop may be sent, as (opens, closes) in order; empty: all the time."""
     slice_drain_s: float = 0.0
     """How long requests may take after their slice; then the client goes away."""
+    slice_requests: int = 0
+    """The n-th slice (from 0) begins with the request of n times this number, or the next one where it was sent already."""
     answer_bytes_max: int = ANSWER_BYTES_MAX
     """The connection is closed when an answer is longer."""
     reader: str | None = None

@@ -50,6 +50,8 @@ class PhaseFacts:
     of the phase, in order. Requests are only sent in these. Empty: an ordinary point."""
     slice_drain_s: float = 0.0
     """How long its last requests may take after a slice."""
+    slice_requests: int = 0
+    """How many requests are kept for each slice (`PointPlan.slice_requests`)."""
     slice_lead_s: float = 0.0
     """How long after a slice opens its load is not yet steady, which is left out."""
     slice_group: str | None = None

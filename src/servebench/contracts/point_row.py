@@ -334,6 +334,9 @@ class PointRow:
     disturbances: tuple[str, ...] = column(
         "", "Who took the machine, how much and when, in seconds from the first request.", default=()
     )
+    disturbed_by: str | None = column(
+        "", "JSON: who took most of the machine inside the window (who, pid), what (took) and for how many seconds."
+    )
     left_out_ns: tuple[int, ...] = column(
         "ns", "Stretches of the window that do not count: start and end of each, since the epoch.", default=()
     )

@@ -128,7 +128,8 @@ class Result:
 
     `failure` says why the engine did not start or died. `good` of `tested` requests met the SLO, both as effective numbers of
     independent requests; `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of
-    a quality step. `void`: the point is void, and measuring it again did not help.
+    a quality step. `void`: the point is void, and measuring it again did not help. A point in slices has the `slice_group` that
+    it shares with those of others, and in `slices` the objective of each, as `value` has it; NaN where one has none.
     """
 
     value: float | None = None
@@ -142,3 +143,5 @@ class Result:
     same_answers: bool | None = None
     void: bool = False
     note: str = ""
+    slice_group: str | None = None
+    slices: tuple[float, ...] = ()

@@ -1,8 +1,8 @@
 """Runs whose engines are alive at once: their load goes from one to the other, slice by slice.
 
 The engines start one after another. Each level is warmed up on one after another, and then measured on all of them in turns;
-while one is loaded the others have nothing to do. Where an idle engine keeps the CPU busy, or another one does not fit into the
-memory, the runs are executed one after another.
+while one is loaded the others have nothing to do. Where an idle engine keeps the CPU busy the runs are executed one after
+another, and where another one does not fit into the memory it starts when those before it have ended.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def run_in_turns(parts: Sequence[Part], steps_of: StepsOf = task_steps) -> list[
     runs: list[Progress[RunOutcome]] = []
     try:
         _start(parts, runs, steps_of)
-        while alive := _alive(runs):
-            _stop_if_interrupted(runs)
-            measure_next(alive)
+        _take_turns(runs)
     except KeyboardInterrupt:
         for one in _alive(runs):
             one.fail(KeyboardInterrupt())
@@ -67,19 +65,29 @@ def run_in_turns(parts: Sequence[Part], steps_of: StepsOf = task_steps) -> list[
 
 
 def _start(parts: Sequence[Part], runs: list[Progress[RunOutcome]], steps_of: StepsOf) -> None:
-    """Start the runs, and go on with each up to its first level; what cannot stay alive with the others is executed alone."""
+    """Start the runs, and go on with each up to its first level; what cannot stay alive with the others is executed before."""
     events = parts[0].context.events
     for part in parts:
         alive = _alive(runs)
-        if alive and (why := _why_alone(alive[-1], another=True)) is not None:
+        if alive and (why := _why_busy(alive[-1])) is not None:
             events(OneAtATime(why))
             _finish(alive)
+        elif alive and (why := _why_full(alive[-1])) is not None:
+            events(OneAtATime(why))
+            _take_turns(runs)
         runs.append(Progress(steps_of(part.context, part.task, part.turn, None)))
         _to_warm(runs[-1])
         _stop_if_interrupted(runs)
-    if len(_alive(runs)) > 1 and (why := _why_alone(runs[-1], another=False)) is not None:
+    if len(_alive(runs)) > 1 and (why := _why_busy(runs[-1])) is not None:
         events(OneAtATime(why))
         _finish(runs[-1:])
+
+
+def _take_turns(runs: Runs) -> None:
+    """Measure what is alive to its end."""
+    while alive := _alive(runs):
+        _stop_if_interrupted(runs)
+        measure_next(alive)
 
 
 def _stop_if_interrupted(runs: Runs) -> None:
@@ -108,6 +116,9 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
     steps = [one.step for one in runs if isinstance(one.step, WarmLevel)]
     shared = len(runs) > 1 and len({one.level.id.first for one in steps}) == 1
     slices: Sequence[Slices | None] | None = _slices(steps) if shared else None
+    if not shared:
+        # one that measures a disturbed level again is behind the others
+        runs = sorted(runs, key=lambda one: -one.step.level.id.attempt if isinstance(one.step, WarmLevel) else 0)
     for one, own in zip(runs, slices or [None] * (len(runs) if shared else 1), strict=False):
         one.answer(own)
         if own is None:
@@ -134,11 +145,16 @@ def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
         return None
     session = steps[0].session
     group = f"{session.request.run_id}/{session.start_id}"
-    plan = plan_slices(len(steps), measured_s, max(answers_s), f"{session.settings.workload.seed}/{level.point}")
+    rates = [step.rate_req_s for step in steps if step.rate_req_s]
+    seed = f"{session.settings.workload.seed}/{level.point}"
+    plan = plan_slices(len(steps), measured_s, max(answers_s), seed, max(rates) if len(rates) == len(steps) else None)
     return (
         None
         if plan is None
-        else [Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, group=group) for own in plan.slices]
+        else [
+            Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, requests=plan.requests, group=group)
+            for own in plan.slices
+        ]
     )
 
 
@@ -161,24 +177,30 @@ def _drive(phases: Sequence[PhaseStep]) -> list[Driven]:
     return [(report, load.ended(one.facts)) for report, (load, one) in zip(reports, live, strict=True)]
 
 
-def _why_alone(run: Progress[RunOutcome], *, another: bool) -> str | None:
-    """Return why the engine of a run that is warm cannot stay while others are measured (and `another` one starts); None if it
-    can."""
-    if not isinstance(run.step, WarmLevel):
+def _why_busy(run: Progress[RunOutcome]) -> str | None:
+    """Return why the engine of a run that is warm cannot stay while others are measured; None if it can."""
+    session = _session_here(run)
+    cores = 0.0 if session is None else busy_cores(session)
+    if session is None or cores <= IDLE_CORES_MAX:
         return None
-    session = run.step.session
-    if session.lease.launcher.simulated or not session.lease.launcher.local:
-        return None
-    cores = busy_cores(session)
-    if cores > IDLE_CORES_MAX:
-        return (
-            f"{session.lease.engine.name} uses {cores:.1f} cores without any load, which would slow down another engine"
-        )
-    needed = MEMORY_MARGIN * sum(one.memory_info().rss for one in _processes(session))
+    return f"{session.lease.engine.name} uses {cores:.1f} cores without any load, which would slow down another engine"
+
+
+def _why_full(run: Progress[RunOutcome]) -> str | None:
+    """Return why another engine like that of a run which is warm cannot start beside it; None if it can."""
+    session = _session_here(run)
+    needed = 0.0 if session is None else MEMORY_MARGIN * sum(one.memory_info().rss for one in _processes(session))
     free = psutil.virtual_memory().available
-    if another and needed > free:
-        return f"another engine may take {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
-    return None
+    if needed <= free:
+        return None
+    return f"another engine may take {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+
+
+def _session_here(run: Progress[RunOutcome]) -> RunSession | None:
+    """Return the session of a run that is warm, if its engine is a process of this machine."""
+    session = run.step.session if isinstance(run.step, WarmLevel) else None
+    launcher = None if session is None else session.lease.launcher
+    return session if launcher is not None and launcher.local and not launcher.simulated else None
 
 
 def busy_cores(session: RunSession) -> float:

@@ -10,7 +10,6 @@ from servebench.engine.pool import EngineLease
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.run.grading import grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.live import awaited_death
-from servebench.run.measure import measure_level
 from servebench.run.noise import learn_noise
 from servebench.run.outcome import (
     Ending,
@@ -22,6 +21,7 @@ from servebench.run.outcome import (
     stop_error,
     with_ledger_faults,
 )
+from servebench.run.quiet import measure_undisturbed
 from servebench.run.session import RunRequest, RunSession, open_session, open_telemetry
 from servebench.run.steps import Steps
 from servebench.store.tables import RecordWriter, stored_counts, write_points
@@ -131,9 +131,9 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             telemetry = progress.telemetry = open_telemetry(request, lease)
             session = open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
         attempt = replace(level, id=level.id.with_attempt(request.task.earlier.attempts.get(level.id, 0)))
-        point, evidence = yield from measure_level(session, attempt)
+        point, evidence = yield from measure_undisturbed(session, attempt)
         if evidence.report.stopped is None:
-            grade_load(request, session.lease, attempt, evidence.requests, evidence.records)
+            grade_load(request, session.lease, evidence.level, evidence.requests, evidence.records)
         progress.points.append(point)
         levels.add_point(level, point, usable=is_usable(point.codes))
         names = {point.row.point for point in progress.points}
@@ -141,7 +141,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         later = [point for point in request.task.earlier.points.values() if point.row.point not in names]
         write_points(request.folder, [*progress.points, *later])
         if evidence.report.stopped is None:
-            learn_noise(session, attempt, point, evidence)
+            learn_noise(session, evidence.level, point, evidence)
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))
         error = stop_error(
             *(evidence.report.stopped, session.lease.running.died()),

@@ -68,12 +68,11 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
     slices: Slices | None = yield WarmLevel(session=session, level=level, rate_req_s=rate_req_s, answer_s=answer_s)
     if slices is not None:
         level = replace(level, requests=None, targets={}, duration_s=slices.seconds)
-    prompts = _prepare_prompts(
-        session,
-        requests_to_prepare(level, rate_req_s, session.settings.load.min_requests),
-        level.point,
-        whole=level.trace,
-    )
+    count = requests_to_prepare(level, rate_req_s, session.settings.load.min_requests)
+    if slices is not None and slices.requests:
+        # which requests there are may depend on their number, and they have to be those of the other engines
+        count = slices.requests * len(slices.slices)
+    prompts = _prepare_prompts(session, count, level.point, whole=level.trace)
     if level.trace and level.times_s is None:
         level, prompts = _schedule_trace(session, level, prompts)
     cache_state, cache_warnings = _prepare_cache(session)
@@ -86,6 +85,7 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
             slices=slices.slices,
             slice_lead_s=slices.lead_s,
             slice_drain_s=slices.drain_s,
+            slice_requests=slices.requests,
             slice_group=f"{slices.group}/{level.id.level}",
         )
     if (noise := known_noise(session, level)) is not None:
@@ -319,7 +319,12 @@ def _plan(
     plan = point_plan(level, load, planned, warmup=facts.warmup, answer_s=answer_s, seed=seed, fillers=fillers)
     if facts.slices:
         slices = tuple((opens_s, closes_s) for opens_s, closes_s in facts.slices)
-        plan = replace(plan, slices=slices, slice_drain_s=facts.slice_drain_s, duration_s=slices[-1][1])
+        # a request that waits for another one has its place behind that one
+        alone = all(one.session_id is None and not one.after and not one.holes for one in planned)
+        kept = facts.slice_requests if alone else 0
+        plan = replace(
+            plan, slices=slices, slice_drain_s=facts.slice_drain_s, slice_requests=kept, duration_s=slices[-1][1]
+        )
     # those whose answers other prompts need are of one kind
     kind = next((kind_of(request) for request in requests if request.answers), None)
     reader = plan.reader if kind is None else f"{ANSWER_READER} {kind.name}"

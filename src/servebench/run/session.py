@@ -1,6 +1,6 @@
 """A running engine and everything that the points of one run share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ class RunContext:
     facts: Mapping[str, Any] = field(default_factory=dict)
     prompts: Path | None = None
     """Where the runs keep the prompts that they share; null if there is one run."""
+    waited_s: dict[Hashable, float] = field(default_factory=dict)
+    """For how long each level has waited for a quiet machine."""
 
 
 @dataclass(frozen=True, kw_only=True)

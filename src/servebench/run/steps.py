@@ -23,12 +23,14 @@ Driven = tuple[PhaseReport, list[Record]]
 @dataclass(frozen=True, kw_only=True)
 class Slices:
     """How a level is measured in turns with other engines: when each of its slices opens and closes, in seconds from the start,
-    the lead-in of each, how long its requests may take after it, and the name of the group of points that take turns."""
+    the lead-in of each, how long its requests may take after it, how many requests each has (`SlicePlan`), and the name of the
+    group of points that take turns."""
 
     slices: tuple[tuple[float, float], ...]
     lead_s: float
     drain_s: float
     group: str
+    requests: int = 0
 
     @property
     def seconds(self) -> float:

@@ -24,7 +24,7 @@ class TuneState:
     added to the budget, in `continued` commands. `noted` are the results, by step, that no table of a run holds: of starts that
     failed, and of answers that were compared. `space_size` is the number of settings that a whole grid would have; `quality` is
     the config of the test that a candidate must pass which may change answers. `proposed`: the proposals of what limits stock
-    are among the candidates."""
+    are among the candidates. `slices`: in the finals the engines take turns, slice by slice, where they can."""
 
     question: TuneQuestion
     levels: tuple[float, ...]
@@ -37,6 +37,7 @@ class TuneState:
     continued: int = 0
     noted: dict[str, Result] = field(default_factory=dict)
     proposed: bool = False
+    slices: bool = False
 
     @property
     def budget(self) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from servebench.analysis.answer.next_steps import LONGER, command_again, longer_requests
+from servebench.analysis.warnings.disturbed import taker_of
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
@@ -82,7 +83,10 @@ def remaining_runs(
             _set_aside(folder, plan.name)
         if better and standing == "unfinished":
             left = [count for point, count in progress.attempts.items() if point not in progress.points]
-            job = measured_longer(job, attempts=max(left, default=1))
+            again = [one.row for one in stored_points(folder.run(plan.name)) if one.id.first not in progress.points]
+            # the second attempt at a disturbed point was as long as the first
+            taken = bool(again) and all(taker_of([row]) for row in again)
+            job = measured_longer(job, attempts=max(1, max(left, default=1) - taken))
         execute = standing == "unfinished" or (retry_failed and standing != "finished")
         runs.append(StoredRun(plan.name, job, progress, standing=standing, execute=execute))
     return runs

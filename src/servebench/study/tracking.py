@@ -22,6 +22,7 @@ from servebench.store.tracking import SUMMARY_FACTS, Estimators, sync_study, tra
 from servebench.util.errors import ServebenchError
 
 if TYPE_CHECKING:
+    from servebench.analysis.recommendation.model import Recommendation
     from servebench.report.screens.page import Page
 
 
@@ -120,7 +121,7 @@ def write_summary(path: Path) -> Path:
         spec = draw.composed(chart, data.series)
         write_file(folder / f"{chart.name}.svg", draw.svg(spec))
         write_file(folder / f"{chart.name}.png", draw.png(spec))
-    shown = {"note": note(study), "metrics": metrics(data), "tags": tags(study.runs)}
+    shown = {"note": note(study, data.answers), "metrics": metrics(data), "tags": tags(study.runs)}
     write_file(folder / WHOLE, json.dumps(shown, indent=1) + "\n")
     return folder
 
@@ -155,14 +156,16 @@ def tags(runs: Sequence[RunData]) -> dict[str, str]:
     return found
 
 
-def note(study: StudyData) -> str:
-    """Return the study in Markdown: the last screen of the terminal, and the command that made it."""
+def note(study: StudyData, uses: Sequence[Recommendation]) -> str:
+    """Return the study in Markdown: the last screen of the terminal, which run to take for which use, and the command."""
     from servebench.report.export.markdown import to_markdown
     from servebench.report.screens.answer import answer_blocks
+    from servebench.report.screens.recommendation import recommendation_blocks
     from servebench.study.outlook import study_conclusions
     from servebench.util.safe_text import markdown_code
 
-    lines = [to_markdown(answer_blocks(study_conclusions(study.path).answer, width=NOTE_WIDTH))]
+    best = recommendation_blocks([one for one in uses if one.ranking], verbose=False, hint=False)
+    lines = [to_markdown([*answer_blocks(study_conclusions(study.path).answer, width=NOTE_WIDTH), *best])]
     if study.words:
         lines += [markdown_code(f"servebench {shlex.join(study.words)}"), ""]
     lines.append(f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts.")

@@ -37,6 +37,7 @@ from servebench.run.preflight import check_jobs
 from servebench.store.layout import slug
 from servebench.store.plan import PlannedRun
 from servebench.store.tune import TuneState
+from servebench.study.at_once import check_slices, places_at_once
 from servebench.study.study import check_study
 from servebench.util.errors import ConfigError, PreflightError
 
@@ -68,11 +69,13 @@ def plan_tune(words: Sequence[str], registry: Registry, listen: Listen = unheard
     stored: list[Candidate] = []
     runs: list[PlannedRun] = []
     refused = [one for each in found for one in each.refused]
+    arms: list[Job] = []
     for job, candidate in _in_turns(jobs, found):
         made = _checked_job(job, candidate, registry, here=cluster is None)
         if isinstance(made, str):
             refused.append(RefusedCandidate(candidate=candidate, why=made))
             continue
+        arms.append(made)
         stored.append(_named(len(stored), candidate))
         runs.append(PlannedRun(name=stored[-1].run, overrides=made.overrides, config=made.resolved))
     state = TuneState(
@@ -83,8 +86,17 @@ def plan_tune(words: Sequence[str], registry: Registry, listen: Listen = unheard
         spaces=tuple(str(Path(each.space.file).absolute()) for each in found),
         space_size=sum(each.size for each in found),
         quality=quality,
+        slices=_take_turns(arms[: question.finalists + 1], question, registry, cluster=cluster is not None),
     )
     return TunePlan(jobs=jobs, runs=tuple(runs), state=state)
+
+
+def _take_turns(arms: Sequence[Job], question: TuneQuestion, registry: Registry, *, cluster: bool) -> bool:
+    """Return whether engines like those of the first candidates may take turns in the finals. Raises ConfigError where they must
+    and cannot."""
+    check_slices(arms, registry, cluster=cluster)
+    places = places_at_once({str(number): job for number, job in enumerate(arms)}, registry)
+    return bool(places) and not cluster and question.objective != MAX_LOAD
 
 
 def _anchored(question: TuneQuestion) -> TuneQuestion:
@@ -126,6 +138,10 @@ def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
             )
         if settings.load.search is not None or settings.load.trace is not None:
             faults.append(f"load={settings.load.name}: a tune measures at fixed levels, such as load.concurrency=[32]")
+        if question.objective == MAX_LOAD and settings.study.slices == "always":
+            faults.append(
+                "study.slices=always: tune.objective=max_load measures only the levels that it needs; leave one of them out"
+            )
         if not settings.engine.reuse:
             faults.append("engine.reuse=false would start the engine for each block; leave it out")
     if question.objective in ("goodput", MAX_LOAD) and not first.slo.limited:

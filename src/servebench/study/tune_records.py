@@ -9,6 +9,7 @@ from servebench.analysis.tuning.ledger import (
     BLOCKS_MAX,
     FIRST_OF_PHASE,
     ROUNDS,
+    SLICED_AS,
     RaceRules,
     Step,
     engine_seconds,
@@ -52,6 +53,8 @@ class StoredTune:
         """Return the race from its beginning."""
         question = self.state.question
         slo = self.job(self.state.candidates[0]).settings.slo
+        # a budget of starts does not count blocks
+        sliced_as = None if not self.state.slices else SLICED_AS if question.trials is None else 1.0
         rules = RaceRules(
             budget=self.state.budget,
             margin=question.share("margin"),
@@ -63,18 +66,30 @@ class StoredTune:
             attainment=slo.attainment if slo.limited and question.objective != "goodput" else None,
             ladder=self.state.levels if question.objective == MAX_LOAD else (),
             ahead=bool(read_study(self.folder).launcher),
+            sliced_as=sliced_as,
         )
         entrants = entrants_of(self.state.candidates, lambda one: self.stock_job(one).resolved)
-        return Race(rules, entrants, self._unasked if rules.ahead else None)
+        return Race(rules, entrants, self._unasked if rules.ahead or rules.sliced_as else None)
 
     def _unasked(self, name: str, start: int) -> float:
         """Return what the points of a start cost that were measured and that the race has not asked for."""
         asked = {self.point(step) for step, _ in self.race.results(name)}
         rows = {point.id.first: point.judged_row for point in self.known(name).points.values()}
         left = [rows[one] for one in rows if one not in asked and (one.repeat or 0) // BLOCKS_MAX == start]
-        per_start = self.state.question.trials is not None
-        costs = (engine_seconds(row, list(rows.values())) for row in left)
-        return sum(float(begins) if per_start else seconds for seconds, begins in costs)
+        return sum(self._cost_of(name, row) for row in left)
+
+    def _cost_of(self, name: str, row: PointRow) -> float:
+        """Return what a point of a candidate cost. Engines that are alive at once share the time."""
+        seconds, begins = engine_seconds(row, self._rows(name))
+        if self.state.question.trials is not None:
+            return float(begins)
+        groups = (
+            [{one.slice_group for one in self._rows(arm)} for arm in self.race.finalists] if row.slice_group else []
+        )
+        return seconds / max(1, sum(row.slice_group in own for own in groups))
+
+    def _rows(self, name: str) -> list[PointRow]:
+        return [point.judged_row for point in self.known(name).points.values()]
 
     @property
     def candidates(self) -> dict[str, Candidate]:
@@ -115,8 +130,7 @@ class StoredTune:
 
     def result_of(self, step: Step, row: PointRow) -> Result:
         """Return what a step's point says."""
-        rows = [point.judged_row for point in self.known(step.candidate).points.values()]
-        return result_of_point(row, rows, self.state.question.target, per_start=self.state.question.trials is not None)
+        return result_of_point(row, self.state.question.target, self._cost_of(step.candidate, row))
 
     def job(self, candidate: Candidate) -> Job:
         """Return the job of a candidate: the stock settings of its engine with its own. Raises ConfigError."""

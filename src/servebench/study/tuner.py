@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +11,7 @@ from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
 from servebench.analysis.tuning.ledger import FIRST_OF_PHASE, Step
-from servebench.contracts.events import CandidateProposed, PointVoid, RaceEnded, Said, TuneStopped
+from servebench.contracts.events import AtOnce, CandidateProposed, PointVoid, RaceEnded, Said, TuneStopped
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import Candidate, Result
 from servebench.contracts.turns import Turn, closing_turn
@@ -23,6 +23,7 @@ from servebench.store.graded import read_quality
 from servebench.store.state import read_run, write_study
 from servebench.store.studies import load_run
 from servebench.store.tune import write_tune
+from servebench.study.at_once import Place, at_once, places_at_once
 from servebench.study.study import StudySession
 from servebench.study.tune_answer import stored_spaces
 from servebench.study.tune_plan import proposed_candidates
@@ -111,13 +112,30 @@ class Tuner(StoredTune):
         """Return the turns of a step without a result, and of what the race has decided beside it."""
         if not step.quality and self.row(step) is not None:
             self.session.events(PointVoid(self._label(step.candidate), "again"))
-        due = self._due(step) if self.race.rules.ahead else [(step,)]
-        self._asked = [(self._turn(one, first=number == 0), one) for steps in due for number, one in enumerate(steps)]
+        places = self._places(step)
+        due = self._due(step) if self.race.rules.ahead or places else [(step,)]
+        # engines that are alive at once measure a start as a whole
+        parts = [
+            (own, number == 0)
+            for steps in due
+            for number, own in enumerate([steps] if places else [(one,) for one in steps])
+        ]
+        turns = [at_once(self._turn(own, first=first), places) for own, first in parts]
+        self._asked = [(turn, one) for turn, (own, _) in zip(turns, parts, strict=True) for one in own]
         self._list_runs([steps[0].candidate for steps in due])
-        return [turn for turn, _ in self._asked]
+        return turns
 
-    def _turn(self, step: Step, *, first: bool) -> Turn:
-        name = step.candidate
+    def _places(self, step: Step) -> Mapping[str, Place]:
+        """Return the places of the finalists whose engines are alive at once; empty where a step is measured alone."""
+        if self.race.rules.sliced_as is None or step.phase != "finals" or step.quality:
+            return {}
+        places = places_at_once({name: self.job(self.candidates[name]) for name in self.race.finalists}, self.registry)
+        if places and step.start == FIRST_OF_PHASE["finals"]:
+            self.session.events(AtOnce([self._label(name) for name in places]))
+        return places
+
+    def _turn(self, steps: Sequence[Step], *, first: bool) -> Turn:
+        step, name = steps[0], steps[0].candidate
         what = "answers" if step.quality else f"{step.phase}, start {step.start % FIRST_OF_PHASE['finals'] + 1}"
         turn = Turn(
             range(0),
@@ -133,8 +151,8 @@ class Tuner(StoredTune):
             return replace(turn, quality=self.state.quality)
         return replace(
             turn,
-            repeats=range(step.repeat, step.repeat + 1),
-            levels=frozenset({self.point(step).level}),
+            repeats=range(step.repeat, steps[-1].repeat + 1),
+            levels=frozenset(self.point(one).level for one in steps),
             first=first and not self.known(name).points,
             replaces_void=True,
             enough=(self.race.rules.attainment or 1.0) if self.race.rules.ladder else None,

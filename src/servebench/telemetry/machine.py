@@ -208,7 +208,19 @@ def busy_now(
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
     """Look at this machine for half a second; return a line with who takes its CPUs, None if nobody takes much of them."""
-    use = use or CpuUse()
+    others = others_now(use or CpuUse(), now=now, sleep=sleep)
+    return None if others is None else f"this machine is busy: others take {others}"
+
+
+def others_now(
+    use: CpuUse,
+    *,
+    stolen: bool = True,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Look for half a second; return what others take of the CPUs and who they are, None if that is not much. `stolen`: other
+    virtual machines count, too."""
     if not use.proc.is_dir():
         return None
     use.look(now())
@@ -219,16 +231,14 @@ def busy_now(
         if name == "foreign_cores":
             pid, _, program = labels.removeprefix('pid="').removesuffix('"').partition('",program="')
             who = f"{program} (pid {pid})" if pid else "small processes"
-        if who is not None and cores > 0:
+        if who is not None and cores > 0 and (stolen or name != "steal_cores"):
             taken[who] = cores
     total = sum(taken.values())
     if total < BUSY_SHARE * len(use.usable):
         return None
     first = sorted(taken, key=lambda who: -taken[who])[:NAMED_MAX]
     names = ", ".join(f"{who} {taken[who]:.1f}" for who in first if taken[who] >= BUSY_CORES_MIN)
-    return f"this machine is busy: others take {total:.1f} of {len(use.usable)} cores" + (
-        f" ({names})" if names else ""
-    )
+    return f"{total:.1f} of {len(use.usable)} cores" + (f" ({names})" if names else "")
 
 
 class MachineSource(TelemetrySource):

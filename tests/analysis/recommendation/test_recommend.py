@@ -319,7 +319,7 @@ def test_the_verb_writes_text_and_json(make_study, capsys):
     study = make_study((SimulatedEngine(), SimulatedLoad()), (SimulatedEngine(name="beta"), SimulatedLoad()))
     asked = ["--outputs", str(study.parent), "study", "--with-doubtful"]
     assert dispatch(["recommend", *asked]) == 0
-    assert "Batch throughput" in capsys.readouterr().out
+    assert "Most output" in capsys.readouterr().out
     assert dispatch(["recommend", *asked, "--json"]) == 0
     assert {one["use_case"] for one in json.loads(capsys.readouterr().out)["recommendations"]} == CASES
     assert dispatch(["recommend", "--show-rules"]) == 0

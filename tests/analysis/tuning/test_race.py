@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,52 @@ def test_a_candidate_that_fails_requests_or_the_slo_leaves_though_it_is_fast():
 def test_infinitely_slow_is_no_number_to_reckon_with():
     race, _ = run({"stock": 0.0, "a": -math.inf, "b": 0.1})
     assert race.best == "b"
+
+
+def in_slices(step, value, wander, sd=0.0):
+    """A block of the finals that took turns with those of others: the machine moves their slices alike."""
+    machine = [random.Random(f"{step.start}/{number}").gauss(0, wander) for number in range(8)]
+    own = random.Random(f"{step.candidate}/{step.start}")
+    slices = tuple(value + one + own.gauss(0, sd) for one in machine)
+    group = f"{step.start}/{step.level}"
+    return Result(value=sum(slices) / 8, cost=BLOCK, start_id=group, sent=100, slice_group=group, slices=slices)
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_the_gain_of_finalists_that_took_turns_is_that_of_their_slices(levels):
+    """The machine moves by 20% from one moment to the next, and the gain is known to a few percent."""
+    own = {
+        name: lambda step, mean=mean: in_slices(step, mean, 0.2, 0.01) if step.phase == "finals" else None
+        for name, mean in MEANS.items()
+    }
+    race, steps = run(MEANS, results=own, levels=levels, sliced_as=2.0)
+    assert {step.block for step in steps if step.phase == "finals"} == {0}
+    gain = gain_of(race)
+    assert gain.method.slice_by_slice
+    assert gain.method.starts == (3, 3)
+    assert gain.low <= math.expm1(0.2) <= gain.high
+    assert gain.high - gain.low < 0.15
+    # what was not measured beside each other is compared by its blocks
+    race, _ = run(MEANS, sd=0.005, sliced_as=2.0)
+    assert not gain_of(race).method.slice_by_slice
+
+
+def test_finals_in_slices_keep_the_budget():
+    means = {f"n{i:02d}": i / 50 for i in range(20)}
+    budget = 0.4 * 20 * 3 * (START + 3 * BLOCK)
+    results = dict.fromkeys(
+        means, lambda step: replace(result_of(means, step), cost=120.0) if step.phase == "finals" else None
+    )
+    race, steps = run(means, budget=budget, results=results, sliced_as=4.0)
+    assert len({step.start for step in steps if step.phase == "finals"}) >= 2
+    assert race.spent <= budget
+
+
+def test_a_void_point_in_slices_is_not_measured_again():
+    race, _ = run({"stock": 0.0, "a": 0.1})
+    void = Result(value=0.0, void=True, sent=100)
+    assert race.measures_again(void)
+    assert not race.measures_again(replace(void, slice_group="g"))
 
 
 def test_stock_is_as_good():

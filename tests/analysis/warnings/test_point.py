@@ -21,6 +21,9 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
+INTERVALS = {"output_throughput_tok_s_low": 95.0, "output_throughput_tok_s_high": 105.0, "ttft_ms_p50_low": 48.0}
+
+
 def make(number: int = 0, **changes: Any) -> Record:
     fields: dict[str, Any] = {
         "sent_ns": number * 1000, "scheduled_ns": number * 1000, "event_ns": [10, 20], "ended_ns": 30,
@@ -126,6 +129,7 @@ CASES = {
         rate=10.0),
     "in step": case("lock_step", ["4 streams", "90%", "TTFT p50 of 50 ms"], lock_step=0.9),
     "few": case("too_few_requests", ["29"], ttft_ms_n=29),
+    "few for an interval": case("too_few_requests", ["11"], ttft_ms_n=11, **INTERVALS),
     "none": case("too_few_requests", ["no request"], void=True, ttft_ms_n=0, e2e_ms_n=0),
     "none with content": case("too_few_requests", ["0 requests"], ttft_ms_n=0, e2e_ms_n=200),
     "short": case("too_short", ["4.49 s", "4.5 s"], window_s=4.49),
@@ -343,6 +347,28 @@ def timed(residual_ms: float, bad: int = 200) -> list[Record]:
     """Answers of 1 s, of which the engine's times leave over so much in the first `bad`, and 1% in the others."""
     times = {"event_ns": [10**8, 10**9], "ended_ns": 10**9, "sent_ns": 0, "scheduled_ns": 0}
     return [make(n, **times, residual_ms=residual_ms if n < bad else 10.0) for n in range(200)]
+
+
+def test_few_requests_with_intervals_are_not_doubtful() -> None:
+    """The intervals say what few requests leave open."""
+    assert "too_few_requests" not in {doubt.code for doubt in judge({"ttft_ms_n": 24, **INTERVALS})}
+
+
+def waited(network_ms: float, **more: float) -> list[Record]:
+    """Answers of 1 s that waited so long before the engine's queue; its mean ITL is 40 ms."""
+    return [replace(one, residual_ms=network_ms, network_ms=network_ms, **more) for one in timed(0.0)]
+
+
+def test_a_wait_for_the_end_of_a_step_is_not_missing() -> None:
+    """It is no longer than a step, and seen only where the residual has what is before the first token."""
+
+    def marked(requests: list[Record]) -> bool:
+        return "timings_do_not_add_up" in {doubt.code for doubt in judge({"itl_ms_mean": 40.0}, requests)}
+
+    assert not marked(waited(85.0, server_queue_ms=0.0))
+    assert marked(waited(95.0, server_queue_ms=0.0))
+    assert marked(waited(85.0))
+    assert marked(waited(85.0, server_queue_ms=0.0, server_e2e_ms=900.0))
 
 
 @pytest.mark.parametrize(

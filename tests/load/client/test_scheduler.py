@@ -349,6 +349,16 @@ def test_in_slices_streams_pause_and_start_again_one_after_another():
     assert play.scheduler.ending(play.now) is not None
 
 
+@pytest.mark.parametrize(("kept", "sent"), [(0, [2, 3]), (2, [2, 3]), (4, [4, 5]), (20, [])])
+def test_a_slice_begins_with_the_requests_that_are_kept_for_it(kept, sent):
+    """So that engines that take turns get the same ones, however many each has answered before."""
+    slices = {"slices": [(0.0, 2.0), (5.0, 7.0)], "slice_drain_s": 1.0, "slice_requests": kept, "duration_s": 7.0}
+    play = Play([request(i) for i in range(9)], concurrency=2, more=slices)
+    assert play.send(0.0) == [0, 1]
+    play.end(0, time_s=2.1), play.end(1, time_s=2.2)
+    assert play.send(5.0) == sent
+
+
 def test_what_has_not_ended_in_time_after_its_slice_is_given_up():
     """So that another engine has the machine for itself."""
     slices = {"slices": [(0.0, 2.0), (5.0, 7.0)], "slice_drain_s": 1.0, "duration_s": 7.0}

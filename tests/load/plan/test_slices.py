@@ -1,5 +1,6 @@
 """When the load goes from one engine to the other."""
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -25,6 +26,13 @@ def test_each_round_has_an_order_of_its_own():
     first, second = plan_slices(2, 60.0, 0.1, "a").slices
     assert {a < b for a, b in zip(first, second, strict=True)} == {True, False}
     assert plan_slices(2, 60.0, 0.1, "a") == plan_slices(2, 60.0, 0.1, "a") != plan_slices(2, 60.0, 0.1, "b")
+
+
+def test_each_slice_has_requests_for_twice_the_rate_of_the_warm_up():
+    plan = plan_slices(2, 20.0, 0.1, "seed", 3.0)
+    opens_s, closes_s = plan.slices[0][0]
+    assert plan.requests == math.ceil(2 * 3.0 * (closes_s - opens_s))
+    assert plan_slices(2, 20.0, 0.1, "seed").requests == 0
 
 
 def test_long_answers_are_not_worth_slices():

@@ -179,8 +179,8 @@ def test_a_study_without_a_doubt_says_so(make_study):
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
     data = page_at(path)
     assert trust_of(data) == {"valid": ("valid every point", "good")}
-    batch = next(row for use, row in uses_of(data).items() if "Batch" in use)
-    assert labels_in(batch["trust"]) == [("clear", "good")]
+    batch = next(row for use, row in uses_of(data).items() if use.startswith("Most output"))
+    assert labels_in(batch["how sure"]) == [("sure", "good")]
     assert (labels_in(batch["fast"]), labels_in(batch["slow"])) == ([("best", "good")], [])
 
 
@@ -196,19 +196,19 @@ def test_a_run_without_a_number_for_a_use_says_why(make_study):
     load = SimulatedLoad(levels=(8,), requests=60)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="late", ttft_ms=900), load))
     data = page_at(path)
-    row = next(row for use, row in uses_of(data).items() if "TTFT limit" in use)
+    row = next(row for use, row in uses_of(data).items() if use.startswith("Interactive"))
     assert row["late"].text.startswith("- ")
     assert "TTFT ≤ 500 ms" in row["late"].text
 
 
-def test_the_best_of_one_start_is_provisional_in_word_and_colour(make_study):
+def test_the_best_of_one_start_is_likely_in_word_and_colour(make_study):
     load = SimulatedLoad(levels=(8,), requests=400)
     path = make_study((SimulatedEngine(name="fast"), load), (SimulatedEngine(name="slow", slow=1.6), load))
     data = page_at(path)
-    batch = next(row for use, row in uses_of(data).items() if "Batch" in use)
-    assert labels_in(batch["trust"]) == [("provisional", "warn")]
-    assert (labels_in(batch["fast"]), labels_in(batch["slow"])) == ([("best, provisional", "warn")], [])
-    assert "one start" in batch["trust"].spans[0].note
+    batch = next(row for use, row in uses_of(data).items() if use.startswith("Most output"))
+    assert labels_in(batch["how sure"]) == [("likely", "warn")]
+    assert (labels_in(batch["fast"]), labels_in(batch["slow"])) == ([("best, likely", "warn")], [])
+    assert "one start" in batch["how sure"].spans[0].note
 
 
 def test_a_printed_timeline_has_an_axis(make_study):

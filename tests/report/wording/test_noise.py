@@ -6,7 +6,7 @@ import pytest
 
 from servebench.analysis.serial import FLAT
 from servebench.contracts.noise import AGE_MAX_S, FLAT_PRIOR, LONG_S, LearnedNoise
-from servebench.report.wording.noise import noise_line, prior_line
+from servebench.report.wording.noise import long_point_helps, noise_line, prior_line
 from servebench.store.studies import load_study
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -37,19 +37,24 @@ def known_of(run, **facts):
     return [(NOISE, {**same, "machine": {}, **facts})]
 
 
-def test_a_flat_prior_names_the_long_point_that_would_help_only_where_it_would(run, make_study):
-    assert "load=long" in prior_line(run, [], 1e9)
-    assert "load=long" in prior_line(run, known_of(run, engine_version="other"), 1e9)
-    assert "load=long" in prior_line(run, known_of(run), 1e9 + AGE_MAX_S + 1)
-    assert prior_line(run, known_of(run), 1e9) is None, "a long point was measured since"
+def test_a_long_point_is_proposed_only_where_it_would_help(run, make_study):
+    def helps(one, known=(), now_s=1e9):
+        helped = long_point_helps(one, known, now_s)
+        assert (prior_line(one, known, now_s) is not None) is helped
+        return helped
+
+    assert helps(run)
+    assert helps(run, known_of(run, engine_version="other"))
+    assert helps(run, known_of(run), 1e9 + AGE_MAX_S + 1)
+    assert not helps(run, known_of(run)), "a long point was measured since"
     for columns in ({"rate": 2.0}, {"window_s": LONG_S}, {"interval_prior": None}):
-        assert prior_line(with_columns(run, **columns), [], 1e9) is None, columns
+        assert not helps(with_columns(run, **columns)), columns
     imitated = SimulatedLoad(config={"launch.name": "simulated"})
     (run,) = load_study(make_study((SimulatedEngine(), imitated), name="imitated")).runs
-    assert prior_line(with_columns(run, interval_prior=FLAT_PRIOR), [], 1e9) is None
+    assert not helps(with_columns(run, interval_prior=FLAT_PRIOR))
 
 
 def test_a_learned_prior_names_its_long_point(run):
-    line = prior_line(with_columns(run, interval_prior="s/r/c8-r0"), [], 1e9)
-    assert "s/r/c8-r0" in line
-    assert "load=long" not in line
+    known = with_columns(run, interval_prior="s/r/c8-r0")
+    assert "s/r/c8-r0" in prior_line(known, [], 1e9)
+    assert not long_point_helps(known, [], 1e9)

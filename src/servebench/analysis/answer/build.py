@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from servebench.analysis.answer.leads import find_lead, other_differences
-from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, FailedRun, WorkloadAnswer
+from servebench.analysis.answer.leads import find_lead, find_overall, other_differences
+from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, FailedRun, NotUsable, WorkloadAnswer
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, remarks
 from servebench.analysis.decided import StudyDecision
@@ -17,6 +17,7 @@ from servebench.analysis.stored_runs import SamplesOf, entrant_of, samples_of
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import is_wide, type_of
+from servebench.analysis.warnings.disturbed import taker_of
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
@@ -94,6 +95,8 @@ def _workload_answer(
         for run in runs
     ]
     own = [one for one in comparisons if set(one.ids) <= set(cells)]
+    measured = [run for run in cells if cells[run]]
+    overall = find_overall(measured, labels, own) if len(measured) > 1 and not void else None
     return WorkloadAnswer(
         workload=workload,
         facts=_shared_facts(runs),
@@ -101,7 +104,17 @@ def _workload_answer(
         columns=tuple(columns),
         leads=tuple(leads),
         others=tuple(other_differences(leads, own, labels)),
+        overall=overall,
+        not_usable=_not_usable(runs, labels),
     )
+
+
+def _not_usable(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> NotUsable | None:
+    taken = {(labels[run.run_id].series, row.level): row for run in runs for row in run.point_rows if taker_of([row])}
+    by, places = taker_of(taken.values()), dict[str, tuple[Level, ...]]()
+    for label, level in sorted(taken):
+        places[label] = (*places.get(label, ()), level)
+    return None if by is None else NotUsable(by=by, places=places)
 
 
 def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from servebench.analysis.answer.model import AnswerCell, LevelLead, OtherDifference, Rival
+from servebench.analysis.answer.model import AnswerCell, LevelLead, OtherDifference, Overall, Rival
 from servebench.analysis.estimate import THROUGHPUT
 from servebench.analysis.verdict.compare import SIGNIFICANCE
-from servebench.analysis.verdict.model import DIFFERENT, EQUAL, Comparison, ComparisonRow
+from servebench.analysis.verdict.model import DIFFERENT, EQUAL, FASTER, Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.level import Level
 
@@ -44,6 +44,29 @@ def find_lead(
         )
     within = _equal_within(row_between(a, b, level, comparisons) for a, b in combinations(order, 2))
     return LevelLead(level=level, best=labels[first].series, rivals=tuple(rivals), within=within)
+
+
+def find_overall(
+    runs: Sequence[str], labels: Mapping[str, RunLabel], comparisons: Sequence[Comparison]
+) -> Overall | None:
+    """Return the verdict on some runs by the first question of their comparisons; None where it is open or refused."""
+    rows = {
+        pair: row
+        for one in comparisons
+        if one.first is not None and one.first.competes and not one.mattering
+        for pair, row in ((one.ids[::-1], one.first), (one.ids, one.first.turned()))
+    }
+    within = _equal_within(rows.get(pair) for pair in combinations(runs, 2))
+    if within is not None:
+        return Overall(within=within)
+    for best in runs:
+        over = {rival: rows.get((best, rival)) for rival in runs if rival != best}
+        if over and all(row is not None and row.result is FASTER for row in over.values()):
+            rival, row = min(over.items(), key=lambda one: (one[1].effect if one[1] else None) or 0.0)
+            assert row is not None
+            names = labels[best].series, labels[rival].series
+            return Overall(best=names[0], rival=names[1], size=row.effect, low=row.low, high=row.high)
+    return None
 
 
 def _equal_within(rows: Iterable[ComparisonRow | None]) -> float | None:

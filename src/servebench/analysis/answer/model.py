@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from servebench.analysis.disturbance import Taker
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.compare import SIGNIFICANCE
 from servebench.analysis.verdict.model import FASTER, Comparison, ComparisonRow
+from servebench.analysis.verdict.reasons import TOO_FEW, Reason
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
@@ -93,6 +95,12 @@ class LevelLead:
         return next((one for one in self.rivals if not one.clear), self.rivals[0])
 
     @property
+    def few(self) -> Reason | None:
+        """Why a ratio to the rival would mean nothing: too few requests, or too short a time."""
+        reasons = () if self.rival.row is None else self.rival.row.reasons
+        return next((one for one in reasons if one.kind in TOO_FEW), None)
+
+    @property
     def size(self) -> float:
         """The lead over the rival, as a share."""
         row = self.rival.row
@@ -155,6 +163,19 @@ class LevelLead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overall:
+    """The verdict on all runs of a workload by the mean throughput over all levels: the `best` leads the `rival`, the next, by a
+    share with its interval; or, without a best, no two runs differ by more than `within`."""
+
+    best: str | None = None
+    rival: str | None = None
+    size: float | None = None
+    low: float | None = None
+    high: float | None = None
+    within: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class OtherDifference:
     """A difference between two runs in another metric than throughput, by their labels."""
 
@@ -164,10 +185,19 @@ class OtherDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotUsable:
+    """Who took most of the machine in points that are void for that, and at which levels of which runs, by label."""
+
+    by: Taker
+    places: Mapping[str, tuple[Level, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkloadAnswer:
     """One workload: its runs by load level, who leads at each, and what else differs where nobody does.
 
     `facts` are what all its runs share: lengths, the model, the GPU. Where only one of its runs was measured, there are no leads.
+    `overall` is None where that question is open.
     """
 
     workload: str
@@ -176,6 +206,8 @@ class WorkloadAnswer:
     columns: tuple[AnswerColumn, ...]
     leads: tuple[LevelLead, ...]
     others: tuple[OtherDifference, ...] = ()
+    overall: Overall | None = None
+    not_usable: NotUsable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

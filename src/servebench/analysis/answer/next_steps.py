@@ -11,6 +11,7 @@ from servebench.analysis.decided import StudyDecision
 from servebench.analysis.pairing import seconds_per_start
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.warnings.catalog import type_of
+from servebench.config.arguments import parse_arguments
 from servebench.contracts.level import REQUESTS_PER_STREAM
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.errors import remedy_of
@@ -18,6 +19,8 @@ from servebench.util.errors import remedy_of
 UNFINISHED = frozenset({"interrupted", "missing", "running"})
 SPARE = 1.1
 """The budget that is proposed, as a share of the predicted engine time: a round that does not fit is not begun."""
+NOT_THE_SETUP = frozenset({"load", "study", "quality", "slo"})
+"""Config groups that do not say which engine is measured, or how it is started."""
 LONGER = 2.0
 """How many times as long `servebench resume --better` measures, where a point has enough requests for its level."""
 
@@ -78,6 +81,15 @@ def next_steps(
 def command_again(words: Sequence[str]) -> str:
     """Return the command of a study, to run it once more: a name can be given only once."""
     return f"servebench {shlex.join(word for word in words if not word.startswith('study.name='))}"
+
+
+def long_command(run: RunData) -> str:
+    """Return the command that measures a long point of a run's engine, which later intervals rest on (`load=long`)."""
+    given = run.manifest.get("overrides")
+    words = [str(one) for one in given] if isinstance(given, list | tuple) else []
+    kept = [one for one in words if one.lstrip("+~").partition("=")[0].partition(".")[0] not in NOT_THE_SETUP]
+    folders = [f"--config-dir={one}" for one in parse_arguments(run.words).config_dirs]
+    return command_again([*folders, *kept, "load=long"])
 
 
 def _starts_step(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], words: Sequence[str]) -> NextStep | None:

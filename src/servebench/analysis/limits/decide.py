@@ -21,9 +21,9 @@ WAIT_SHARE = 0.25
 """The part of TTFT that a wait must be: to end it then improves TTFT by a quarter, more than starts differ."""
 WAIT_MS = 10.0
 """A shorter wait is one step of a large model: no setting removes it, and nobody sees it."""
-QUEUE_STEPS = 2.0
-"""A request that arrives during a step waits for its end, and that step may compute a prompt: longer than two usual steps and
-than a prefill is a queue."""
+STEPS = 2.0
+"""A request that arrives during a step waits for its end, and that step may compute a prompt: only what is longer than two usual
+steps has another cause. In a closed loop requests are sent as a step ends, and wait for most of the next."""
 AT_LIMIT = 0.8
 """The share of the waiting that happens while as many run as may: the rest of it has another cause."""
 KV_FULL = 0.95
@@ -98,7 +98,7 @@ def _waits(facts: LevelFacts) -> Iterator[LimitFinding]:
     if before > queue and before >= least:
         yield from _before_engine(facts, before)
     elif before <= queue and queue >= least:
-        steps_ms = max(QUEUE_STEPS * (facts.itl_ms or 0.0), facts.parts.get("prefill", facts.ttft_ms - queue))
+        steps_ms = max(STEPS * (facts.itl_ms or 0.0), facts.parts.get("prefill", facts.ttft_ms - queue))
         yield from _queue(facts, queue) if queue >= steps_ms else ()
 
 
@@ -122,9 +122,12 @@ def _before_engine(facts: LevelFacts, before_ms: float) -> Iterator[LimitFinding
 
 def _sides(facts: LevelFacts, before_ms: float) -> Iterator[tuple[LimitReason, *tuple[Fact, ...]]]:
     """Yield on which side of the server's socket a wait may be, by what is known best: its own E2E, connecting, CPU time."""
+    longer = Fact(
+        name="steps that last as long", value=before_ms / (facts.itl_ms or WAIT_MS), at_least=STEPS, share=False
+    )
     if facts.front_end_ms is not None:
         share, name = facts.front_end_ms / before_ms, "front end by the engine's E2E"
-        yield LimitReason.INSIDE_BY_OWN_TIME, Fact(name=name, value=share, at_least=OWN_WORK)
+        yield LimitReason.INSIDE_BY_OWN_TIME, Fact(name=name, value=share, at_least=OWN_WORK), longer
         yield LimitReason.OUTSIDE_BY_OWN_TIME, Fact(name=name, value=share, below=OWN_WORK)
     half_ms, connect_ms = OWN_WORK * before_ms, facts.connect_ms or 0.0
     yield LimitReason.CONNECTING, Fact(name="connecting", value=connect_ms, unit="ms", at_least=half_ms)
@@ -135,8 +138,8 @@ def _sides(facts: LevelFacts, before_ms: float) -> Iterator[tuple[LimitReason, *
         yield LimitReason.FRONT_END_WORK, Fact(name=f"{name} for a request", value=work_ms, unit="ms", at_least=half_ms)
         # on one machine there is no network between them
         idle = LimitReason.BEFORE_SCHEDULER if facts.same_machine else LimitReason.FRONT_END_IDLE
-        yield idle, Fact(name=name, value=cores, unit="cores", below=BUSY_CORES)
-    yield (LimitReason.SIDE_UNKNOWN,)
+        yield idle, Fact(name=name, value=cores, unit="cores", below=BUSY_CORES), longer
+    yield LimitReason.SIDE_UNKNOWN, longer
 
 
 def _queue(facts: LevelFacts, queue_ms: float) -> Iterator[LimitFinding]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from servebench.analysis.limits.model import LevelFacts, LimitFinding, Proposal
+from servebench.analysis.limits.model import LevelFacts, LimitFinding, LimitReason, Proposal
 from servebench.analysis.limits.roofline import weight_bytes
 from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.stored import RunData, is_number, mapping, value_at
@@ -26,6 +26,7 @@ OUTSIDE: Knobs = {
     Limit.NETWORK: (Knob(way="set", flag="a client and a server on one network", cost="another network is measured"),),
 }
 """What is tried outside of the engine."""
+FRONT_END_AT_WORK = (LimitReason.FRONT_END_BUSY, LimitReason.FRONT_END_WORK)
 
 
 def engine_knobs_of(run: RunData) -> Knobs:
@@ -57,10 +58,12 @@ def with_proposals(
     facts = finding.facts
     if finding.code is Limit.LOAD:
         return replace(finding, proposals=_more_load(facts, config))
-    codes: tuple[Limit, ...] = (finding.code,)
-    if finding.code is Limit.BEFORE_ENGINE:
-        codes = (Limit.FRONT_END,) if facts.same_machine else (Limit.FRONT_END, Limit.NETWORK)
-    found = [knob for code in codes for knob in (*knobs.get(code, ()), *OUTSIDE.get(code, ()))]
+    code = finding.code
+    if code is Limit.BEFORE_ENGINE and not facts.same_machine:
+        code = Limit.NETWORK
+    # more processes do not help a front end that has CPU left
+    helps = code is not Limit.FRONT_END or facts.front_end_cores is None or finding.reason in FRONT_END_AT_WORK
+    found = [*knobs.get(code, ()), *OUTSIDE.get(code, ())] if helps else []
     own = [
         _of_server(knob) if attached and knob.key.startswith("engine.") else _proposal(knob, facts, config)
         for knob in found

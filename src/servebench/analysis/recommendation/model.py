@@ -28,6 +28,8 @@ Outcome = Literal[
     "not measured",
 ]
 """What a use has: a best run, one that warnings may change, or none, and why."""
+Sureness = Literal["sure", "likely", "open"]
+"""How sure it is which run to take for a use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,19 @@ class Recommendation:
             codes = first.level.doubts if first.level is not None else ()
             found.append(UseReason(kind=UseReasonKind.DOUBTFUL_POINT, run=first.entrant.name, codes=codes))
         return (*found, *([UseReason(kind=UseReasonKind.ONE_START_EACH)] if self.one_start else []))
+
+    @property
+    def equal(self) -> bool:
+        """Whether the first and the next best are known to differ by no more than a bound."""
+        return self.outcome == "no clear difference" and self.why is not None and self.why.kind is UseReasonKind.AT_MOST
+
+    @property
+    def sureness(self) -> Sureness:
+        """`sure` where the best is clear or the first two are equal, `likely` where the first leads by more than intervals leave
+        open and something else holds the verdict back, else `open`."""
+        if self.trust == "clear" or self.equal:
+            return "sure"
+        return "likely" if self.outcome in ("best", "one start each") else "open"
 
     @property
     def ahead(self) -> bool:

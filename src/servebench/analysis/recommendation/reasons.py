@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
 from servebench.contracts.level import Level
 
@@ -45,7 +46,7 @@ class UseReasonKind(StrEnum):
     NO_POWER = "no_power"  # power could not be read
     # why a run has no score
     NO_COLD_START = "no_cold_start"  # no cold start was measured
-    NO_VALID_POINT = "no_valid_point"  # all points are void (`codes`)
+    NO_VALID_POINT = "no_valid_point"  # all points are void (`codes`, `taker`)
     NOT_MET = "not_met"  # no point meets what the rule requires (`names`)
     LOAD_TOO_HIGH = "load_too_high"  # the lowest load is above the limit (`levels`, `limit`)
     NO_VALUE = "no_value"  # the metric has no value (`metric`)
@@ -80,3 +81,4 @@ class UseReason:
     interval: tuple[float, float] | None = None
     settings: tuple[tuple[str, tuple[SettingDifference, ...]], ...] = ()
     cause: UseReason | None = None
+    taker: Taker | None = None

@@ -16,6 +16,7 @@ from servebench.analysis.recommendation.rules import Range, UseCase
 from servebench.analysis.slo import describe_limits
 from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
 from servebench.analysis.warnings.catalog import is_wide
+from servebench.analysis.warnings.disturbed import taker_of
 from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import half_width, precision_targets
@@ -59,7 +60,8 @@ def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:
     usable = [level for level in entrant.levels if level.verdict != "void"]
     if not usable:
         codes = tuple(dict.fromkeys(code for level in entrant.levels for code in level.doubts))
-        return UseReason(kind=UseReasonKind.NO_VALID_POINT, codes=codes)
+        taker = taker_of(row for level in entrant.levels for row in level.rows)
+        return UseReason(kind=UseReasonKind.NO_VALID_POINT, codes=codes, taker=taker)
     levels = sorted((one for one in usable if _meets(one.rows, case.require)), key=lambda level: level.level)
     if not levels:
         return UseReason(kind=UseReasonKind.NOT_MET, names=tuple(case.require))

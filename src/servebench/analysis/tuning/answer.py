@@ -13,7 +13,9 @@ from typing import Literal
 from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
 from servebench.analysis.tuning.ledger import Left, Phase, shown_value
 from servebench.analysis.tuning.race import Race
+from servebench.analysis.verdict.blocks import change_by_slices
 from servebench.analysis.verdict.model import Difference
+from servebench.analysis.verdict.starts import STARTS_MIN
 from servebench.config.tune_space import TuneSpace
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.stored import is_number, value_at
@@ -154,12 +156,18 @@ class TuneAnswer:
 def gain_of(race: Race) -> Difference | None:
     """Return the best candidate's gain over stock, from the finals alone; None if one of them was not in the finals.
 
-    It is the best of several, so the interval is that of all finalists together (Bonferroni).
+    It is the best of several, so the interval is that of all finalists together (Bonferroni). Where starts of both took turns,
+    slice by slice, it is by the ratios of their slices.
     """
     if race.best is None or race.best == race.stock:
         return None
-    rivals = max(1, len(race.finalists) - 1)
-    return change_of(race, race.best, race.stock, ("finals",), confidence=1 - (1 - CONFIDENCE) / rivals)
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(race.finalists) - 1)
+    known = race.slice_differences(race.best, race.stock)
+    if len(known) < STARTS_MIN:
+        return change_of(race, race.best, race.stock, ("finals",), confidence=confidence)
+    rest = [name for name in race.finalists if name not in (race.best, race.stock)]
+    others = [each for pair in zip(rest[::2], rest[1::2], strict=False) for each in race.slice_differences(*pair)]
+    return change_by_slices(known, others, race.blocks(("race",)), confidence)
 
 
 def change_of(

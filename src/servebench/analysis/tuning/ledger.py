@@ -9,9 +9,13 @@ from datetime import datetime
 from statistics import fmean, median
 from typing import Literal
 
+import numpy as np
+
 from servebench.analysis.verdict.blocks import Estimates, MeasuredBlock, estimate
+from servebench.analysis.verdict.slices import SliceDifference, difference_of, slice_logs
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.tuning import Objective, Result
+from servebench.util.arrays import Floats
 from servebench.util.proportions import wilson
 from servebench.util.units import NS_PER_S
 
@@ -25,6 +29,10 @@ ROUNDS = 3
 FIRST_OF_PHASE: Mapping[Phase, int] = {"race": 0, "finals": 20, "contributions": 40}
 """The number of the first start of a phase: each start has prompts of its own, so those of the finals are new."""
 STARTS_MAX = 60
+SLICED_AS = 2.0
+"""How many ordinary blocks a block in slices is taken to cost: slices have a lead-in, and wait for the last answers."""
+BY_SLICES = frozenset({"output_throughput_tok_s", "cost_usd_per_mtok", "ttft_ms_p50_all", "e2e_ms_p50_all"})
+"""The columns of objectives that slices have values of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +53,9 @@ class RaceRules:
     of good requests, and levels below the first that meets it are not measured."""
     ahead: bool = False
     """Starts of several candidates are decided together, so that machines can measure them at once."""
+    sliced_as: float | None = None
+    """In the finals engines take turns, slice by slice: a start has one block, which is predicted to cost so many. None: they are
+    measured one after another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +130,13 @@ class Ledger:
 
     def measures_again(self, result: Result) -> bool:
         """Return whether a void point is worth another attempt: not if its requests failed, which is the engine's doing; nor if
-        another stayed void in all attempts, for then something is wrong with all alike; nor beyond the budget."""
+        it took turns with others, or another stayed void in all attempts, for then something is wrong with all alike; nor beyond
+        the budget."""
         failing = result.sent > 0 and wilson(result.failed, result.sent)[0] > FAILED_SHARE
         alike = any(kept.void for own in self._own.values() for _, kept in own)
-        return result.void and not failing and not alike and self.spent + 2 * result.cost <= self.rules.budget
+        # alone it would have no slices to be compared by
+        of_its_own = result.slice_group is None and not alike
+        return result.void and not failing and of_its_own and self.spent + 2 * result.cost <= self.rules.budget
 
     @property
     def measured(self) -> list[str]:
@@ -169,7 +183,18 @@ class Ledger:
             self._known[key] = estimate(blocks, everything) if blocks else None
         return self._known[key]
 
-    def cost_of_start(self, blocks: int, name: str | None = None) -> float:
+    def slice_differences(self, one: str, other: str) -> list[SliceDifference]:
+        """Return the differences of starts of two candidates that took turns slice by slice: of `one` from `other`."""
+        beside = {result.slice_group: result.slices for _, result in self.results(other) if result.slices}
+        starts: dict[int, list[tuple[Floats, Floats]]] = {}
+        for step, result in self.results(one):
+            if result.slices and result.slice_group in beside:
+                pair = np.array(beside[result.slice_group]), np.array(result.slices)
+                starts.setdefault(step.start, []).append(pair)
+        whole = (difference_of(pairs) for pairs in starts.values() if len(pairs) == self.rules.levels)
+        return [each for each in whole if each is not None]
+
+    def cost_of_start(self, blocks: float, name: str | None = None) -> float:
         """Return the predicted cost of a start with this many blocks; 0 as long as nothing is known."""
         first = self._costs(name, begins=True) or self._costs(None, begins=True)
         more = self._costs(name, begins=False) or self._costs(None, begins=False)
@@ -211,22 +236,29 @@ def highest_load(shares: Sequence[tuple[float, float]], attainment: float) -> fl
     return math.log(best) + min(part, 1.0) * math.log(above[0] / best)
 
 
-def result_of_point(row: PointRow, rows: Sequence[PointRow], objective: Objective, *, per_start: bool) -> Result:
-    """Return what a point says; `rows` are all points of its run. With `per_start` the cost counts starts of the engine, else
-    seconds."""
-    seconds, begins = engine_seconds(row, rows)
+def result_of_point(row: PointRow, objective: Objective, cost: float) -> Result:
+    """Return what a point says."""
+    sliced = row.slice_group is not None and objective.column in BY_SLICES
     effect = max(1.0, row.slo_design_effect or 1.0)
     failed, answered = row.requests_failed or 0, row.requests_ok or 0
     return Result(
         value=good_share(row) if not objective.column else log_value(row.get(objective.column), objective),
-        cost=float(begins) if per_start else seconds,
+        cost=cost,
         good=(row.slo_good or 0) / effect,
         tested=(row.slo_requests or 0) / effect,
         failed=failed,
         sent=failed + answered,
         start_id=row.start_id or "",
         void=row.verdict == "void",
+        slice_group=row.slice_group,
+        slices=_slices(row, objective) if sliced else (),
     )
+
+
+def _slices(row: PointRow, objective: Objective) -> tuple[float, ...]:
+    # in slices no request counts as infinitely slow: who fails more than a few has left
+    logs = slice_logs(row, objective.column.removesuffix("_all"))
+    return tuple((logs if objective.higher else -logs).tolist())
 
 
 def good_share(row: PointRow) -> float:

@@ -19,7 +19,8 @@ a whole, and what the race does not ask of it counts as spent.
 
 *Finals.* The best few, and stock, start again on prompts that nobody has seen, interleaved. The best is that by all that was
 measured, or one that is known to be within the margin of it and is nearer to stock. Its gain over stock is from the finals alone,
-so the luck that brought it there is not in it. Then each of its settings is taken back, one at a time.
+so the luck that brought it there is not in it: by the ratios of slices where the engines took turns. Then each of its settings is
+taken back, one at a time.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Race(Ledger):
     def reserved(self) -> float:
         """What the finals are predicted to cost, and taking back the settings of the leader, if that is not too much."""
         finalists, starts = self._finals_plan()
-        finals = (finalists + 1) * starts * self.cost_of_start(self._blocks_per_start())
+        finals = (finalists + 1) * starts * self._cost_of_final(self._blocks_per_start())
         leader = self.leader if any(one.take_backs for one in self.entrants.values()) else None
         back = len(self.entrants[leader].take_backs) if leader is not None else 0
         contributions = (back + 1) * self.cost_of_start(1) if back else 0.0
@@ -125,7 +126,7 @@ class Race(Ledger):
     def _finals_plan(self) -> tuple[int, int]:
         """Return how many finalists there are beside stock, and how many starts each has: fewer where the budget is small."""
         finalists = min(self.rules.finalists, max(1, len(self.alive) - 1))
-        starts, cost = self.rules.final_starts, self.cost_of_start(self._blocks_per_start())
+        starts, cost = self.rules.final_starts, self._cost_of_final(self._blocks_per_start())
         while (finalists + 1) * starts * cost > FINALS_SHARE * self.rules.budget and (
             finalists > 1 or starts > FINAL_STARTS_MIN
         ):
@@ -143,7 +144,11 @@ class Race(Ledger):
     @property
     def least_finals(self) -> float:
         """What finals of one candidate and stock cost."""
-        return 2 * FINAL_STARTS_MIN * self.cost_of_start(1)
+        return 2 * FINAL_STARTS_MIN * self._cost_of_final(1)
+
+    def _cost_of_final(self, blocks: int, name: str | None = None) -> float:
+        """What a start in the finals is predicted to cost, which has so many blocks, or one in slices."""
+        return self.cost_of_start(self.rules.sliced_as or blocks, name)
 
     def _blocks_per_start(self) -> int:
         """How many blocks of a start are worth their cost."""
@@ -343,7 +348,8 @@ class Race(Ledger):
             self.left.pop(name, None)
         for name in ranked[finalists:]:
             self.left.setdefault(name, self._behind(found, name, chosen[0], "budget"))
-        arms = list(dict.fromkeys([*chosen, *([self.stock] if self.stock in self.measured else [])]))
+        # where not all fit into the memory at once, stock and the leader do
+        arms = list(dict.fromkeys([*([self.stock] if self.stock in self.measured else []), *chosen]))
         self.finalists = tuple(arms)
         if arms != [self.stock]:
             yield from self._interleaved(arms, "finals", starts)
@@ -376,12 +382,13 @@ class Race(Ledger):
 
     def _interleaved(self, arms: Sequence[str], phase: Phase, starts: int) -> Iterator[Step]:
         """Ask for starts of all arms in turns, as long as a whole round fits."""
-        blocks = self._blocks_per_start()
-        while blocks > 1 and not self._fits(starts * sum(self.cost_of_start(blocks, name) for name in arms)):
+        sliced = self.rules.sliced_as is not None and phase == "finals"
+        blocks, cost_of = (1, self._cost_of_final) if sliced else (self._blocks_per_start(), self.cost_of_start)
+        while blocks > 1 and not self._fits(starts * sum(cost_of(blocks, name) for name in arms)):
             blocks -= 1
         for number in range(starts):
             running = [name for name in arms if self.left.get(name) is None or name == self.stock]
-            if not self._fits(sum(self.cost_of_start(blocks, name) for name in running)):
+            if not self._fits(sum(cost_of(blocks, name) for name in running)):
                 return
             yield from self._starts(running if number % 2 == 0 else running[::-1], phase, number, blocks)
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from servebench.analysis.start_model import Mixture, StartModel, Starts
 from servebench.analysis.verdict.model import Difference
 from servebench.analysis.verdict.reasons import Method, MethodKind
+from servebench.analysis.verdict.slices import SliceDifference, pooled_error
 from servebench.analysis.verdict.starts import FEW_STARTS, STARTS_MIN
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.level import Level
@@ -69,10 +70,30 @@ class Estimates:
 
     def change(self, one: str, other: str, confidence: float = CONFIDENCE) -> Difference:
         """Return by how much the objective of `one` is above that of `other`, wider where it rests on few starts."""
-        known, starts = self.difference(one, other), (self.starts[other], self.starts[one])
-        tail = (1 - confidence) / 2 / FEW_STARTS.get(max(min(starts), STARTS_MIN), 1.0)
-        effect, low, high = (math.expm1(known.quantile(share)) for share in (0.5, tail, 1 - tail))
-        return Difference(effect=effect, low=low, high=high, method=Method(MethodKind.BLOCKS, starts))
+        method = Method(MethodKind.BLOCKS, (self.starts[other], self.starts[one]))
+        return _change(self.difference(one, other), method, confidence)
+
+
+def change_by_slices(
+    known: Sequence[SliceDifference],
+    others: Sequence[SliceDifference],
+    before: Sequence[MeasuredBlock],
+    confidence: float = CONFIDENCE,
+) -> Difference:
+    """Return by how much an objective is above another, from the differences of their starts, which took turns slice by slice.
+    How starts differ is learned from those of `others`, too, and from blocks `before`, at most: the machine has moved these."""
+    of = [Starts.of_one_level([one.value for one in own], pooled_error(own)) for own in (known, others) if own]
+    differences = [replace(one, differences=True) for one in of]
+    earlier = estimate(before).model.engines
+    model = StartModel(differences, earlier, SLOW_SIDE, repeats=True, earlier_vary_more=True)
+    method = Method(MethodKind.STARTS, (len(known), len(known)), slice_by_slice=True)
+    return _change(model.value(ONE, of=[0]), method, confidence)
+
+
+def _change(known: Mixture, method: Method, confidence: float) -> Difference:
+    tail = (1 - confidence) / 2 / FEW_STARTS.get(max(min(method.starts), STARTS_MIN), 1.0)
+    effect, low, high = (math.expm1(known.quantile(share)) for share in (0.5, tail, 1 - tail))
+    return Difference(effect=effect, low=low, high=high, method=method)
 
 
 def estimate(blocks: Sequence[MeasuredBlock], everything: Sequence[MeasuredBlock] | None = None) -> Estimates:

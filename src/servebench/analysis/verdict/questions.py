@@ -26,6 +26,7 @@ from servebench.analysis.verdict.slices import SliceDifferences, slice_differenc
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import log_interval, statistic
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
+from servebench.analysis.warnings.disturbed import taker_of
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
@@ -53,7 +54,7 @@ def _of_level(level: Level, baseline: Side, candidate: Side, with_doubtful: bool
             row = missing_row(level, THROUGHPUT, Reason(ReasonKind.LEVEL_MISSING, side=name))
             return [replace(row, level_missing=name == "candidate")]
     if void := [point for own in sides for point in own if point.verdict == "void"]:
-        row = missing_row(level, THROUGHPUT, Reason(ReasonKind.VOID_POINT, codes=codes_of(void)))
+        row = missing_row(level, THROUGHPUT, void_reason(ReasonKind.VOID_POINT, void))
         return [replace(row, level_missing=True)]
     ours, theirs = map(group_by_start, sides)
     paired = len(ours) == len(theirs) and same_requests(ours, theirs)
@@ -65,6 +66,11 @@ def _of_level(level: Level, baseline: Side, candidate: Side, with_doubtful: bool
 def points_at(side: Side, level: Level) -> list[ComparedPoint]:
     """Return the points of a side at a level."""
     return [point for point in side.samples if point.level == level]
+
+
+def void_reason(kind: ReasonKind, points: Sequence[ComparedPoint], needed: int = 0) -> Reason:
+    """Return a reason for void points: their warnings, and who took their machine."""
+    return Reason(kind, codes=codes_of(points), needed=needed, taker=taker_of(point.row for point in points))
 
 
 def codes_of(points: Iterable[ComparedPoint]) -> tuple[str, ...]:
@@ -135,8 +141,12 @@ def _question(
         lacking = [name for name, own in zip(("baseline", "candidate"), sides, strict=True) if not own]
         return _without_requests(level, metric, (baseline[1], candidate[1]), lacking)
     fewest = min(sum(part.size for part in parts) for side in sides for _, parts in side)
+    kind = ReasonKind.FEW_SLICES if metric.percent is None else ReasonKind.FEW_REQUESTS
+    # a throughput has many slices of time even where two requests last for all of them
+    requests = min(sum(point.failed.size for point in points) for side in sides for points, _ in side)
+    if metric.percent is None and 0 < requests < metric.requests_min:
+        kind, fewest = ReasonKind.FEW_REQUESTS, requests
     if fewest < metric.requests_min:
-        kind = ReasonKind.FEW_REQUESTS if metric.percent is not None else ReasonKind.FEW_SLICES
         reason = Reason(kind, count=fewest, needed=metric.requests_min)
         return replace(missing_row(level, metric, reason), competes=True)
     ours, theirs = sides

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from servebench.analysis.disturbance import Taker
+
 
 class ReasonKind(StrEnum):
     """What stands against a verdict, or makes it provisional; in brackets, which fields of a Reason have a value."""
@@ -15,10 +17,11 @@ class ReasonKind(StrEnum):
     METRIC_MISSING = "metric_missing"  # a side has no such number (`side`)
     REQUESTS_MISSING = "requests_missing"
     """The numbers of a side are stored without their requests, as another tool's are (`side`)."""
-    VOID_POINT = "void_point"  # a point of the level is void (`codes`)
-    VOID_TO_REPLACE = "void_to_replace"  # a point of the level is void, and another start may replace it (`codes`)
+    VOID_POINT = "void_point"  # a point of the level is void (`codes`, `taker`)
+    VOID_TO_REPLACE = "void_to_replace"
+    """A point of the level is void, and another start may replace it (`codes`, `taker`)."""
     VOID_FOR_GOOD = "void_for_good"
-    """A point of the level is void and is not measured again (`codes`, `needed`: the starts in which it was tried)."""
+    """A point of the level is void and is not measured again (`codes`, `taker`, `needed`: the starts in which it was tried)."""
     FEW_REQUESTS = "few_requests"  # a start has too few requests for the metric (`count`, `needed`)
     FEW_SLICES = "few_slices"  # a start has too few slices of time for the metric (`count`, `needed`)
     REQUESTS_FAILED = "requests_failed"  # more requests failed than leave the metric a finite value
@@ -53,6 +56,8 @@ class Method:
     slice_by_slice: bool = False
 
 
+TOO_FEW = (ReasonKind.FEW_REQUESTS, ReasonKind.FEW_SLICES)
+"""Reasons for which a ratio would mean nothing."""
 MORE_STARTS_HELP = (ReasonKind.INTERVAL_TOO_WIDE, ReasonKind.MAY_BE_CHANCE)
 """Reasons that more starts remove, of a comparison whose number of starts was fixed before."""
 
@@ -67,6 +72,8 @@ class Reason:
     count: int = 0
     needed: int = 0
     share: float = 0.0
+    taker: Taker | None = None
+    """Who took the machine, where a point is void for that."""
 
 
 def without_repeats(reasons: Iterable[Reason]) -> tuple[Reason, ...]:

@@ -71,26 +71,30 @@ def _of_pair(ours: Sequence[PointRow], theirs: Sequence[PointRow], column: str) 
     groups = [{row.slice_group: row for row in side} for side in (ours, theirs)]
     if None in groups[0] or groups[0].keys() != groups[1].keys() or len(groups[0]) < max(len(ours), len(theirs)):
         return None
-    ratios = [_log_ratios(groups[0][name], groups[1][name], column) for name in groups[0]]
+    return difference_of([tuple(slice_logs(side[name], column) for side in groups) for name in groups[0]])
+
+
+def slice_logs(row: PointRow, column: str) -> Floats:
+    """Return the logarithms of a column in each slice of a point; not finite where one has no value."""
+    values = json.loads(row.slice_values or "{}").get(RATE_BEHIND.get(column, column), ())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = np.log(np.array(list(values), dtype=np.float64))
+    return -found if column in FALLING else found
+
+
+def difference_of(points: Sequence[Sequence[Floats]]) -> SliceDifference | None:
+    """Return the mean difference of two starts by the points that both have: the logarithms of the slices of each, of one start
+    and of the other. None where slices are too few, or the points have not the same ones."""
+    if any(a.size != b.size for a, b in points):
+        return None
+    with np.errstate(invalid="ignore"):
+        ratios = [b - a for a, b in points]
+    ratios = [one[np.isfinite(one)] for one in ratios]
     if min(one.size for one in ratios) < SLICES_MIN:
         return None
     variance = sum(map(_variance_of_mean, ratios)) / len(ratios) ** 2
     value = float(np.mean([one.mean() for one in ratios]))
     return SliceDifference(value, variance, sum(one.size - 1 for one in ratios))
-
-
-def _log_ratios(a: PointRow, b: PointRow, column: str) -> Floats:
-    values = [np.array(_slices(row, column), dtype=np.float64) for row in (a, b)]
-    if values[0].size != values[1].size:
-        return np.empty(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found: Floats = np.log(values[1] / values[0])
-    found = found[np.isfinite(found)]
-    return -found if column in FALLING else found
-
-
-def _slices(row: PointRow, column: str) -> list[float | None]:
-    return list(json.loads(row.slice_values or "{}").get(RATE_BEHIND.get(column, column), ()))
 
 
 def _variance_of_mean(values: Floats) -> float:

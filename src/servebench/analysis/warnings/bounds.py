@@ -14,6 +14,8 @@ Bound = Callable[[PointRow, str], float | None]
 """Takes a point and the part of a metric, in the words of `WarningType.affects`."""
 PROMPT_TOKENS_APART = 0.02
 """Runs whose prompts differ by more, by the servers' counts, are not compared at all (`fairness.WORK`)."""
+DISTURBED_SHARE_MAX = 0.1
+"""If others took the machine for more of a window, and that is not left out, the point is void."""
 CPU_SHARE_MAX = 0.9
 """A load worker with more of a core may have limited the engine."""
 QUEUE_BYTES_MAX = 65_536
@@ -32,6 +34,17 @@ def failed_requests(row: PointRow, part: str) -> float | None:
     if part == "failed":
         return 0.0
     return None if not ok or failed is None else failed / ok
+
+
+def machine_busy(row: PointRow, part: str) -> float | None:
+    """An engine that stood still for a short while lost no more of its throughput than that."""
+    share = disturbed_share(row)
+    return share / (1 - share) if part == "throughput" and share <= DISTURBED_SHARE_MAX else None
+
+
+def disturbed_share(row: PointRow) -> float:
+    """Return the share of the window in which others took the machine."""
+    return (row.disturbed_s or 0.0) / max(row.window_s or 0.0, 1e-9)
 
 
 def not_stationary(row: PointRow, part: str) -> float | None:

@@ -111,7 +111,7 @@ LOCK_STEP = _define(
 )
 TOO_FEW_REQUESTS = _define(
     "too_few_requests",
-    "every number rests on few requests",
+    "every number rests on few requests, and throughput or TTFT has no interval",
     "send more requests per point (load.requests): 30 in the window for a mean, 100 for a p99",
     affects=SPEED,
     longer=True,
@@ -130,6 +130,7 @@ MACHINE_BUSY = _define(
     "end the named processes, or wait until they are done, and measure the point again",
     affects=SPEED,
     longer=True,
+    bound=bounds.machine_busy,
 )
 MACHINE_SHARED = _define(
     "machine_shared",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 
-from servebench.analysis.disturbance import Disturbance
+from servebench.analysis.disturbance import Disturbance, Taker
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.bounds import DISTURBED_SHARE_MAX, disturbed_share
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import CLIENT_ONLY
 from servebench.util.figures import short_number
@@ -16,7 +19,8 @@ NAMED_MAX = 4
 
 
 def machine_busy(point: PointEvidence) -> Doubt | None:
-    """Warn about disturbances inside the window whose time counts."""
+    """Warn about disturbances inside the window whose time counts. If others took the machine for more than a small part of it,
+    the point of a real engine is void: one late thread can stop all, so nobody knows how much slower it was."""
     counted = counted_disturbances(point)
     if not counted or point.row.disturbed_s is None:
         return None
@@ -24,7 +28,15 @@ def machine_busy(point: PointEvidence) -> Doubt | None:
     total = sum(one.amount for one in counted)
     mean = f", on average by {total / seconds:.1f} cores" if total and seconds else ""
     message = f"{words_of(point, counted)}{_where(point)}; {short_number(seconds)} s of the window are disturbed{mean}"
-    return catalog.MACHINE_BUSY.issue(message)
+    taken = point.row.disturbed_by is not None and disturbed_share(point.row) > DISTURBED_SHARE_MAX
+    return catalog.MACHINE_BUSY.issue(message, void=taken and not point.emulated)
+
+
+def taker_of(rows: Iterable[PointRow]) -> Taker | None:
+    """Return who took most of the machine in those of these points that are void for that; None where none is."""
+    busy = (row for row in rows if row.verdict == "void" and catalog.MACHINE_BUSY.code in row.doubts)
+    known = [Taker(**json.loads(row.disturbed_by)) for row in busy if row.disturbed_by is not None]
+    return max(known, key=lambda one: one.seconds, default=None)
 
 
 def machine_shared(point: PointEvidence) -> Doubt | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from servebench.analysis.evidence import PointEvidence
+from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
@@ -26,7 +27,8 @@ Real engines that read prompts together bring streams nearer than chance (0.55 s
 LOCK_STEP_STREAMS_MIN = 4
 """Two or three streams are often in step by chance."""
 REQUESTS_MIN = 30
-"""Below this many ok requests in the window a mean or median is weak: the usual rule for a mean to be near normal."""
+"""Below this many ok requests in the window a mean or median without an interval is weak: the usual rule for a mean to be near
+normal."""
 HALF_WIDTH_SHARE_MAX = 0.25
 """Half of the throughput's interval as a share of it: two such points differ by half before they differ at all."""
 FORECAST_S_MAX = 600.0
@@ -112,11 +114,12 @@ def lock_step(point: PointEvidence) -> Doubt | None:
 
 
 def too_few_requests(point: PointEvidence) -> Doubt | None:
-    """Warn when too few requests lie in the window; without any the point is void."""
-    count = point.row.ttft_ms_n or 0
-    if count >= REQUESTS_MIN:
+    """Warn when too few requests lie in the window for its numbers or intervals; without any the point is void."""
+    row, count = point.row, point.row.ttft_ms_n or 0
+    known = (row.get(f"{name}_low") for name in ("output_throughput_tok_s", "ttft_ms_p50"))
+    if count >= REQUESTS_MIN or (count >= VALUES_MIN and all(low is not None for low in known)):
         return None
-    if not count and not point.row.e2e_ms_n:
+    if not count and not row.e2e_ms_n:
         text = (
             "no request was answered that was sent inside the window, so there is nothing that a number could rest on"
         )

@@ -23,15 +23,16 @@ CLOCK_RATE_MAX = 500e-6
 def timings_do_not_add_up(point: PointEvidence) -> Doubt | None:
     """Warn when in more than 1% of the requests the residual is more than 5%, or negative beyond the clocks' error."""
     known = [(r.residual_ms, _answer_ms(r)) for r in point.ok if r.residual_ms is not None and _answer_ms(r) > 0]
-    more = [(r.residual_ms or 0.0) / _answer_ms(r) for r in point.ok if _is_off(r)]
+    off = [r for r in point.ok if _is_off(r, point.row.itl_ms_mean or 0.0)]
+    more = [(r.residual_ms or 0.0) / _answer_ms(r) for r in off]
     less = [residual for residual, e2e in known if residual < -CLOCK_ERROR_MS - CLOCK_RATE_MAX * e2e]
     causes = []
 
-    def are_many(off: Sequence[float]) -> bool:
-        return len(off) >= OFF_MIN and len(off) > OFF_SHARE_MAX * len(known)
+    def are_many(values: Sequence[float]) -> bool:
+        return len(values) >= OFF_MIN and len(values) > OFF_SHARE_MAX * len(known)
 
     if are_many(more):
-        early = sum((r.network_ms or 0.0) > (r.delivery_ms or 0.0) for r in point.ok if _is_off(r))
+        early = sum((r.network_ms or 0.0) > (r.delivery_ms or 0.0) for r in off)
         where = "before the first token: network or front end" if 2 * early >= len(more) else "after the first token"
         causes.append(
             f"in {len(more)} of {len(known)} requests more than 5% of the time is in none of the engine's times "
@@ -45,9 +46,12 @@ def timings_do_not_add_up(point: PointEvidence) -> Doubt | None:
     return catalog.TIMINGS_DO_NOT_ADD_UP.issue("; ".join(causes)) if causes else None
 
 
-def _is_off(record: Record) -> bool:
-    e2e_ms = _answer_ms(record)
-    return e2e_ms > 0 and (record.residual_ms or 0.0) > RESIDUAL_SHARE_MAX * e2e_ms + CLOCK_ERROR_MS
+def _is_off(record: Record, step_ms: float) -> bool:
+    """A request that arrives while the engine computes is seen when that step ends: so long a wait before the first token is not
+    missing."""
+    counted = record.server_e2e_ms is None and record.server_queue_ms is not None
+    e2e_ms, waited_ms = _answer_ms(record), min(max(0.0, record.network_ms or 0.0), step_ms) if counted else 0.0
+    return e2e_ms > 0 and (record.residual_ms or 0.0) - waited_ms > RESIDUAL_SHARE_MAX * e2e_ms + CLOCK_ERROR_MS
 
 
 def _answer_ms(record: Record) -> float:

@@ -69,7 +69,7 @@ def show_command(
 
 def _show_run(found: RunData, out: Output) -> None:
     """Print a run: its set-up, results, where its time goes and what limits it; as Markdown its answer."""
-    from servebench.analysis.answer.next_steps import UNFINISHED
+    from servebench.analysis.answer.next_steps import UNFINISHED, long_command
     from servebench.analysis.conclude import Options, conclude
     from servebench.analysis.limits import findings
     from servebench.analysis.repeats import summarize_repeats
@@ -80,7 +80,7 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
     from servebench.report.screens.times import run_times_blocks
-    from servebench.report.wording.noise import prior_line
+    from servebench.report.wording.noise import LONG_POINT, long_point_helps, prior_line
     from servebench.store.noise import all_noise
     from servebench.store.studies import command_words, load_study, runs_beside
     from servebench.util.short_id import short_id
@@ -93,7 +93,8 @@ def _show_run(found: RunData, out: Output) -> None:
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
     limits: list[LimitFinding] = []
     slow = own_slow_starts(found, runs_beside(found))
-    prior = prior_line(found, all_noise(found.path.parent.parent), time.time())
+    noise = list(all_noise(found.path.parent.parent))
+    prior = prior_line(found, noise, time.time())
     blocks: list[Block] = list(run_blocks(found, label, summarize_repeats(found.point_rows), slow, prior))
     try:
         times = times_of(found, found.name)
@@ -107,6 +108,8 @@ def _show_run(found: RunData, out: Output) -> None:
     if found.status in UNFINISHED | {"failed"}:
         failed = " --failed" if found.status == "failed" else ""
         blocks.append(NextCommand("next", f"servebench resume {short_id(found.study_id)}{failed}"))
+    if long_point_helps(found, noise, time.time()):
+        blocks.append(NextCommand("next", long_command(found), LONG_POINT))
     out.write(blocks, run_data(found, label, data, limits, slow))
 
 

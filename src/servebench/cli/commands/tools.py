@@ -1,5 +1,6 @@
 """`servebench plugins`, `selfcheck`, `dashboard`, `export`, `import` and `help`."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -70,10 +71,13 @@ def selfcheck_command(outputs: Path, as_json: bool) -> int:
     """Measure how exact the load client is on this machine, in three seconds, and say what is known of how its engines wander."""
     import time
 
+    from servebench.analysis.answer.next_steps import long_command
     from servebench.load.selfcheck.floor import format_floor, measure_floor
-    from servebench.report.wording.noise import NOTHING_KNOWN, noise_line
+    from servebench.report.wording.noise import long_point_helps, noise_line, nothing_known_line
     from servebench.store.noise import all_noise
+    from servebench.store.studies import load_outputs
     from servebench.util.cache import cache_folder
+    from servebench.util.errors import StoreError
     from servebench.util.plain_data import to_json
 
     floor = measure_floor(cache_folder())
@@ -82,7 +86,13 @@ def selfcheck_command(outputs: Path, as_json: bool) -> int:
         noise = [{"facts": facts, **asdict(one)} for one, facts in known]
         click.echo(to_json({**asdict(floor), "noise": noise}).rstrip())
         return 0
-    lines = [noise_line(one, facts, time.time()) for one, facts in known] or [NOTHING_KNOWN]
+    lines = [noise_line(one, facts, time.time()) for one, facts in known]
+    if not lines:
+        command = "servebench load=long"
+        with suppress(StoreError):
+            runs = (run for study in reversed(load_outputs(outputs)) for run in study.runs)
+            command = next((long_command(run) for run in runs if long_point_helps(run, known, time.time())), command)
+        lines = [nothing_known_line(command)]
     click.echo("\n".join([*format_floor(floor), *lines]))
     return 0
 

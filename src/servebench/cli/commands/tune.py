@@ -103,9 +103,10 @@ def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
     data = {
         "candidates": [asdict(one) for one in state.candidates],
         "refused": [asdict(one) for one in state.refused],
+        "slices": state.slices,
         **asdict(planned),
     }
-    Output(as_json=as_json).write(plan_blocks(state.candidates, state.refused, planned), data)
+    Output(as_json=as_json).write(plan_blocks(state, planned), data)
     return 0
 
 

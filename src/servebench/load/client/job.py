@@ -29,7 +29,16 @@ _FACTS = ("request_id", "session_id", "scheduled_s", "think_s", "cancel_after_s"
 """What a worker knows of a request, in the order of WireRequest."""
 _OF_PLAN = (
     *("concurrency", "timeout_s", "connect_timeout_s", "duration_s", "drain_s"),
-    *("fillers", "connections", "stream_starts_s", "slices", "slice_drain_s", "answer_bytes_max", "reader"),
+    *(
+        "fillers",
+        "connections",
+        "stream_starts_s",
+        "slices",
+        "slice_drain_s",
+        "slice_requests",
+        "answer_bytes_max",
+        "reader",
+    ),
 )
 """What a worker knows of the plan, under the same names."""
 
@@ -84,6 +93,7 @@ class PhaseJob:
     stream_starts_s: Sequence[float] | None = None
     slices: Sequence[Sequence[float]] = ()
     slice_drain_s: float = 0.0
+    slice_requests: int = 0
     reader: str | None = None
     answer_bytes_max: int = ANSWER_BYTES_MAX
 

@@ -35,7 +35,8 @@ class Scheduler:
     sent, and *in flight* until it ends. A stream is one of the `concurrency` places for requests in flight: a request
     takes a free stream when it becomes ready and frees it when it ends. *Fillers* (the last requests of the plan) are sent
     when no measured request can be sent any more; the phase ends when the measured ones have ended. With `slices` no stream
-    takes a request outside them; what is in flight `slice_drain_s` after one closes is given up.
+    takes a request outside them, each begins with the requests that are kept for it, and what is in flight `slice_drain_s` after
+    one closes is given up.
 
     Every time is an argument: `now` in seconds of a monotonic clock, `..._ns` in nanoseconds of CLOCK_REALTIME.
     """
@@ -301,6 +302,8 @@ class Scheduler:
         """Return since when a further stream may send in the slice that is open, in seconds from the start; None if none may."""
         while self._openings and now >= self._start + self._openings[0][1]:
             self._openings.popleft()
+            slices_over = len(self._job.slices) - len(self._openings)
+            self._next = max(self._next, slices_over * self._job.slice_requests)
         if not self._openings:
             return None
         starts_s = self._openings[0][0]

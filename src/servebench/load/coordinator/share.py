@@ -67,6 +67,7 @@ def split_plan(plan: PointPlan, workers: int) -> list[PointPlan]:
     starts = [
         None if plan.stream_starts_s is None else plan.stream_starts_s[number::workers] for number in range(workers)
     ]
+    plan = replace(plan, slice_requests=plan.slice_requests // workers)
     return [
         replace(plan, requests=requests, fillers=extra, concurrency=count, connections=spare, stream_starts_s=start)
         for requests, extra, count, start in zip(dealt, fillers, streams, starts, strict=True)

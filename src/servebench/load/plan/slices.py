@@ -16,28 +16,35 @@ another."""
 DRAIN_ANSWERS, DRAIN_S_MIN = 2.0, 0.5
 """How long its last requests may take before another engine gets the load; what has not ended by then is given up. Two engines at
 work on the same cores may stand still: the threads of llama.cpp wait for each other by turning in a loop."""
-MEASURED_ANSWERS, MEASURED_S_MIN = 2.5, 2.5
+MEASURED_ANSWERS, MEASURED_S_MIN = 2.5, 4.0
 """How long a slice is measured after its lead-in."""
-SLICES_MIN = 6
+SLICES_MIN = 5
 """Slices of an engine: fewer do not show how much their ratios differ."""
+SPARE = 2.0
+"""How many times the requests that an engine answers in a slice, by its warm-up, are kept for each."""
 COST_MAX = 6.0
 """Longer than this many times the points themselves slices are not worth it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlicePlan:
-    """The slices of each engine, as (opens, closes) in seconds from the start of the phase, the lead-in of each slice, and how
-    long the requests of each may take after it."""
+    """The slices of each engine, as (opens, closes) in seconds from the start of the phase, the lead-in of each slice, how
+    long the requests of each may take after it, and how many requests are kept for each: all engines get the same ones in the
+    same slice, so that their lengths do not differ. 0: that is not known, and each goes on where its last slice ended."""
 
     slices: tuple[tuple[tuple[float, float], ...], ...]
     lead_s: float
     drain_s: float
+    requests: int = 0
 
 
-def plan_slices(engines: int, measured_s: float, answer_s: float, seed: str) -> SlicePlan | None:
+def plan_slices(
+    engines: int, measured_s: float, answer_s: float, seed: str, rate_req_s: float | None = None
+) -> SlicePlan | None:
     """Return slices in which each engine is measured for `measured_s` or longer, in a random order in each round.
 
-    `answer_s` is how long an answer of the slowest takes. None where that takes more than COST_MAX times as long as points.
+    `answer_s` is how long an answer of the slowest takes, `rate_req_s` how many requests the fastest answers. None where that
+    takes more than COST_MAX times as long as points.
     """
     lead_s = max(LEAD_S_MIN, LEAD_ANSWERS * answer_s)
     each_s = max(MEASURED_S_MIN, MEASURED_ANSWERS * answer_s)
@@ -53,4 +60,5 @@ def plan_slices(engines: int, measured_s: float, answer_s: float, seed: str) -> 
         for place, engine in enumerate(order):
             opens_s = (number * engines + place) * (slice_s + drain_s)
             found[engine].append((opens_s, opens_s + slice_s))
-    return SlicePlan(slices=tuple(map(tuple, found)), lead_s=lead_s, drain_s=drain_s)
+    requests = math.ceil(SPARE * rate_req_s * slice_s) if rate_req_s else 0
+    return SlicePlan(slices=tuple(map(tuple, found)), lead_s=lead_s, drain_s=drain_s, requests=requests)

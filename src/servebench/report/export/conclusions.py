@@ -20,7 +20,7 @@ from servebench.report.export.plain import plain
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
 from servebench.report.wording.decisions import word_of
 from servebench.report.wording.limits import action_text, limit_lines, statement_of
-from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text
+from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text, use_text
 from servebench.util.plain_data import to_json as plain_json
 
 SCHEMA_VERSION = 3
@@ -83,6 +83,7 @@ def _lead(lead: LevelLead) -> dict[str, Any]:
     renamed = {
         "best": lead.best,
         "rival": lead.rival.label,
+        "size": None if lead.few else lead.size,
         "bound": lead.rival.bound,
         "over_starts": lead.rival.tested,
         "unequal_rival": bool(lead.rival.unequal),
@@ -122,6 +123,7 @@ def _pair(pair: Comparison) -> dict[str, Any]:
         "candidate": candidate,
         "margin": pair.margin,
         "verdict": word_of(pair.first.result if pair.first is not None else VerdictKind.OPEN),
+        "gate": pair.gate,
         "starts": pair.starts_looked,
         "levels": {str(level): word_of(verdict) for level, verdict in pair.levels.items()},
         "starts_needed": pair.starts_needed,
@@ -146,6 +148,8 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
         "lead_high": found.interval[1] if found.interval else None,
         "rival": found.rival or None,
         "why": reason_text(found.why),
+        "sureness": found.sureness,
+        "text": use_text(found),
         "trust": found.trust,
         "trust_why": reservations_text(found),
         "reasons": [one.kind for one in found.reservations],

@@ -20,11 +20,11 @@ from servebench.report.blocks import (
 )
 from servebench.report.charts.specs import legend_of
 from servebench.report.screens.page import Page
-from servebench.report.screens.recommendation import TONES, recommendation_blocks
+from servebench.report.screens.recommendation import SURE_TONES, recommendation_blocks
 from servebench.report.screens.trust import progress, trust_blocks
 from servebench.report.trust import point_trust, reason_of_code
 from servebench.report.wording.answer import sentence_of, step_reason, title_of
-from servebench.report.wording.recommendation import best_word, lead_text, outcome_text, reason_text, reservations_text
+from servebench.report.wording.recommendation import best_word, lead_text, reason_text, reservations_text
 from servebench.util.figures import MISSING, number
 
 NAMED_MAX = 4
@@ -86,7 +86,7 @@ def _uses(data: Page, found: Sequence[Recommendation]) -> Table:
         rows.append([use, *(_use_cell(name, scores.get(name), one) for name in names), Line.of(use_label(one))])
     marks = {one["name"]: (one["mark"], one["colour"]) for one in legend_of(data.series)}
     columns = [TableColumn(name, left=True, wrap=True, mark=marks.get(name)) for name in names]
-    heads = [TableColumn("use", left=True, wrap=True), *columns, TableColumn("trust", left=True, wrap=True)]
+    heads = [TableColumn("use", left=True, wrap=True), *columns, TableColumn("how sure", left=True, wrap=True)]
     return Table(heads, rows, ruled=True, caption="Uses and engines: the best of each use", look="matrix")
 
 
@@ -107,8 +107,7 @@ def use_label(found: Recommendation) -> Label:
             word, why = point_trust(level.verdict, codes_of_mean(level, found.ranking[0].entrant))
             tone = "good" if level.verdict == "valid" else "bad" if level.verdict == "void" else "warn"
         return Label(word, tone, "; ".join(map(reason_of_code, why)))
-    known = found.outcome == "best"
-    return Label(found.trust if known else outcome_text(found), TONES[found.trust], reservations_text(found))
+    return Label(found.sureness, SURE_TONES[found.sureness], reservations_text(found))
 
 
 def _use_cell(name: str, score: Score | None, found: Recommendation) -> Line:

@@ -3,18 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from servebench.analysis.recommendation.model import Recommendation
-from servebench.report.blocks import Block, Gap, Heading, Line
+from servebench.report.blocks import Block, Gap, Heading, Line, Span
 from servebench.report.wording.recommendation import (
-    UNNAMED,
-    best_word,
-    brief_headline,
     headline,
-    lead_text,
     place_text,
     quality_text,
     reason_text,
     score_text,
-    value_text,
+    use_text,
 )
 
 TONES = {
@@ -27,6 +23,7 @@ TONES = {
     "none qualifies": "warn",
     "not measured": "dim",
 }
+SURE_TONES = {"sure": "good", "likely": "warn", "open": ""}
 RUNNERS_UP = 3
 
 
@@ -36,9 +33,7 @@ def recommendation_blocks(
     """Yield who is best for each use; with `verbose` each ranking, uses that were not measured, what is missing and what would
     change the answers. `hint` says that -v adds these."""
     if not verbose:
-        yield from _brief(found)
-        if hint:
-            yield Line.of("why, what is missing and what would change the answers: -v", tone="dim")
+        yield from _brief(found, hint=hint)
         return
     for one in found:
         yield Heading(one.use_case.title, f"({one.group})" if one.group else "")
@@ -55,24 +50,19 @@ def recommendation_blocks(
         yield Gap()
 
 
-def _brief(found: Sequence[Recommendation]) -> Iterator[Block]:
-    unmeasured = [one.use_case.title for one in found if one.outcome == "not measured"]
-    measured = [one for one in found if one.outcome != "not measured"]
+def _brief(found: Sequence[Recommendation], *, hint: bool) -> Iterator[Block]:
+    """A line for each use that some run has a score for."""
+    measured = [one for one in found if one.ranking]
     parts = [one.group.split(" · ") for one in measured]
     shared = [part for part in (parts[0] if len(parts) > 1 else ()) if all(part in own for own in parts)]
     if shared:
         yield Line.of(" · ".join(shared), tone="dim")
     for one, own in zip(measured, parts, strict=True):
-        yield Heading(one.use_case.title, " · ".join(part for part in own if part not in shared))
-        yield Line.of(brief_headline(one), tone=TONES[one.trust], indent=2)
-        rest = ", then ".join(value_text(score, one) for score in one.ranking[1 : 1 + RUNNERS_UP])
-        lead = lead_text(one) if one.outcome != "one start each" else ""
-        if rest and one.outcome in UNNAMED:
-            ahead = f" ({lead})" if best_word(one) else ""
-            yield Line.of(f"{value_text(one.ranking[0], one)}{ahead}, then {rest}", tone="dim", indent=2)
-        elif rest:
-            text = f"{lead}; then {rest}" if lead else f"then {rest}"
-            yield Line.of(text, tone="" if lead else "dim", indent=2)
+        where = " · ".join(part for part in own if part not in shared)
+        title = Span(one.use_case.title + (f" ({where})" if where else ""), "strong")
+        yield Line.of(title, f": {use_text(one)}", tone=SURE_TONES[one.sureness])
         yield from (Line.of(f"but: {quality_text(other)}", tone="warn", indent=2) for other in one.quality)
-    if unmeasured:
-        yield Line.of(f"not measured: {', '.join(unmeasured)}", tone="dim")
+    if hint:
+        others = len({one.use_case.name for one in found} - {one.use_case.name for one in measured})
+        rest = f"no answer for {others} other uses; " if others else ""
+        yield Line.of(f"{rest}why, and what would change it: -v", tone="dim")

@@ -9,6 +9,7 @@ from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.stored_runs import quality_summaries
 from servebench.analysis.warnings.catalog import explain
+from servebench.analysis.warnings.disturbed import taker_of
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.blocks import Block, Line, items
 from servebench.report.content import quality_lines
@@ -17,6 +18,7 @@ from servebench.report.export.plain import plain
 from servebench.report.screens.listing import run_facts
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.wording.answer import slow_starts_text
+from servebench.report.wording.comparison import not_usable_text
 from servebench.report.wording.limits import action_text, fact_text, statement_of
 from servebench.util.figures import local_time, number, seconds
 from servebench.util.safe_text import clean_line
@@ -41,6 +43,8 @@ def run_blocks(
     for code in dict.fromkeys(code for row in rows for code in row.doubts):
         where = ", ".join(dict.fromkeys(str(row.level) for row in rows if code in row.doubts))
         yield Line.of(f"{code} (at {where}): {explain(code)}")
+    if (taker := taker_of(rows)) is not None:
+        yield Line.of(not_usable_text(taker), tone="warn")
     yield items(quality_lines(quality_summaries(run)))
     yield items(f"unreadable: {fault}" for fault in run.faults)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.analysis.tuning.candidates import describe_settings
 from servebench.contracts.events import TunePlanned
-from servebench.contracts.tuning import Candidate, RefusedCandidate
 from servebench.report.blocks import (
     Block,
     Charts,
@@ -23,11 +22,13 @@ from servebench.report.wording.budget import least_text
 from servebench.report.wording.tuning import (
     FRONT_NOTE,
     HEADINGS,
+    SLICES_NOTE,
     asked_line,
     change_lines,
     contribution_lines,
     doubt_line,
     equals_line,
+    gain_line,
     headline,
     imitation_line,
     reason,
@@ -40,6 +41,7 @@ from servebench.report.wording.tuning import (
     value_line,
     was_tried,
 )
+from servebench.store.tune import TuneState
 from servebench.util.figures import MISSING
 
 ROWS_MAX = 8
@@ -54,8 +56,8 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
         yield Line.of("so far, for the race is not over:", tone="warn")
     yield Line.of(headline(answer), tone=f"{TONES.get(answer.verdict, 'strong')} large")
     yield Line.of(f"{value_line(answer)}; asked: {asked_line(answer)}", indent=2)
-    if equals := equals_line(answer):
-        yield Line.of(equals, indent=2)
+    for line in filter(None, (gain_line(answer), equals_line(answer))):
+        yield Line.of(line, indent=2)
     if contributions := contribution_lines(answer):
         yield Line.of("What each setting contributes (the best candidate against itself without it):")
         yield Items([Line.of(line, indent=2) for line in contributions])
@@ -71,15 +73,17 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
     yield from (NextCommand("next", command, why) for command, why in answer.next_steps)
 
 
-def plan_blocks(
-    candidates: Sequence[Candidate], refused: Sequence[RefusedCandidate], planned: TunePlanned
-) -> Iterator[Block]:
+def plan_blocks(state: TuneState, planned: TunePlanned) -> Iterator[Block]:
     """Yield what a tune would try, and what a verdict takes at least."""
     columns = [TableColumn(name, left=True, wrap=name == "settings") for name in ("candidate", "origin", "settings")]
-    cells = [(one.name, one.origin, describe_settings(one.settings) if one.settings else MISSING) for one in candidates]
+    cells = [
+        (one.name, one.origin, describe_settings(one.settings) if one.settings else MISSING) for one in state.candidates
+    ]
     yield Table(columns, [row(*own) for own in cells], ruled=True)
-    for line in refused_lines([(one.candidate.name, one.why) for one in refused]):
+    for line in refused_lines([(one.candidate.name, one.why) for one in state.refused]):
         yield Line.of(line, tone="warn")
+    if state.slices:
+        yield Line.of(SLICES_NOTE)
     yield Line.of(least_text(planned))
 
 

@@ -30,6 +30,7 @@ WAITING = {
     "summary": "writing the summary",
     "timings": "reading request timings of {of}",
     "tracking": "logging to MLflow",
+    "waiting_quiet": "waiting for a quiet machine",
     "warm_restart": "waiting for the warm restart of {of}",
 }
 
@@ -131,11 +132,11 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.JobsStopping: "stopping {jobs} jobs",
     e.LeftBehind: lambda event: f"the engine left something behind: {'; '.join(event.what)}",
     e.MachineBusy: "{by}; what they disturb is left out of the results or named in a warning",
-    e.OneAtATime: "the engines run one after another: {reason}",
+    e.OneAtATime: "the engines do not all run at the same time: {reason}",
     e.NothingToGrade: "quality: {scorer} has nothing to grade in workload={workload}",
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,
-    e.PointVoid: lambda event: f"{event.run}: {VOID[event.replaced]}",
+    e.PointVoid: lambda event: f"{event.run}: {f'{event.note}: ' * bool(event.note)}{VOID[event.replaced]}",
     e.PortTaken: "another process took port {taken}: starting {engine} again at port {port}",
     e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
     e.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),

@@ -11,13 +11,16 @@ from servebench.analysis.answer.model import (
     FailedRun,
     LevelLead,
     NextStep,
+    NotUsable,
     OtherDifference,
+    Overall,
     Purpose,
     WorkloadAnswer,
 )
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.model import FAILED
-from servebench.report.wording.comparison import description_of
+from servebench.contracts.level import Level
+from servebench.report.wording.comparison import description_of, not_usable_text, text_of
 from servebench.util.figures import duration, number
 
 AHEAD_MIN = 0.03
@@ -131,8 +134,38 @@ def title_of(answer: WorkloadAnswer) -> str:
 
 def sentence_of(answer: WorkloadAnswer) -> str:
     """Return who leads where and what else differs; of a single run its figures; empty without any."""
-    said = filter(None, (leads_in_words(answer.leads), _others_in_words(answer.others)))
-    return "; ".join(said) or _alone(answer)
+    taken = _not_usable(answer.not_usable, len(answer.levels)) if answer.not_usable is not None else ""
+    leads = _overall(answer.overall, answer) if answer.overall is not None else leads_in_words(answer.leads)
+    led = [text for text in (leads, _others_in_words(answer.others)) if text]
+    return "; ".join(filter(None, (*(led or [_alone(answer)]), taken)))
+
+
+def _overall(found: Overall, answer: WorkloadAnswer) -> str:
+    """Who leads on average over all levels, or that nobody does, and the levels that are not so."""
+    first, last = answer.levels[0], answer.levels[-1]
+    where = f"at {last.words}: sure" if first == last else f"on average over {first.number} to {last.words}: sure"
+    if found.best is None:
+        names = [column.label for column in answer.columns if column.cells]
+        return f"{', '.join(names[:-1])} and {names[-1]} differ by at most {found.within or 0.0:.1%} in tok/s {where}"
+    text = f"{found.best} gives {_more(found.size or 0.0, found.low, found.high, found.rival or '')} {where}"
+    otherwise = leads_in_words([one for one in answer.leads if one.clear and one.best != found.best])
+    open_at = [one.level for one in answer.leads if not one.clear]
+    unclear = f"not clear at {_levels(open_at)}" if open_at else ""
+    return "; ".join(filter(None, (text, otherwise, unclear)))
+
+
+def _levels(levels: Sequence[Level]) -> str:
+    *first, last = levels
+    return " and ".join(filter(None, (", ".join(one.number for one in first), last.words)))
+
+
+def _not_usable(found: NotUsable, levels: int) -> str:
+    """Which points are not compared, because others took their machine: runs that lack the same levels together."""
+    runs: dict[str, list[str]] = {}
+    for label, own in found.places.items():
+        runs.setdefault("" if levels == 1 else f" at {_levels(own)}", []).append(label)
+    places = "; ".join(f"{' and '.join(names)}{at}" for at, names in runs.items())
+    return f"{places}: {not_usable_text(found.by)}"
 
 
 def _alone(answer: WorkloadAnswer) -> str:
@@ -156,20 +189,24 @@ def _alone(answer: WorkloadAnswer) -> str:
 
 def lead_text(lead: LevelLead) -> str:
     """Return a lead with its interval: `41% [35, 48] more tok/s than x`, `2.3 times [2.1, 2.6] the tok/s of x`."""
-    ends = lead.low, lead.high
-    if lead.size >= TIMES_FROM:
+    return _more(lead.size, lead.low, lead.high, lead.rival.label)
+
+
+def _more(size: float, low: float | None, high: float | None, rival: str) -> str:
+    ends = low, high
+    if size >= TIMES_FROM:
         interval = "" if None in ends else f" [{', '.join(number(1 + (end or 0), 2) for end in ends)}]"
-        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival.label}"
-    digits = 0 if lead.size >= 0.1 else 1
+        return f"{number(1 + size, 2)} times{interval} the tok/s of {rival}"
+    digits = 0 if size >= 0.1 else 1
     interval = "" if None in ends else f" [{', '.join(f'{100 * (end or 0):.{digits}f}' for end in ends)}]"
-    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival.label}"
+    return f"{100 * size:.{digits}f}%{interval} more tok/s than {rival}"
 
 
 def _ahead(leads: Sequence[LevelLead]) -> str:
     """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
     leaves out 0, where a level is one of many questions."""
     ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.rival.tested and lead.size >= AHEAD_MIN)]
-    if not ahead:
+    if not ahead or leads[0].few is not None:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {most.level.words}" if len(leads) > 1 else ""
@@ -180,10 +217,10 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
     return f" ({most.best} is {most.size:.0%} ahead{of}{at}{but})"
 
 
-def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool]:
+def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool, bool]:
     """What neighbouring levels must share to be one clause: the leader, or those between which there is no clear difference."""
     who = lead.best if lead.clear else frozenset((lead.best, *lead.tied))
-    return who, lead.clear, lead.within is not None
+    return who, lead.clear, lead.within is not None, lead.few is not None
 
 
 def _behind(leads: Sequence[LevelLead]) -> str:
@@ -201,7 +238,7 @@ def _behind(leads: Sequence[LevelLead]) -> str:
 def leads_in_words(leads: Sequence[LevelLead]) -> str:
     """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
     clauses = []
-    for (_, clear, same), found in groupby(leads, key=_kind):
+    for (_, clear, same, _), found in groupby(leads, key=_kind):
         group = list(found)
         last = group[-1]
         begin = "" if len(group) == 1 else f"{group[0].level.number} to "
@@ -215,12 +252,15 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
                 names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
             both = f"{', '.join(names[:-1])} and {names[-1]}"
             bound = max(lead.within or 0.0 for lead in group)
-            text = f"no clear difference in tok/s between {both}"
+            text = f"open: no clear difference in tok/s between {both}"
+            text = f"{both} are not usable: {text_of([last.few])}" if last.few is not None else text
             text = f"{both} differ by at most {bound:.1%} in tok/s" if same else text
             text += "" if same else _ahead(group) + _behind(group)
         but = _but("provisional", [lead for lead in group if lead.codes], group)
         but += _but("different settings", [lead for lead in group if lead.clear and lead.rival.unequal], group)
-        clauses.append(f"{begin}{last.level.words}: {text}" + (f" ({', '.join(but)})" if but else ""))
+        sure = all(lead.verdict and not lead.codes for lead in group)
+        word = f": {'sure' if sure else 'likely'}" if clear else ""
+        clauses.append(f"{begin}{last.level.words}: {text}{word}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)
 
 
@@ -228,9 +268,7 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
     """What holds for some levels of a clause, with these levels if it does not hold for all."""
     if not found:
         return []
-    *first, last = (lead.level for lead in found)
-    some = " and ".join(filter(None, (", ".join(one.number for one in first), last.words)))
-    return [word if len(found) == len(group) else f"{word} at {some}"]
+    return [word if len(found) == len(group) else f"{word} at {_levels([lead.level for lead in found])}"]
 
 
 def _others_in_words(found: Sequence[OtherDifference]) -> str:

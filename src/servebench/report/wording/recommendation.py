@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.contracts.point_row import POINT_COLUMNS
-from servebench.report.wording.comparison import how_to_resolve, mattering_keys
+from servebench.report.wording.comparison import how_to_resolve, mattering_keys, not_usable_text
 from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import change, change_interval, number, percent
 
 UNNAMED = ("no clear difference", "different settings")
 """Outcomes whose line names nobody, so that the ranking begins with the first."""
-BEST: Mapping[str, str] = {"clear": "best", "provisional": "best, provisional", "one start each": "fastest seen"}
+SHOWN_MAX = 4
+"""More runs of a use that is open are not named."""
+BEST: Mapping[str, str] = {"clear": "best", "provisional": "best, likely", "one start each": "fastest seen"}
 """What the first of a ranking is called, by how far it is to be trusted."""
 
 
@@ -125,7 +128,13 @@ REASONS: Mapping[UseReasonKind, Callable[[UseReason], str]] = {
     Kind.NO_GOOD_REQUEST: lambda _: "no point of a run with a price has a request that met its SLO",
     Kind.NO_POWER: lambda _: "power could not be read: it needs an NVIDIA GPU, or a CPU with readable RAPL counters",
     Kind.NO_COLD_START: lambda _: "no cold start was measured",
-    Kind.NO_VALID_POINT: lambda one: f"no valid point ({_codes(one)})" if one.codes else "no valid point",
+    Kind.NO_VALID_POINT: lambda one: (
+        not_usable_text(one.taker)
+        if one.taker
+        else f"no valid point ({_codes(one)})"
+        if one.codes
+        else "no valid point"
+    ),
     Kind.NOT_MET: lambda one: f"no point meets the requirements for {', '.join(one.names)}",
     Kind.LOAD_TOO_HIGH: lambda one: f"its lowest load is {one.levels[0]}, above {one.limit:g}",
     Kind.NO_VALUE: lambda one: f"no {one.metric}",
@@ -209,16 +218,22 @@ def headline(found: Recommendation) -> str:
     return text if found.trust == "clear" else f"provisional: {text}; {reservations_text(found)}"
 
 
-def brief_headline(found: Recommendation) -> str:
-    """Return the headline without what the lines around it say."""
-    if not found.ranking or found.outcome in (*UNNAMED, "only one"):
-        return headline(found)
+def use_text(found: Recommendation) -> str:
+    """Return in a line which run to take for a use, how sure that is, and by how much it leads."""
+    if not found.ranking:
+        return f"open: {reason_text(found.why)}"
     first = found.ranking[0]
-    at = f" at {first.at.words}" if first.at else ""
-    best = f"{short_name(first.entrant.name, found)}: {score_text(first, found.use_case.unit)}{at}"
-    if found.outcome == "one start each":
-        return f"fastest start seen (one each): {best}"
-    return best if found.trust == "clear" else f"{found.trust}: {best}"
+    name, value = short_name(first.entrant.name, found), score_text(replace(first, interval=None), found.use_case.unit)
+    value += f" at {first.at.words}" if first.at else ""
+    if found.outcome == "only one":
+        return f"{name}: {value} ({'the only one that qualifies' if found.missing else 'nothing to compare it with'})"
+    if found.equal and found.why is not None:
+        rival = short_name(found.rival, found)
+        return f"{name} or {rival}, sure: they differ by at most {percent(found.why.share)}; {value}"
+    if found.sureness == "open":
+        return f"open: {', '.join(value_text(score, found) for score in found.ranking[:SHOWN_MAX])}"
+    lead = f", {lead_text(found)}" if found.lead is not None else ""
+    return f"{name}, {found.sureness}: {value}{lead}"
 
 
 def value_text(score: Score, found: Recommendation) -> str:

@@ -11,6 +11,7 @@ from servebench.analysis.tuning.candidates import describe_settings
 from servebench.analysis.tuning.ledger import Left
 from servebench.analysis.verdict.model import Difference
 from servebench.report.wording.answer import caveat_text
+from servebench.report.wording.comparison import method_text
 from servebench.util.figures import MISSING, change, change_interval, number, percent
 
 CHANGES: Mapping[ChangeKind, Callable[[WouldChange], str]] = {
@@ -81,6 +82,12 @@ def value_line(answer: TuneAnswer) -> str:
     """Return the best candidate's value beside that of stock."""
     unit, stock = answer.objective.unit, f"stock {number(answer.stock_value)} {answer.objective.unit}"
     return stock if not answer.settings else f"{answer.best_name} {number(answer.value)} {unit}, {stock}"
+
+
+def gain_line(answer: TuneAnswer) -> str:
+    """Return what the gain rests on where engines took turns; empty elsewhere, where FRONT_NOTE says it."""
+    method = answer.gain.method if answer.gain is not None else None
+    return f"the gain is by {method_text(method)}" if method is not None and method.slice_by_slice else ""
 
 
 def equals_line(answer: TuneAnswer) -> str:
@@ -203,6 +210,9 @@ ENDS = {
 }
 """How candidates leave, by the reason; who is slower leaves after a round."""
 NOT_MEASURED = "not measured: too little budget left"
+SLICES_NOTE = (
+    "in the finals engines run at the same time; the load goes from one to the other every few seconds (study.slices)"
+)
 FRONT_NOTE = (
     "*: no other has both more throughput and a shorter TTFT (p50, ms); from stock: by all starts, while the gain in the "
     "first line is by those of the finals alone"
