@@ -163,12 +163,7 @@ def _not_usable(found: NotUsable, levels: int) -> str:
     """Which points are not compared, because others took their machine: runs that lack the same levels together."""
     runs: dict[str, list[str]] = {}
     for label, own in found.places.items():
-        at = (
-            ""
-            if levels == 1
-            else f" at {', '.join(one.number for one in own[:-1])}{' and ' * (len(own) > 1)}{own[-1].words}"
-        )
-        runs.setdefault(at, []).append(label)
+        runs.setdefault("" if levels == 1 else f" at {_levels(own)}", []).append(label)
     places = "; ".join(f"{' and '.join(names)}{at}" for at, names in runs.items())
     return f"{places}: {not_usable_text(found.by)}"
 
