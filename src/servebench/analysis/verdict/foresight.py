@@ -10,14 +10,14 @@ import numpy as np
 
 from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
 from servebench.analysis.verdict.gate import GATED, GateQuestion
-from servebench.analysis.verdict.looks import EQUAL_SPENT, TTFT, TTFT_STARTS_MIN
+from servebench.analysis.verdict.looks import TTFT, TTFT_STARTS_MIN, WITHIN_SPENT
 from servebench.analysis.verdict.model import Metric
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS
 
 PASSED = 0.95
 """How often equal engines are to pass."""
-ROOM = 0.9
+ROOM = 0.85
 """The share of the limit that is planned with: starts may differ more than those that are known (by simulation: docs/gate.md)."""
 NORMAL = NormalDist()
 
@@ -61,6 +61,6 @@ def _passes(metric: Metric, groups: Sequence[Starts], level: Level, count: int, 
             [Starts((level,), each[0], each[1]), Starts((level,), -each[0], each[1])],
             [-np.ones(1), np.ones(1)],
         )
-    half = StartModel(engines, earlier, slow_side).value(*contrasts).quantile(1 - EQUAL_SPENT / count**0.5)
+    half = StartModel(engines, earlier, slow_side).value(*contrasts).quantile(1 - WITHIN_SPENT / count**0.5)
     room = ROOM * abs(math.log1p(-limit if metric.higher_is_better else limit))
     return bool(half + NORMAL.inv_cdf(PASSED) * sd / count**0.5 <= room)
