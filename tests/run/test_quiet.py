@@ -95,9 +95,9 @@ def point_of(share, doubt=MACHINE_BUSY):
     return Point(row=row, doubts=(doubt.issue("", void=True),) if share else ())
 
 
-def measured(points, *, stopped=(None, None), **turn):
+def measured(points, *, stopped=(None, None), wait_s=60.0, **turn):
     """What counts of a level whose attempts give these points, and how often it was measured."""
-    session, seen = session_of(pid=None, **turn), []
+    session, seen = session_of(pid=None, wait_s=wait_s, **turn), []
 
     def measure(session, level):
         yield from ()
@@ -130,4 +130,5 @@ def test_a_disturbed_level_is_measured_once_more_and_only_once(shares, kept, att
 def test_what_is_void_otherwise_or_replaced_by_another_start_is_not_measured_again():
     assert measured([point_of(0.9, LEVEL_NOT_REACHED)])[1] == [2]
     assert measured([point_of(0.9)], replaces_void=True)[1] == [2]
+    assert measured([point_of(0.9)], wait_s=0.0)[1] == [2]
     assert measured([point_of(0.9)], stopped=(StopReason.ENGINE_DIED,))[1] == [2]

@@ -28,14 +28,14 @@ def measure_undisturbed(
     """Wait for a quiet machine and measure a level, and once more if others took the machine and are done by now. Return the last
     point, and what it is built from; of a void one before it the requests are kept.
 
-    Where the policy has void points replaced by another start, nothing is measured twice. Raises what `measure` raises.
+    Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what `measure` raises.
     """
     wait_until_quiet(session)
     found = yield from measure(session, level)
     taker = taker_of([found[0].judged_row])
     if taker is None or session.request.turn.replaces_void or found[1].report.stopped is not None:
         return found
-    if not wait_until_quiet(session):
+    if not session.settings.study.quiet_wait_s or not wait_until_quiet(session):
         return found
     session.request.events(PointVoid(session.request.task.job.title, "again", taken_text(taker)))
     return (yield from measure(session, replace(level, id=level.id.with_attempt(level.id.attempt + 1))))
