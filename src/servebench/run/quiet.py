@@ -28,7 +28,8 @@ def measure_undisturbed(
     """Wait for a quiet machine and measure a level, and once more if others took the machine and are done by now. Return the last
     point, and what it is built from; of a void one before it the requests are kept.
 
-    Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what `measure` raises.
+    Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what `measure`
+    raises.
     """
     wait_until_quiet(session)
     found = yield from measure(session, level)
