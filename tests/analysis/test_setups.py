@@ -1,10 +1,12 @@
 """Earlier starts of one set-up."""
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from servebench.analysis.setups import EARLIER_MAX, earlier_starts
+from servebench.analysis.setups import EARLIER_MAX, circumstances, earlier_starts, pairs_in_turns
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -58,3 +60,44 @@ def test_what_a_study_sweeps_makes_another_setup(run):
     assert earlier_starts(swept(run, 64), others) == {}
     same = [swept(one, 64) for one in copies(run, 5, 100.0, 1)]
     assert earlier_starts(swept(run, 64), same)["output_throughput_tok_s"].values.size == 5
+
+
+def in_turns(run, name, tok_s, **changes):
+    """A run of three starts that took turns with others of its study, with these rates in four slices of each."""
+    base = run.point_rows[0]
+    rows = [
+        replace(
+            base,
+            slice_group=f"{start}/c1",
+            start_id=f"{start}",
+            slice_values=json.dumps({"output_throughput_tok_s": values}),
+            **changes,
+        )
+        for start, values in enumerate(tok_s)
+    ]
+    return replace(run, name=name, rows=lambda: rows)
+
+
+def test_pairs_that_took_turns_give_the_differences_of_their_starts(run):
+    steady = [100.0, 101.0, 99.0, 100.0]
+    a = in_turns(run, "a", [steady] * 3)
+    b = in_turns(run, "b", [[one * by for one in steady] for by in (1.0, 1.1, 0.9)])
+    (found,) = pairs_in_turns([a, b])["output_throughput_tok_s"]
+    assert found.values[:, 0] == pytest.approx(np.log([1.0, 1.1, 0.9]))
+    assert found.differences
+    assert pairs_in_turns([a]) == pairs_in_turns([a, replace(b, study_id="other")]) == {}
+    assert pairs_in_turns([a, in_turns(run, "b", [steady] * 3, verdict="void")]) == {}
+
+
+def test_what_starts_have_in_common_is_engine_work_and_machine_and_not_the_version(run):
+    machine = {"cpu_model": "x", "cpu_threads_usable": 2, "memory_bytes": 1}
+    own = circumstances(run.config, machine)
+    assert own == circumstances(
+        {**run.config, "engine": {"name": "a", "env": {"B": "1"}}}, {**machine, "memory_bytes": 2}
+    )
+    for config, place in (
+        ({**run.config, "workload": {"name": "other"}}, machine),
+        ({**run.config, "load": {"concurrency": [9]}}, machine),
+        (run.config, {**machine, "cpu_model": "y"}),
+    ):
+        assert circumstances(config, place) != own

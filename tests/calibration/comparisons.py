@@ -9,9 +9,9 @@ from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.simulate import Plant, run_data, simulate_run
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.conclude import conclude
-from servebench.analysis.gate import evaluate_gate
 from servebench.analysis.pairing import compare_speed
 from servebench.analysis.recommendation.rules import load_rules
+from servebench.analysis.verdict.gate import GateQuestion, evaluate_gate
 from servebench.analysis.verdict.model import Comparison
 
 SPREADS = (0.0, 0.01, 0.02, 0.03)
@@ -134,7 +134,7 @@ def _slowed(seed: int, _truth: None, *, promise: Promise, slowdown: float) -> Ou
 
 def _passed(seed: int, _truth: None, *, starts: int, spread: float) -> Outcome:
     """Return whether the gate passes a regression of 2 points more than its limit."""
-    gate = evaluate_gate([_compared(seed, starts, spread, 1.0 + LIMIT + 0.02)], LIMIT)
+    gate = evaluate_gate([_compared(seed, starts, spread, 1.0 + LIMIT + 0.02)], GateQuestion(LIMIT))
     return {(GATE, ""): float(not gate.failed and not gate.undecided)}
 
 

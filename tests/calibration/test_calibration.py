@@ -13,9 +13,12 @@ from calibration import windows
 from calibration.__main__ import main
 from calibration.cells import CalibrationCell, Line, Promise, lines_of
 from calibration.comparisons import AA
+from calibration.gate import judged_study
 from calibration.page import CalibrationPart, page, read_parts, rows_csv
 from calibration.run import all_cells, calibrate, chosen_cells
 from calibration.simulate import STEADY, Plant, run_data, simulate_run, simulate_search
+from servebench.analysis.statistics import headline_intervals
+from servebench.measure.points import point_sample
 from servebench.util.errors import ConfigError
 
 SHARE = Promise(name="p", text="a promise", bar=0.05)
@@ -42,6 +45,18 @@ def test_requests_that_end_last_are_measured_at_the_level():
     truth = tpot_ms(1600, [9])
     assert tpot_ms(64, range(4)) == pytest.approx(truth, rel=0.02)
     assert tpot_ms(64, range(4), hold="false") < 0.92 * truth
+
+
+def test_points_know_the_mean_length_of_their_answers():
+    """Their intervals leave out what the lengths explain, where these are drawn from a distribution."""
+    words = ("workload.output_tokens={kind: uniform, min: 8, max: 120}", "load.concurrency=[4]", "load.requests=120")
+    run = simulate_run(Plant(words=(*words, "workload.exact_output=true"), variation=STEADY), "known")
+    (row,), (records,) = run.rows, run.records
+    without = headline_intervals(point_sample(records, 4))
+    known = headline_intervals(point_sample(records, 4, mean_tokens=64.0))
+    assert (row.e2e_ms_mean_low, row.e2e_ms_mean_high) == pytest.approx(known["e2e_ms_mean"])
+    assert known["e2e_ms_mean"] != without["e2e_ms_mean"]
+    assert (row.ttft_ms_mean_low, row.ttft_ms_mean_high) == pytest.approx(without["ttft_ms_mean"])
 
 
 def line(promise, values):
@@ -233,3 +248,16 @@ def test_an_interrupt_ends_it(monkeypatch):
 def test_the_help_names_every_promise():
     words = set(re.findall(r"\w+", main.help))
     assert {promise.name for cell in all_cells() for promise in cell.promises} <= words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_turns", [True, False])
+def test_equal_builds_pass_the_gate_at_the_number_of_starts_that_it_names(in_turns):
+    """And a build that is worse by the limit does not; 20 studies each, all with fixed seeds."""
+    equal, lost = (
+        [judged_study(seed, spread=0.01, in_turns=in_turns, gain=gain)[:2] for seed in range(20)]
+        for gain in (0.0, -0.05)
+    )
+    assert all(needed is not None and 2 <= needed <= 12 for needed, _ in equal)
+    assert sum(verdict == "not worse" for _, verdict in equal) >= 18
+    assert sum(verdict == "not worse" for _, verdict in lost) <= 3

@@ -37,6 +37,7 @@ IGNORED = [
     ((*CLOSED, "telemetry.enabled=false"), "telemetry.interval_s=9"),
     (CLOSED, "slo.attainment=0.5"),
     (CLOSED, "study.margin=9%"),
+    ((*CLOSED, "study.until=decided"), "study.metrics=[ttft_ms_p50]"),
 ]
 EFFECTIVE = [
     (*RATE, "load.arrival=gamma", "load.burstiness=3"),

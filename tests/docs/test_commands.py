@@ -16,7 +16,7 @@ from servebench.registry.registry import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/README.md")])
-COMMAND = re.compile(r"^(?: {4}|\| `)(?:\$ )?servebench\b(?![:.]) ?([^`\n]*)", re.MULTILINE)
+COMMAND = re.compile(r"^(?: {4}|\| `| +- run: )(?:\$ )?servebench\b(?![:.]) ?([^`\n]*)", re.MULTILINE)
 MISTAKES = ("engine=vlm",)
 
 

@@ -344,3 +344,31 @@ def test_dropped_requests_are_not_kept_up_with(make: Make) -> None:
     """Half of the requests fail at once."""
     records = [make(10 * n, [10 * n + 5], 10 * n + 9, outcome="ok" if n % 2 else "http_error") for n in range(300)]
     assert row_of(records, concurrency=None, rate=100.0)["kept_up"] == pytest.approx(0.5, abs=0.02)
+
+
+def varied(make: Make, **changes: Any) -> list[Record]:
+    """Three answers of 1, 2 and 3 tokens one after another, as long as they were asked to be."""
+    sent = (0, 10, 30)
+    return [
+        make(at, [at + 5 + step for step in range(count)], asked_output_tokens=count, **changes)
+        for at, count in zip(sent, (1, 2, 3), strict=True)
+    ]
+
+
+def test_lengths_of_answers_are_known_with_their_mean_in_the_long_run(make: Make) -> None:
+    """One for each E2E, and when each was sent, in seconds from the window's start."""
+    sample = summary(varied(make), mean_tokens=2.5)[1]
+    assert sample.lengths is not None
+    assert (sample.lengths.tokens.tolist(), sample.lengths.mean) == ([1, 2, 3], 2.5)
+    assert sample.lengths.sent_s.tolist() == pytest.approx([0.0, 0.010, 0.030])
+    assert sample.e2e_ms.size == 3
+    same = point_sample(varied(make), 1, mean_tokens=2.5).lengths
+    assert same is not None
+    assert same.tokens.tolist() == [1, 2, 3]
+
+
+def test_lengths_are_unknown_without_their_mean_in_an_open_loop_and_where_answers_end_by_themselves(make: Make) -> None:
+    known = varied(make)
+    assert summary(known)[1].lengths is None
+    assert summary(known, mean_tokens=2.5, concurrency=None)[1].lengths is None
+    assert summary([*known[:2], make(30, [35, 36, 37], asked_output_tokens=4)], mean_tokens=2.5)[1].lengths is None

@@ -10,7 +10,7 @@ import pluggy
 from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, StopReport
 from servebench.contracts.exchange import PhaseReport, StopReason
-from servebench.contracts.request import Request
+from servebench.contracts.request import Request, Workload
 from servebench.contracts.settings import EngineSettings, LaunchSettings, LoadSettings, WorkloadSettings
 from servebench.engine.tokenize import EmulatedTokenizer
 from servebench.load.client.progress import Counts
@@ -80,14 +80,11 @@ class CoarseTokenizer(EmulatedTokenizer):
         return [-(-len(text) * 3 // 16) for text in texts]
 
 
-class FakeWorkload:
+class FakeWorkload(Workload):
     """Any number of short prompts; keeps the streams that were requested."""
 
     reference_keys = ()
     streams: list[str] = []
-
-    def __init__(self, settings: WorkloadSettings) -> None:
-        self.settings = settings
 
     def requests(self, count: int, *, stream: str, tokenizer: object) -> list[Request]:
         self.streams.append(stream)

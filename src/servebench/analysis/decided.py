@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.setups import earlier_starts
+from servebench.analysis.setups import earlier_starts, in_turns_before
 from servebench.analysis.stored_runs import SamplesOf, samples_of, side_of
 from servebench.analysis.verdict.compare import with_rows
+from servebench.analysis.verdict.gate import GateQuestion
 from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
-from servebench.analysis.verdict.model import DIFFERENT, EQUAL, FAILED, OPEN, Comparison, ComparisonRow
+from servebench.analysis.verdict.model import DIFFERENT, EQUAL, FAILED, NOT_WORSE, OPEN, Comparison, ComparisonRow
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Reason, ReasonKind, without_repeats
 from servebench.contracts.labels import run_labels
 from servebench.contracts.level import Level
@@ -108,8 +109,9 @@ def added_budget_s(state: Mapping[str, Any]) -> float | None:
 def study_settings(run: RunData) -> StudySettings | None:
     """Return how a stored run's study decides; None if it has no `study.until`."""
     stored = mapping(run.config.get("study"))
-    known = {name: stored[name] for name in ("starts", "until", "margin", "budget") if stored.get(name) is not None}
-    return StudySettings(**known) if known.get("until") == "decided" else None
+    names = ("starts", "until", "margin", "budget", "metrics")
+    known = {name: stored[name] for name in names if stored.get(name) is not None}
+    return StudySettings(**known) if known.get("until") in ("decided", "gate") else None
 
 
 def same_question(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -144,14 +146,20 @@ def decide_study(
         for run in measured
     }
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
+    limit = share_of("study.margin", settings.margin) if margin is None else margin
+    gate = GateQuestion(limit, settings.metrics and tuple(settings.metrics)) if settings.until == "gate" else None
+    if gate is not None:
+        firsts = [run for run in measured if not any(run is b for _, b in compared)]
+        compared = [pair for pair in compared if any(pair[0] is one for one in firsts)]
     groups = Counter(group for run in measured for group in {row.slice_group for row in run.point_rows})
     seconds = {run.run_id: _engine_seconds(run.point_rows, groups) for run in measured}
     replaced_s = sum(map(_replaced_seconds, measured))
     budget_s = added_budget_s(study.state)
     decided = decide(
-        [(sides[a.run_id], sides[b.run_id]) for a, b in compared],
-        margin=share_of("study.margin", settings.margin) if margin is None else margin,
+        [(replace(sides[a.run_id], in_turns=in_turns_before(a, b, before)), sides[b.run_id]) for a, b in compared],
+        margin=limit,
         looks=(looks_until if budget_s is None else looks_beyond)(settings.most_starts),
+        gate=gate,
     )
     return StudyDecision(
         study_id=study.study_id,
@@ -206,7 +214,7 @@ def _as_decided(row: ComparisonRow, looked: ComparisonRow | None, turned: bool) 
 def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow:
     """The row of the last look as one of the comparison; its p-value only says on which side of the error it is. Whether it
     competes is that of the comparison, which may accept warnings."""
-    known = row.result is EQUAL or row.result in DIFFERENT
+    known = row.result in (EQUAL, NOT_WORSE) or row.result in DIFFERENT
     values = row.starts.first(row.looked) if row.starts is not None and not row.overall else row.starts
     found = replace(
         row.judged(row.result if known else OPEN, bound=row.difference.bound if known and row.difference else None),

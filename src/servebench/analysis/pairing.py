@@ -8,7 +8,7 @@ from itertools import combinations
 
 from servebench.analysis.estimate import best_level
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.setups import earlier_starts
+from servebench.analysis.setups import earlier_starts, in_turns_before
 from servebench.analysis.stored_runs import SamplesOf, samples_of, side_of
 from servebench.analysis.verdict.compare import MARGIN, compare
 from servebench.analysis.verdict.model import Comparison
@@ -116,7 +116,11 @@ def compare_speed(
     absent = [[run for run in pair if run.status == "missing"] for pair in pairs]
     found = compare(
         [
-            (sides[a.run_id], sides[b.run_id], () if never else unequal_settings(a, b, varying))
+            (
+                replace(sides[a.run_id], in_turns=in_turns_before(a, b, known, runs)),
+                sides[b.run_id],
+                () if never else unequal_settings(a, b, varying),
+            )
             for (a, b), never in zip(pairs, absent, strict=True)
         ],
         margin=margin,

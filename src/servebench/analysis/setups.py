@@ -1,10 +1,13 @@
-"""Earlier starts of a set-up, from the newest runs of it that are stored: they show by how much its starts differ."""
+"""Earlier starts, from the newest runs that are stored: they show by how much starts of a set-up differ, and by how much those do
+that took turns on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from itertools import islice
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations, islice
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from servebench.analysis.estimate import error_of
 from servebench.analysis.fairness import same_settings
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import METRICS
+from servebench.analysis.verdict.slices import pooled_error, slice_differences
 from servebench.contracts.level import Level
 from servebench.contracts.stored import FACTS, RunData, mapping
 
@@ -26,11 +30,15 @@ Earlier = Mapping[str, Starts]
 def earlier_starts(run: RunData, earlier: Iterable[RunData], without: Collection[str] = ()) -> Earlier:
     """Return the starts of the newest earlier runs with the set-up of a run, by metric, but for the runs of the ids `without`.
     Points that are not valid are left out."""
-    newest = sorted(earlier, key=lambda one: one.started_s or 0.0, reverse=True)
-    alike = (one for one in newest if one.run_id not in (run.run_id, *without) and same_setup(run, one))
+    alike = (one for one in _newest(earlier) if one.run_id not in (run.run_id, *without) and same_setup(run, one))
+    return starts_of(islice(alike, EARLIER_MAX))
+
+
+def starts_of(runs: Iterable[RunData]) -> Earlier:
+    """Return the starts of runs of one set-up, by metric. Points that are not valid are left out."""
     values: dict[str, dict[tuple[str, str | None], dict[Level, list[float]]]] = {}
     errors: dict[str, dict[Level, list[float]]] = {}
-    for one in islice(alike, EARLIER_MAX):
+    for one in runs:
         for row in one.point_rows:
             for metric in METRICS:
                 value = row.get(metric.name)
@@ -58,3 +66,77 @@ def same_setup(a: RunData, b: RunData) -> bool:
 def _load(run: RunData) -> dict[str, object]:
     """Return the settings of a run's load apart from its levels: values of longer points differ less from start to start."""
     return {key: value for key, value in mapping(run.config.get("load")).items() if key not in LEVEL_KEYS}
+
+
+PLACE_KEYS = ("cpu_model", "cpu_threads_usable")
+"""What of the machine, beside its GPU, is the same where starts differ alike."""
+
+
+def circumstances(config: Mapping[str, Any], machine: object) -> str:
+    """Return, as a text to compare, what starts have in common that differ alike, whatever the engine's version and settings: the
+    names of engine, launch, model and GPU, the workload, the load and the machine."""
+    names = [mapping(config.get(key)).get("name") for key in ("engine", "launch", "model", "gpu")]
+    load = {key: value for key, value in mapping(config.get("load")).items() if key not in ("name", "order", "workers")}
+    place = [mapping(machine).get(key) for key in PLACE_KEYS]
+    return json.dumps([names, mapping(config.get("workload")), load, place], sort_keys=True, default=str)
+
+
+def runs_alike(known: Collection[str], earlier: Iterable[RunData], without: Collection[str] = ()) -> list[RunData]:
+    """Return the newest earlier runs with one of these circumstances, but for those of the ids `without`."""
+    alike = (
+        one
+        for one in _newest(earlier)
+        if one.run_id not in without and circumstances(one.config, one.manifest.get("machine")) in known
+    )
+    return list(islice(alike, EARLIER_MAX))
+
+
+def each_starts(runs: Iterable[RunData]) -> Mapping[str, Sequence[Starts]]:
+    """Return the starts of each run that has several, by metric: a group for each run."""
+    found: dict[str, list[Starts]] = {}
+    for run in runs:
+        for name, one in starts_of([run]).items():
+            found.setdefault(name, []).append(one)
+    return found
+
+
+def in_turns_before(
+    a: RunData, b: RunData, earlier: Iterable[RunData], without: Collection[str] = ()
+) -> Mapping[str, Sequence[Starts]]:
+    """Return the differences of earlier starts that took turns in the circumstances of two runs that did."""
+    if not all(any(row.slice_group for row in run.point_rows) for run in (a, b)):
+        return {}
+    known = {circumstances(run.config, run.manifest.get("machine")) for run in (a, b)}
+    return pairs_in_turns(runs_alike(known, earlier, (a.run_id, b.run_id, *without)))
+
+
+def pairs_in_turns(runs: Iterable[RunData]) -> Mapping[str, Sequence[Starts]]:
+    """Return the differences of starts that took turns slice by slice, by metric: a group for each two runs of a study."""
+    studies: dict[str, list[RunData]] = {}
+    for one in runs:
+        studies.setdefault(one.study_id, []).append(one)
+    found: dict[str, list[Starts]] = {}
+    for a, b in (pair for own in studies.values() for pair in combinations(own, 2)):
+        ours, theirs = (
+            {row.slice_group: row for row in run.point_rows if row.slice_group and row.verdict != "void"}
+            for run in (a, b)
+        )
+        shared = [name for name in ours if name in theirs]
+        for metric in METRICS if shared else ():
+            own = {name: slice_differences([[ours[name]]], [[theirs[name]]], metric.name) for name in shared}
+            known = {name: one[0] for name, one in own.items() if one and one[0] is not None}
+            starts = list(dict.fromkeys(name.rpartition("/")[0] for name in known))
+            levels = tuple(dict.fromkeys(ours[name].level for name in known))
+            values = np.full((len(starts), len(levels)), np.nan)
+            for name, difference in known.items():
+                values[starts.index(name.rpartition("/")[0]), levels.index(ours[name].level)] = difference.value
+            errors = [
+                pooled_error([one for name, one in known.items() if ours[name].level == level]) for level in levels
+            ]
+            if len(starts) > 1:
+                found.setdefault(metric.name, []).append(Starts(levels, values, np.array(errors), differences=True))
+    return found
+
+
+def _newest(runs: Iterable[RunData]) -> list[RunData]:
+    return sorted(runs, key=lambda one: one.started_s or 0.0, reverse=True)

@@ -43,6 +43,8 @@ class PhaseFacts:
     """The long point from which the wander of the engine was learned; null: nothing is known of it."""
     wander: Sequence[Sequence[float]] = ()
     """How likely each time and size of wander is by it (`LearnedNoise.likelihood`)."""
+    mean_tokens: float | None = None
+    """The mean of the distribution from which the tokens of each answer are drawn; null where it is not known."""
     slices: Sequence[Sequence[float]] = ()
     """Of a point that is measured in slices, in turns with another engine: when each opens and closes, in seconds from the start
     of the phase, in order. Requests are only sent in these. Empty: an ordinary point."""

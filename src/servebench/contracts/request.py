@@ -112,6 +112,8 @@ class Workload:
     settings_type: ClassVar[type[WorkloadSettings]] = WorkloadSettings
     reference_keys: ClassVar[tuple[str, ...] | None] = None
     """Keys that `Request.reference` can have, for scorers that grade the load's answers; null if unknown."""
+    draws_lengths: ClassVar[bool] = False
+    """Whether the length of each answer is drawn from `output_tokens`, independently of everything else."""
 
     def __init__(self, settings: WorkloadSettings) -> None:
         """Store the settings; `check` and `requests` read the data."""

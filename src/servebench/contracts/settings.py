@@ -367,17 +367,19 @@ class StudySettings(StrictSettings):
     Each run is measured on `starts` starts of its engine; the runs take turns, one start each. Two starts of one engine
     differ, so a verdict on engines needs several. With `until: decided` the runs take turns until each pair of them is faster,
     slower or equal within `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is
-    then the most. With `slices` the engines that take turns are alive at once, and the load goes from one to the other every few
-    seconds: `auto` where several starts are measured and the machine allows it. Before a level of an engine that
-    servebench has started it waits while other programs take much of the machine, at most for `quiet_wait_s`.
+    then the most. With `until: gate` they take turns until it is known whether a run is worse than the first by more than
+    `margin`, in `metrics`. With `slices` the engines that take turns are alive at once, and the load goes from one to the
+    other every few seconds: `auto` where several starts are measured and the machine allows it. Before a level of an engine
+    that servebench has started it waits while other programs take much of the machine, at most for `quiet_wait_s` in all.
     """
 
     dir: str = "outputs"
     name: str | None = None
     starts: PositiveInt = 1
-    until: Literal["decided"] | None = None
+    until: Literal["decided", "gate"] | None = None
     margin: str | float = "3%"
     budget: str | float = "60m"
+    metrics: tuple[str, ...] | None = None
     slices: Literal["auto", "never", "always"] = "auto"
     quiet_wait_s: SecondsOrZero = 60.0
 

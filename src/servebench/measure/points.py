@@ -96,6 +96,16 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLengths:
+    """The `tokens` of the answers of a closed loop, as many as were asked for, and when each request was sent: one for each of
+    `e2e_ms` of the sample. `mean` is that of the distribution from which they were drawn."""
+
+    tokens: Floats
+    sent_s: Floats
+    mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PointSample:
     """The data for the intervals of a point's headline numbers.
 
@@ -116,6 +126,8 @@ class PointSample:
     window_s: float
     arrivals: Arrivals | None = None
     """None in a closed loop, and where the rate is not the same at all times."""
+    lengths: AnswerLengths | None = None
+    """None where their mean in the long run is unknown, and where something is left out of the window."""
 
 
 def summarize(
@@ -151,7 +163,9 @@ def summarize(
         cooldown_requests=load.cooldown_requests,
         pauses=pauses_of(facts, report),
     )
-    window, inside, sample = _sampled(measured, ok, window, disturbed, offered_req_s, open_loop=open_loop)
+    window, inside, sample = _sampled(
+        measured, ok, window, disturbed, offered_req_s, open_loop=open_loop, mean_tokens=facts.mean_tokens
+    )
     found: dict[str, Any] = {
         **_identity(facts, settings),
         "requests_planned": report.planned,
@@ -188,11 +202,13 @@ def point_sample(
     warmup_s: float = 0.0,
     disturbed: Spans = (),
     offered_req_s: float | None = None,
+    mean_tokens: float | None = None,
 ) -> PointSample:
     """Return the sample of a point from its measured records, as `summarize` does; the window is empty without any."""
     ok = [r for r in records if r.outcome == "ok" and r.sent_ns is not None]
     window = find_window(records, concurrency, warmup_s)
-    return _sampled(records, ok, window, disturbed, offered_req_s, open_loop=concurrency is None)[2]
+    open_loop = concurrency is None
+    return _sampled(records, ok, window, disturbed, offered_req_s, open_loop=open_loop, mean_tokens=mean_tokens)[2]
 
 
 def _sampled(
@@ -203,6 +219,7 @@ def _sampled(
     offered_req_s: float | None,
     *,
     open_loop: bool,
+    mean_tokens: float | None,
 ) -> tuple[Window | None, list[Record], PointSample]:
     """Return the window without what is left out, the ok requests sent inside it, and their sample."""
     if window is not None and disturbed:
@@ -212,6 +229,8 @@ def _sampled(
     sample = _sample(ok, inside, window)
     if offered_req_s is not None and window is not None:
         sample = replace(sample, arrivals=_arrivals(measured, inside, window, offered_req_s))
+    if mean_tokens is not None and not open_loop and window is not None and not window.left_out:
+        sample = replace(sample, lengths=_lengths(inside, window, mean_tokens))
     return window, inside, sample
 
 
@@ -300,6 +319,16 @@ def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Windo
         tpot_ms=np.array([math.nan if (tpot := derive.tpot_ms(r)) is None else tpot for r in known]),
         e2e_ms=_floats([derive.e2e_ms(r) for r in known]),
         prompt_tokens=np.array([r.planned_prompt_tokens or r.prompt_tokens or 0 for r in known], dtype=np.float64),
+    )
+
+
+def _lengths(inside: Sequence[Record], window: Window, mean: float) -> AnswerLengths | None:
+    """Return the lengths of the answers; None where one is not as long as it was asked to be, or has no E2E."""
+    if any(not r.output_tokens or r.output_tokens != r.asked_output_tokens or derive.e2e_ms(r) is None for r in inside):
+        return None
+    sent_ns = np.array([r.sent_ns for r in inside], dtype=np.int64)
+    return AnswerLengths(
+        tokens=_floats([r.output_tokens for r in inside]), sent_s=(sent_ns - window.start_ns) / NS_PER_S, mean=mean
     )
 
 

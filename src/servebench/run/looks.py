@@ -27,6 +27,8 @@ class Looks:
     targets: Mapping[str, float]
     prior: Floats = field(default_factory=lambda: FLAT)
     """How probable each wander of the engine was before (`analysis.serial`)."""
+    mean_tokens: float | None = None
+    """`PhaseFacts.mean_tokens`."""
     concurrency: int | None
     least: int
     """The fewest requests in the window of a point. The first look is when this many have ended and each stream has had one."""
@@ -83,8 +85,8 @@ class Looks:
         return self.ended_by is not None
 
     def _sample(self, records: Sequence[Record], warmup_s: float, disturbed: Spans = ()) -> PointSample:
-        offered = self.offered_req_s
-        return point_sample(records, self.concurrency, warmup_s=warmup_s, disturbed=disturbed, offered_req_s=offered)
+        known = {"offered_req_s": self.offered_req_s, "mean_tokens": self.mean_tokens}
+        return point_sample(records, self.concurrency, warmup_s=warmup_s, disturbed=disturbed, **known)
 
     def _disturbed(self, records: Sequence[Record]) -> Spans:
         """Return the stretches that the finished point will leave out, as far as they are known by now."""

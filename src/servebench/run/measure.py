@@ -41,6 +41,7 @@ from servebench.store.telemetry_log import TelemetryLog
 from servebench.telemetry.sampler import Sampler
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
 from servebench.util.units import NS_PER_S
+from servebench.workload.build.lengths import mean_length
 
 ANSWER_READER = "servebench.measure.derive:spoken"
 """The function with which the load reads the text of an answer that the next prompt contains."""
@@ -91,7 +92,7 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
         facts = replace(facts, noise_from=noise.point, wander=noise.likelihood)
     with TelemetryLog(session.request.folder, level.point) as log:
         with session.telemetry.sampler(log.add) as sampler:
-            looks = looks_at(session, level, sampler, facts.wander)
+            looks = looks_at(session, level, sampler, facts)
             sent = (*prompts.requests, *fillers)
             report, records = yield from _run_phase(
                 session, level, sent, facts, label=label, answer_s=answer_s, looks=looks
@@ -222,7 +223,8 @@ def _facts(
     cache_state: str,
 ) -> PhaseFacts:
     sent = (*prompts.requests, *fillers)
-    api = session.settings.workload.api
+    workload = session.settings.workload
+    api = workload.api
     return PhaseFacts(
         run_id=session.request.run_id,
         point=level.point,
@@ -243,6 +245,7 @@ def _facts(
         trace_headers=session.settings.sends_trace_headers,
         keep_ids=session.settings.engine.request_timings == "after_load",
         timings_of=session.lease.engine.name if session.settings.engine.request_timings else None,
+        mean_tokens=mean_length(workload.output_tokens) if session.prompts.workload.draws_lengths else None,
     )
 
 
@@ -328,15 +331,14 @@ def _plan(
     return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
 
 
-def looks_at(
-    session: RunSession, level: PlannedPoint, sampler: Sampler, wander: Sequence[Sequence[float]] = ()
-) -> Looks | None:
+def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler, facts: PhaseFacts) -> Looks | None:
     """Return the looks that may end a point early; None for one of a fixed length."""
     if not level.targets or level.duration_s is None:
         return None
     return Looks(
         targets=level.targets,
-        prior=learned_prior(wander),
+        prior=learned_prior(facts.wander),
+        mean_tokens=facts.mean_tokens,
         concurrency=level.concurrency,
         offered_req_s=level.offered_req_s,
         least=session.settings.load.min_requests,

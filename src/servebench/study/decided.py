@@ -14,17 +14,23 @@ from servebench.analysis.decided import (
     starts_allowed,
     study_settings,
 )
+from servebench.analysis.pairing import seconds_per_start
+from servebench.analysis.setups import circumstances, each_starts, pairs_in_turns, runs_alike
+from servebench.analysis.verdict.foresight import starts_to_pass
+from servebench.analysis.verdict.gate import GateQuestion, check_metrics
+from servebench.analysis.verdict.looks import looks_until
 from servebench.config import Job
 from servebench.contracts.events import BudgetSpent, Events, PointVoid, Said
 from servebench.contracts.level import Level
-from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS
+from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
-from servebench.report.wording.decisions import round_line
+from servebench.report.wording.decisions import foreseen_line, round_line
 from servebench.run.prior import has_unmeasured, levels_given_up, without_void
 from servebench.run.session import RunTask
 from servebench.run.turns import OnEnd, Runs, turn_label
 from servebench.store.layout import StudyFolder
+from servebench.store.manifest import capture_machine
 from servebench.store.state import read_study
 from servebench.store.studies import load_outputs, load_study
 from servebench.study.at_once import Place, at_once
@@ -38,14 +44,16 @@ def check_decided(jobs: Sequence[Job]) -> None:
     """Check that a study with `study.until=decided` has something to decide. Raises ConfigError with one line."""
     if all(job.settings.study.until is None for job in jobs):
         return
-    for key in ("until", "margin", "budget", "starts"):
+    for key in ("until", "margin", "budget", "metrics", "starts"):
         found = dict.fromkeys(getattr(job.settings.study, key) for job in jobs)
         values = ["null" if value is None else str(value) for value in found]
         if len(values) > 1:
             raise ConfigError(
-                f"study.{key}={','.join(values)}: all runs of a study are decided together, so study.until=decided takes one "
+                f"study.{key}={','.join(values)}: all runs of a study are decided together, so study.until takes one "
                 f"study.{key}; give one value, or start a study for each"
             )
+    if (metrics := jobs[0].settings.study.metrics) is not None:
+        check_metrics("study.metrics", metrics)
     alone = [
         job
         for job in jobs
@@ -53,8 +61,8 @@ def check_decided(jobs: Sequence[Job]) -> None:
     ]
     if alone:
         raise ConfigError(
-            f"study.until=decided needs two runs or more with the same model and workload, such as -m engine=vllm,sglang "
-            f"(there is no other run for '{alone[0].title}')"
+            f"study.until={alone[0].settings.study.until} needs two runs or more with the same model and workload, such as "
+            f"-m engine=vllm,sglang (there is no other run for '{alone[0].title}')"
         )
 
 
@@ -93,6 +101,8 @@ class UntilDecided(Runs):
 
     def _rounds(self) -> Iterator[Sequence[Turn]]:
         measured = False
+        if self._settings.until == "gate" and (found := self.decide()) is None:
+            self._events(Said(self._foreseen()))
         for start in range(self._most):
             found = self.decide()
             if found is not None and measured:
@@ -121,6 +131,23 @@ class UntilDecided(Runs):
                 return
         if self.open:
             yield [self._closing(name) for name in self.open]
+
+    def _foreseen(self) -> str:
+        """Say how many starts the gate takes, by earlier starts on this machine."""
+        jobs, machine = [task.job for task in self.open.values()], capture_machine()
+        known = {circumstances(job.resolved, machine) for job in jobs}
+        alike = runs_alike(known, self._earlier)
+        limit = share_of("study.margin", self._settings.margin)
+        found = pairs_in_turns(alike) if self._places else each_starts(alike)
+        needed = starts_to_pass(found, GateQuestion(limit, self._settings.metrics), looks_until(self._most))
+        each_s = next((one for run in alike if (one := seconds_per_start(run))), None)
+        return foreseen_line(
+            limit,
+            needed,
+            max((sum(len(own.values) for own in each) for each in found.values()), default=0),
+            each_s,
+            seconds_of("study.budget", self._settings.budget),
+        )
 
     def _due(self, start: int) -> list[Turn]:
         """Return a start of each run in which something is open and not measured."""

@@ -21,6 +21,7 @@ class UniqueWorkload(FillingWorkload):
 
     name = "unique"
     reference_keys = ()
+    draws_lengths = True
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests, no two alike. Raises ConfigError when the prompts are too short for that."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis.start_model import Starts
+from servebench.analysis.verdict.gate import GateQuestion
 from servebench.analysis.verdict.looks import decide, decide_pairs, looks_beyond, looks_until, open_pair
 from servebench.analysis.verdict.model import (
     EQUAL,
@@ -199,3 +200,58 @@ def test_equal_engines_are_called_equal_in_few_starts():
     found = [study(rng, 0.01, 0.0) for _ in range(40)]
     assert sum(one.first.result is EQUAL for one in found) >= 36
     assert np.mean([one.starts_looked for one in found]) <= 5
+
+
+TPOT = METRICS[3]
+LIMIT = GateQuestion(0.05)
+
+
+def gated(rows, question=LIMIT, most=LOOKS[-1]):
+    (found,) = decide_pairs([open_pair(rows, (NOBODY, NOBODY), question.limit)], looks_until(most), question)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shift", "sd", "count", "gate", "starts"),
+    [
+        (0.0, 0.001, 6, "not worse", 2),
+        # faster, and by how much is not known
+        (0.04, 0.01, 12, "not worse", 2),
+        (-0.15, 0.001, 6, "slower", 2),
+        (-0.05, 0.001, 4, OPEN, 4),
+        (0.0, 0.06, 4, OPEN, 4),
+    ],
+)
+def test_a_gate_ends_when_the_candidate_is_not_worse_than_the_limit(shift, sd, count, gate, starts):
+    found = gated([row(THROUGHPUT, noise(1, sd, count), noise(2, sd, count, shift))])
+    assert (found.gate, found.starts_looked) == (gate, starts)
+    assert found.answered is (gate is not OPEN)
+    assert found.open_levels == (() if found.answered else (Level(1),))
+
+
+def test_each_judged_metric_and_level_of_a_gate_has_to_be_within_the_limit():
+    """The mean of the throughput is clear after two starts."""
+    clear = [row(THROUGHPUT, noise(level, 0.001, 6), noise(9 + level, 0.001, 6, 0.1), level) for level in (1, 2)]
+    wide = row(TPOT, noise(5, 0.02, 6), noise(6, 0.02, 6), 2)
+    assert gated([*clear, wide], most=2).gate is OPEN
+    assert gated([*clear, wide], most=2).starts_needed > 2
+    assert gated([*clear, wide], GateQuestion(0.05, (THROUGHPUT.name,))).gate == "not worse"
+    lost = row(TPOT, noise(5, 0.001, 6), noise(6, 0.001, 6, 0.1), 2)
+    assert gated([*clear, lost]).gate == "slower"
+
+
+def test_a_named_ttft_keeps_a_gate_open_for_six_starts():
+    four, eight = (
+        [row(one, noise(1, 0.001, count), noise(2, 0.001, count)) for one in (THROUGHPUT, TTFT)] for count in (4, 8)
+    )
+    assert gated(eight).starts_looked == 2
+    named = GateQuestion(0.05, (TTFT.name,))
+    assert (gated(four, named).gate, gated(four, named).starts_needed) == (OPEN, 6)
+    assert (gated(eight, named).gate, gated(eight, named).starts_looked) == ("not worse", 6)
+
+
+def test_a_row_that_is_not_worse_says_nothing_the_other_way_round():
+    found = gated([row(THROUGHPUT, noise(1, 0.01, 12), noise(2, 0.01, 12, 0.04))])
+    (one,) = found.rows
+    assert (one.result, one.turned().result) == ("not worse", OPEN)
+    assert one.worst_case <= LIMIT.limit

@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from servebench.contracts.settings import LengthSettings
-from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.lengths import mean_length, sample_lengths
 
 COUNT = 20_000
 
@@ -68,3 +68,24 @@ def test_seeded():
     spec = LengthSettings(kind="lognormal", mean=500, stdev=100)
     assert drawn(spec, 50) == drawn(spec, 50)
     assert drawn(spec, 50) != drawn(spec, 50, seed=2)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        LengthSettings(kind="uniform", min=3, max=10),
+        LengthSettings(kind="normal", mean=64, stdev=40, min=2, max=200),
+        LengthSettings(kind="normal", mean=2, stdev=10),
+        LengthSettings(kind="lognormal", mean=64, stdev=128, max=1500),
+    ],
+    ids=str,
+)
+def test_mean_length_is_that_of_many_draws(spec):
+    """With what is clipped, to within five standard errors of 20,000 draws."""
+    got = drawn(spec)
+    assert mean_length(spec) == pytest.approx(statistics.fmean(got), abs=5 * statistics.stdev(got) / COUNT**0.5)
+
+
+@pytest.mark.parametrize("spec", [None, 7, LengthSettings(mean=7), LengthSettings(kind="normal", mean=7, stdev=0)])
+def test_mean_length_of_equal_or_unknown_lengths_is_none(spec):
+    assert mean_length(spec) is None

@@ -12,6 +12,7 @@ from servebench.analysis.verdict.model import (
     EQUAL,
     FAILED,
     MIXED,
+    NOT_WORSE,
     OPEN,
     UNEQUAL,
     Comparison,
@@ -102,8 +103,10 @@ def with_rows(comparison: Comparison, rows: Iterable[ComparisonRow], *, decided:
     if different := {row.result for row in counted} & DIFFERENT:
         return replace(found, result=MIXED if len(different) > 1 else different.pop())
     if decided:
-        is_equal = first is not None and first.competes and first.result is EQUAL
-        return replace(found, result=EQUAL, bound=first.bound) if first and is_equal else replace(found, result=OPEN)
+        known = first is not None and first.competes and first.result in (EQUAL, NOT_WORSE)
+        return (
+            replace(found, result=first.result, bound=first.bound) if first and known else replace(found, result=OPEN)
+        )
     same = [row.bound or 0.0 for row in found.competing if row.result is EQUAL]
     # a row whose interval is too wide for a verdict may differ by more
     if same and all(row.low is None for row in found.competing if row.result is OPEN):

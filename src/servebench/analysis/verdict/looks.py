@@ -15,6 +15,10 @@ ended by its budget may go on (`servebench resume --budget`) without a correctio
 *Few starts.* How much starts differ is learned from all starts at once (`analysis/start_model.py`); a look at one start of each
 takes earlier starts of the set-ups.
 
+*A gate* (`study.until=gate`) has another first question: whether each judged metric is within the limit at each level
+(`gate.judge_pair`), at the end of the same interval where the candidate is worse. The other end may be anywhere, so a candidate
+that is faster is known to pass as soon as it is not slower.
+
 *Void points.* They are no evidence: the study measures them on another start. Until then only the starts before them count.
 """
 
@@ -27,12 +31,14 @@ from functools import cached_property
 from statistics import NormalDist
 
 from servebench.analysis.verdict.families import FIRST_SHARE, AskedPair, corrected
+from servebench.analysis.verdict.gate import GateQuestion, judge_pair
 from servebench.analysis.verdict.model import (
     DIFFERENT,
     EQUAL,
     FAILED,
     METRICS,
     NOT_COMPARED,
+    NOT_WORSE,
     OPEN,
     THROUGHPUT,
     ComparedPoint,
@@ -78,6 +84,7 @@ class Look:
 
     asked: StartComparison
     count: int
+    gate: GateQuestion | None = None
 
     @cached_property
     def first(self) -> tuple[ComparisonRow, OverStarts] | None:
@@ -108,7 +115,8 @@ class Look:
         first = self._judge(replace(wide, looked=self.count), narrow, p_first, found.margin)
         narrows = self.asked.with_differences(self.equal_confidence)
         rows = [self._judge(*three, found.margin) for three in zip(self.rows, narrows, p_rows, strict=True)]
-        return replace(found, first=first, rows=tuple(rows))
+        found = replace(found, first=first, rows=tuple(rows))
+        return found if self.gate is None else replace(found, gate=judge_pair(found, self.gate).verdict)
 
     def _tested(self, row: ComparisonRow) -> ComparisonRow:
         if row.difference is None:
@@ -131,23 +139,34 @@ class Look:
             )
         if p < self.error and found.leaves_out_zero:
             return row.judged(better(row.metric, found.effect))
+        if self.gate is not None and narrow.worst_case <= margin:
+            return replace(row, difference=inner).judged(NOT_WORSE, bound=inner.bound)
         return row.judged(OPEN)
 
 
-def decide(pairs: Iterable[tuple[Side, Side]], *, margin: float, looks: Sequence[int] = LOOKS) -> list[Comparison]:
+def decide(
+    pairs: Iterable[tuple[Side, Side]],
+    *,
+    margin: float,
+    looks: Sequence[int] = LOOKS,
+    gate: GateQuestion | None = None,
+) -> list[Comparison]:
     """Return what is decided between the runs of each pair (baseline, candidate) after these numbers of starts. Pure.
 
-    `margin` is a share. The pairs share one error of 5%, so give all pairs of a study.
+    `margin` is a share. The pairs share one error of 5%, so give all pairs of a study. With a `gate` a pair is decided by that.
     """
-    return decide_pairs([_pair_of(*one, margin) for one in pairs], looks)
+    return decide_pairs([_pair_of(*one, margin) for one in pairs], looks, gate)
 
 
-def decide_pairs(pairs: Iterable[OpenPair], looks: Sequence[int] = LOOKS) -> list[Comparison]:
+def decide_pairs(
+    pairs: Iterable[OpenPair], looks: Sequence[int] = LOOKS, gate: GateQuestion | None = None
+) -> list[Comparison]:
     """Return what is decided of pairs of runs, from the values of their starts."""
-    states = list(pairs)
+    undecided = None if gate is None else OPEN
+    states = [replace(one, found=replace(one.found, gate=undecided)) for one in pairs]
     for count in looks:
         seen = [
-            Look(StartComparison(one.rows, *one.sides, count, MethodKind.LOOKS), count)
+            Look(StartComparison(one.rows, *one.sides, count, MethodKind.LOOKS), count, gate)
             if one.starts >= count and not one.found.answered
             else None
             for one in states
@@ -157,7 +176,7 @@ def decide_pairs(pairs: Iterable[OpenPair], looks: Sequence[int] = LOOKS) -> lis
             one if look is None or look.first is None else replace(one, found=look.judged(one.found, *p))
             for one, look, p in zip(states, seen, ps, strict=True)
         ]
-    return [_forecast(one, looks) for one in states]
+    return [_forecast(one, looks, gate) for one in states]
 
 
 def looks_until(most: int) -> tuple[int, ...]:
@@ -204,25 +223,50 @@ def _asked(pair: OpenPair, look: Look | None) -> AskedPair:
     return AskedPair(None if first is None else 0.0 if first.result in DIFFERENT else 1.0, (), {})
 
 
-def _forecast(pair: OpenPair, looks: Sequence[int]) -> Comparison:
+def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -> Comparison:
     """What was found, with what void points leave open, and for an open pair with the starts that would decide it, if difference
     and spread stay what they are."""
     found = replace(pair.found, rows=tuple(_with_void(pair.found.rows, pair.voids)))
     look = Look(StartComparison(pair.rows, *pair.sides, pair.starts, MethodKind.LOOKS), pair.starts)
     if found.answered or pair.starts < 1 or look.first is None:
         return found
-    known = look.first[1].mixture
-    difference = known.quantile(0.5)
-    error = (known.quantile(ONE_SD) - known.quantile(1 - ONE_SD)) / 2 * pair.starts**0.5
-    room = math.log1p(found.margin) - abs(difference)
-    for count in range(pair.starts + 1, FORECAST_MAX + 1):
+    if gate is None:
+        known = look.first[1].mixture
+        difference, sd = known.quantile(0.5), (known.quantile(ONE_SD) - known.quantile(1 - ONE_SD)) / 2
+        needed = [_needed(pair.starts, sd, abs(difference), math.log1p(found.margin) - abs(difference))]
+    else:
+        asked = {(row.level, row.metric) for row in judge_pair(found, gate).undecided if row is not None}
+        shown = look.asked.with_differences(2 * ONE_SD - 1)
+        needed = [_needed_by_gate(row, look.count, gate) for row in shown if (row.level, row.metric) in asked]
+    known_all = [one for one in needed if one is not None]
+    if not known_all or len(known_all) < len(needed):
+        return found
+    return replace(found, starts_needed=_next_look(max(known_all), looks))
+
+
+def _needed_by_gate(row: ComparisonRow, starts: int, gate: GateQuestion) -> int | None:
+    """With how many starts a row of a gate would be decided, if difference and spread stay what they are."""
+    if row.difference is None:
+        return None
+    low, high = row.difference.logs
+    falls = row.metric.higher_is_better
+    loss, most = (low + high) / 2 * (-1 if falls else 1), abs(math.log1p(-gate.limit if falls else gate.limit))
+    found = _needed(starts, (high - low) / 2, loss if loss > most else 0.0, most - loss)
+    return None if found is None else max(found, TTFT_STARTS_MIN if row.metric in TTFT else 0)
+
+
+def _needed(starts: int, sd: float, size: float, room: float) -> int | None:
+    """With how many starts a difference of this size is clear of 0, or one half of its interval within the room; `sd` is its
+    error after `starts`."""
+    error = sd * starts**0.5
+    for count in range(starts + 1, FORECAST_MAX + 1):
         differs, equal = (
             NORMAL.inv_cdf(1 - one) * error / count**0.5
             for one in (SPENT * FIRST_SHARE / count / 2, EQUAL_SPENT / count**0.5)
         )
-        if abs(difference) > differs or equal < room:
-            return replace(found, starts_needed=_next_look(count, looks))
-    return found
+        if size > differs or equal < room:
+            return count
+    return None
 
 
 def _next_look(count: int, looks: Sequence[int]) -> int:

@@ -37,6 +37,9 @@ class VerdictKind(StrEnum):
     SLOWER = "slower"  # the candidate is worse
     MIXED = "mixed"  # it is better in some metrics and worse in others
     EQUAL = "no difference"  # a difference, if there is one, is too small to matter
+    NOT_WORSE = (
+        "not worse"  # the candidate is worse by no more than the margin of `study.until=gate`, and may be better
+    )
     OPEN = "not enough data"  # more data may decide
     UNEQUAL = "unequal_settings"  # the runs have different settings that matter, so there is no verdict
     NOT_COMPARED = "not compared"  # more starts would not decide
@@ -44,6 +47,7 @@ class VerdictKind(StrEnum):
 
 FASTER, SLOWER, MIXED, EQUAL = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.MIXED, VerdictKind.EQUAL
 OPEN, UNEQUAL, NOT_COMPARED = VerdictKind.OPEN, VerdictKind.UNEQUAL, VerdictKind.NOT_COMPARED
+NOT_WORSE = VerdictKind.NOT_WORSE
 DIFFERENT = frozenset({FASTER, SLOWER})
 
 
@@ -140,14 +144,16 @@ class ComparedPoint:
 class Side:
     """A run as one side of a comparison.
 
-    `earlier` are other starts of its set-up, by metric: they say by how much starts differ. `start_seconds` is how long one
-    start was measured. `name` is its label, `run_id` identifies it.
+    `earlier` are other starts of its set-up, by metric: they say by how much starts differ; `in_turns` does it for differences of
+    starts that took turns with those of the other side. `start_seconds` is how long one start was measured. `name` is its label,
+    `run_id` identifies it.
     """
 
     name: str
     samples: tuple[ComparedPoint, ...]
     run_id: str = ""
     earlier: Mapping[str, Starts] = field(default_factory=dict)
+    in_turns: Mapping[str, Sequence[Starts]] = field(default_factory=dict)
     start_seconds: float | None = None
 
 
@@ -279,7 +285,8 @@ class ComparisonRow:
             effect, low, high = (1 / (1 + one) - 1 if one > -1 else np.inf for one in ends)
             found = replace(found, effect=effect, low=low, high=high) if high < np.inf else None
         turned = replace(self, baseline=self.candidate, candidate=self.baseline, difference=found)
-        return turned.judged({FASTER: SLOWER, SLOWER: FASTER}.get(self.result, self.result), bound=self.bound)
+        opposite = {FASTER: SLOWER, SLOWER: FASTER, NOT_WORSE: OPEN}
+        return turned.judged(opposite.get(self.result, self.result), bound=self.bound)
 
     def has(self, kind: ReasonKind) -> bool:
         """Return whether this is one of its reasons."""
@@ -313,6 +320,8 @@ class Comparison:
     """The first question: output throughput over all levels. A study with `study.until=decided` ends by it."""
     starts_needed: int | None = None
     """With how many starts such a study would decide it, if it goes on as so far; None for more than can be said."""
+    gate: VerdictKind | None = None
+    """By what a study with `study.until=gate` ends: NOT_WORSE (passes), SLOWER (fails), OPEN or NOT_COMPARED; None in others."""
     not_started: tuple[str, ...] = ()
     """The labels of those of the two runs that never started."""
     agreements: tuple[Agreement, ...] = ()
@@ -342,7 +351,9 @@ class Comparison:
 
     @property
     def answered(self) -> bool:
-        """Whether the first question has a verdict."""
+        """Whether the first question has a verdict, or that of a gate."""
+        if self.gate is not None:
+            return self.gate is not OPEN
         return self.first is not None and self.first.result is not OPEN
 
     @property

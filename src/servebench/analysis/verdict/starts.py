@@ -96,9 +96,14 @@ class OverStarts:
         ours, theirs = (one.mixture.quantile(HIGH) - one.mixture.quantile(1 - HIGH) for one in (found, self))
         return found if ours < theirs else self
 
-    def by_slices(self, differences: Starts) -> OverStarts:
-        """Return the evidence by the differences of starts that took turns slice by slice."""
+    def by_slices(self, differences: Starts, earlier: Iterable[Starts] = ()) -> OverStarts:
+        """Return the evidence by the differences of starts that took turns slice by slice. Where `earlier` ones of such are known
+        they say how much starts differ: values of starts also have in them what the machine did meanwhile."""
+        known = [own for one in earlier if (own := one.at(differences.levels)).values.size]
         model, method = replace(self.model, engines=(differences,)), replace(self.method, slice_by_slice=True)
+        if known:
+            model = replace(model, earlier=known)
+            method = replace(method, earlier=sum(len(one.values) for one in known))
         return replace(self, model=model, method=method, paired=True)
 
     def difference(self, confidence: float = CONFIDENCE) -> Difference:
@@ -197,7 +202,7 @@ class StartComparison:
         if any(one.slice_differences for one in values) and all(
             one.baseline.size == one.candidate.size for one in values
         ):
-            return found.by_slices(_differences(levels, values))
+            return found.by_slices(_differences(levels, values), self.baseline.in_turns.get(metric, ()))
         # what requests share moves latencies; the throughput hardly
         paired = (
             rows[0].metric.percent is not None

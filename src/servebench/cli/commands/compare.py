@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from servebench.analysis.conclude import Conclusions
-    from servebench.analysis.gate import Gate
+    from servebench.analysis.verdict.gate import Gate
     from servebench.analysis.verdict.model import Comparison
     from servebench.report.blocks import Block
 
@@ -48,6 +48,7 @@ LOOKED = "The study added starts until it had decided, and the verdicts above ar
 @stored_argument(several=True)
 @click.option("--baseline", metavar="RUN", shell_complete=complete_stored, help="Compare with this run or study.")
 @click.option("--max-regression", metavar="5%", type=SHARE, help="Fail if a competing metric is worse by more.")
+@click.option("--metric", metavar="NAME,...", help="Metrics that have to be within --max-regression.")
 @click.option("--margin", metavar="5%", type=SHARE, help="Differences below this share do not matter.")
 @varying_option
 @doubtful_option
@@ -62,6 +63,7 @@ def compare_command(
     names: tuple[str, ...],
     baseline: str | None,
     max_regression: float | None,
+    metric: str | None,
     margin: float | None,
     varying: str | None,
     with_doubtful: bool,
@@ -74,23 +76,28 @@ def compare_command(
 ) -> int:
     """Compare runs with each other or with a baseline: which is faster, and how sure that is.
 
-    With --max-regression the exit code is 0 if every metric is shown to be worse by no more than that, 1 if one is worse by
-    more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
+    With --max-regression the exit code is 0 if each metric that is judged is shown to be worse by no more than that, 1 if one is
+    worse by more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
+    Judged are those of --metric or study.metrics; else throughput, TPOT p50, E2E p50 and failed requests. See docs/gate.md.
     """
     from servebench.analysis.conclude import Options, conclude
     from servebench.analysis.fairness import check_varying
-    from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
+    from servebench.analysis.verdict.gate import GateQuestion, check_metrics, evaluate_gate
     from servebench.report.export.comparison import to_junit
     from servebench.report.export.conclusions import as_plain
     from servebench.report.export.markdown import to_markdown
     from servebench.report.files import write_file
     from servebench.report.output import Output
     from servebench.report.screens.answer import slow_starts_blocks
-    from servebench.report.screens.comparison import pairs_blocks
+    from servebench.report.screens.comparison import gate_blocks, pairs_blocks
     from servebench.store.studies import find, load_outputs, load_study
+    from servebench.util.errors import ConfigError
 
     out = Output(form, as_json=as_json, verbose=verbose)
+    if metric is not None and max_regression is None:
+        raise ConfigError("--metric has no effect without --max-regression; set that, or leave it out")
+    metrics = None if metric is None else check_metrics("--metric", metric.split(","))
     named = [find(name, outputs) for name in names]
     pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
     check_varying(varying, [run for pair in pairs for run in pair])
@@ -100,18 +107,22 @@ def compare_command(
     options = Options(margin=margin or max_regression, varying=varying, with_doubtful=with_doubtful, answers=True)
     concluded = conclude(runs, [load_study(path) for path in paths], options, pairs=pairs, earlier=earlier)
     found = concluded.comparisons
-    gate = None if max_regression is None else evaluate_gate(found, max_regression)
+    gate = None
+    if max_regression is not None:
+        asked = metrics or next((one.settings.metrics for one in concluded.decisions), None)
+        gate = evaluate_gate(found, GateQuestion(max_regression, asked))
     slow = slow_starts_blocks(concluded.answer)
     decided = _decided(concluded, {path.name: path for path in paths})
     if markdown:
         write_file(markdown, to_markdown([*_compared(found, gate), *slow, *decided]))
     if junit:
         write_file(junit, to_junit(found, gate))
+    judged = [] if gate is None or out.form == "markdown" else gate_blocks(gate, reasons=False)
     if not out.complete and baseline is None and len(found) > 1:
         blocks = pairs_blocks(concluded.answer, width=out.width)
     else:
         blocks = chain(_compared(found, gate if out.form == "markdown" else None), slow)
-    out.write([*blocks, *decided], as_plain(concluded))
+    out.write([*blocks, *decided, *judged], as_plain(concluded))
     return 0 if gate is None else _gate_code(gate)
 
 
@@ -145,7 +156,7 @@ def _gate_code(gate: Gate) -> int:
     from servebench.report.wording.comparison import gate_failures, gate_undecided
 
     for line in gate_failures(gate):
-        click.echo(f"servebench: regression larger than {100 * gate.limit:g}%: {line}", err=True)
+        click.echo(f"servebench: regression larger than {100 * gate.question.limit:g}%: {line}", err=True)
     if gate.failed:
         return EXIT_REGRESSION
     for candidate, why in gate_undecided(gate):

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
+from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.report.export.plain import plain
-from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of
+from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of, why_not_judged
 from servebench.report.wording.quality import agreement_text, parity_text
 from servebench.util.safe_text import clean_xml
 
@@ -80,13 +80,19 @@ def _parity_dict(one: Parity) -> dict[str, Any]:
 def to_junit(found: Sequence[Comparison], gate: Gate | None = None) -> str:
     """Return JUnit XML with a test case per row and benchmark.
 
-    A regression that the gate reports is a failure; what could not be judged is skipped.
+    With a gate a regression beyond its limit is a failure, and what it has to judge and cannot is an error: a file without either
+    is that of a gate that passed. Other rows without a verdict are skipped.
     """
     root = ElementTree.Element("testsuites", name="servebench compare")
     for comparison in found:
         suite = ElementTree.SubElement(root, "testsuite", name=f"{comparison.candidate} vs {comparison.baseline}")
-        for row in comparison.rows:
-            _row_case(suite, comparison.candidate, row, gate)
+        undecided = [] if gate is None else [row for one, row in gate.undecided if one is comparison]
+        if None in undecided:
+            case = ElementTree.SubElement(suite, "testcase", classname=comparison.candidate, name="gate")
+            _end(case, "", error=summary_of(comparison))
+        absent = [row for row in undecided if row is not None and row not in comparison.rows]
+        for row in (*comparison.rows, *absent):
+            _row_case(suite, comparison.candidate, row, gate, undecided=row in undecided)
         for agreement in comparison.agreements:
             _quality_case(suite, comparison.candidate, agreement, gate)
         counts = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error"}
@@ -96,32 +102,38 @@ def to_junit(found: Sequence[Comparison], gate: Gate | None = None) -> str:
     return clean_xml(ElementTree.tostring(root, encoding="unicode", xml_declaration=True)) + "\n"
 
 
-def _row_case(suite: ElementTree.Element, candidate: str, row: ComparisonRow, gate: Gate | None) -> None:
+def _row_case(
+    suite: ElementTree.Element, candidate: str, row: ComparisonRow, gate: Gate | None, *, undecided: bool
+) -> None:
     why = text_of(row.reasons)
-    failure = skipped = ""
+    failure = error = skipped = ""
     if gate is not None and (candidate, row) in gate.regressions:
-        failure = f"{change_of(row)} is a regression larger than {100 * gate.limit:g}%"
+        failure = f"{change_of(row)} is a regression larger than {100 * gate.question.limit:g}%"
+    elif gate is not None and undecided:
+        error = why_not_judged(row, gate.question.limit)
     elif row.result in ("not enough data", "unequal_settings") or not row.competes:
         skipped = why or str(row.result)
     text = f"{change_of(row)}: {verdict_of(row)}" + (f"; {why}" if why else "")
     name = f"{row.metric.name} at {row.level}"
-    _end(ElementTree.SubElement(suite, "testcase", classname=candidate, name=name), text, failure, skipped)
+    case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=name)
+    _end(case, text, failure=failure, error=error, skipped=skipped)
 
 
 def _quality_case(suite: ElementTree.Element, candidate: str, agreement: Agreement, gate: Gate | None) -> None:
     text = agreement_text(agreement.swapped())
     failure = skipped = ""
-    if gate is not None and agreement.lost > gate.limit:
-        failure = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.limit:g}%"
+    if gate is not None and agreement.lost > gate.question.limit:
+        failure = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.question.limit:g}%"
     elif agreement.comparison is None or agreement.finding == "too small to tell":
         skipped = text
     name = f"quality {agreement.benchmark} at {agreement.at}"
-    _end(ElementTree.SubElement(suite, "testcase", classname=candidate, name=name), text, failure, skipped)
+    case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=name)
+    _end(case, text, failure=failure, skipped=skipped)
 
 
-def _end(case: ElementTree.Element, text: str, failure: str, skipped: str) -> None:
-    if failure:
-        ElementTree.SubElement(case, "failure", message=failure).text = text
+def _end(case: ElementTree.Element, text: str, *, failure: str = "", error: str = "", skipped: str = "") -> None:
+    if failure or error:
+        ElementTree.SubElement(case, "failure" if failure else "error", message=failure or error).text = text
     elif skipped:
         ElementTree.SubElement(case, "skipped", message=skipped)
     else:

@@ -123,6 +123,7 @@ def _pair(pair: Comparison) -> dict[str, Any]:
         "candidate": candidate,
         "margin": pair.margin,
         "verdict": word_of(pair.first.result if pair.first is not None else VerdictKind.OPEN),
+        "gate": pair.gate,
         "starts": pair.starts_looked,
         "levels": {str(level): word_of(verdict) for level, verdict in pair.levels.items()},
         "starts_needed": pair.starts_needed,

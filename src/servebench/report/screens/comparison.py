@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.gate import Gate
+from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import Comparison
 from servebench.report.blocks import Block, Fold, Heading, Label, Line, Span, Table, TableColumn, items, row
 from servebench.report.screens.answer import answer_blocks
@@ -14,6 +14,8 @@ from servebench.report.wording.comparison import (
     HEADINGS,
     cells_of,
     gate_failures,
+    gate_not_judged,
+    gate_scope,
     gate_undecided,
     reason_numbers,
     reason_of,
@@ -23,7 +25,8 @@ from servebench.report.wording.comparison import (
 )
 from servebench.report.wording.quality import agreement_text, parity_text
 
-TONES = {"faster": "good", "slower": "bad", "no difference": "same", "mixed": "warn", "unequal_settings": "warn"}
+TONES = {"faster": "good", "slower": "bad", "no difference": "same", "mixed": "warn"}
+TONES |= {"not worse": "same", "unequal_settings": "warn"}
 AGREEMENT_TONES = {"different": "bad", "not different": "same", "too small to tell": "warn"}
 PARITY_TONES = {"the same": "good", "no more than itself": "same", "more than itself": "bad"}
 
@@ -83,12 +86,15 @@ def pairs_blocks(answer: Answer, *, width: int) -> Iterator[Block]:
     yield Line.of("all metrics of each pair: -v", tone="dim")
 
 
-def gate_blocks(gate: Gate) -> Iterator[Block]:
-    """Yield whether the gate lets pass, and why not."""
+def gate_blocks(gate: Gate, *, reasons: bool = True) -> Iterator[Block]:
+    """Yield whether the gate lets pass, why not unless `reasons` are said elsewhere, and what it does not judge."""
     result = "failed" if gate.failed else "not decided" if gate.undecided else "passed"
-    yield Line.of("Gate: ", Span(result, "strong"), f" (limit of a regression: {100 * gate.limit:g}%)")
-    reasons = gate_failures(gate) or [f"{candidate}: {why}" for candidate, why in gate_undecided(gate)]
-    yield from (Line.of(one) for one in reasons)
+    tone = {"failed": "bad", "passed": "good"}.get(result, "warn")
+    yield Line.of("Gate: ", Span(result, f"strong {tone}"), f" ({gate_scope(gate)})")
+    if reasons:
+        failures = gate_failures(gate) or [f"{candidate}: {why}" for candidate, why in gate_undecided(gate)]
+        yield from (Line.of(one) for one in failures)
+    yield from (Line.of(f"not judged: {one}", tone="dim") for one in gate_not_judged(gate))
 
 
 def decision_blocks(found: StudyDecision, *, verbose: bool = True) -> Iterator[Block]:
@@ -97,6 +103,6 @@ def decision_blocks(found: StudyDecision, *, verbose: bool = True) -> Iterator[B
     for pair in found.pairs:
         if not verbose and pair.answered and len(found.pairs) > 1:
             continue
-        tone = TONES.get(pair.first.result, "") if pair.first is not None else ""
+        tone = TONES.get(pair.gate or pair.first.result, "") if pair.first is not None else ""
         yield Line.of(Span(f"{decisions.title_of(pair)}: ", "strong"), Span(decisions.levels_line(pair), tone))
     yield items(decisions.notes_of(found, verbose=verbose))

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
-from servebench.analysis.gate import Gate
 from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 from servebench.analysis.verdict.compare import STARTS_ADVISED
+from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
 from servebench.report.wording.quality import agreement_text
@@ -195,11 +195,11 @@ def summary_of(comparison: Comparison) -> str:
     if comparison.result == "unequal_settings":
         keys, remedy = mattering_keys(comparison.mattering), how_to_resolve(comparison.mattering)
         return f"no verdict: the runs have different settings ({keys}); {remedy}"
-    if comparison.result in ("faster", "slower", "mixed"):
-        mixed = comparison.result == "mixed"
-        how = "faster in some metrics and slower in others" if mixed else comparison.result
+    if comparison.result in ("faster", "slower", "mixed", "not worse"):
+        hows = {"mixed": "faster in some metrics and slower in others", "not worse": "not worse beyond the margin"}
+        how = hows.get(comparison.result, comparison.result)
         asked = (*comparison.competing, *([comparison.first] if comparison.first is not None else []))
-        different = [row for row in asked if row.result in ("faster", "slower")]
+        different = [row for row in asked if row.result in ("faster", "slower")] or asked
         return f"{comparison.candidate} is {how}; largest change: {description_of(_largest(different))}"
     same = [row.bound or 0.0 for row in comparison.competing if row.result == "no difference"]
     count = len(comparison.competing)
@@ -257,14 +257,34 @@ def gate_failures(gate: Gate) -> list[str]:
 
 def gate_undecided(gate: Gate) -> list[tuple[str, str]]:
     """Return what cannot be judged, as (candidate, why)."""
-    return [(one.candidate, _why_not_judged(one, row, gate.limit)) for one, row in gate.undecided]
+    return [
+        (one.candidate, summary_of(one) if row is None else why_not_judged(row, gate.question.limit))
+        for one, row in gate.undecided
+    ]
 
 
-def _why_not_judged(comparison: Comparison, row: ComparisonRow | None, limit: float) -> str:
-    if row is None:
-        return summary_of(comparison)
+def gate_scope(gate: Gate) -> str:
+    """Return what a gate judges, and by which limit."""
+    rows = [row for _, own in gate.pairs for row in (*own.within, *own.losses, *own.undecided) if row is not None]
+    titles = dict.fromkeys(row.metric.title for row in rows)
+    return f"limit {100 * gate.question.limit:g}%{'; judged: ' * bool(titles)}{', '.join(titles)}"
+
+
+def gate_not_judged(gate: Gate) -> list[str]:
+    """Return what nobody asked for and cannot be judged, a line for each pair and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one, row in ((one, row) for one, own in gate.pairs for row in own.not_judged):
+        why = text_of(row.reasons) or "the interval reaches beyond the limit"
+        found.setdefault((one.candidate, why), []).append(f"{row.metric.title} at {row.level}")
+    return [f"{candidate}: {', '.join(rows)} ({why})" for (candidate, why), rows in found.items()]
+
+
+def why_not_judged(row: ComparisonRow, limit: float) -> str:
+    """Return why it is not known whether a row is within the limit."""
     if row.level_missing:
         return f"{row.level.words}: {text_of(row.reasons)}"
+    if not row.competes or row.p_corrected is None or row.has(ReasonKind.STARTS_OF_TTFT):
+        return f"{row.metric.title} at {row.level.words}: {text_of(row.reasons) or MORE_STARTS}"
     unit = " points" if row.metric is FAILED else "%"
     return (
         f"{description_of(row)}: up to {100 * row.worst_case:.1f}{unit} worse is possible, more than the limit of "

@@ -7,26 +7,55 @@ from servebench.analysis.verdict.model import (
     EQUAL,
     FASTER,
     MIXED,
+    NOT_COMPARED,
+    NOT_WORSE,
     OPEN,
     SLOWER,
     Comparison,
     VerdictKind,
 )
 from servebench.contracts.level import Level
+from servebench.contracts.precision import LOOKS
 from servebench.report.wording.comparison import description_of, mattering_keys, text_of
-from servebench.util.figures import percent
+from servebench.util.figures import duration, percent
 
 DIFFERENT = (FASTER, SLOWER, MIXED)
 WORDS = {EQUAL: "equal", OPEN: "open"}
 """What a verdict is called here, if not by its own name."""
+GATE_WORDS = {
+    NOT_WORSE: "passes, worse by no more than",
+    SLOWER: "fails, worse by more than",
+    OPEN: "not decided at",
+    NOT_COMPARED: "cannot be judged at",
+}
 
 
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
-    undecided = [title_of(pair) for pair in found.pairs if pair.open_levels]
+    undecided = [
+        title_of(pair)
+        + (f" (about {needed - pair.starts_looked} more starts of each)" if (needed := pair.starts_needed) else "")
+        for pair in found.pairs
+        if pair.open_levels
+    ]
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
     done, count = len(found.pairs) - len(undecided), len(found.pairs)
     return f"round {rounds}: {done} of {count} pairs decided after {_minutes(found)}{rest}"
+
+
+def foreseen_line(limit: float, needed: int | None, known: int, each_s: float | None, budget_s: float) -> str:
+    """Return what a gate will take: `needed` starts of each, by `known` earlier ones, which took `each_s` seconds."""
+    what = f"gate: a limit of {100 * limit:g}%"
+    if not known:
+        return f"{what}, and no earlier starts that show how much they differ here: what it takes is said after two of each"
+    by = f"by {known} earlier starts here"
+    if needed is None:
+        return f"{what} takes more starts than {LOOKS[-1]} of each, {by}; measure longer points (load.duration_s, load.until)"
+    seconds = needed * (each_s or 0.0)
+    about = f", about {duration(seconds)}" if seconds else ""
+    return (
+        f"{what} takes about {needed} starts of each{about}, {by}{'; the budget is too short' * (seconds > budget_s)}"
+    )
 
 
 def title_of(pair: Comparison) -> str:
@@ -44,8 +73,12 @@ def levels_line(pair: Comparison) -> str:
     provisional, none where fairness refuses it."""
     if pair.mattering:
         return f"no verdict: the runs have different settings ({mattering_keys(pair.mattering)})"
-    if pair.first is None or pair.first.result is OPEN:
+    if pair.first is None or (pair.first.result is OPEN and pair.gate in (None, OPEN)):
         return "not decided"
+    if pair.gate is not None:
+        lost = [row for row in pair.regressions if abs(row.effect or 0.0) > pair.margin]
+        largest = max(lost, key=lambda row: abs(row.effect or 0.0), default=pair.first)
+        return f"{GATE_WORDS[pair.gate]} {100 * pair.margin:g}%: {description_of(largest)}"
     first = pair.first.result
     firm = {row.level for row in pair.competing if row.result in DIFFERENT}
     shown = [

@@ -4,11 +4,15 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import lru_cache
+from statistics import NormalDist, fmean
 from typing import Any
 
 from servebench.contracts.settings import LengthSettings, WorkloadSettings
 
 _KEYS = {one.name for one in fields(LengthSettings)}
+STEPS = 2000
+"""In how many steps the mean of a distribution is taken."""
 
 
 def sample_lengths(spec: int | LengthSettings, count: int, rng: random.Random, *, floor: int = 1) -> list[int]:
@@ -27,13 +31,31 @@ def sample_lengths(spec: int | LengthSettings, count: int, rng: random.Random, *
 def _draw(spec: LengthSettings, rng: random.Random) -> float:
     if spec.kind == "uniform":
         return rng.randint(spec.shortest, spec.longest)
-    mean, stdev = spec.mean or 0.0, spec.stdev or 0.0
+    normal = _normal(spec)
     if spec.kind == "normal":
-        return rng.gauss(mean, stdev)
-    if spec.kind == "lognormal":
-        variance = math.log(1 + (stdev / mean) ** 2)
-        return math.exp(rng.gauss(math.log(mean) - variance / 2, math.sqrt(variance)))
-    return mean
+        return rng.gauss(normal.mean, normal.stdev)
+    return math.exp(rng.gauss(normal.mean, normal.stdev)) if spec.kind == "lognormal" else normal.mean
+
+
+def _normal(spec: LengthSettings) -> NormalDist:
+    """Return the distribution of a count, or of its logarithm if it is lognormal."""
+    mean, stdev = spec.mean or 0.0, spec.stdev or 0.0
+    if spec.kind != "lognormal":
+        return NormalDist(mean, stdev)
+    variance = math.log(1 + (stdev / mean) ** 2)
+    return NormalDist(math.log(mean) - variance / 2, math.sqrt(variance))
+
+
+@lru_cache(maxsize=16)
+def mean_length(spec: int | LengthSettings | None) -> float | None:
+    """Return the mean of very many draws of `sample_lengths` without a floor; None where all are equal, or unknown."""
+    if not isinstance(spec, LengthSettings) or spec.shortest == spec.longest or spec.stdev == 0:
+        return None
+    if spec.kind == "uniform":
+        return (spec.shortest + spec.longest) / 2
+    drawn = [_normal(spec).inv_cdf((step + 0.5) / STEPS) for step in range(STEPS)]
+    counts = [math.exp(one) for one in drawn] if spec.kind == "lognormal" else drawn
+    return fmean(max(spec.shortest, min(round(one), spec.longest)) for one in counts)
 
 
 def with_shortest_lengths(settings: WorkloadSettings) -> WorkloadSettings:

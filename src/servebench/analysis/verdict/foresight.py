@@ -1,0 +1,66 @@
+"""How many starts a gate will take, by how much starts differed before: what a study can say before it measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist, fmean
+
+import numpy as np
+
+from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
+from servebench.analysis.verdict.gate import GATED, GateQuestion
+from servebench.analysis.verdict.looks import EQUAL_SPENT, TTFT, TTFT_STARTS_MIN
+from servebench.analysis.verdict.model import Metric
+from servebench.contracts.level import Level
+from servebench.contracts.precision import LOOKS
+
+PASSED = 0.95
+"""How often equal engines are to pass."""
+ROOM = 0.9
+"""The share of the limit that is planned with: starts may differ more than those that are known (by simulation: docs/gate.md)."""
+NORMAL = NormalDist()
+
+
+def starts_to_pass(
+    known: Mapping[str, Sequence[Starts]], question: GateQuestion, looks: Iterable[int] = LOOKS
+) -> int | None:
+    """Return after how many starts of each equal engines pass in PASSED of studies, by `known` starts of each metric; None where
+    nothing is known, or the looks do not suffice.
+
+    The interval of a look is that of starts which differ as the known ones do (normal scores), and the difference that is
+    measured has their error.
+    """
+    asked = [(GATED[name], known[name], level) for name in GATED if name in known for level in known[name][0].levels]
+    asked = [one for one in asked if question.asks(one[0], one[2], _error(*one[1:]))]
+    most = (count for count in looks if count > 1 and all(_passes(*one, count, question.limit) for one in asked))
+    return next(most, None) if asked else None
+
+
+def _error(groups: Sequence[Starts], level: Level) -> float:
+    """The mean standard error of the difference of two starts at a level."""
+    errors = [float(own.errors.mean()) for one in groups if (own := one.at([level])).values.size]
+    return fmean(errors) * (1.0 if groups[0].differences else 2**0.5)
+
+
+def _passes(metric: Metric, groups: Sequence[Starts], level: Level, count: int, limit: float) -> bool:
+    """Whether equal engines are within the limit in one question after so many starts."""
+    if metric in TTFT and count < TTFT_STARTS_MIN:
+        return False
+    earlier, in_turns = [own for one in groups if (own := one.at([level])).values.size], groups[0].differences
+    slow_side, error = SLOW_SIDES.get(metric.name, 0), _error(groups, level)
+    start_sd, factor = StartModel(earlier, slow_side=slow_side).spread
+    sd = math.hypot(2**0.5 * start_sd, error * (1.0 if in_turns else factor))
+    scores = np.array([NORMAL.inv_cdf((place + 0.5) / count) for place in range(count)])
+    scores = scores[:, None] / scores.std(ddof=1) * sd
+    if in_turns:
+        engines, contrasts = [Starts((level,), scores, np.array([error]), differences=True)], [np.ones(1)]
+    else:
+        each = scores / 2**0.5, np.array([error / 2**0.5])
+        engines, contrasts = (
+            [Starts((level,), each[0], each[1]), Starts((level,), -each[0], each[1])],
+            [-np.ones(1), np.ones(1)],
+        )
+    half = StartModel(engines, earlier, slow_side).value(*contrasts).quantile(1 - EQUAL_SPENT / count**0.5)
+    room = ROOM * abs(math.log1p(-limit if metric.higher_is_better else limit))
+    return bool(half + NORMAL.inv_cdf(PASSED) * sd / count**0.5 <= room)
