@@ -16,7 +16,7 @@ def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("main")
     words = ["-m", "workload=unique,sharegpt", "load.concurrency=[1,2]", "load.requests=4", "load.warmup_requests=1"]
     words += ["workload.output_tokens=8", "engine.max_num_seqs=2", "engine.threads=1", "load.self_check=never"]
-    done = run_servebench(folder, *words, "study.name=s", code=0)
+    done = run_servebench(folder, *words, "study.name=s", "study.quiet_wait_s=0", code=0)
     return done, folder / "outputs" / "s"
 
 

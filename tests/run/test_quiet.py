@@ -49,10 +49,10 @@ def session_of(*, pid=7, emulated=False, telemetry=True, wait_s=60.0, waited_s=N
     return SimpleNamespace(request=request, lease=lease, settings=settings)
 
 
-def waited(machine, session, level=LEVEL):
+def waited(machine, session):
     """For how long it waited, and whether others are done."""
     began_s = machine.at_s
-    quiet = wait_until_quiet(session, level, machine.look, machine.now)
+    quiet = wait_until_quiet(session, machine.look, machine.now)
     return machine.at_s - began_s, quiet
 
 
@@ -63,11 +63,12 @@ def test_a_level_waits_until_others_are_done_and_says_so():
     assert waited(Machine(0.0), session_of()) == (0.5, True)
 
 
-def test_a_level_waits_no_longer_than_it_may_with_all_its_attempts():
-    machine, session = Machine(1e9), session_of()
-    assert waited(machine, session) == (60.0, False)
-    assert waited(machine, session, replace(LEVEL, id=LEVEL.id.with_attempt(1))) == (0.5, False)
-    assert waited(machine, session, replace(LEVEL, id=PointId.at_concurrency(8, 0))) == (60.0, False)
+def test_all_levels_of_a_start_wait_no_longer_than_one_may():
+    machine, shared = Machine(1e9), {}
+    first, second = (session_of(waited_s=shared, start=number) for number in range(2))
+    assert waited(machine, first) == (60.0, False)
+    assert waited(machine, first) == (0.5, False)
+    assert waited(machine, second) == (60.0, False)
 
 
 def test_engines_that_are_alive_at_once_wait_together():
@@ -94,9 +95,9 @@ def point_of(share, doubt=MACHINE_BUSY):
     return Point(row=row, doubts=(doubt.issue("", void=True),) if share else ())
 
 
-def measured(points, *, stopped=(None, None), **turn):
+def measured(points, *, stopped=(None, None), wait_s=60.0, **turn):
     """What counts of a level whose attempts give these points, and how often it was measured."""
-    session, seen = session_of(pid=None, **turn), []
+    session, seen = session_of(pid=None, wait_s=wait_s, **turn), []
 
     def measure(session, level):
         yield from ()
@@ -129,4 +130,5 @@ def test_a_disturbed_level_is_measured_once_more_and_only_once(shares, kept, att
 def test_what_is_void_otherwise_or_replaced_by_another_start_is_not_measured_again():
     assert measured([point_of(0.9, LEVEL_NOT_REACHED)])[1] == [2]
     assert measured([point_of(0.9)], replaces_void=True)[1] == [2]
+    assert measured([point_of(0.9)], wait_s=0.0)[1] == [2]
     assert measured([point_of(0.9)], stopped=(StopReason.ENGINE_DIED,))[1] == [2]

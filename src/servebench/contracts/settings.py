@@ -370,7 +370,7 @@ class StudySettings(StrictSettings):
     then the most. With `until: gate` they take turns until it is known whether a run is worse than the first by more than
     `margin`, in `metrics`. With `slices` the engines that take turns are alive at once, and the load goes from one to the
     other every few seconds: `auto` where several starts are measured and the machine allows it. Before a level of an engine
-    that servebench has started it waits while other programs take much of the machine, at most for `quiet_wait_s`.
+    that servebench has started it waits while other programs take much of the machine, at most for `quiet_wait_s` in all.
     """
 
     dir: str = "outputs"

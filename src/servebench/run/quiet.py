@@ -28,14 +28,15 @@ def measure_undisturbed(
     """Wait for a quiet machine and measure a level, and once more if others took the machine and are done by now. Return the last
     point, and what it is built from; of a void one before it the requests are kept.
 
-    Where the policy has void points replaced by another start, nothing is measured twice. Raises what `measure` raises.
+    Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what `measure`
+    raises.
     """
-    wait_until_quiet(session, level)
+    wait_until_quiet(session)
     found = yield from measure(session, level)
     taker = taker_of([found[0].judged_row])
     if taker is None or session.request.turn.replaces_void or found[1].report.stopped is not None:
         return found
-    if not wait_until_quiet(session, level):
+    if not session.settings.study.quiet_wait_s or not wait_until_quiet(session):
         return found
     session.request.events(PointVoid(session.request.task.job.title, "again", taken_text(taker)))
     return (yield from measure(session, replace(level, id=level.id.with_attempt(level.id.attempt + 1))))
@@ -43,12 +44,12 @@ def measure_undisturbed(
 
 def wait_until_quiet(
     session: RunSession,
-    level: PlannedPoint,
     look: Callable[[CpuUse], str | None] = PROGRAMS_NOW,
     now: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Wait while other programs take much of the machine of a real engine that servebench has started, for at most
-    `study.quiet_wait_s` in all at a level. Return whether they are done, as far as that is known.
+    `study.quiet_wait_s` in all at the levels of a start: who stays that long will stay. Return whether they are done, as far as
+    that is known.
 
     Engines that are alive at once wait together. A tune, which has many short levels, does not wait.
     """
@@ -56,7 +57,7 @@ def wait_until_quiet(
     most_s, watched = session.settings.study.quiet_wait_s, session.settings.telemetry.enabled
     if running.pid is None or not watched or not most_s or session.lease.launcher.emulated or request.turn.own_engine:
         return True
-    key = request.turn.at_once or request.run_id, level.id.first
+    key = request.turn.at_once or request.run_id, request.turn.start
     use, began_s, before_s = CpuUse(engine=running.pid), now(), request.waited_s.get(key, 0.0)
     while (others := look(use)) is not None and before_s + now() - began_s < most_s:
         request.events(Doing("waiting_quiet", note=others))

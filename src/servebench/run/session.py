@@ -53,7 +53,7 @@ class RunContext:
     prompts: Path | None = None
     """Where the runs keep the prompts that they share; null if there is one run."""
     waited_s: dict[Hashable, float] = field(default_factory=dict)
-    """For how long each level has waited for a quiet machine."""
+    """For how long each start has waited for a quiet machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
