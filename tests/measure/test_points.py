@@ -356,11 +356,10 @@ def varied(make: Make, **changes: Any) -> list[Record]:
 
 
 def test_lengths_of_answers_are_known_with_their_mean_in_the_long_run(make: Make) -> None:
-    """One for each E2E, and when each was sent, in seconds from the window's start."""
+    """One for each E2E."""
     sample = summary(varied(make), mean_tokens=2.5)[1]
     assert sample.lengths is not None
     assert (sample.lengths.tokens.tolist(), sample.lengths.mean) == ([1, 2, 3], 2.5)
-    assert sample.lengths.sent_s.tolist() == pytest.approx([0.0, 0.010, 0.030])
     assert sample.e2e_ms.size == 3
     same = point_sample(varied(make), 1, mean_tokens=2.5).lengths
     assert same is not None

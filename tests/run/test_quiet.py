@@ -95,9 +95,9 @@ def point_of(share, doubt=MACHINE_BUSY):
     return Point(row=row, doubts=(doubt.issue("", void=True),) if share else ())
 
 
-def measured(points, *, stopped=(None, None), wait_s=60.0, **turn):
+def measured(points, *, stopped=(None, None), wait_s=60.0, pid=7, **turn):
     """What counts of a level whose attempts give these points, and how often it was measured."""
-    session, seen = session_of(pid=None, wait_s=wait_s, **turn), []
+    session, seen = session_of(pid=pid, wait_s=wait_s, **turn), []
 
     def measure(session, level):
         yield from ()
@@ -108,7 +108,7 @@ def measured(points, *, stopped=(None, None), wait_s=60.0, **turn):
             report=SimpleNamespace(stopped=stopped[number])
         )
 
-    point, _ = alone(measure_undisturbed(session, replace(LEVEL, id=LEVEL.id.with_attempt(2)), measure))
+    point, _ = alone(measure_undisturbed(session, replace(LEVEL, id=LEVEL.id.with_attempt(2)), measure, lambda _: True))
     return point.row.point, seen, session.request.events.of(PointVoid)
 
 
@@ -131,4 +131,5 @@ def test_what_is_void_otherwise_or_replaced_by_another_start_is_not_measured_aga
     assert measured([point_of(0.9, LEVEL_NOT_REACHED)])[1] == [2]
     assert measured([point_of(0.9)], replaces_void=True)[1] == [2]
     assert measured([point_of(0.9)], wait_s=0.0)[1] == [2]
+    assert measured([point_of(0.9)], pid=None)[1] == [2]
     assert measured([point_of(0.9)], stopped=(StopReason.ENGINE_DIED,))[1] == [2]

@@ -11,8 +11,8 @@ other Sen 1968, Ann. Math. Stat. 39). So one series has both its own noise and t
 Its interval reaches at least to the exact limits for independent values (order statistics: Hahn and Meeker 1991,
 "Statistical Intervals", chapter 5); where the values are too few for an end there is no interval: a p95 takes 72, a p99 736.
 
-Where the mean length of the answers in the long run is known, the intervals of throughput and mean E2E leave out what their
-lengths explain (`known_lengths`). In an open loop a short window lacks the rare long queues: the intervals of TTFT and E2E reach
+Where the mean length of the answers in the long run is known, the interval of the mean E2E leaves out what their lengths
+explain (`known_lengths`). In an open loop a short window lacks the rare long queues: the intervals of TTFT and E2E reach
 at least up to what `queueing` expects of the long run.
 """
 
@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from servebench.analysis.known_lengths import are_usual, controlled, controlled_rates, rates_in_slices
+from servebench.analysis.known_lengths import are_usual, controlled
 from servebench.analysis.quantiles import beta_quantile
 from servebench.analysis.queueing import is_random, long_run, reads_long_prompts
 from servebench.analysis.serial import (
@@ -53,8 +53,6 @@ QUEUED = (
 """Columns that rare queues make long (`queueing`)."""
 SLOWED = ("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean", "itl_ms_p99", "e2e_ms_mean", "e2e_ms_p50", "e2e_ms_p95")
 """Columns that others' long prompts make long."""
-CONTROLLED = ("output_throughput_tok_s", "e2e_ms_mean")
-"""Columns of which known lengths of answers explain a part."""
 HEADLINES = {"ttft_ms": (50, 95, 99), "ttfo_ms": (), "itl_ms": (99,), "tpot_ms": (50,), "e2e_ms": (50, 95)}
 """The latencies whose means have intervals, with the percentiles that have one, too."""
 RATE_SLICES = 1024
@@ -76,9 +74,8 @@ def headline_intervals(sample: PointSample, *, prior: Floats = FLAT) -> dict[str
         for percent in percents:
             found[f"{name}_p{percent}"] = pooled_percentile_interval(values, counts, percent, span, prior)
     if sample.lengths is not None and rates is not None and are_usual(sample.lengths):
-        series = controlled_rates(rates, sample.lengths, span), controlled(sample.e2e_ms, sample.lengths)
-        for name, freed, shown in zip(CONTROLLED, series, (rates, sample.e2e_ms), strict=True):
-            found[name] = holding(mean_interval(freed, span, prior), float(shown.mean()))
+        freed = controlled(sample.e2e_ms, sample.lengths)
+        found["e2e_ms_mean"] = holding(mean_interval(freed, span, prior), float(sample.e2e_ms.mean()))
     if sample.arrivals is None or not is_random(sample.arrivals):
         return found
     found |= _with_queues(found, sample, sample.arrivals)
@@ -185,7 +182,10 @@ def output_rates(sample: PointSample) -> Floats | None:
     """Return output tokens per second in slices of the window; None for unknown tokens or fewer than two events."""
     if sample.arrival_tokens is None or sample.arrival_s.size < 2 or sample.window_s <= 0:
         return None
-    return rates_in_slices(sample.arrival_s, sample.arrival_tokens, sample.window_s, RATE_SLICES)
+    where = np.clip((sample.arrival_s / sample.window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
+    amounts = np.bincount(where, weights=sample.arrival_tokens, minlength=RATE_SLICES).astype(np.float64)
+    found: Floats = amounts * (RATE_SLICES / sample.window_s)
+    return found
 
 
 def linearised(values: Floats, counts: Ints) -> Floats:

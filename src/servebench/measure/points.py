@@ -97,11 +97,10 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLengths:
-    """The `tokens` of the answers of a closed loop, as many as were asked for, and when each request was sent: one for each of
-    `e2e_ms` of the sample. `mean` is that of the distribution from which they were drawn."""
+    """The `tokens` of the answers of a closed loop, as many as were asked for: one for each of `e2e_ms` of the sample. `mean` is
+    that of the distribution from which they were drawn."""
 
     tokens: Floats
-    sent_s: Floats
     mean: float
 
 
@@ -230,7 +229,7 @@ def _sampled(
     if offered_req_s is not None and window is not None:
         sample = replace(sample, arrivals=_arrivals(measured, inside, window, offered_req_s))
     if mean_tokens is not None and not open_loop and window is not None and not window.left_out:
-        sample = replace(sample, lengths=_lengths(inside, window, mean_tokens))
+        sample = replace(sample, lengths=_lengths(inside, mean_tokens))
     return window, inside, sample
 
 
@@ -322,14 +321,11 @@ def _arrivals(records: Sequence[Record], inside: Sequence[Record], window: Windo
     )
 
 
-def _lengths(inside: Sequence[Record], window: Window, mean: float) -> AnswerLengths | None:
+def _lengths(inside: Sequence[Record], mean: float) -> AnswerLengths | None:
     """Return the lengths of the answers; None where one is not as long as it was asked to be, or has no E2E."""
     if any(not r.output_tokens or r.output_tokens != r.asked_output_tokens or derive.e2e_ms(r) is None for r in inside):
         return None
-    sent_ns = np.array([r.sent_ns for r in inside], dtype=np.int64)
-    return AnswerLengths(
-        tokens=_floats([r.output_tokens for r in inside]), sent_s=(sent_ns - window.start_ns) / NS_PER_S, mean=mean
-    )
+    return AnswerLengths(tokens=_floats([r.output_tokens for r in inside]), mean=mean)
 
 
 def _inside(stamps: Ints, window: Window) -> NDArray[np.bool_]:

@@ -24,6 +24,7 @@ def measure_undisturbed(
     session: RunSession,
     level: PlannedPoint,
     measure: Callable[[RunSession, PlannedPoint], Steps[Measured]] = measure_level,
+    wait: Callable[[RunSession], bool] | None = None,
 ) -> Steps[Measured]:
     """Wait for a quiet machine and measure a level, and once more if others took the machine and are done by now. Return the last
     point, and what it is built from; of a void one before it the requests are kept.
@@ -31,15 +32,28 @@ def measure_undisturbed(
     Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what `measure`
     raises.
     """
-    wait_until_quiet(session)
+    wait = wait or wait_until_quiet
+    wait(session)
     found = yield from measure(session, level)
     taker = taker_of([found[0].judged_row])
     if taker is None or session.request.turn.replaces_void or found[1].report.stopped is not None:
         return found
-    if not session.settings.study.quiet_wait_s or not wait_until_quiet(session):
+    if not may_wait(session) or not wait(session):
         return found
     session.request.events(PointVoid(session.request.task.job.title, "again", taken_text(taker)))
     return (yield from measure(session, replace(level, id=level.id.with_attempt(level.id.attempt + 1))))
+
+
+def may_wait(session: RunSession) -> bool:
+    """Return whether there is an engine to wait for: a real one that servebench has started, in no tune, and telemetry."""
+    settings, lease = session.settings, session.lease
+    return bool(
+        lease.running.pid is not None
+        and settings.telemetry.enabled
+        and settings.study.quiet_wait_s
+        and not lease.launcher.emulated
+        and not session.request.turn.own_engine
+    )
 
 
 def wait_until_quiet(
@@ -53,9 +67,8 @@ def wait_until_quiet(
 
     Engines that are alive at once wait together. A tune, which has many short levels, does not wait.
     """
-    request, running = session.request, session.lease.running
-    most_s, watched = session.settings.study.quiet_wait_s, session.settings.telemetry.enabled
-    if running.pid is None or not watched or not most_s or session.lease.launcher.emulated or request.turn.own_engine:
+    request, running, most_s = session.request, session.lease.running, session.settings.study.quiet_wait_s
+    if running.pid is None or not may_wait(session):
         return True
     key = request.turn.at_once or request.run_id, request.turn.start
     use, began_s, before_s = CpuUse(engine=running.pid), now(), request.waited_s.get(key, 0.0)

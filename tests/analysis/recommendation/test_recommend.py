@@ -183,7 +183,7 @@ def test_cold_starts_that_differ_little_name_nobody(answers, slow):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("slow", "outcome", "best"),
-    [(1.07, "no clear difference", ""), (1.4, "best", "best, provisional")],
+    [(1.07, "no clear difference", ""), (1.4, "best", "best, likely")],
 )
 def test_a_lead_of_one_start_each_is_provisional(make_study, slow, outcome, best):
     engines = (SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=slow))
@@ -210,7 +210,7 @@ def test_a_win_over_several_starts_on_points_without_a_doubt_is_clear(make_study
     assert (batch.outcome, batch.trust, best_word(batch)) == (
         "best",
         trust,
-        "best" if trust == "clear" else "best, provisional",
+        "best" if trust == "clear" else "best, likely",
     )
     assert bool(batch.reservations) == (trust != "clear")
 
