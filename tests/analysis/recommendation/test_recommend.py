@@ -255,7 +255,7 @@ def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
     runs = read.load_study(make_study((fast, load), (slow, load), name="doubtful", doubts=[doubt])).runs
 
     found = uses(runs)["batch"]
-    assert found.outcome == "provisional"
+    assert (found.outcome, found.sureness) == ("provisional", "likely")
     assert reason_text(found.why).startswith("fast leads")
     assert "too_short" in reason_text(found.why)
     assert uses(runs, with_doubtful=True)["batch"].best.entrant.engine == "fast"
@@ -326,3 +326,17 @@ def test_the_verb_writes_text_and_json(make_study, capsys):
     assert capsys.readouterr().out == rules_text()
     with pytest.raises(ConfigError, match="recommend needs a study"):
         dispatch(["recommend"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "sureness"), [(2, "sure"), (3, "open")])
+def test_only_two_equal_runs_are_surely_equal(make_study, count, sureness):
+    """The reason is that of the first two: a third may be open."""
+    steady = {"spread": 0.05, "drift_sd": 0.003, "run_sd": 0.002}
+    runs = [
+        (SimulatedEngine(name=f"e{n}", **steady), SimulatedLoad(levels=(4,), requests=40, starts=5, seed=n))
+        for n in range(count)
+    ]
+    found = read.load_study(make_study(*runs)).runs
+    batch = uses(found, comparisons=conclude(found).answer.comparisons)["batch"]
+    assert (batch.outcome, batch.sureness) == ("no clear difference", sureness)

@@ -22,7 +22,7 @@ def test_a_terminal_gets_the_choices_and_verbose_adds_what_would_change_them(mak
     assert "the answer may change" in full
     assert "the answer may change" not in brief
     lines = brief.splitlines()
-    assert any(line.startswith("Fastest cold start: a, likely: ") for line in lines)
+    assert any(line.startswith("Fastest cold start: open: a ") for line in lines)
     assert lines[-1].startswith("no answer for ")
     assert lines[-1].endswith("-v")
     assert len(lines) <= 6

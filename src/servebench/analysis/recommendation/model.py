@@ -141,16 +141,18 @@ class Recommendation:
 
     @property
     def equal(self) -> bool:
-        """Whether the first and the next best are known to differ by no more than a bound."""
-        return self.outcome == "no clear difference" and self.why is not None and self.why.kind is UseReasonKind.AT_MOST
+        """Whether there are two runs, known to differ by no more than a bound. Of more, the reason concerns only two."""
+        at_most = self.why is not None and self.why.kind is UseReasonKind.AT_MOST
+        return self.outcome == "no clear difference" and at_most and len(self.ranking) == 2
 
     @property
     def sureness(self) -> Sureness:
-        """`sure` where the best is clear or the first two are equal, `likely` where the first leads by more than intervals leave
-        open and something else holds the verdict back, else `open`."""
+        """`sure` where the best is clear or the only two are equal, `likely` where the first leads by more than intervals leave
+        open and something else holds the verdict back, else `open`: also of single cold starts, of which a file cache makes the
+        later ones faster."""
         if self.trust == "clear" or self.equal:
             return "sure"
-        return "likely" if self.outcome in ("best", "one start each") else "open"
+        return "likely" if self.outcome in ("best", "provisional") else "open"
 
     @property
     def ahead(self) -> bool:
