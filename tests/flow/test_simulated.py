@@ -9,6 +9,7 @@ import pytest
 from support.commands import COMMAND_LIMIT_S, servebench_started
 
 SMALL = ("launch=simulated", "load.concurrency=[1,4]", "load.requests=20", "tracking=none", "workload=unique")
+ONCE = ("study.starts=1",)
 SHORT = ("workload.output_tokens=16", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
 
 ON_H100 = (
@@ -31,7 +32,7 @@ def points(tmp_path, study):
 def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
     """Marked, reproducible to the digit, and other runs of the study are other starts."""
     for study in ("a", "b"):
-        run_main("-m", "engine=vllm", "launch.slowdown=1,1.05", *SMALL, *SHORT, f"study.name={study}", code=0)
+        run_main("-m", "engine=vllm", "launch.slowdown=1,1.05", *ONCE, *SMALL, *SHORT, f"study.name={study}", code=0)
     first, again = points(tmp_path, "a"), points(tmp_path, "b")
     for one, two in zip(first, again, strict=True):
         pd.testing.assert_frame_equal(one.drop(columns="start_id"), two.drop(columns="start_id"), rtol=1e-9)
@@ -128,7 +129,7 @@ def test_a_point_ends_when_it_is_precise_and_says_why(run_main, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sweep", [(), ("-m", "engine=vllm,sglang")])
+@pytest.mark.parametrize("sweep", [(), ("-m", "engine=vllm,sglang", *ONCE)])
 def test_of_several_starts_with_one_name_one_runs_and_the_others_end_with_code_2(tmp_path, sweep):
     with ExitStack() as stack:
         started = [
