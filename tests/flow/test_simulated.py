@@ -145,9 +145,13 @@ def test_of_several_starts_with_one_name_one_runs_and_the_others_end_with_code_2
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "starts"), [((), range(2, 9)), (ONCE, [1]), (("study.starts=3",), [3])])
-def test_a_study_of_two_engines_has_the_starts_of_a_verdict_or_those_that_were_asked_for(run_main, tmp_path, words, starts):
+def test_a_study_of_two_engines_has_the_starts_of_a_verdict_or_those_that_were_asked_for(
+    run_main, tmp_path, words, starts
+):
     run_main("-m", "engine=vllm", "launch.slowdown=1,1.3", *SMALL, *SHORT, "study.name=s", *words, code=0)
-    (count,) = {one["start_id"].nunique() for one in (pd.read_parquet(p) for p in tmp_path.glob("outputs/s/*/points.parquet"))}
+    (count,) = {
+        one["start_id"].nunique() for one in (pd.read_parquet(p) for p in tmp_path.glob("outputs/s/*/points.parquet"))
+    }
     assert count in starts
     decided = json.loads(run_main("compare", "s", "--json", code=0).stdout)["decisions"]
     assert [pair["verdict"] for one in decided for pair in one["pairs"]] == ([] if words else ["slower"])

@@ -45,8 +45,7 @@ def with_starts(jobs: Sequence[Job], registry: Registry) -> tuple[Sequence[Job],
         chosen = choose_starts(jobs, [run for study in load_outputs(outputs) for run in study.runs])
     if chosen.budget_s is None and chosen.most is None:
         return jobs, chosen
-    given = jobs[0].settings.study
-    own = {"until": "decided", "starts": chosen.most or given.starts}
+    own = {"until": "decided", "starts": chosen.most or "auto"}
     plain = [{**job.resolved, "study": {**job.resolved["study"], **own}} for job in jobs]
     found = [settings_from_dict(one, registry) for one in plain]
     return [replace(job, settings=a, resolved=b) for job, a, b in zip(jobs, found, plain, strict=True)], chosen

@@ -34,7 +34,7 @@ def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
     undecided = [
         title_of(pair)
-        + (f" (about {more_starts(needed - pair.starts_looked)})" if (needed := pair.starts_needed) else "")
+        + (f" (about {needed - pair.starts_looked} more of each)" if (needed := pair.starts_needed) else "")
         for pair in found.pairs
         if pair.open_levels
     ]
@@ -56,11 +56,6 @@ def foreseen_line(limit: float, needed: int | None, known: int, each_s: float | 
     return (
         f"{what} takes about {needed} starts of each{about}, {by}{'; the budget is too short' * (seconds > budget_s)}"
     )
-
-
-def more_starts(count: int) -> str:
-    """Return a number of further starts."""
-    return f"{count} more start{'s' * (count > 1)} of each"
 
 
 def title_of(pair: Comparison) -> str:
@@ -131,5 +126,6 @@ def _open_lines(pair: Comparison, found: StudyDecision) -> list[str]:
         more = "it would take very many more starts" if starts else "it has too few starts"
     else:
         minutes = (needed - starts) * sum(found.start_seconds.get(one, 0.0) for one in pair.ids) / 60
-        more = f"would take about {more_starts(needed - starts)}, {max(1, round(minutes))} engine minutes"
+        count = f"{needed - starts} more start{'s' * (needed - starts > 1)} of each"
+        more = f"would take about {count}, {max(1, round(minutes))} engine minutes"
     return [f"{title_of(pair)}: undecided: {more}"]
