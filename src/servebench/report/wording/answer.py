@@ -225,8 +225,8 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
 def _chance(rival: Rival) -> str:
     """What chance allows of a lead on single starts: by how much two starts of one engine differ, and what shows that."""
     earlier = rival.row.method.earlier if rival.row is not None and rival.row.method is not None else 0
-    by = f"{earlier} earlier starts of this machine" if earlier else "by what starts usually differ"
-    return f"that may be chance up to {_share(rival.bound)} ({by})"
+    by = f" ({earlier} earlier starts of this machine)" if earlier else ""
+    return f"up to {_share(rival.bound)} may be chance{by}"
 
 
 def _share(share: float) -> str:
@@ -261,8 +261,10 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
         if clear:
             text = f"{last.best} gives {lead_text(last)}"
             if last.rival.of_single_starts:
-                at = f" at {last.level.words}" if len(group) > 1 else ""
-                text = f"{last.best} is {_share(last.size)} ahead of {last.rival.label}{at}; {_chance(last.rival)}"
+                by = f"is {_share(last.size)} ahead of {last.rival.label}"
+                if len(group) > 1:
+                    by = f"leads, by {_share(last.size)} over {last.rival.label} at {last.level.words}"
+                text = f"{last.best} {by}; {_chance(last.rival)}"
             elif len(group) > 1:
                 text = f"{last.best} leads, at {last.level.words} with {lead_text(last)}"
         else:
