@@ -16,7 +16,7 @@ IGNORED = [
     (RATE, "load.stagger=false"),
     (CLOSED, "load.max_concurrency=4"),
     (CLOSED, "load.time_scale=2"),
-    ((*CLOSED, "load=search_saturation"), "load.repeats=3"),
+    ((*CLOSED, "load=saturation"), "load.repeats=3"),
     (RATE, "load.hold_level=false"),
     ((*CLOSED, "load.requests=20"), "load.drain_s=5"),
     ((*CLOSED, "load.requests=20"), "load.until=5%"),

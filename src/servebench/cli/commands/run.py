@@ -98,12 +98,14 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
     from servebench.registry.registry import registry
     from servebench.report.listeners import listeners
     from servebench.report.terminal.display import Detail
+    from servebench.study.served_model import with_served_model
     from servebench.study.study import run_study
     from servebench.util.errors import ConfigError
 
     if asked := next((word for word in words if word.startswith("tune.")), None):
         raise ConfigError(f"{asked}: words with tune. belong to 'servebench tune'")
     known = registry()
+    words = tuple(with_served_model(words))
     return run_study(words, known, listen=listeners(known, Detail(verbose=verbose, as_json=as_json)), trusted=trusted)
 
 
