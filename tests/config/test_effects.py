@@ -69,7 +69,7 @@ def test_in_a_sweep_one_run_that_uses_a_setting_is_enough():
     closed, opened = compose_jobs(words, registry())
     assert closed.settings.load.arrival == opened.settings.load.arrival == "gamma"
     with pytest.raises(ConfigError, match=r"load\.arrival"):
-        compose_jobs([*words[:-2], "load=quick,baseline", "load.arrival=gamma"], registry())
+        compose_jobs([*words[:-2], "load=quick,sweep", "load.arrival=gamma"], registry())
 
 
 def test_in_a_sweep_a_run_that_has_the_default_uses_no_setting():

@@ -24,7 +24,7 @@ def test_short_words_are_spelled_out(words, meant):
 
 
 def test_what_is_renamed_is_offered():
-    from servebench.registry.conf import config_groups, conf_dir
+    from servebench.registry.conf import conf_dir, config_groups
 
     offered = config_groups([conf_dir()])
     for group, names in RENAMED.items():

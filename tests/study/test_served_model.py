@@ -29,7 +29,7 @@ def test_a_named_model_stays(more):
 
 
 def test_several_models_are_not_guessed():
-    with _lists({"data": [{"id": "a"}, {"id": "b"}]}) as server, pytest.raises(ConfigError, match="model.name=a"):
+    with _lists({"data": [{"id": "a"}, {"id": "b"}]}) as server, pytest.raises(ConfigError, match=r"model\.name=a"):
         with_served_model([f"endpoint={server.url}"])
 
 
