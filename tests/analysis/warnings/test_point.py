@@ -228,8 +228,13 @@ def test_lengths_are_not_checked_without_exact_output() -> None:
 def test_an_approximate_tokenizer_is_named() -> None:
     """The warning names the tokenizer that sized the prompts."""
     (doubt,) = judge(tokenizer_exact=False, tokenizer_name="approximate (4 characters a token)")
-    assert doubt.code == "prompt_size_approximate"
+    assert (doubt.code, doubt.mark) == ("prompt_size_approximate", False)
     assert "approximate (4 characters a token)" in doubt.message
+
+
+def test_a_server_that_counts_its_prompts_makes_an_approximate_size_no_doubt() -> None:
+    (doubt,) = judge({"input_tokens_mean": 130.0}, tokenizer_exact=False, tokenizer_name="approximate")
+    assert (doubt.code, doubt.mark) == ("prompt_size_approximate", True)
 
 
 def test_a_point_where_nothing_was_sent() -> None:
