@@ -10,6 +10,7 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import GpuSettings, LaunchSettings, LoadSettings, RunSettings, WorkloadSettings
+from servebench.registry.registry import registry
 from support.records import phase_facts, phase_report, point_evidence, record
 from support.settings import run_settings
 
@@ -60,10 +61,12 @@ def judge(
     of: list[Record] | None = None,
     reported: PhaseReport | None = None,
     run: RunSettings | None = None,
+    engine: str = "vllm",
     **more: Any,
 ) -> tuple[Doubt, ...]:
     return point_warnings(
         point_evidence(
+            engine=registry().engine(engine),
             row=PointRow(**ROW | (row or {})),
             records=records() if of is None else of,
             report=reported or report(),
@@ -223,6 +226,11 @@ def test_values_just_inside_the_limits_give_no_warning(
 def test_lengths_are_not_checked_without_exact_output() -> None:
     """Without exact_output an answer may end when it likes."""
     assert judge(of=records(100, output_tokens=9), run=settings(exact_output=False)) == ()
+
+
+def test_an_endpoint_that_takes_no_lengths_is_right_for_its_own() -> None:
+    (doubt,) = judge(of=records(100, output_tokens=9), engine="openai")
+    assert (doubt.code, doubt.mark) == ("short_answers", True)
 
 
 def test_an_approximate_tokenizer_is_named() -> None:
