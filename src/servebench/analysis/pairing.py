@@ -142,7 +142,7 @@ def seconds_per_start(run: RunData) -> float | None:
 
     Where runs took turns the last turn alone has a beginning, so their points say it."""
     if mapping(run.config.get("study")).get("until") and mapping(run.config.get("launch")).get("name") != "simulated":
-        groups = {row.slice_group: 2 for row in run.point_rows if row.slice_group}
+        groups: dict[str | None, int] = {row.slice_group: 2 for row in run.point_rows if row.slice_group}
         each = engine_seconds(run.point_rows, groups)
         return fmean(each) if each else None
     ended_s = run.state.get("ended_s")

@@ -65,7 +65,7 @@ def values_and_errors(known: SliceDifferences, others: Floats, error: float) -> 
 
 def pooled_error(errors: Sequence[SliceDifference]) -> float:
     """Return the standard error of one difference: that of a normal value whose 95% interval is as long as Student's."""
-    return _error_of_a_slice(errors) / float(np.mean([one.slices for one in errors])) ** 0.5
+    return float(_error_of_a_slice(errors) / np.mean([one.slices for one in errors]) ** 0.5)
 
 
 def _error_of_a_slice(errors: Sequence[SliceDifference]) -> float:
