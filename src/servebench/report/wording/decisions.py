@@ -33,8 +33,7 @@ GATE_WORDS = {
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
     undecided = [
-        title_of(pair)
-        + (f" (about {_more(needed - pair.starts_looked)})" if (needed := pair.starts_needed) else "")
+        title_of(pair) + (f" (about {_more(needed - pair.starts_looked)})" if (needed := pair.starts_needed) else "")
         for pair in found.pairs
         if pair.open_levels
     ]
