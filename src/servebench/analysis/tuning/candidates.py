@@ -18,6 +18,7 @@ from servebench.analysis.limits.roofline import positive, weight_bytes
 from servebench.config.tune_space import TuneParameter, TuneSpace
 from servebench.contracts.stored import is_number, mapping, value_at
 from servebench.contracts.tuning import STOCK, Candidate, RefusedCandidate
+from servebench.contracts.weights import kv_token_bytes
 from servebench.store.layout import slug
 from servebench.util.figures import number
 
@@ -209,7 +210,7 @@ def memory_problem(config: Mapping[str, Any]) -> str | None:
     length = positive(engine.get("max_model_len"))
     if length and all(shape):
         layers, heads, size = (one or 0.0 for one in shape)
-        kept = 2 * layers * heads * size * length * _kv_bytes(config) / GIGA
+        kept = kv_token_bytes(layers, heads, size, _kv_bytes(config)) * length / GIGA
         if weights + kept > room:
             return (
                 f"the weights ({number(weights)} GB) and one request of engine.max_model_len={length:.0f} "
