@@ -15,7 +15,7 @@ REPETITIONS ?= 200
 # without bytecode on disk each command that a test starts compiles all it imports: more than half of its CPU time
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test coverage check fix audit real bench chaos fuzz constraints settings reference calibrate proof pictures docs build clean help
+.PHONY: run test coverage check fix audit real bench chaos fuzz constraints settings reference calibrate proof pictures docs site build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -77,11 +77,14 @@ proof: $(VENV)/.run ## start real engines again and again, measure how often the
 pictures: $(VENV)/.run ## make the pictures of the docs from real runs (needs tmux and chromium)
 	$(BIN)/python .ci/pictures.py
 
-docs: $(VENV)/.dev ## check that every command in the docs runs
-	$(BIN)/python -m pytest tests/docs $(ARGS)
+docs: $(VENV)/.dev ## check that every command in the docs runs and every link in the repository leads somewhere
+	$(BIN)/python -m pytest tests/docs -m 'slow or not slow' $(ARGS)
+
+site: $(VENV)/.docs ## build the documentation as a site, in site/; a link or a heading that does not exist is an error
+	$(BIN)/zensical build --strict --clean $(ARGS)
 
 clean: ## remove what make made
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/bin/python:
 	@echo "making a virtual environment in $(VENV)"
@@ -95,6 +98,11 @@ $(VENV)/.run: $(VENV)/bin/python $(SOURCES)
 $(VENV)/.audit: $(VENV)/.dev
 	@echo "installing what the audit needs"
 	@$(PIP) install --no-compile -e ".[audit]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	@echo "installing what the site needs"
+	@$(PIP) install --no-compile -e ".[docs]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run

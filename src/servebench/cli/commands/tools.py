@@ -1,4 +1,4 @@
-"""`servebench plugins`, `selfcheck`, `dashboard`, `export`, `import` and `help`."""
+"""`servebench plugins`, `selfcheck`, `dashboard`, `export`, `import`, `bundle` and `help`."""
 
 from contextlib import suppress
 from dataclasses import asdict
@@ -142,6 +142,34 @@ def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs:
         click.echo(text, nl=False)
     else:
         write_file(out, text)
+    return 0
+
+
+@define(
+    "bundle",
+    examples=[
+        ("servebench bundle last", "an archive of the latest study to attach to an issue"),
+        (
+            "servebench bundle my_study --requests --out study.tar.gz",
+            "with what was asked and answered, to a file of your own",
+        ),
+    ],
+)
+@stored_argument()
+@click.option("--out", metavar="FILE", type=FILE, help="File to write (default: STUDY.tar.gz in this folder).")
+@click.option("--requests", is_flag=True, help="Add the tables of requests, answers and questions.")
+@outputs_option
+def bundle_command(name: str, out: Path | None, requests: bool, outputs: Path) -> int:
+    """Write a redacted archive of a study or run: configs, points and logs, without what was asked and answered."""
+    from servebench.store.bundle import write_bundle
+    from servebench.store.studies import find, runs_of
+
+    found = find(name, outputs)
+    runs = [run.path for run in runs_of(found)]
+    study = found.path.parent if found.path in runs else found.path
+    to = out or Path(f"{study.name}.tar.gz")
+    count = write_bundle([study, *runs], to, requests=requests)
+    click.echo(f"{to}: {count} files, without known secrets; read its logs before you publish it")
     return 0
 
 
