@@ -118,6 +118,18 @@ def test_weights_and_one_request_must_fit(gpu, engine, fits):
     assert faults(settings, EmulatedLauncher) == []
 
 
+def test_vllm_does_not_start_without_room_for_the_whole_context():
+    long = replace(LLAMA, context_length=131_072)
+    assert len(faults(run_settings(model=long, gpu=RTX4090), here=False)) == 1
+    assert faults(run_settings(model=long, gpu=replace(RTX4090, count=2)), here=False) == []
+    assert (
+        faults(
+            run_settings(model=long, gpu=RTX4090, engine=EngineSettings(name="vllm", max_model_len=8192)), here=False
+        )
+        == []
+    )
+
+
 @pytest.mark.parametrize(
     ("users", "tokens", "figures"),
     [

@@ -148,6 +148,8 @@ class Engine:
     needs_gpu: ClassVar[bool] = True
     from_hub: ClassVar[bool] = False
     """Whether `model.name` is the id of a model on the Hugging Face hub, which the engine downloads itself."""
+    whole_context: ClassVar[bool] = False
+    """Whether a start fails if one request of the model's whole context has no room, unless `max_model_len` is set."""
     container: ClassVar[ContainerImage | None] = None
     """For `launch=docker`; null if the engine has no official image and the user must name one."""
     launchable: ClassVar[bool] = True

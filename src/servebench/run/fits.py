@@ -9,10 +9,10 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from servebench.analysis.tuning.candidates import memory_problem
+from servebench.analysis.tuning.candidates import memory_figures, memory_problem
 from servebench.contracts.engine import Engine, LaunchContext, Launcher
 from servebench.contracts.settings import LengthSettings, ModelSettings, RunSettings
-from servebench.contracts.weights import kv_token_bytes, weights_gb
+from servebench.contracts.weights import weights_gb
 from servebench.engine.adapters.flags import is_python
 from servebench.util.children import find_program
 from servebench.util.errors import ConfigError
@@ -37,9 +37,12 @@ def fit_faults(
         return []
     model, offloads = settings.model, any("offload" in name for name in settings.engine.extra_args)
     found: list[str | None] = []
-    if engine.needs_gpu and not offloads and (problem := memory_problem(asdict(settings))) is not None:
-        found.append(f"model.name={model.name}: {problem}; use more GPUs (gpu.count) or a smaller model")
-    if here and engine.from_hub and model.path is None and not Path(model.name).exists():
+    config = asdict(settings)
+    if engine.whole_context and settings.engine.max_model_len is None:
+        config["engine"]["max_model_len"] = model.context_length
+    if engine.needs_gpu and not offloads and (problem := memory_problem(config)) is not None:
+        found.append(f"model.name={model.name}: {problem}; set engine.max_model_len, or more GPUs (gpu.count)")
+    if here and engine.from_hub and model.path is None:
         found.append(hub_problem(model.name, model.revision) or disk_problem(model, settings))
     if here and engine.needs_gpu and launcher.needs_executable:
         with suppress(ConfigError):
@@ -51,14 +54,9 @@ def fit_faults(
 def memory_note(settings: RunSettings) -> str | None:
     """Return a line if the keys and values of all users at the highest level do not fit beside the weights; None if they do, or
     if too little is known. Pure."""
-    model, gpu, load, workload = settings.model, settings.gpu, settings.load, settings.workload
-    weights = weights_gb(asdict(model), asdict(settings.engine))
-    lengths = [mean_length(one) for one in (workload.input_tokens, workload.output_tokens)]
-    if not (load.concurrency and gpu.memory_gb and weights and model.layers and model.kv_heads and model.head_dim):
-        return None
-    room = gpu.memory_gb * max(1, settings.engine.tensor_parallel_size or gpu.count)
-    each = kv_token_bytes(model.layers, model.kv_heads, model.head_dim) * sum(one or 0.0 for one in lengths) / GIGA
-    users = max(load.concurrency)
+    lengths = [mean_length(one) for one in (settings.workload.input_tokens, settings.workload.output_tokens)]
+    room, weights, token = memory_figures(asdict(settings)) or (0.0, 0.0, None)
+    users, each = max(settings.load.concurrency or (0,)), (token or 0.0) * sum(one or 0.0 for one in lengths)
     if None in lengths or weights > room or weights + users * each <= room:
         return None
     return (
@@ -76,7 +74,7 @@ def mean_length(length: int | LengthSettings | None) -> float | None:
 
 @cache
 def hub_problem(name: str, revision: str | None) -> str | None:
-    """Return why an engine cannot fetch a model from the hub; None if it can, if it is in the local cache, or if the hub does not
+    """Return why an engine cannot fetch a model from the hub; None if it can, if it is on this machine, or if the hub does not
     answer."""
     # imports a web client
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
@@ -84,7 +82,7 @@ def hub_problem(name: str, revision: str | None) -> str | None:
 
     key = f"model.name={name}"
     with suppress(Exception):  # whatever a hub answers that is none of these, the engine will see
-        if isinstance(try_to_load_from_cache(name, CONFIG_FILE, revision=revision), str):
+        if Path(name).exists() or isinstance(try_to_load_from_cache(name, CONFIG_FILE, revision=revision), str):
             return None
         url = hf_hub_url(name, CONFIG_FILE, revision=revision, endpoint=os.environ.get("HF_ENDPOINT"))
         try:

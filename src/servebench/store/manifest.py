@@ -1,7 +1,6 @@
 """The manifest: what was run, on what, by whom it could be run again. Without secrets."""
 
 import contextlib
-import csv
 import hashlib
 import json
 import os
@@ -22,9 +21,9 @@ from servebench.store.files import object_in, read_stored, write_text
 from servebench.store.seal import FIELD, Origin, origin_of, signed
 from servebench.store.versions import of_this_version
 from servebench.util.bounded_file import STATE_BYTES_MAX
+from servebench.util.children import program_output
 from servebench.util.errors import StoreError, reason_of
-from servebench.util.gpus import find_gpus
-from servebench.util.probe import program_output
+from servebench.util.gpus import find_gpus, smi_rows
 from servebench.util.redaction import redact
 
 KIND: Literal["manifest"] = "manifest"
@@ -47,18 +46,13 @@ def _cpu_model() -> str | None:
 
 
 def _gpus() -> list[dict[str, str | None]]:
-    text = program_output("nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")
-    if text is None:
-        return [
-            {"index": str(gpu.index), "name": gpu.name, "uuid": gpu.uuid or None, "driver_version": gpu.driver}
-            for gpu in find_gpus()
-        ]
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
     names = [name.replace(".", "_") for name in GPU_FIELDS]
     return [
         {name: None if cell.startswith("[") else cell.strip() for name, cell in zip(names, row, strict=True)}
-        for row in rows
-        if len(row) == len(names)
+        for row in smi_rows(GPU_FIELDS)
+    ] or [
+        {"index": str(one.index), "name": one.name, "uuid": one.uuid or None, "driver_version": one.driver}
+        for one in find_gpus()
     ]
 
 

@@ -67,10 +67,9 @@ def _chosen_and_notes(tasks: Sequence[RunTask], registry: Registry) -> dict[str,
     """Return what the machine chose for these tasks, by which GPUs, and what to know of the memory of real ones."""
     chosen = list(dict.fromkeys(word.lstrip("+") for task in tasks for word in task.job.by_machine))
     drivers = Counter(f"{gpu.name} (driver {gpu.driver})" for gpu in (find_gpus() if chosen else ()))
-    named = list(dict.fromkeys(f"gpu={task.job.settings.gpu.name}" for task in tasks if task.job.by_machine))
     real = [one for one in (task.job.settings for task in tasks) if not registry.launcher(one.launch.name).emulated]
     return {
-        "gpus": [f"{number} x {name}" for name, number in drivers.items()] or named,
+        "gpus": [f"{number} x {name}" for name, number in drivers.items()],
         "by_machine": chosen,
         "notes": list(dict.fromkeys(filter(None, map(memory_note, real)))),
     }

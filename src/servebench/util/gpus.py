@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from servebench.util.probe import program_output
+from servebench.util.children import program_output
 
 MEBIBYTE = 1 << 20
 SMI_FIELDS = ("index", "name", "uuid", "memory.total", "driver_version", "mig.mode.current")
@@ -78,9 +78,14 @@ def _nvml() -> list[Gpu]:
         nvml.nvmlShutdown()
 
 
+def smi_rows(fields: Sequence[str]) -> list[list[str]]:
+    """Return these fields of each GPU as `nvidia-smi` prints them; what it does not know begins with `[`."""
+    text = program_output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits") or ""
+    return [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) == len(fields)]
+
+
 def _nvidia_smi() -> list[Gpu]:
-    text = program_output("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
-    rows = [row for row in csv.reader((text or "").splitlines(), skipinitialspace=True) if len(row) == len(SMI_FIELDS)]
+    rows = smi_rows(SMI_FIELDS)
     divided = any(row[-1] == "Enabled" for row in rows)
     slices = mig_slices(program_output("nvidia-smi", "-L") or "") if divided else {}
     found: list[Gpu] = []

@@ -89,6 +89,7 @@ class VllmEngine(Engine):
 
     name = "vllm"
     from_hub = True
+    whole_context = True
     default_port = 8000
     dialect = Dialect(exact_output={"ignore_eos": True})
     container = ContainerImage(
