@@ -218,8 +218,8 @@ def memory_figures(config: Mapping[str, Any]) -> tuple[float, float, float | Non
     gpus = positive(engine.get("tensor_parallel_size")) or positive(gpu.get("count"))
     if not (memory and weights and gpus):
         return None
-    shape = [positive(model.get(name)) for name in ("layers", "kv_heads", "head_dim")]
-    token = kv_token_bytes(*(one or 0.0 for one in shape), _kv_bytes(config)) / GIGA
+    layers, heads, size = (positive(model.get(name)) or 0.0 for name in ("layers", "kv_heads", "head_dim"))
+    token = kv_token_bytes(layers, heads, size, _kv_bytes(config)) / GIGA
     return memory * gpus, weights, token or None
 
 
