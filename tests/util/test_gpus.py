@@ -36,7 +36,7 @@ def asked_anew():
 @pytest.mark.parametrize(("smi", "names", "mebibytes", "driver", "divided"), MACHINES)
 def test_nvidia_gpus(monkeypatch, tmp_path, by, smi, names, mebibytes, driver, divided):
     if by == "nvml":
-        with_programs(monkeypatch, tmp_path / "bin", {})
+        with_programs(monkeypatch, tmp_path / "bin", {"nvidia-smi": "exit 9"})
         monkeypatch.setitem(sys.modules, "pynvml", nvml(smi))
     else:
         with_smi(monkeypatch, tmp_path / "bin", smi)
