@@ -33,6 +33,13 @@ def test_the_pages_stay_readable():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 120
 
 
+def test_contributing_names_places_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    places = re.findall(r"\b(?:src|tests|docs|conf|plugins)/[\w/.]*\w", text)
+    assert len(places) > 5
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
 def test_every_exit_code_is_explained():
     codes = {0, 7, 141, ServebenchError.exit_code, *(kind.exit_code for kind in FailureKind)}
     assert codes == set(map(int, rows("failures.md", "## Exit codes")))

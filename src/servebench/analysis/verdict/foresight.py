@@ -18,7 +18,7 @@ from servebench.contracts.precision import LOOKS
 PASSED = 0.95
 """How often equal engines are to pass."""
 ROOM = 0.85
-"""The share of the limit that is planned with: starts may differ more than those that are known (by simulation: docs/gate.md)."""
+"""The share of the limit that is planned with: starts may differ more than those that are known (docs/precision.md)."""
 NORMAL = NormalDist()
 
 
