@@ -16,7 +16,7 @@ SPACES = set((CONF / "tune").glob("*.yaml"))
 FILES = sorted(
     {path for path in CONF.rglob("*.yaml") if path.stem not in ("base", "config")} - {*EXPERIMENTS, *LAUNCHERS, *SPACES}
 )
-NEEDED = {"search_slo": ["slo=interactive"]}
+NEEDED = {"slo": ["slo=interactive"]}
 """What an option asks for beside itself."""
 
 
