@@ -14,6 +14,8 @@ IGNORED = [
     (RATE, "load.burstiness=3"),
     (CLOSED, "load.arrival=constant"),
     (RATE, "load.stagger=false"),
+    (RATE, "load.while_growing=true"),
+    ((*CLOSED, "study.starts=2"), "load.while_growing=true"),
     (CLOSED, "load.max_concurrency=4"),
     (CLOSED, "load.time_scale=2"),
     ((*CLOSED, "load=saturation"), "load.repeats=3"),

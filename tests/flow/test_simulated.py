@@ -140,3 +140,13 @@ def test_of_several_starts_with_one_name_one_runs_and_the_others_end_with_code_2
         ended = [(process.communicate(timeout=COMMAND_LIMIT_S)[1], process.returncode) for process in started]
     assert sorted(code for _, code in ended) == [0, 2, 2, 2], ended
     assert all("study.name" in said.splitlines()[-1] and "Traceback" not in said for said, code in ended if code)
+
+
+@pytest.mark.slow
+def test_levels_end_where_throughput_stops_growing(run_main, tmp_path):
+    """Eight requests run at once: 16 users have more than 4, and 64 no more than 16."""
+    words = ("load=climb", "load.requests=64", "engine.max_num_seqs=8", "workload.output_tokens=64", "study.name=s")
+    run_main("engine=vllm", "launch=simulated", "tracking=none", "workload=unique", *SHORT[1:], *words, code=0)
+    (found,) = points(tmp_path, "s")
+    assert list(found["concurrency"]) == [1, 4, 16, 64]
+    run_main("show", "s", code=0)

@@ -323,6 +323,8 @@ def test_tokens_of_cancelled_fillers_may_be_in_the_engines_counter_or_not(counte
         ("process", "h100", 2, ["NVIDIA H100 80GB HBM3"], True),
         ("docker", "h100", 1, ["NVIDIA A100-SXM4-80GB"], True),
         ("process", "h100", 1, [], True),
+        ("process", "a100-sxm4-80gb-mig-1g.10gb", 1, ["NVIDIA A100-SXM4-80GB"], False),
+        ("process", "rtx-a5000", 1, ["NVIDIA RTX A5000"], False),
     ],
 )
 def test_the_configured_gpu_must_be_the_drivers(launch, gpu, count, there, wrong):

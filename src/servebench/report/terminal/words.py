@@ -72,7 +72,8 @@ def _plan(event: e.PlanReady) -> str:
     parts = [f"{runs} run{'s' * (runs != 1)}"]
     parts += [f"{points} point{'s' * (points > 1)}"] if points else []
     takes = f"up to about {duration(event.seconds)}" if event.seconds else "the time is known after the first point"
-    lines = [", ".join([*parts, takes])]
+    lines = [f"{' and '.join(event.gpus) or 'for a GPU'}: {' '.join(event.by_machine)}"] if event.by_machine else []
+    lines += [", ".join([*parts, takes]), *event.notes]
     lines += [
         f"no verdict between {one.baseline} and {one.candidate}: unequal settings ({one.settings})"
         for one in event.unequal[:UNEQUAL_SHOWN]
