@@ -23,7 +23,38 @@ there, then run `make reference`.
 
 A group is chosen with `GROUP=OPTION` (`engine=vllm`), a key set with `GROUP.KEY=VALUE` (`engine.max_model_len=8192`). `null`
 leaves the choice to the engine or the workload, `???` has to be set. Flags of an engine without a key of their own go into
-`engine.extra_args`.
+`engine.extra_args`. A key that ends in `_s` is in seconds and may be written as `90s`, `10m` or `2h`.
+
+## Most used
+
+"""
+MOST_USED = """
+engine=vllm,sglang  # the engines; several take -m
+endpoint=http://host:8000  # a server that is already running (engine=openai launch=attach launch.base_url=URL)
+model=llama-3.1-8b-instruct  # a described model
+model.name=OWNER/NAME  # any model of the hub
+model.path=DIR  # a local folder or file
+gpu=h100  # its prices and limits
+engine.tensor_parallel_size=2  # GPUs for each engine
+engine.max_model_len=8192  # the longest prompt and answer together
+engine.extra_args={kv-cache-dtype: fp8}  # flags of the engine
+engine.executable=/opt/vllm/bin/vllm  # another installation
+launch=docker  # where the engine runs: process, docker, podman, attach, emulated
+launch.api_key_env=MY_KEY  # the variable that holds the key
+workload=rag_prefix  # what is asked
+workload.input_tokens=512  # tokens of a prompt
+workload.output_tokens=32..96  # tokens of an answer
+load=sweep  # the levels: smoke, quick, sweep, rate, saturation, slo
+load.concurrency=[1,8,32]  # users at a time
+load.rate=[2,4]  # requests a second (load=rate)
+duration=60s  # length of a level (load.duration_s)
+slo.ttft_ms=500  # limits for goodput and load=slo
+quality=mmlu  # questions with known answers
+starts=3  # starts of each engine (study.starts)
+study.until=decided  # as many starts as a verdict takes
+budget=30m  # at most so much time of engines (study.budget)
+seed=1  # of prompts, questions and emulation
+tracking.uri=http://mlflow:5000  # where results go
 """
 COLUMNS = """# Columns of the stored tables
 
@@ -58,7 +89,10 @@ class ConfigKey:
 
 def config_reference() -> str:
     """Return the page as Markdown."""
-    return "\n".join([CONFIG, *(line for group in GROUPS for line in _section(group))]) + "\n"
+    used = [tuple(line.split("  # ")) for line in MOST_USED.strip().splitlines()]
+    rows = [(f"`{example}`", meaning) for example, meaning in used]
+    common = [*table(("write", "for"), rows, left=range(2), escaped=True), ""]
+    return CONFIG + "\n".join([*common, *(line for group in GROUPS for line in _section(group))]) + "\n"
 
 
 def _section(group: str) -> Iterator[str]:
@@ -75,7 +109,10 @@ def _section(group: str) -> Iterator[str]:
     for option, path in files.items():
         purpose, keys = read_keys(path.read_text())
         yield f"### {group}={option}\n\n{purpose}\n"
-        yield from [*_keys(group, keys), ""] if keys else []
+        own = [one for one in keys if one.meaning]
+        yield from [*_keys(group, own), ""] if own else []
+        if sets := [f"`{group}.{one.name}={one.value}`" for one in keys if not one.meaning]:
+            yield f"Sets {', '.join(sets)}.\n"
 
 
 def _keys(group: str, keys: list[ConfigKey]) -> list[str]:

@@ -165,7 +165,7 @@ def test_a_run_in_memory_is_reproducible_and_starts_differ():
 
 def test_a_search_in_memory_has_an_answer():
     """That of the search of a real run."""
-    words = ("load=search_slo", "load.search.upper=8", "slo.ttft_ms=10000", "slo.attainment=0.9")
+    words = ("load=slo", "load.search.upper=8", "slo.ttft_ms=10000", "slo.attainment=0.9")
     found = simulate_search(Plant(words=words, variation=STEADY), "k")
     assert found.search is not None
     assert found.search.level == 8

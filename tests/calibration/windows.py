@@ -390,13 +390,13 @@ class SearchCase:
 
 SLO = ("slo.ttft_ms=400", "slo.attainment=0.99")
 SEARCHES: Mapping[str, SearchCase] = {
-    "SLO, users": SearchCase(words=("load=search_slo", *SLO), of="concurrency", bounds=(8, 64)),
-    "SLO, rate": SearchCase(words=("load=search_slo", "load.search.of=rate", *SLO), of="rate", bounds=(16.0, 24.0)),
-    "highest rate": SearchCase(words=("load=search_saturation", "load.search.of=rate"), of="rate", bounds=(4.0, 40.0)),
-    "knee": SearchCase(words=("load=search_saturation",), of="concurrency", bounds=(1, 48)),
+    "SLO, users": SearchCase(words=("load=slo", *SLO), of="concurrency", bounds=(8, 64)),
+    "SLO, rate": SearchCase(words=("load=slo", "load.search.of=rate", *SLO), of="rate", bounds=(16.0, 24.0)),
+    "highest rate": SearchCase(words=("load=saturation", "load.search.of=rate"), of="rate", bounds=(4.0, 40.0)),
+    "knee": SearchCase(words=("load=saturation",), of="concurrency", bounds=(1, 48)),
     **{
         f"SLO, users, 0.3% of the requests fail in bursts of {burst}": SearchCase(
-            words=("load=search_slo", *SLO),
+            words=("load=slo", *SLO),
             of="concurrency",
             bounds=(8, 64),
             variation=Variation(start_sd=0.0, failure_rate=0.003, failure_burst=burst),
@@ -405,7 +405,7 @@ SEARCHES: Mapping[str, SearchCase] = {
     },
     **{
         f"SLO, users, 2% of the requests fail in bursts of {burst}": SearchCase(
-            words=("load=search_slo", *SLO),
+            words=("load=slo", *SLO),
             of="concurrency",
             bounds=(1, 1),
             variation=Variation(start_sd=0.0, failure_rate=0.02, failure_burst=burst),

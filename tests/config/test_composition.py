@@ -223,13 +223,14 @@ def test_resolved_is_the_whole_config(registry):
     assert job.overrides == ("engine.extra_args.some-flag=true", "engine.env.OMP_NUM_THREADS=4")
 
 
+SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 MODELS = [
     ("model.name=foo", "foo", None, None),
     ("model.path=/models/some-folder", "some-folder", None, "/models/some-folder"),
     ("model.path=/models/some.Q4_0.gguf", "some.Q4_0", None, "/models/some.Q4_0.gguf"),
     ("model=qwen2.5-7b-instruct model.path=/q", "Qwen/Qwen2.5-7B-Instruct", 28, "/q"),
     ("model=qwen2.5-7b-instruct model.name=served", "served", 28, None),
-    ("model.revision=main", "smollm2-135m-instruct", 30, None),
+    ("model.revision=main", SMOLLM2, 30, None),
 ]
 
 
@@ -238,14 +239,14 @@ MODELS = [
 def test_a_model_named_by_hand_is_no_preset(line, name, layers, path, registry):
     model = compose_jobs(line.split(), registry)[0].settings.model
     assert (model.name, model.layers, model.path) == (name, layers, path)
-    assert (model.gguf is None) == (name != "smollm2-135m-instruct")
+    assert (model.gguf is None) == (name != SMOLLM2)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A user's config folder: an experiment that sweeps, one that does not, a load and broken files."""
     files = {
-        "experiment/sweeping.yaml": "# @package _global_\ndefaults:\n  - override /load: fine\n  - _self_\n"
+        "experiment/sweeping.yaml": "# @package _global_\ndefaults:\n  - override /load: sweep\n  - _self_\n"
         "engine:\n  seed: 3\nhydra:\n  sweeper:\n    params:\n      engine.port: 1,2\n",
         "experiment/plain.yaml": "# @package _global_\ndefaults:\n  - override /gpu: h100\n  - _self_\n",
         "load/mine.yaml": "defaults:\n  - base\n  - _self_\nname: mine\nconcurrency: [2]\nrepeats: 0\n",
@@ -267,7 +268,7 @@ def test_an_experiments_sweep_comes_first(folder, registry):
     words = ["-m", "--config-dir", str(folder), "experiment=sweeping"]
     jobs = compose_jobs([*words, "load.repeats=1,2"], registry)
     assert [(job.settings.engine.port, job.settings.load.repeats) for job in jobs] == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert all(job.settings.load.name == "fine" and job.settings.engine.seed == 3 for job in jobs)
+    assert all(job.settings.load.name == "sweep" and job.settings.engine.seed == 3 for job in jobs)
     assert [job.settings.engine.port for job in compose_jobs([*words, "engine.port=9"], registry)] == [9]
 
 
@@ -350,3 +351,40 @@ def test_a_users_own_conf_folder_is_not_picked_up(registry, tmp_path, monkeypatc
     (tmp_path / "conf" / "load" / "local.yaml").write_text("name: local\n")
     monkeypatch.chdir(tmp_path)
     assert "local" not in problem_lines("load=local", registry)[0].partition("available:")[2]
+
+
+def test_durations_are_seconds(registry):
+    words = ["load=saturation", "load.search.budget_s=10m", "load.timeout_s=2h", "engine.ready_timeout_s=90s"]
+    (job,) = compose_jobs([*words, "engine.extra_args={idle_s: 10s}"], registry)
+    assert job.settings.load.search is not None
+    assert job.settings.load.search.budget_s == 600
+    assert job.settings.load.timeout_s == 7200
+    assert job.settings.engine.ready_timeout_s == 90
+    assert job.settings.engine.extra_args == {"idle_s": "10s"}
+    with pytest.raises(ConfigError, match=r"load\.timeout_s"):
+        compose_jobs(["load.timeout_s=soon"], registry)
+
+
+def test_one_seed_that_the_others_follow():
+    from servebench.registry.registry import registry as installed
+
+    registry = installed()
+    words = ["engine=vllm", "launch=emulated", "quality=gsm8k"]
+    (job,) = compose_jobs([*words, "seed=7"], registry)
+    assert (job.settings.workload.seed, job.settings.quality.seed, job.settings.launch.seed) == (7, 7, 7)
+    (job,) = compose_jobs([*words, "seed=7", "quality.seed=1"], registry)
+    assert (job.settings.workload.seed, job.settings.quality.seed) == (7, 1)
+
+
+def test_an_endpoint_is_an_attached_server(registry):
+    (job,) = compose_jobs(["endpoint=host:8000", "model.name=m", "duration=60s"], registry)
+    assert (job.settings.engine.name, job.settings.launch.name) == ("openai", "attach")
+    assert job.settings.launch.base_url == "http://host:8000"
+    assert job.settings.load.duration_s == 60
+    with pytest.raises(ConfigError, match="endpoint"):
+        compose_jobs(["endpont=host:8000"], registry)
+
+
+def test_a_renamed_preset_names_the_new_one(registry):
+    with pytest.raises(ConfigError, match="load=slo"):
+        compose_jobs(["load=search_slo"], registry)

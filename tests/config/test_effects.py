@@ -14,9 +14,11 @@ IGNORED = [
     (RATE, "load.burstiness=3"),
     (CLOSED, "load.arrival=constant"),
     (RATE, "load.stagger=false"),
+    (RATE, "load.while_growing=true"),
+    ((*CLOSED, "study.starts=2"), "load.while_growing=true"),
     (CLOSED, "load.max_concurrency=4"),
     (CLOSED, "load.time_scale=2"),
-    ((*CLOSED, "load=search_saturation"), "load.repeats=3"),
+    ((*CLOSED, "load=saturation"), "load.repeats=3"),
     (RATE, "load.hold_level=false"),
     ((*CLOSED, "load.requests=20"), "load.drain_s=5"),
     ((*CLOSED, "load.requests=20"), "load.until=5%"),
@@ -69,7 +71,7 @@ def test_in_a_sweep_one_run_that_uses_a_setting_is_enough():
     closed, opened = compose_jobs(words, registry())
     assert closed.settings.load.arrival == opened.settings.load.arrival == "gamma"
     with pytest.raises(ConfigError, match=r"load\.arrival"):
-        compose_jobs([*words[:-2], "load=quick,baseline", "load.arrival=gamma"], registry())
+        compose_jobs([*words[:-2], "load=quick,sweep", "load.arrival=gamma"], registry())
 
 
 def test_in_a_sweep_a_run_that_has_the_default_uses_no_setting():

@@ -205,7 +205,7 @@ def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_p
         ),
         (("-m", "engine=vllm,sglang", "launch=simulated", "study.until=null,decided"), "study.until=null,decided: all"),
         (
-            ("-m", "engine=vllm,sglang", "launch=simulated", "load=search_slo", "slo=interactive"),
+            ("-m", "engine=vllm,sglang", "launch=simulated", "load=slo", "slo=interactive"),
             "study.until=decided has no effect in a search",
         ),
         (

@@ -10,7 +10,7 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path)
     """The endpoint serves two at a time and refuses a third; a refused request never meets an SLO."""
     url, _ = endpoint(ttft_s=0.02, gap_s=0.02, at_most=2)
     load = (
-        "load=search_slo",
+        "load=slo",
         "load.search.upper=8",
         "load.warmup_requests=0",
         "slo.ttft_ms=100000",
@@ -27,5 +27,5 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path)
 
 def test_a_search_without_a_limit_is_a_mistake(run_main):
     """An SLO search needs something to search for; said before anything starts."""
-    done = run_main(*attached_study("http://127.0.0.1:9/v1", "load=search_slo"), code=2)
-    assert "load=search_slo" in done.stderr
+    done = run_main(*attached_study("http://127.0.0.1:9/v1", "load=slo"), code=2)
+    assert "load=slo" in done.stderr

@@ -155,3 +155,13 @@ def test_a_study_of_two_engines_has_the_starts_of_a_verdict_or_those_that_were_a
     assert count in starts
     decided = json.loads(run_main("compare", "s", "--json", code=0).stdout)["decisions"]
     assert [pair["verdict"] for one in decided for pair in one["pairs"]] == ([] if words else ["slower"])
+
+
+@pytest.mark.slow
+def test_levels_end_where_throughput_stops_growing(run_main, tmp_path):
+    """Eight requests run at once: 16 users have more than 4, and 64 no more than 16."""
+    words = ("load=climb", "load.requests=64", "engine.max_num_seqs=8", "workload.output_tokens=64", "study.name=s")
+    run_main("engine=vllm", "launch=simulated", "tracking=none", "workload=unique", *SHORT[1:], *words, code=0)
+    (found,) = points(tmp_path, "s")
+    assert list(found["concurrency"]) == [1, 4, 16, 64]
+    run_main("show", "s", code=0)

@@ -58,5 +58,5 @@ def test_a_running_server_cannot_be_started_again(run_main):
 
 
 def test_a_search_has_one_start(run_main):
-    done = run_main("engine=vllm", "launch=simulated", "load=search_slo", "study.starts=2", "slo=interactive", code=2)
+    done = run_main("engine=vllm", "launch=simulated", "load=slo", "study.starts=2", "slo=interactive", code=2)
     assert "study.starts=2" in done.stderr

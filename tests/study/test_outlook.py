@@ -11,6 +11,8 @@ from servebench.report.terminal.words import line_of
 from servebench.report.wording.budget import starts_text
 from servebench.run.session import RunTask
 from servebench.study.outlook import plan_of
+from servebench.util.gpus import find_gpus
+from support.gpus import H100X8, with_smi
 
 CASES = {
     "weights of two kinds": ("process", ["engine=vllm,llamacpp"], ["file of weights"]),
@@ -48,3 +50,17 @@ def test_what_was_chosen_is_said_with_its_reason(chosen, points, lines):
     said = line_of(replace(plan_of([], registry()), points=points, starts=chosen)).splitlines()
     assert len(said) == lines
     assert starts_text(chosen) in said[-1]
+
+
+def test_the_first_line_says_what_the_machine_chose(monkeypatch, tmp_path):
+    with_smi(monkeypatch, tmp_path / "bin", H100X8)
+    jobs = compose_jobs(["-m", "engine=vllm,sglang", "model=llama-3.1-8b-instruct"], registry())
+    plan = plan_of([RunTask(str(number), job) for number, job in enumerate(jobs)], registry())
+    find_gpus.cache_clear()
+    assert plan.gpus == ["8 x NVIDIA H100 80GB HBM3 (driver 580.126.09)"]
+    assert plan.by_machine == ["gpu=h100", "gpu.count=1", "workload=medium", "load=climb"]
+    first, _, note = line_of(plan).splitlines()
+    assert all(one in first for one in [*plan.gpus, *plan.by_machine])
+    # 1,024 users of 640 tokens have 86 GB of keys and values
+    assert "1,024" in note
+    assert "85.9" in note

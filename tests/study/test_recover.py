@@ -209,8 +209,8 @@ def test_the_spools_of_all_workers_make_one_point(outputs):
 @pytest.mark.parametrize(
     ("words", "point", "concurrency", "rate"),
     [
-        (("load=search_slo", "slo=interactive"), "c6-r1", 6, None),
-        (("load=search_saturation", "load.search.of=rate"), "q2.5-r0", None, 2.5),
+        (("load=slo", "slo=interactive"), "c6-r1", 6, None),
+        (("load=saturation", "load.search.of=rate"), "q2.5-r0", None, 2.5),
         (("load=trace",), "trace-r0", None, 25.0),
     ],
 )

@@ -67,7 +67,7 @@ def test_engines_have_a_time_that_is_known_before(chosen, words, budget_s, each_
         (*FIXED, "study.starts=3"),
         (*FIXED, "study.until=decided"),
         (*PAIR[2:], "-m", "engine=vllm", "workload=unique,short", "load.duration_s=60"),
-        (*PAIR, "load=search_slo", "slo=interactive"),
+        (*PAIR, "load=slo", "slo=interactive"),
         (*PAIR[2:], "-m", "engine=vllm,sglang", "hydra/launcher=submitit_local"),
         (
             "-m",

@@ -98,7 +98,7 @@ def point_evidence(**changes: Any) -> PointEvidence:
     """Return what a point is built from."""
     settings = changes.pop("settings", None) or run_settings()
     known: dict[str, Any] = {
-        "settings": settings, "level": plan_levels(run_settings().load, 0)[0], "engine": registry().engine("openai"),
+        "settings": settings, "level": plan_levels(run_settings().load, 0)[0], "engine": registry().engine("vllm"),
         "emulated": False, "facts": phase_facts(), "report": phase_report(),
     }  # fmt: skip
     return PointEvidence(**(known | changes))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from servebench.analysis.fairness import unequal_settings
+from servebench.analysis.pairing import engine_seconds
 from servebench.analysis.setups import earlier_starts, in_turns_before
 from servebench.analysis.stored_runs import SamplesOf, samples_of, side_of
 from servebench.analysis.verdict.compare import with_rows
@@ -152,7 +151,7 @@ def decide_study(
         firsts = [run for run in measured if not any(run is b for _, b in compared)]
         compared = [pair for pair in compared if any(pair[0] is one for one in firsts)]
     groups = Counter(group for run in measured for group in {row.slice_group for row in run.point_rows})
-    seconds = {run.run_id: _engine_seconds(run.point_rows, groups) for run in measured}
+    seconds = {run.run_id: engine_seconds(run.point_rows, groups) for run in measured}
     replaced_s = sum(map(_replaced_seconds, measured))
     budget_s = added_budget_s(study.state)
     decided = decide(
@@ -227,23 +226,6 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow
         found = replace(found, baseline=means[0], candidate=means[1])
     found = found.because(*without_repeats((*([NOT_DECIDED] if row.result is OPEN else []), *row.reasons)))
     return found.turned() if turned else found
-
-
-def _engine_seconds(rows: Sequence[PointRow], groups: Mapping[str | None, int]) -> list[float]:
-    """For how long each start ran, in order: from its beginning to the end of its last window, where its id is a time. Engines
-    that are alive at once (`groups`: how many, by the group of their points) share it."""
-    ends: dict[datetime, int] = {}
-    alive: dict[datetime, int] = {}
-    for row in rows:
-        if row.start_id is not None and row.window_end_ns is not None:
-            with suppress(ValueError):
-                began = datetime.fromisoformat(row.start_id)
-                ends[began] = max(ends.get(began, 0), int(row.window_end_ns))
-                alive[began] = max(alive.get(began, 1), groups[row.slice_group] if row.slice_group else 1)
-    return [
-        max(0.0, ends[began] / NS_PER_S - began.timestamp()) / alive[began]
-        for began in sorted(ends, key=datetime.timestamp)
-    ]
 
 
 def _replaced_seconds(run: RunData) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from itertools import combinations
+from statistics import fmean
 
 from servebench.analysis.estimate import best_level
 from servebench.analysis.fairness import unequal_settings
@@ -13,9 +16,11 @@ from servebench.analysis.stored_runs import SamplesOf, samples_of, side_of
 from servebench.analysis.verdict.compare import MARGIN, compare
 from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import RunLabel, run_labels
-from servebench.contracts.stored import RunData, StudyData
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.store.studies import runs_of
 from servebench.util.errors import ConfigError
+from servebench.util.units import NS_PER_S
 
 RunPair = tuple[RunData, RunData]
 """Baseline and candidate."""
@@ -133,9 +138,32 @@ def compare_speed(
 
 
 def seconds_per_start(run: RunData) -> float | None:
-    """Return how long one start of a run's engine was measured, the start itself included; None if unknown."""
+    """Return how long one start of a run's engine was measured, the start itself included; None if unknown.
+
+    Where runs took turns the last turn alone has a beginning, so their points say it."""
+    if mapping(run.config.get("study")).get("until") and mapping(run.config.get("launch")).get("name") != "simulated":
+        groups: dict[str | None, int] = {row.slice_group: 2 for row in run.point_rows if row.slice_group}
+        each = engine_seconds(run.point_rows, groups)
+        return fmean(each) if each else None
     ended_s = run.state.get("ended_s")
     if run.started_s is None or not isinstance(ended_s, (int, float)):
         return None
     starts = len({row.start_id for row in run.point_rows})
     return (ended_s - run.started_s) / max(starts, 1)
+
+
+def engine_seconds(rows: Sequence[PointRow], groups: Mapping[str | None, int]) -> list[float]:
+    """For how long each start ran, in order: from its beginning to the end of its last window, where its id is a time. Engines
+    that are alive at once (`groups`: how many, by the group of their points) share it."""
+    ends: dict[datetime, int] = {}
+    alive: dict[datetime, int] = {}
+    for row in rows:
+        if row.start_id is not None and row.window_end_ns is not None:
+            with suppress(ValueError):
+                began = datetime.fromisoformat(row.start_id)
+                ends[began] = max(ends.get(began, 0), int(row.window_end_ns))
+                alive[began] = max(alive.get(began, 1), groups[row.slice_group] if row.slice_group else 1)
+    return [
+        max(0.0, ends[began] / NS_PER_S - began.timestamp()) / alive[began]
+        for began in sorted(ends, key=datetime.timestamp)
+    ]

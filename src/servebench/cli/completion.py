@@ -48,8 +48,10 @@ add_completion_class(OverrideBash, "bash")
 def complete_words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the config overrides that begin so: `engine=`, and `engine=vllm,sg` up to the last option."""
     from servebench.registry.conf import config_groups, likely_config_folders
+    from servebench.registry.shorthand import ENDPOINT, SHORT_WORDS
 
     groups = config_groups(likely_config_folders())
+    groups = {**groups, ENDPOINT: (), **dict.fromkeys(SHORT_WORDS, ())}
     group, equals, chosen = incomplete.partition("=")
     if not equals:
         matching = [name for name in groups if name.startswith(incomplete)]

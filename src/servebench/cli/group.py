@@ -27,10 +27,7 @@ NAME_LIKE = re.compile(r"[A-Za-z][A-Za-z_-]*")
 EXAMPLES = (
     ("servebench", "one run on the embedded engine: a real model on this machine's CPU"),
     ("servebench -m engine=vllm,sglang,trtllm workload=unique", "three engines, launched one after another, compared"),
-    (
-        "servebench engine=openai launch=attach launch.base_url=http://host:8000/v1 \\\n      model.name=my-model load=baseline",
-        "an endpoint that is already running",
-    ),
+    ("servebench endpoint=http://host:8000 load=sweep", "a server that is already running"),
     ("servebench load.concurrency=[1,4,16] load.requests=100", "your own levels and number of requests per point"),
 )
 

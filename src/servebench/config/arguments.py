@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from servebench.config.problems import Problem, nearest_name
+from servebench.registry.shorthand import spelled_out
 
 LOCK_WORD = "--lock"
 """The option before the manifest of a stored run that is repeated."""
@@ -25,7 +26,7 @@ class Arguments:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """Sort the arguments; append to `problems` instead of raising."""
+    """Sort the arguments, and spell out short words; append to `problems` instead of raising."""
     words = Arguments()
     rest = list(arguments)
     while rest:
@@ -46,6 +47,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
                 words.config_name = value.removesuffix(".yaml")
         else:
             words.problems.append(_unknown(word))
+    words.overrides = spelled_out(words.overrides)
     return words
 
 

@@ -48,6 +48,10 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         ("load.repeats", "load.order"),
         "a list of levels: a search chooses its own points (load.search.probes_per_level)", lambda s: s.load.search is None,
     ),
+    Dependency(
+        ("load.while_growing",), "rising levels in a list, each measured once (study.starts=1 load.repeats=1)",
+        lambda s: s.load.concurrency is not None and s.study.most_starts == s.load.repeats == 1,
+    ),
     Dependency(("load.ramp.steps",), "load.ramp.shape=steps", lambda s: not s.load.ramp or s.load.ramp.shape == "steps"),
     Dependency(
         ("load.search.share",), "load.search.goal=saturation", lambda s: not s.load.search or s.load.search.goal != "slo"

@@ -20,6 +20,7 @@ from servebench.config.keys import known_keys, section_types
 from servebench.config.problems import Problem, missing_option, nearest_name, suggest, summarize_error
 from servebench.registry.conf import ABSTRACT, EXPERIMENT
 from servebench.registry.registry import Registry
+from servebench.registry.shorthand import ENDPOINT, SHORT_WORDS
 
 LAUNCHER_GROUP = "hydra/launcher"
 LAUNCHER_KEYS = "hydra.launcher."
@@ -43,6 +44,8 @@ class Prepared:
     emptied: list[str] = field(default_factory=list)
     config: DictConfig | None = None
     """What Hydra composes of the words, with an empty mapping at each key of `emptied` that is still null."""
+    by_machine: list[str] = field(default_factory=list)
+    """The words that this machine chose, where the config left that to it."""
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
@@ -200,7 +203,8 @@ def _unknown(override: Override, composer: Composer) -> Problem:
             line = f"{key}: unknown key; the groups are {', '.join(composer.groups)}"
         return Problem(line, "key", key)
     shown = key if override.is_delete() else f"{key}={override.get_value_string()}"
-    near = nearest_name(key, composer.groups) or nearest_name(key, known_keys(section_types()))
+    short = [ENDPOINT, *SHORT_WORDS]
+    near = nearest_name(key, [*composer.groups, *short]) or nearest_name(key, known_keys(section_types()))
     hint = f"did you mean '{near}'?" if near else f"the groups are {', '.join(composer.groups)}"
     return Problem(f"{shown}: no such config group; {hint}", "key", key)
 

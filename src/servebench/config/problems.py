@@ -12,6 +12,7 @@ from yaml import MarkedYAMLError  # type: ignore[import-untyped, unused-ignore]
 
 from servebench.registry.conf import install_command
 from servebench.registry.registry import DISABLE_VARIABLE, Registry
+from servebench.registry.shorthand import RENAMED
 
 Kind = Literal["words", "syntax", "group", "compose", "key", "value", "class", "combination", "unused"]
 """`words`: an option of the command line. `syntax`: an override that cannot be read. `group`: an unknown group or
@@ -138,6 +139,8 @@ def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[s
             f"{group}={name} has a config file but no installed plugin provides it; "
             f"available: {', '.join(sorted(offered))} (run 'servebench plugins' to list plugins)"
         )
+    if (now := RENAMED.get(group, {}).get(name)) is not None:
+        return f"{group}={name} is no longer there; {group}={now} takes its place"
     return f"{group}={name}: no such {group}; {suggest(name, listed or offered, listed=True)}"
 
 

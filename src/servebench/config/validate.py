@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from servebench.config.consistency import section_problems, with_derived_values
 from servebench.config.keys import Types, known_keys, section_types
 from servebench.config.problems import Problem, format_value, missing_option, nearest_name, suggest
+from servebench.contracts.precision import DURATION, SECONDS_IN
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
@@ -147,7 +148,7 @@ _LISTS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
 
 def _lenient(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy with obvious shorthand spelled out: a number as a list of one level, a model's name from its path, and
-    `8..24` in a workload as the uniform distribution from 8 to 24."""
+    `8..24` in a workload as the uniform distribution from 8 to 24, and `10m` at a key in seconds as 600."""
     copied: dict[str, Any] = copy.deepcopy(dict(plain))
     for group, key, kinds in _LISTS:
         section = copied.get(group)
@@ -159,7 +160,23 @@ def _lenient(plain: Mapping[str, Any]) -> dict[str, Any]:
         model["name"] = PurePath(model["path"]).name.removesuffix(".gguf")
     if isinstance(copied.get("workload"), dict):
         copied["workload"] = with_ranges(copied["workload"])
-    return copied
+    return {section: with_seconds(value) for section, value in copied.items()}
+
+
+OTHERS_KEYS = ("env", "extra_args", "body", "headers")
+"""Mappings whose keys belong to the engine or the server."""
+
+
+def with_seconds(value: Any) -> Any:
+    """Return a copy in which each duration such as `90s` or `10m`, at a key that ends in `_s`, is a number of seconds."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: float(found[1]) * SECONDS_IN[found[2]]
+        if str(key).endswith("_s") and isinstance(item, str) and (found := DURATION.fullmatch(item))
+        else (item if key in OTHERS_KEYS else with_seconds(item))
+        for key, item in value.items()
+    }
 
 
 def with_ranges(value: Any) -> Any:

@@ -84,13 +84,17 @@ class StartsChosen:
 class PlanReady(Event):
     """What a study will do: the labels of its runs by name, its number of points (None: not known before), and how long that
     takes at most, in seconds (None: not known before). Runs that are `unequal` get no verdict. `starts` is what was chosen where
-    the number of starts was left open."""
+    the number of starts was left open. `by_machine`: what was left to the machine and what it chose, as overrides, by the names
+    of its `gpus`. `notes` are further lines."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     points: int | None = None
     seconds: float | None = None
     unequal: Sequence[UnequalRuns] = ()
     starts: StartsChosen | None = None
+    gpus: Sequence[str] = ()
+    by_machine: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 class TurnStarted(Event):

@@ -25,6 +25,9 @@ show how starts differ. After the last nothing is measured any more."""
 VOID_ATTEMPTS = 3
 """So often `study.until=decided` measures a point that is void, each time on another start of the engine."""
 
+DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
+SECONDS_IN = {"s": 1, "m": 60, "h": 3600}
+
 Until = str | float | Mapping[str, str | float] | None
 
 
@@ -75,8 +78,8 @@ def share_of(key: str, value: str | float) -> float:
 
 def seconds_of(key: str, value: str | float) -> float:
     """Return the seconds of a duration such as `90s`, `60m` or `2h`. Raises ValueError with one line for another value."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", str(value).strip())
-    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    found = DURATION.fullmatch(str(value).strip())
+    seconds = float(found[1]) * SECONDS_IN[found[2]] if found else 0.0
     if not 0 < seconds < float("inf"):
         given = f"{value:g}" if isinstance(value, float) else value
         raise ValueError(f"{key} must be a duration such as 90s, 60m or 2h (got {given})")

@@ -95,7 +95,7 @@ class LaunchSettings(StrictSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(StrictSettings):
-    """The model. `name` is any id; `path` a local folder or file; `gguf` where a GGUF file can be fetched.
+    """The model. `name` is any id; `path` a local folder or file; `gguf` and `gguf_hub` where a GGUF file can be fetched.
 
     `parameters_b` (billions, total), `active_parameters_b`, `layers`, `hidden_size`, `heads`, `kv_heads`, `head_dim`
     describe its shape for estimates.
@@ -106,6 +106,7 @@ class ModelSettings(StrictSettings):
     revision: str | None = None
     tokenizer: str | None = None
     gguf: PackagedFile | None = None
+    gguf_hub: str | None = None
     license: str | None = None
     parameters_b: PositiveFloat | None = None
     active_parameters_b: PositiveFloat | None = None
@@ -115,6 +116,11 @@ class ModelSettings(StrictSettings):
     kv_heads: PositiveInt | None = None
     head_dim: PositiveInt | None = None
     context_length: PositiveInt | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a `gguf_hub` that is not OWNER/REPOSITORY/FILE: it becomes a path in the cache."""
+        if self.gguf_hub is not None and not re.fullmatch(r"(?:(?!\.\.?(?:/|$))[\w.-]+(?:/(?!$)|$)){3}", self.gguf_hub):
+            raise ValueError(f"gguf_hub must be OWNER/REPOSITORY/FILE (got {self.gguf_hub!r})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +264,8 @@ class LoadSettings(StrictSettings):
 
     `requests` is the number a point sends: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point
     runs for that long instead; with `until` it ends as soon as it is precise (a share, or one for each metric), after at
-    least `min_requests` and at most `max_duration_s`. A fixed number or time turns `until` off. `warmup_requests` are sent
+    least `min_requests` and at most `max_duration_s`. A fixed number or time turns `until` off. With `while_growing` a level
+    that does not raise output throughput by 5% is the last, on a run of one start without repeats. `warmup_requests` are sent
     before each point and not measured (`auto`: two a stream, at most 32). `workers` processes send the load (`auto`: one for
     each 2,000 streams, at most a quarter of the cores). `timeout_s` limits one request. `drain_s` is how long a point that is
     ended by time waits for its last answers (`auto`: four times the longest answer so far, at least 30 s).
@@ -288,6 +295,7 @@ class LoadSettings(StrictSettings):
     until: str | float | Mapping[str, str | float] | None = None
     max_duration_s: Seconds = 60.0
     min_requests: PositiveInt = 30
+    while_growing: bool = False
     warmup_requests: CountOrZero | Literal["auto"] = "auto"
     warmup_s: SecondsOrZero = 0.0
     cooldown_requests: CountOrZero = 0

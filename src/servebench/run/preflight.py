@@ -19,6 +19,7 @@ from servebench.engine.tokenize import EmulatedTokenizer, offline_tokenizer, tok
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
+from servebench.run.fits import fit_faults
 from servebench.run.scorers import NONE, select_scorers
 from servebench.store.manifest import read_signed_manifest
 from servebench.store.plan import PlannedRun, with_secrets
@@ -59,6 +60,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         if launcher.simulated:
             faults += simulation_faults(settings, registry)
         faults += timings_faults(settings, engine, launcher, here=here)
+        faults += fit_faults(settings, engine, context, launcher, here=here)
         if here:
             faults += launcher.check(engine, context, settings.launch)
             if launcher.local and not launcher.emulated:

@@ -150,7 +150,7 @@ class UntilDecided(Runs):
             limit,
             needed,
             max((sum(len(own.values) for own in each) for each in found.values()), default=0),
-            each_s,
+            None if each_s is None else each_s * len(jobs),
             seconds_of("study.budget", self._settings.budget),
         )
 

@@ -1,5 +1,6 @@
 """What a study will do before it runs, and what it says when it has ended."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +17,12 @@ from servebench.contracts.tuning import TRIALS_MIN
 from servebench.load.plan.levels import PlannedPoint, plan_levels
 from servebench.registry.registry import Registry
 from servebench.report.wording.comparison import mattering_keys
+from servebench.run.fits import memory_note
 from servebench.run.session import RunTask
 from servebench.store import studies as read
 from servebench.study.show_commands import engine_command
 from servebench.util.errors import ServebenchError
+from servebench.util.gpus import find_gpus
 
 START_S = 30.0
 """How long an engine is taken to need for a start and what comes before its load, before anything is known."""
@@ -56,15 +59,28 @@ def plan_of(tasks: Sequence[RunTask], registry: Registry, starts: StartsChosen |
     sources = [source_of_job(task.name, "", task.job.overrides, task.job.resolved) for task in tasks]
     labels = {name: label.text for name, label in labels_of(sources).items()}
     unequal = _unequal(tasks, labels, registry)
+    said = _chosen_and_notes(tasks, registry)
     if any(task.job.settings.load.search is not None or task.job.settings.study.until is not None for task in tasks):
-        return PlanReady(labels=labels, unequal=unequal, starts=starts)
+        return PlanReady(labels=labels, unequal=unequal, starts=starts, **said)
     settings = [(task, task.job.settings) for task in tasks]
     levels = [(task, plan_levels(own.load, own.workload.seed, own.study.most_starts)) for task, own in settings]
     left = [level for task, own in levels for level in own if level.id not in task.earlier.points]
     load_s = load_seconds(left)
     starts_s = sum(own.study.most_starts * start_seconds(task.job) for task, own in settings)
     seconds = None if load_s is None else starts_s + load_s
-    return PlanReady(labels=labels, points=len(left), seconds=seconds, unequal=unequal, starts=starts)
+    return PlanReady(labels=labels, points=len(left), seconds=seconds, unequal=unequal, starts=starts, **said)
+
+
+def _chosen_and_notes(tasks: Sequence[RunTask], registry: Registry) -> dict[str, Any]:
+    """Return what the machine chose for these tasks, by which GPUs, and what to know of the memory of real ones."""
+    chosen = list(dict.fromkeys(word.lstrip("+") for task in tasks for word in task.job.by_machine))
+    drivers = Counter(f"{gpu.name} (driver {gpu.driver})" for gpu in (find_gpus() if chosen else ()))
+    real = [one for one in (task.job.settings for task in tasks) if not registry.launcher(one.launch.name).emulated]
+    return {
+        "gpus": [f"{number} x {name}" for name, number in drivers.items()],
+        "by_machine": chosen,
+        "notes": list(dict.fromkeys(filter(None, map(memory_note, real)))),
+    }
 
 
 def _unequal(tasks: Sequence[RunTask], labels: Mapping[str, str], registry: Registry) -> tuple[UnequalRuns, ...]:

@@ -12,6 +12,7 @@ def servebench_workloads() -> Mapping[str, str]:
         "sharegpt": "servebench.workload.sharegpt:ShareGptWorkload",
         "unique": "servebench.workload.unique:UniqueWorkload",
         "short": "servebench.workload.unique:ShortWorkload",
+        "medium": "servebench.workload.unique:MediumWorkload",
         "rag_prefix": "servebench.workload.rag_prefix:RagPrefixWorkload",
         "structured_json": "servebench.workload.structured_json:StructuredJsonWorkload",
         "long_context": "servebench.workload.long_context:LongContextWorkload",

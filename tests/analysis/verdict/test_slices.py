@@ -12,7 +12,7 @@ from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.levels import RankedLevel, lead_difference
 from servebench.analysis.verdict.looks import decide
 from servebench.analysis.verdict.model import ComparedPoint, Side
-from servebench.analysis.verdict.slices import SliceDifference, pooled_error, slice_differences
+from servebench.analysis.verdict.slices import SliceDifference, pooled_error, slice_differences, values_and_errors
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 
@@ -59,7 +59,7 @@ def test_the_interval_of_a_pair_holds_whatever_the_machine_does(count, own):
         ([[row([1.0] * 9)]], [[PointRow()]]),
         ([[PointRow()]], [[PointRow()]]),
         ([[row([1.0] * 9)]], [[row([1.0] * 8)]]),
-        ([[row([1.0] * 3 + [None] * 6)]], [[row([1.0] * 9)]]),
+        ([[row([1.0] * 1 + [None] * 8)]], [[row([1.0] * 9)]]),
         ([[row([1.0] * 9)]], [[row([1.0] * 9)], [row([1.0] * 9)]]),
         ([[row([1.0] * 9, column="ttft_ms_p50")]], [[row([1.0] * 9)]]),
         ([[row([1.0] * 9), row([1.0] * 9)]], [[row([1.0] * 9)]]),
@@ -67,6 +67,17 @@ def test_the_interval_of_a_pair_holds_whatever_the_machine_does(count, own):
 )
 def test_points_that_did_not_take_turns_have_no_such_difference(ours, theirs):
     assert slice_differences(ours, theirs, THROUGHPUT) == ()
+
+
+def test_a_pair_with_few_slices_is_as_exact_as_the_scatter_of_the_others_says():
+    rng = np.random.default_rng(5)
+    whole = [slice_differences([[row(np.exp(a))]], [[row(np.exp(b))]], THROUGHPUT)[0]
+             for a, b in (in_turns(rng) for _ in range(6))]  # fmt: skip
+    few = SliceDifference(0.01, 0.0, 2)
+    values, errors = values_and_errors((*whole, few), np.zeros(7), 0.3)
+    assert values[-1] == 0.01
+    assert errors[-1] == pytest.approx(errors[0] * (COUNT / 3) ** 0.5)
+    assert errors[0] == pytest.approx(2**0.5 * NOISE / COUNT**0.5, rel=0.4)
 
 
 def test_only_slices_that_both_have_count_and_points_of_a_start_are_one():

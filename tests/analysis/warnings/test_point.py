@@ -10,6 +10,7 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import GpuSettings, LaunchSettings, LoadSettings, RunSettings, WorkloadSettings
+from servebench.registry.registry import registry
 from support.records import phase_facts, phase_report, point_evidence, record
 from support.settings import run_settings
 
@@ -60,10 +61,12 @@ def judge(
     of: list[Record] | None = None,
     reported: PhaseReport | None = None,
     run: RunSettings | None = None,
+    engine: str = "vllm",
     **more: Any,
 ) -> tuple[Doubt, ...]:
     return point_warnings(
         point_evidence(
+            engine=registry().engine(engine),
             row=PointRow(**ROW | (row or {})),
             records=records() if of is None else of,
             report=reported or report(),
@@ -225,11 +228,21 @@ def test_lengths_are_not_checked_without_exact_output() -> None:
     assert judge(of=records(100, output_tokens=9), run=settings(exact_output=False)) == ()
 
 
+def test_an_endpoint_that_takes_no_lengths_is_right_for_its_own() -> None:
+    (doubt,) = judge(of=records(100, output_tokens=9), engine="openai")
+    assert (doubt.code, doubt.mark) == ("short_answers", True)
+
+
 def test_an_approximate_tokenizer_is_named() -> None:
     """The warning names the tokenizer that sized the prompts."""
     (doubt,) = judge(tokenizer_exact=False, tokenizer_name="approximate (4 characters a token)")
-    assert doubt.code == "prompt_size_approximate"
+    assert (doubt.code, doubt.mark) == ("prompt_size_approximate", False)
     assert "approximate (4 characters a token)" in doubt.message
+
+
+def test_a_server_that_counts_its_prompts_makes_an_approximate_size_no_doubt() -> None:
+    (doubt,) = judge({"input_tokens_mean": 130.0}, tokenizer_exact=False, tokenizer_name="approximate")
+    assert (doubt.code, doubt.mark) == ("prompt_size_approximate", True)
 
 
 def test_a_point_where_nothing_was_sent() -> None:
@@ -310,6 +323,8 @@ def test_tokens_of_cancelled_fillers_may_be_in_the_engines_counter_or_not(counte
         ("process", "h100", 2, ["NVIDIA H100 80GB HBM3"], True),
         ("docker", "h100", 1, ["NVIDIA A100-SXM4-80GB"], True),
         ("process", "h100", 1, [], True),
+        ("process", "a100-sxm4-80gb-mig-1g.10gb", 1, ["NVIDIA A100-SXM4-80GB"], False),
+        ("process", "rtx-a5000", 1, ["NVIDIA RTX A5000"], False),
     ],
 )
 def test_the_configured_gpu_must_be_the_drivers(launch, gpu, count, there, wrong):

@@ -13,6 +13,7 @@ from servebench.analysis.decided import StudyDecision
 from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
 from servebench.analysis.recommendation.model import Entrant
 from servebench.analysis.recommendation.scores import codes_of_mean
+from servebench.analysis.statistics import is_weak_percentile
 from servebench.analysis.stored_runs import SamplesOf, entrant_of, samples_of
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import Comparison
@@ -133,7 +134,12 @@ def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:
 def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
     found = estimate_level(level.rows, THROUGHPUT)
     low, high = (found.low, found.high) if found else (None, None)
-    value, ttft_ms = (mean_of(level.rows, name) for name in (THROUGHPUT, "ttft_ms_p50"))
+    names = (THROUGHPUT, "ttft_ms_p50", "ttft_ms_p99", "itl_ms_mean", "e2e_ms_p50")
+    value, ttft_ms, ttft_ms_p99, itl_ms, e2e_ms = (mean_of(level.rows, name) for name in names)
     codes = tuple(code for code in level.doubts if not type_of(code).mark) if level.verdict != "valid" else ()
     wide = is_wide(codes_of_mean(level, entrant))
-    return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)
+    return AnswerCell(
+        value=value, low=low, high=high, ttft_ms=ttft_ms, ttft_ms_p99=ttft_ms_p99, itl_ms=itl_ms, e2e_ms=e2e_ms,
+        few_for_p99=any(is_weak_percentile(row, "ttft_ms_p99") for row in level.rows),
+        verdict=level.verdict, codes=codes, wide=wide,
+    )  # fmt: skip

@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerCell:
-    """A load level of a run: output throughput in tok/s with its 95% interval, and TTFT p50 in ms. A `best` cell leads all
-    others of its level by more than the intervals leave open."""
+    """A load level of a run: output throughput in tok/s with its 95% interval, TTFT p50 and p99, mean ITL and E2E p50 in ms. A
+    `best` cell leads all others of its level by more than the intervals leave open; a `few_for_p99` has too few requests for an
+    interval of its p99."""
 
     value: float | None
     low: float | None = None
     high: float | None = None
     ttft_ms: float | None = None
+    ttft_ms_p99: float | None = None
+    itl_ms: float | None = None
+    e2e_ms: float | None = None
+    few_for_p99: bool = False
     verdict: str = "valid"
     codes: tuple[str, ...] = ()
     best: bool = False

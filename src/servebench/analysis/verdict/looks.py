@@ -227,8 +227,8 @@ def _asked(pair: OpenPair, look: Look | None) -> AskedPair:
 
 
 def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -> Comparison:
-    """What was found, with what void points leave open, and for an open pair with the starts that would decide it, if difference
-    and spread stay what they are."""
+    """What was found, with what void points leave open, and for an open pair with the starts that would decide it, if the spread
+    stays what it is and the difference is what its error leaves of it."""
     found = replace(pair.found, rows=tuple(_with_void(pair.found.rows, pair.voids)))
     look = Look(StartComparison(pair.rows, *pair.sides, pair.starts, MethodKind.LOOKS), pair.starts)
     if found.answered or pair.starts < 1:
@@ -239,7 +239,8 @@ def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -
         return replace(found, first=replace(alone[0], looked=1), starts_needed=STARTS_MIN) if alone else found
     if gate is None:
         known = look.first[1].mixture
-        difference, sd = known.quantile(0.5), (known.quantile(ONE_SD) - known.quantile(1 - ONE_SD)) / 2
+        sd = (known.quantile(ONE_SD) - known.quantile(1 - ONE_SD)) / 2
+        difference = _shrunken(known.quantile(0.5), sd)
         needed = [_needed(pair.starts, sd, abs(difference), math.log1p(found.margin) - abs(difference))]
     else:
         asked = {(row.level, row.metric) for row in judge_pair(found, gate).undecided if row is not None}
@@ -252,14 +253,22 @@ def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -
 
 
 def _needed_by_gate(row: ComparisonRow, starts: int, gate: GateQuestion) -> int | None:
-    """With how many starts a row of a gate would be decided, if difference and spread stay what they are."""
+    """With how many starts a row of a gate would be decided, if the spread stays what it is."""
     if row.difference is None:
         return None
     low, high = row.difference.logs
     falls = row.metric.higher_is_better
-    loss, most = (low + high) / 2 * (-1 if falls else 1), abs(math.log1p(-gate.limit if falls else gate.limit))
-    found = _needed(starts, (high - low) / 2, loss if loss > most else 0.0, most - loss)
+    sd = (high - low) / 2
+    loss = _shrunken((low + high) / 2, sd) * (-1 if falls else 1)
+    most = abs(math.log1p(-gate.limit if falls else gate.limit))
+    found = _needed(starts, sd, loss if loss > most else 0.0, most - loss)
     return None if found is None else max(found, TTFT_STARTS_MIN if row.metric in TTFT else 0)
+
+
+def _shrunken(difference: float, sd: float) -> float:
+    """What is to be expected of a measured difference with this error: most of a small one is chance (James and Stein 1961,
+    Proc. 4th Berkeley Symp. 1)."""
+    return difference * max(0.0, 1 - (sd / difference) ** 2) if difference else 0.0
 
 
 def _needed(starts: int, sd: float, size: float, room: float) -> int | None:

@@ -19,8 +19,9 @@ from servebench.contracts.estimate import CONFIDENCE, Z_95
 from servebench.contracts.point_row import PointRow
 from servebench.util.arrays import Floats
 
-SLICES_MIN = 4
-"""Fewer slices that both have do not show how much their ratios differ."""
+SLICES_MIN = 2
+"""Fewer slices that both have do not show how much their ratios differ. Where some of a pair are missing (left out as warm-up, or
+disturbed), the scatter of the other pairs says how exact the rest is."""
 ALIKE_MAX = 0.8
 """Slices are taken to be no more alike than this."""
 
@@ -32,6 +33,11 @@ class SliceDifference:
     value: float
     variance: float
     freedom: int
+
+    @property
+    def slices(self) -> int:
+        """Of how many slices it is the mean."""
+        return self.freedom + 1
 
 
 SliceDifferences = tuple[SliceDifference | None, ...]
@@ -52,17 +58,21 @@ def slice_differences(
 def values_and_errors(known: SliceDifferences, others: Floats, error: float) -> tuple[Floats, Floats]:
     """Return the differences of pairs of starts and their standard errors: those of `others`, all with `error`, for pairs that
     were not measured in turns."""
-    in_turns = np.array([one is not None for one in known])
     values = np.array([other if one is None else one.value for one, other in zip(known, others, strict=True)])
-    return values, np.where(in_turns, pooled_error([one for one in known if one is not None]), error)
+    of_a_slice = _error_of_a_slice([one for one in known if one is not None])
+    return values, np.array([error if one is None else of_a_slice / one.slices**0.5 for one in known])
 
 
 def pooled_error(errors: Sequence[SliceDifference]) -> float:
     """Return the standard error of one difference: that of a normal value whose 95% interval is as long as Student's."""
+    return float(_error_of_a_slice(errors) / np.mean([one.slices for one in errors]) ** 0.5)
+
+
+def _error_of_a_slice(errors: Sequence[SliceDifference]) -> float:
     from scipy.special import stdtrit
 
     freedom = sum(one.freedom for one in errors)
-    variance = sum(one.variance * one.freedom for one in errors) / freedom
+    variance = sum(one.variance * one.slices * one.freedom for one in errors) / freedom
     return float(variance**0.5 * stdtrit(freedom, (1 + CONFIDENCE) / 2) / Z_95)
 
 

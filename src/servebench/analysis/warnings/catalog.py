@@ -47,14 +47,16 @@ class WarningType:
     leaves_out: bool = False
     of_all: bool = False
 
-    def issue(self, message: str, *, remedy: str | None = None, void: bool | None = None) -> Doubt:
-        """Return this warning with the figures of one case; `remedy` and `void` replace the general ones."""
+    def issue(
+        self, message: str, *, remedy: str | None = None, void: bool | None = None, mark: bool | None = None
+    ) -> Doubt:
+        """Return this warning with the figures of one case; `remedy`, `void` and `mark` replace the general ones."""
         return Doubt(
             code=self.code,
             message=message,
             remedy=self.remedy if remedy is None else remedy,
             void=self.void if void is None else void,
-            mark=self.mark,
+            mark=self.mark if mark is None else mark,
         )
 
 

@@ -134,7 +134,9 @@ def short_answers(point: PointEvidence) -> Doubt | None:
     got, requested = max(wrong, key=lambda pair: abs(pair[0] - pair[1]))
     return catalog.SHORT_ANSWERS.issue(
         f"{len(wrong)} of {len(known)} answers do not have the requested length "
-        f"(largest difference: {got} tokens, {requested} requested)"
+        f"(largest difference: {got} tokens, {requested} requested)",
+        # an endpoint that cannot be asked for lengths is right for what it answered
+        mark=not point.engine.dialect.exact_output,
     )
 
 
@@ -162,7 +164,8 @@ def prompt_size_approximate(point: PointEvidence) -> Doubt | None:
         return None
     return catalog.PROMPT_SIZE_APPROXIMATE.issue(
         f"prompts were sized with {point.facts.tokenizer_name}, not with the served model's tokenizer: their length is "
-        "approximate"
+        "approximate",
+        mark=point.row.input_tokens_mean is not None,
     )
 
 

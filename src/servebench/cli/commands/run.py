@@ -96,6 +96,7 @@ def run_command(
 def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: bool = False) -> int:
     """Run what the words describe. Returns the exit code. Raises ServebenchError."""
     from servebench.registry.registry import registry
+    from servebench.registry.shorthand import ENDPOINT
     from servebench.report.listeners import listeners
     from servebench.report.terminal.display import Detail
     from servebench.study.study import run_study
@@ -104,6 +105,10 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
     if asked := next((word for word in words if word.startswith("tune.")), None):
         raise ConfigError(f"{asked}: words with tune. belong to 'servebench tune'")
     known = registry()
+    if any(word.startswith(f"{ENDPOINT}=") for word in words):
+        from servebench.study.served_model import with_served_model
+
+        words = tuple(with_served_model(words))
     return run_study(words, known, listen=listeners(known, Detail(verbose=verbose, as_json=as_json)), trusted=trusted)
 
 

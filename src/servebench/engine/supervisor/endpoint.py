@@ -66,8 +66,8 @@ def http_error_reason(error: httpx.HTTPError) -> str:
     return in_one_line(text, QUOTE_CHARACTERS).lower().rstrip(".")
 
 
-def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
-    """Return the model ids and aliases that the endpoint lists; None if it has no list.
+def served_models(http: httpx.Client, base_url: str, *, aliases: bool = True) -> list[str] | None:
+    """Return the model ids, and with `aliases` their other names, that the endpoint lists; None if it has no list.
 
     Raises httpx.HTTPError if it cannot be reached.
     """
@@ -77,7 +77,7 @@ def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
     try:
         models: list[dict[str, Any]] = response_json(response)["data"]
         names = [str(model["id"]) for model in models]
-        names += [str(alias) for model in models for alias in model.get("aliases") or ()]
+        names += [str(alias) for model in models for alias in (model.get("aliases") if aliases else None) or ()]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return [in_one_line(name, QUOTE_CHARACTERS) for name in names] or None

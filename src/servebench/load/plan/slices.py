@@ -13,7 +13,7 @@ from dataclasses import dataclass
 LEAD_ANSWERS, LEAD_S_MIN = 1.25, 0.4
 """A slice begins with a lead-in of so many answers, and of that many seconds at least: until then its streams start one after
 another."""
-DRAIN_ANSWERS, DRAIN_S_MIN = 2.0, 0.5
+DRAIN_ANSWERS, DRAIN_S_MIN = 1.5, 0.5
 """How long its last requests may take before another engine gets the load; what has not ended by then is given up. Two engines at
 work on the same cores may stand still: the threads of llama.cpp wait for each other by turning in a loop."""
 MEASURED_ANSWERS, MEASURED_S_MIN = 2.5, 4.0

@@ -144,13 +144,16 @@ def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
 
 def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
     columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
-    columns += [TableColumn(name, left=name in ("load", "trust")) for name in ("load", "tok/s", "TTFT p50 ms", "trust")]
+    names = ("load", "tok/s", "TTFT p50 ms", *(() if with_runs else ("p99", "ITL", "E2E p50")), "trust")
+    columns += [TableColumn(name, left=name in ("load", "trust")) for name in names]
     rows = []
     for column in one.columns:
         for index, (level, cell) in enumerate(column.cells.items()):
             run = [column.label if index == 0 else ""] if with_runs else []
             trust = _trust_of({level: cell}, marks)
-            rows.append(row(*run, level.words, _cell(cell), number(cell.ttft_ms), trust))
+            p99 = "~" * cell.few_for_p99 + number(cell.ttft_ms_p99)
+            times = [] if with_runs else [p99, number(cell.itl_ms), number(cell.e2e_ms)]
+            rows.append(row(*run, level.words, _cell(cell), number(cell.ttft_ms), *times, trust))
         if not column.cells and with_runs:
             rows.append(row(column.label, MISSING, MISSING, MISSING, column.status))
     return Table(columns, rows)

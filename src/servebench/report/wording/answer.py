@@ -179,13 +179,11 @@ def _alone(answer: WorkloadAnswer) -> str:
     if not known:
         return ""
     top = max(known, key=lambda level: cells[level].value or 0.0)
-    clauses = []
-    for level in dict.fromkeys((known[0], top)):
-        cell = cells[level]
-        ttft = f", TTFT p50 {number(cell.ttft_ms)} ms" if cell.ttft_ms is not None else ""
-        clauses.append(f"{level.words}: {cell.text} tok/s{ttft}")
+    ttft_ms = cells[top].ttft_ms
+    ttft = f", TTFT p50 {number(ttft_ms)} ms" if ttft_ms is not None else ""
+    most = "most output at " if len(known) > 1 else ""
     only = f"only {measured[0].label} was measured: " if len(answer.columns) > 1 else ""
-    return only + "; ".join(clauses)
+    return f"{only}{most}{top.words}: {cells[top].text} tok/s{ttft}"
 
 
 def lead_text(lead: LevelLead) -> str:

@@ -33,8 +33,7 @@ GATE_WORDS = {
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
     undecided = [
-        title_of(pair)
-        + (f" (about {needed - pair.starts_looked} more of each)" if (needed := pair.starts_needed) else "")
+        title_of(pair) + (f" (about {_more(needed - pair.starts_looked)})" if (needed := pair.starts_needed) else "")
         for pair in found.pairs
         if pair.open_levels
     ]
@@ -43,8 +42,12 @@ def round_line(found: StudyDecision, rounds: int) -> str:
     return f"round {rounds}: {done} of {count} pairs decided after {_minutes(found)}{rest}"
 
 
+def _more(starts: int) -> str:
+    return f"{starts} more start{'s' * (starts > 1)} of each"
+
+
 def foreseen_line(limit: float, needed: int | None, known: int, each_s: float | None, budget_s: float) -> str:
-    """Return what a gate will take: `needed` starts of each, by `known` earlier ones, which took `each_s` seconds."""
+    """Return what a gate will take: `needed` starts of each, by `known` earlier ones; one of each took `each_s` seconds."""
     what = f"gate: a limit of {100 * limit:g}%"
     if not known:
         return f"{what}, and no earlier starts that show how much they differ here: what it takes is said after two of each"
@@ -126,6 +129,5 @@ def _open_lines(pair: Comparison, found: StudyDecision) -> list[str]:
         more = "it would take very many more starts" if starts else "it has too few starts"
     else:
         minutes = (needed - starts) * sum(found.start_seconds.get(one, 0.0) for one in pair.ids) / 60
-        count = f"{needed - starts} more start{'s' * (needed - starts > 1)} of each"
-        more = f"would take about {count}, {max(1, round(minutes))} engine minutes"
+        more = f"would take about {_more(needed - starts)}, {max(1, round(minutes))} engine minutes"
     return [f"{title_of(pair)}: undecided: {more}"]

@@ -1,0 +1,33 @@
+import pytest
+
+from servebench.registry.shorthand import RENAMED, SHORT_WORDS, spelled_out
+
+ATTACHED = ["launch=attach", "engine=openai"]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["engine=vllm", "load.rate=[1]"], ["engine=vllm", "load.rate=[1]"]),
+        (["duration=60s", "starts=3", "budget=10m", "seed=4"],
+         ["load.duration_s=60s", "study.starts=3", "study.budget=10m", "workload.seed=4"]),
+        (["endpoint=http://h:1/v1"], [*ATTACHED, "launch.base_url=http://h:1/v1"]),
+        (["endpoint=h:1"], [*ATTACHED, "launch.base_url=http://h:1"]),
+        (["endpoint=h:1,https://i"], [*ATTACHED, "launch.base_url=http://h:1,https://i"]),
+        (["engine=vllm", "endpoint=h:1"], ["launch=attach", "engine=vllm", "launch.base_url=http://h:1"]),
+        (["endpoint="], [*ATTACHED, "launch.base_url="]),
+        (["duration", "seed"], ["duration", "seed"]),
+    ],
+)  # fmt: skip
+def test_short_words_are_spelled_out(words, meant):
+    assert spelled_out(words) == meant
+
+
+def test_what_is_renamed_is_offered():
+    from servebench.registry.conf import conf_dir, config_groups
+
+    offered = config_groups([conf_dir()])
+    for group, names in RENAMED.items():
+        assert set(names.values()) <= set(offered[group])
+        assert not set(names) & set(offered[group])
+    assert not set(SHORT_WORDS) & set(offered)

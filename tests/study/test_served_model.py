@@ -1,0 +1,48 @@
+import pytest
+
+from servebench.study.served_model import with_served_model
+from servebench.util.errors import ConfigError
+from support.servers import ScriptedServer, refusing_port
+
+ONE = {"data": [{"id": "org/mine:1b", "aliases": ["mine"]}]}
+
+
+def _lists(models, path="/v1/models"):
+    return ScriptedServer(lambda _, request: (200, models) if request.path == path else (404, {}))
+
+
+@pytest.mark.parametrize("path", ["", "/v1", "/v1/"])
+def test_the_only_model_is_taken(path):
+    with _lists(ONE) as server:
+        word = f"endpoint={server.url}{path}"
+        assert with_served_model([word]) == [word, 'model.name="org/mine:1b"']
+
+
+@pytest.mark.parametrize(
+    "more", [("model=qwen2.5-7b-instruct",), ("model.name=x",), ("model.path=x",), ("experiment=mine",)]
+)
+def test_a_named_model_stays(more):
+    with _lists(ONE) as server:
+        words = [f"endpoint={server.url}", *more]
+        assert with_served_model(words) == words
+        assert not server.requests
+
+
+def test_several_models_are_not_guessed():
+    with _lists({"data": [{"id": "a"}, {"id": "b"}]}) as server, pytest.raises(ConfigError, match=r"model\.name=a"):
+        with_served_model([f"endpoint={server.url}"])
+
+
+def test_what_cannot_be_asked_is_left_to_the_checks():
+    with refusing_port() as port:
+        words = [f"endpoint=127.0.0.1:{port}"]
+        assert with_served_model(words) == words
+    assert with_served_model(["endpoint=a:1,b:2"]) == ["endpoint=a:1,b:2"]
+    assert with_served_model(["engine=vllm"]) == ["engine=vllm"]
+
+
+def test_the_key_is_sent(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "k-1")
+    with _lists(ONE) as server:
+        with_served_model([f"endpoint={server.url}", "launch.api_key_env=MY_KEY"])
+        assert {request.headers["authorization"] for request in server.requests} == {"Bearer k-1"}
