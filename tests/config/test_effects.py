@@ -38,7 +38,7 @@ IGNORED = [
     (CLOSED, "tracking.experiment=x"),
     ((*CLOSED, "telemetry.enabled=false"), "telemetry.interval_s=9"),
     (CLOSED, "slo.attainment=0.5"),
-    (CLOSED, "study.margin=9%"),
+    ((*CLOSED, "study.starts=1"), "study.margin=9%"),
     ((*CLOSED, "study.until=decided"), "study.metrics=[ttft_ms_p50]"),
 ]
 EFFECTIVE = [

@@ -286,7 +286,7 @@ def _running(study: StudySettings, launch: LaunchSettings) -> Iterator[str]:
 def _asks_for_starts(study: StudySettings) -> str:
     if study.until is not None:
         return f"study.until={study.until}"
-    return f"study.starts={study.starts}" if study.starts > 1 else ""
+    return f"study.starts={study.starts}" if study.most_starts > 1 else ""
 
 
 Check = tuple[tuple[str, ...], Callable[..., Iterator[str]]]

@@ -94,7 +94,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         ("slo.attainment",), "a limit such as slo.ttft_ms",
         lambda s: s.slo.limited,
     ),
-    Dependency(("study.margin", "study.budget"), "study.until=decided", lambda s: s.study.until is not None),
+    Dependency(("study.margin", "study.budget"), "study.until=decided", lambda s: s.study.until or s.study.starts == "auto"),
     Dependency(("study.metrics",), "study.until=gate", lambda s: s.study.until == "gate"),
 )  # fmt: skip
 """Which settings need which others. A key with two entries needs both; only the first that fails is reported."""

@@ -376,17 +376,18 @@ class StudySettings(StrictSettings):
     """The study: `dir` is the outputs folder, `name` the study's folder in it (null: made from time and content).
 
     Each run is measured on `starts` starts of its engine; the runs take turns, one start each. Two starts of one engine
-    differ, so a verdict on engines needs several. With `until: decided` the runs take turns until each pair of them is faster,
-    slower or equal within `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is
-    then the most. With `until: gate` they take turns until it is known whether a run is worse than the first by more than
-    `margin`, in `metrics`. With `slices` the engines that take turns are alive at once, and the load goes from one to the
-    other every few seconds: `auto` where several starts are measured and the machine allows it. Before a level of an engine
-    that servebench has started it waits while other programs take much of the machine, at most for `quiet_wait_s` in all.
+    differ, so a verdict on engines needs several: `auto` takes as many in a time that is said before, or one each where that
+    is not possible. With `until: decided` the runs take turns until each pair of them is faster, slower or equal within
+    `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is then the most. With
+    `until: gate` they take turns until it is known whether a run is worse than the first by more than `margin`, in `metrics`.
+    With `slices` the engines that take turns are alive at once, and the load goes from one to the other every few seconds:
+    `auto` where several starts are measured and the machine allows it. Before a level of an engine that servebench has
+    started it waits while other programs take much of the machine, at most for `quiet_wait_s` in all.
     """
 
     dir: str = "outputs"
     name: str | None = None
-    starts: PositiveInt = 1
+    starts: PositiveInt | Literal["auto"] = "auto"
     until: Literal["decided", "gate"] | None = None
     margin: str | float = "3%"
     budget: str | float = "60m"
@@ -397,7 +398,8 @@ class StudySettings(StrictSettings):
     @property
     def most_starts(self) -> int:
         """The starts of each run, or the most if the study ends when it has decided."""
-        return self.starts if self.until is None or self.starts > 1 else LOOKS[-1]
+        given = 1 if self.starts == "auto" else self.starts
+        return given if self.until is None or given > 1 else LOOKS[-1]
 
     @property
     def listed_starts(self) -> int:
