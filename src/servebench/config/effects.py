@@ -73,7 +73,6 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     Dependency(("workload.sub_steps",), "workload.fan_out above 0", _own("fan_out", "workload", 0)),
     Dependency(("workload.skew",), "several workload.documents", _own("documents", "workload", 1)),
     Dependency(("workload.depths",), "workload.needles above 0", _own("needles", "workload", 0)),
-    Dependency(("workload.dataset",), "workload.path=null", lambda s: getattr(s.workload, "path", None) is None),
     Dependency(
         ("workload.subset", "workload.split"), "a workload.dataset of the hub, such as hf:NAME",
         lambda s: str(getattr(s.workload, "dataset", "hf:")).startswith("hf:"),

@@ -273,6 +273,8 @@ class RunningEngine:
     command: Command | None = None
     log_path: Path | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    query: tuple[tuple[str, str], ...] = ()
+    """Parameters in the query of each generation's URL."""
     verify_tls: Trust = True
     tokenizer: Tokenizer | None = None
     """How the server counts tokens, if that is known without asking it."""

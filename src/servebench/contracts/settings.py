@@ -198,7 +198,8 @@ class WorkloadSettings(StrictSettings):
     `cache`: `cold` salts prompts or resets the cache, so that only prefixes shared within the workload hit; `warm` keeps
     what the warm-up left; `as_is` does nothing. `exact_output` makes the engine ignore its end token.
     `adapters` are names of LoRA adapters that the engine serves: each request names one in place of the model, the k-th
-    with a weight of 1 / k^`adapter_skew`. `priorities` are drawn uniformly and sent as `priority`.
+    with a weight of 1 / k^`adapter_skew`. `priorities` are drawn uniformly and sent as `priority`. `body` are further fields of
+    each request's body, and `headers` further headers of each request; they replace what the workload sends itself.
     """
 
     name: str
@@ -212,6 +213,8 @@ class WorkloadSettings(StrictSettings):
     adapters: tuple[str, ...] = ()
     adapter_skew: Annotated[float, Ge(0)] = 0.0
     priorities: tuple[int, ...] = ()
+    body: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,6 +129,12 @@ def workload_faults(settings: RunSettings, registry: Registry, launcher: Launche
     return list(faults)
 
 
+def notes_of(jobs: Sequence[Job], registry: Registry) -> list[str]:
+    """Return what users should know of the data of these jobs' workloads, each line once. Raises ConfigError."""
+    workloads = [registry.find("workload", job.settings.workload.name)(job.settings.workload) for job in jobs]
+    return list(dict.fromkeys(note for workload in workloads for note in workload.notes()))
+
+
 def too_long(settings: RunSettings, made: Sequence[Request]) -> list[str]:
     """Return an error if none of these requests fits the context of an imitated engine."""
     limit = settings.engine.max_model_len or settings.model.context_length

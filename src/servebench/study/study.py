@@ -19,6 +19,7 @@ from servebench.contracts.events import (
     Listen,
     MachineBusy,
     ResultsStored,
+    Said,
     StartsChosen,
     StepFailed,
 )
@@ -26,7 +27,7 @@ from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
 from servebench.run.here import LocalExecutor
-from servebench.run.preflight import check_jobs, find_servers, jobs_of
+from servebench.run.preflight import check_jobs, find_servers, jobs_of, notes_of
 from servebench.run.prior import stored_points
 from servebench.run.session import RunContext, RunTask
 from servebench.run.task import in_real_time, measured_floor, shared_prompts
@@ -267,6 +268,8 @@ def _execute(
     jobs = [task.job for task in tasks]
     with open_session(folder, state, jobs, listen, **more) as session:
         session.events(plan := plan_of(tasks, registry, session.starts))
+        for note in [] if session.cluster else notes_of(jobs, registry):
+            session.events(Said(note))
         places = {} if session.cluster else places_at_once({task.name: task.job for task in tasks}, registry)
         for group in {one.group: None for one in places.values()}:
             session.events(AtOnce([plan.labels[name] for name, one in places.items() if one.group == group]))

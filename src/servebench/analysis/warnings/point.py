@@ -21,6 +21,7 @@ CHECKS: tuple[Callable[[PointEvidence], Doubt | None], ...] = (
     load.imprecise,
     load.not_precise,
     failures.errors,
+    failures.rate_limited,
     failures.stopped,
     load.client_bound,
     load.clock_stepped,
