@@ -160,7 +160,15 @@ def column_reference() -> str:
 
 
 def _columns(columns: Iterable[Column]) -> list[str]:
-    rows = [(f"`{one.name}`", one.kind + " or null" * one.nullable, one.unit, one.description) for one in columns]
+    named = {one.name: one for one in columns}
+    rows = []
+    for name, one in named.items():
+        if name.endswith("_high") and name.removesuffix("high") + "low" in named:
+            continue  # in the row of the lower end
+        both = name.endswith("_low") and name.removesuffix("low") + "high" in named
+        names = f"`{name}`, `_high`" if both else f"`{name}`"
+        meaning = one.description.replace("Lower end", "Ends") if both else one.description
+        rows.append((names, one.kind + " or null" * one.nullable, one.unit, meaning))
     return table(("column", "type", "unit", "meaning"), rows, left=range(4), escaped=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # no property test fails because the machine is slow, or by chance: each has the same examples in each run
 settings.register_profile("servebench", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("servebench")
+
+# no test asks the hub of the network: a refused connection says nothing of a model
+os.environ.setdefault("HF_ENDPOINT", "http://127.0.0.1:9")
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ REPETITIONS = 200
 def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, processes: int, output: Path | None) -> int:
     """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
 
-    Nothing is started and no engine is needed. Promises: aa, answer, power5, power10, gate, recommend of comparisons;
+    Nothing is started and no engine is needed. Promises: aa, answer, chance, power5, power10, gate, recommend of comparisons;
     decided_aa, decided_equal, decided_found, decided_time of `study.until=decided`; coverage, width, until, open_loop,
     stationary, shift_found, drift_found of points; slices_coverage, slices_width, slices_aa, slices_power10 of engines that take
     turns; gate_aa, gate_loss, gate_faster of the gate's rule; search_near, search_above, search_bracket; limit_named,

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, repeat
 from multiprocessing import get_context
 
-from calibration import comparisons, decisions, gate, limits, slices, tuning, windows
+from calibration import chance, comparisons, decisions, gate, limits, slices, tuning, windows
 from calibration.cells import CalibrationCell, Line, Outcome, lines_of, repetitions_of
 from servebench.util.errors import ConfigError
 
@@ -24,7 +24,9 @@ Progress = Callable[[Sequence[Line]], None]
 def all_cells() -> list[CalibrationCell]:
     """Return the cells of all promises."""
     return list(
-        chain.from_iterable(part.cells() for part in (comparisons, decisions, windows, limits, tuning, slices, gate))
+        chain.from_iterable(
+            part.cells() for part in (comparisons, decisions, windows, limits, tuning, slices, gate, chance)
+        )
     )
 
 

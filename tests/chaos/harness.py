@@ -24,7 +24,13 @@ GONE_S = 45.0
 
 FAST = (
     *("launch=emulated", "launch.time_scale=0.02", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "workload=unique"),
-    *("workload.output_tokens=16", "load.self_check=never", "load.hold_level=false", "engine.stop_timeout_s=5"),
+    *(
+        "workload.output_tokens=16",
+        "load.self_check=never",
+        "load.hold_level=false",
+        "engine.stop_timeout_s=5",
+        "study.starts=1",
+    ),
 )
 VICTIMS = {
     "servebench": "servebench",

@@ -1,5 +1,7 @@
 """What `--preview` shows."""
 
+import json
+
 import pytest
 
 from servebench.cli.commands.run import print_previews
@@ -8,8 +10,8 @@ from servebench.report.screens.preview import _lengths
 from servebench.util.errors import ConfigError, PreflightError
 
 WORKLOADS = (
-    "agent_loop", "long_context", "mix", "multi_turn", "rag_prefix", "sharegpt", "short", "structured_json", "summarization",
-    "trace", "unique",
+    "agent_loop", "dataset", "long_context", "mix", "multi_turn", "rag_prefix", "sharegpt", "short", "structured_json",
+    "summarization", "trace", "unique",
 )  # fmt: skip
 ATTACHED = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1")
 
@@ -17,14 +19,14 @@ ATTACHED = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_workload_can_be_seen(name, capsys):
-    short = ["workload.input_tokens=2000"] if name == "long_context" else []
+    short = {"long_context": ["workload.input_tokens=2000"], "dataset": ["dataset=builtin"]}.get(name, [])
     assert print_previews([*ATTACHED, f"workload={name}", "load.requests=12", *short], build([], set())) == 0
     shown = capsys.readouterr().out
     for said in (
         f"{name} for",
         "12 requests",
         "approximate",
-        "-00000",
+        "preview-",
         "input tokens",
         "output tokens",
         "ideal prefix",
@@ -46,6 +48,21 @@ def test_adapters_and_sessions_are_told(capsys):
     assert "adapters: x 12" in shown
 
 
+def test_own_rows_as_they_will_be_sent(tmp_path, monkeypatch, capsys):
+    """Three rows, a conversation as a whole, each with its tokens, and the fields that go with it."""
+    rows = [{"prompt": f"prompt {number}", "max_tokens": 7} for number in range(3)]
+    talk = [("user", "first question"), ("assistant", "an answer"), ("user", "last question")]
+    rows.append({"messages": [{"role": role, "content": text} for role, text in talk], "tools": [{"type": "function"}]})
+    (tmp_path / "my.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    monkeypatch.chdir(tmp_path)
+    words = ["workload=dataset", "dataset=my.jsonl", "load.requests=5", "workload.body={reasoning_effort: low}"]
+    print_previews([*ATTACHED, *words], build([], set()))
+    shown = capsys.readouterr().out
+    assert shown.count("input tokens,") == 3
+    assert shown.count("reasoning_effort") == 3
+    assert "sessions: 1, of 2 to 2 requests" in shown
+
+
 def test_mistakes():
     with pytest.raises(ConfigError):
         print_previews([*ATTACHED, "workload.sed=1"], build([], set()))
@@ -53,12 +70,29 @@ def test_mistakes():
         print_previews([*ATTACHED, "workload=trace", "workload.path=no.csv"], build([], set()))
 
 
-FILES = {"empty.jsonl": "", "other.jsonl": '{"foo": 1}\n', "broken.jsonl": "{foo\n", "other.csv": "a,b\n1,2\n"}
+FILES = {
+    "last.jsonl": '{"prompt": "a"}\n' * 2 + '{"prompt": "b',
+    "empty.jsonl": "",
+    "other.jsonl": '{"foo": 1}\n',
+    "broken.jsonl": "{foo\n",
+    "other.csv": "a,b\n1,2\n",
+}
 
 MISTAKES = (
-    (["workload=sharegpt", "workload.path=no.json"], ["workload.path=no.json"]),
-    (["workload=sharegpt", "workload.path=empty.jsonl"], ["workload.path=empty.jsonl"]),
-    (["workload=sharegpt", "workload.path=other.jsonl"], ["workload.path=other.jsonl", "foo"]),
+    (["workload=dataset"], ["dataset=FILE"]),
+    (["workload=dataset", "dataset=no.jsonl"], ["workload.dataset=no.jsonl", "no such file"]),
+    (["workload=dataset", "dataset=last.jsonl"], ["workload.dataset=last.jsonl:3: "]),
+    (["workload=dataset", "dataset=other.csv"], ["workload.dataset=other.csv:2: ", "a, b"]),
+    (["workload=dataset", "dataset=other.jsonl", "workload.fields.prompt=bar"], ["other.jsonl:1: ", "'bar'"]),
+    (
+        ["workload=dataset", "dataset=other.jsonl", "+workload.fields.promt=bar"],
+        ["workload.fields.promt", "workload.fields.prompt"],
+    ),
+    (["workload=short", "workload.body={stream: false}"], ["workload.body.stream"]),
+    (["workload=short", "workload.headers={x-api-key: secret123}"], ["launch.headers_env.x-api-key"]),
+    (["workload=sharegpt", "dataset=no.json"], ["workload.dataset=no.json"]),
+    (["workload=sharegpt", "dataset=empty.jsonl"], ["workload.dataset=empty.jsonl"]),
+    (["workload=sharegpt", "dataset=other.jsonl"], ["workload.dataset=other.jsonl", "foo"]),
     (["workload=sharegpt", "workload.dataset=broken.jsonl"], ["workload.dataset=broken.jsonl"]),
     (["workload=sharegpt", "workload.min_prompt_tokens=9999"], ["9999 tokens"]),
     (["workload=trace", "workload.path=other.csv"], ["workload.path=other.csv", "a, b"]),

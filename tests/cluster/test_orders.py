@@ -39,9 +39,10 @@ def test_secret_variables_travel_with_the_order():
 
 
 def test_the_key_of_an_endpoint_travels_with_the_order():
-    attach = registry().launcher("attach").settings_type(name="attach", base_url="http://h/v1", api_key_env="KEY")
+    kind = registry().launcher("attach").settings_type
+    attach = kind(name="attach", base_url="http://h/v1", api_key_env="KEY", headers_env={"x": "X"})
     job = Job((), replace(run_settings(), launch=attach), {})
-    assert named_variables(job, {"KEY": "k", "OTHER": "o"}) == {"KEY": "k"}
+    assert named_variables(job, {"KEY": "k", "X": "x", "OTHER": "o"}) == {"KEY": "k", "X": "x"}
     assert named_variables(job, {}) == {}
 
 

@@ -11,7 +11,7 @@ from servebench.registry.registry import build
 BUILT_IN = {
     "engine": ["openai"],
     "launch": ["process", "attach"],
-    "workload": ["sharegpt", "short", "unique"],
+    "workload": ["sharegpt", "short", "medium", "unique"],
     "quality": ["mmlu"],
 }
 LLAMA_YAML = "# llama.cpp\ndefaults:\n  - base\n  - _self_\n\nname: llamacpp\nthreads: null\n"
@@ -25,6 +25,7 @@ class LlamaSettings(EngineSettings):
 class Llama(Engine):
     name = "llamacpp"
     settings_type = LlamaSettings
+    needs_gpu = False
 
 
 @pytest.fixture(scope="session")

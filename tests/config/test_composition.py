@@ -223,13 +223,14 @@ def test_resolved_is_the_whole_config(registry):
     assert job.overrides == ("engine.extra_args.some-flag=true", "engine.env.OMP_NUM_THREADS=4")
 
 
+SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 MODELS = [
     ("model.name=foo", "foo", None, None),
     ("model.path=/models/some-folder", "some-folder", None, "/models/some-folder"),
     ("model.path=/models/some.Q4_0.gguf", "some.Q4_0", None, "/models/some.Q4_0.gguf"),
     ("model=qwen2.5-7b-instruct model.path=/q", "Qwen/Qwen2.5-7B-Instruct", 28, "/q"),
     ("model=qwen2.5-7b-instruct model.name=served", "served", 28, None),
-    ("model.revision=main", "smollm2-135m-instruct", 30, None),
+    ("model.revision=main", SMOLLM2, 30, None),
 ]
 
 
@@ -238,7 +239,7 @@ MODELS = [
 def test_a_model_named_by_hand_is_no_preset(line, name, layers, path, registry):
     model = compose_jobs(line.split(), registry)[0].settings.model
     assert (model.name, model.layers, model.path) == (name, layers, path)
-    assert (model.gguf is None) == (name != "smollm2-135m-instruct")
+    assert (model.gguf is None) == (name != SMOLLM2)
 
 
 @pytest.fixture

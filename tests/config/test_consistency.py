@@ -1,4 +1,4 @@
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -20,6 +20,18 @@ from support.settings import run_settings
 @dataclass(frozen=True, kw_only=True)
 class Address(LaunchSettings):
     base_url: str | None = None
+    api_key_header: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    headers_env: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] = field(default_factory=dict)
+
+
+def sent(**keys):
+    return {"workload": WorkloadSettings(name="w", **keys)}
+
+
+def gateway(**keys):
+    return {"launch": Address(name="attach", base_url="http://h/v1", **keys)}
 
 
 GOOD = run_settings(
@@ -56,6 +68,16 @@ def address(url):
 
 
 FAULTS = [
+    (sent(headers={"Host": "x"}), "workload.headers.Host: servebench sets this header"),
+    (sent(headers={"x y": "1"}), "workload.headers.x y: "),
+    (sent(headers={"x": "1\r\ny: 2"}), "workload.headers.x: "),
+    (sent(headers={"x-api-key": "1"}), "workload.headers.x-api-key: a secret"),
+    (sent(body={"stream": False}), "workload.body.stream: servebench sets this field"),
+    (sent(body={"max_tokens": 3}), "workload.body.max_tokens: "),
+    (gateway(headers={"authorization": "Bearer 1"}), "launch.headers.authorization: a secret"),
+    (gateway(headers_env={"a b": "VARIABLE"}), "launch.headers.a b: "),
+    (gateway(query={"api-version": "1", "code": "x"}), "launch.query.code: a secret"),
+    (gateway(api_key_header="content-type"), "launch.headers.content-type: "),
     (load(concurrency=None), "load.concurrency or load.rate is required"),
     (load(concurrency=()), "load.concurrency must have at least one level"),
     (load(concurrency=(4, 1, 4)), "load.concurrency has 4 more than once"),

@@ -14,6 +14,8 @@ IGNORED = [
     (RATE, "load.burstiness=3"),
     (CLOSED, "load.arrival=constant"),
     (RATE, "load.stagger=false"),
+    (RATE, "load.while_growing=true"),
+    ((*CLOSED, "study.starts=2"), "load.while_growing=true"),
     (CLOSED, "load.max_concurrency=4"),
     (CLOSED, "load.time_scale=2"),
     ((*CLOSED, "load=saturation"), "load.repeats=3"),
@@ -36,7 +38,7 @@ IGNORED = [
     (CLOSED, "tracking.experiment=x"),
     ((*CLOSED, "telemetry.enabled=false"), "telemetry.interval_s=9"),
     (CLOSED, "slo.attainment=0.5"),
-    (CLOSED, "study.margin=9%"),
+    ((*CLOSED, "study.starts=1"), "study.margin=9%"),
     ((*CLOSED, "study.until=decided"), "study.metrics=[ttft_ms_p50]"),
 ]
 EFFECTIVE = [

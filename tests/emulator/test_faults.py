@@ -122,3 +122,11 @@ def test_an_engine_that_ignores_sigterm_is_killed_with_its_child(launch, tmp_pat
     assert report.seconds >= 1.0
     assert report.leftover == ()
     wait_ended(*(child.pid for child in children))
+
+
+def test_refusals_say_when_to_ask_again(launch):
+    """Every third request gets HTTP 429 with a Retry-After."""
+    running = launch("vllm", faults=EmulatedFaults(refuse_every=3))
+    assert [ask(running) for _ in range(6)] == ["ok", "ok", "429"] * 2
+    with stream(running), stream(running), stream(running) as refused:
+        assert refused.headers["retry-after"] == "2"

@@ -130,8 +130,8 @@ def test_a_fault_in_the_study_fails_the_run_until_it_is_mended(faulty, run_main,
 
 @pytest.mark.slow
 def test_some_failed_requests_are_a_warning(faulty, run_main, tmp_path):
-    """One request in five is refused: the endpoint is asked where the last one was, and the run goes on."""
-    endpoint = faulty("429", every=5)
+    """One request in five fails: the endpoint is asked where the last one was, and the run goes on."""
+    endpoint = faulty("500", every=5)
     run_main(*words(endpoint), code=0)
     assert states(tmp_path) == [("finished", None)]
     assert points(tmp_path).doubts.str.contains("errors").all()

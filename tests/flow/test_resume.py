@@ -14,7 +14,7 @@ from support.waiting import caught, wait_until, words_of
 WORDS = (
     *("-m", "engine=vllm,sglang", "workload=unique", "launch=emulated", "launch.time_scale=0.02"),
     *("gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.concurrency=[1,4]", "load.requests=24"),
-    *("tracking=none", "study.name=s", "load.self_check=never", "workload.output_tokens=32"),
+    *("tracking=none", "study.name=s", "load.self_check=never", "workload.output_tokens=32", "study.starts=1"),
 )
 
 

@@ -22,7 +22,7 @@ def test_three_engines_of_a_study_that_count_differently_get_the_same_prompts(ru
     monkeypatch.setattr(simulated.SimulatedLauncher, "describe", described)
     small = ("load.concurrency=[2]", "load.requests=20", "load.warmup_requests=4", "tracking=none", "study.name=s")
     words = ("engine=vllm,sglang,trtllm", "launch=simulated", "workload=unique", "workload.output_tokens=8", *small)
-    run_main("-m", *words, "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", code=0)
+    run_main("-m", "study.starts=1", *words, "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", code=0)
     runs = [
         pd.read_parquet(tmp_path / "outputs" / "s" / run / "requests.parquet").set_index("request_id").sort_index()
         for run in ("00_vllm_unique", "01_sglang_unique", "02_trtllm_unique")

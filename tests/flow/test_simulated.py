@@ -9,6 +9,7 @@ import pytest
 from support.commands import COMMAND_LIMIT_S, servebench_started
 
 SMALL = ("launch=simulated", "load.concurrency=[1,4]", "load.requests=20", "tracking=none", "workload=unique")
+ONCE = ("study.starts=1",)
 SHORT = ("workload.output_tokens=16", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
 
 ON_H100 = (
@@ -31,7 +32,7 @@ def points(tmp_path, study):
 def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
     """Marked, reproducible to the digit, and other runs of the study are other starts."""
     for study in ("a", "b"):
-        run_main("-m", "engine=vllm", "launch.slowdown=1,1.05", *SMALL, *SHORT, f"study.name={study}", code=0)
+        run_main("-m", "engine=vllm", "launch.slowdown=1,1.05", *ONCE, *SMALL, *SHORT, f"study.name={study}", code=0)
     first, again = points(tmp_path, "a"), points(tmp_path, "b")
     for one, two in zip(first, again, strict=True):
         pd.testing.assert_frame_equal(one.drop(columns="start_id"), two.drop(columns="start_id"), rtol=1e-9)
@@ -128,7 +129,7 @@ def test_a_point_ends_when_it_is_precise_and_says_why(run_main, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sweep", [(), ("-m", "engine=vllm,sglang")])
+@pytest.mark.parametrize("sweep", [(), ("-m", "engine=vllm,sglang", *ONCE)])
 def test_of_several_starts_with_one_name_one_runs_and_the_others_end_with_code_2(tmp_path, sweep):
     with ExitStack() as stack:
         started = [
@@ -140,3 +141,27 @@ def test_of_several_starts_with_one_name_one_runs_and_the_others_end_with_code_2
         ended = [(process.communicate(timeout=COMMAND_LIMIT_S)[1], process.returncode) for process in started]
     assert sorted(code for _, code in ended) == [0, 2, 2, 2], ended
     assert all("study.name" in said.splitlines()[-1] and "Traceback" not in said for said, code in ended if code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "starts"), [((), range(2, 9)), (ONCE, [1]), (("study.starts=3",), [3])])
+def test_a_study_of_two_engines_has_the_starts_of_a_verdict_or_those_that_were_asked_for(
+    run_main, tmp_path, words, starts
+):
+    run_main("-m", "engine=vllm", "launch.slowdown=1,1.3", *SMALL, *SHORT, "study.name=s", *words, code=0)
+    (count,) = {
+        one["start_id"].nunique() for one in (pd.read_parquet(p) for p in tmp_path.glob("outputs/s/*/points.parquet"))
+    }
+    assert count in starts
+    decided = json.loads(run_main("compare", "s", "--json", code=0).stdout)["decisions"]
+    assert [pair["verdict"] for one in decided for pair in one["pairs"]] == ([] if words else ["slower"])
+
+
+@pytest.mark.slow
+def test_levels_end_where_throughput_stops_growing(run_main, tmp_path):
+    """Eight requests run at once: 16 users have more than 4, and 64 no more than 16."""
+    words = ("load=climb", "load.requests=64", "engine.max_num_seqs=8", "workload.output_tokens=64", "study.name=s")
+    run_main("engine=vllm", "launch=simulated", "tracking=none", "workload=unique", *SHORT[1:], *words, code=0)
+    (found,) = points(tmp_path, "s")
+    assert list(found["concurrency"]) == [1, 4, 16, 64]
+    run_main("show", "s", code=0)

@@ -68,7 +68,10 @@ def test_documented_forms_reach_the_last_screen(run_main, words):
 
 
 def test_stored_runs_are_found_by_lists_and_before_they_start(run_main, tmp_path):
-    assert run_main("-m", "engine=vllm,sglang", *STUDY[1:], "workload=unique", "study.name=s").returncode == 0
+    assert (
+        run_main("-m", "engine=vllm,sglang", *STUDY[1:], "workload=unique", "study.name=s", "study.starts=1").returncode
+        == 0
+    )
     assert "00_vllm_unique" in run_main("ls", "load.concurrency=[2]", "--json").stdout
     assert "00_vllm_unique" not in run_main("ls", "load.concurrency=[2,4]", "--json").stdout
     shutil.rmtree(tmp_path / "outputs" / "s" / "01_sglang_unique")

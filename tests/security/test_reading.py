@@ -17,7 +17,7 @@ from servebench.load.plan.traces import read_arrivals
 from servebench.store.prompts import read_prompts
 from servebench.util import bounded_file, bounded_parquet
 from servebench.util.errors import ConfigError, StoreError
-from servebench.workload.sources.prompts import load_prompts
+from servebench.workload.sources.dataset import load_dataset_rows
 from support.studies import SimulatedEngine, SimulatedLoad
 
 MEMORY_MAX = 1_500 << 20
@@ -267,7 +267,7 @@ def test_data_sets_and_traces_of_any_size(tmp_path, suffix):
     path = tmp_path / f"data{suffix}"
     sparse(path)
     with pytest.raises(ConfigError, match=r"cannot be read|not a Parquet"):
-        load_prompts(str(path))
+        load_dataset_rows(str(path))
     if suffix != ".json":
         with pytest.raises(ConfigError, match=r"cannot be read|not a requests"):
             read_arrivals(str(path))

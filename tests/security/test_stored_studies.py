@@ -10,7 +10,7 @@ import pytest
 
 SIMULATED = ("-m", "engine=vllm,sglang", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct",
              "workload=unique", "workload.output_tokens=16", "load.concurrency=[1]", "load.requests=5",
-             "load.self_check=never", "study.name=s", "tracking=none")  # fmt: skip
+             "load.self_check=never", "study.name=s", "study.starts=1", "tracking=none")  # fmt: skip
 RUN, OTHER = "00_vllm_unique", "01_sglang_unique"
 TOKEN = "kq7-not-for-strangers"
 READING = (

@@ -126,10 +126,11 @@ def test_a_program_of_a_stranger_is_shown_and_not_run(run_main, study, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_manifest_hands_no_variable_to_a_server_of_its_own(run_main, study, listener):
+@pytest.mark.parametrize("by", [{"api_key_env": SECRET}, {"headers_env": {"x-key": SECRET}}])
+def test_a_manifest_hands_no_variable_to_a_server_of_its_own(run_main, study, listener, by):
     def attach(document):
         document["config"]["engine"] |= {"name": "openai"}
-        document["config"]["launch"] = {"name": "attach", "base_url": listener.base_url, "api_key_env": SECRET}
+        document["config"]["launch"] = {"name": "attach", "base_url": listener.base_url, **by}
 
     manifest = changed(study / RUN / "manifest.json", attach)
     refused(run_main("run", "--lock", str(manifest)))

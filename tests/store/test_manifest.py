@@ -5,7 +5,6 @@ import subprocess
 
 import pytest
 
-from servebench.store import manifest as store_manifest
 from servebench.store.manifest import (
     build_manifest,
     capture_git,
@@ -14,6 +13,7 @@ from servebench.store.manifest import (
     read_manifest,
     write_manifest,
 )
+from servebench.util import children
 from servebench.util.errors import StoreError
 from support.waiting import wait_ended
 
@@ -141,7 +141,7 @@ def test_a_driver_that_hangs_costs_seconds(tmp_path, monkeypatch):
 @pytest.mark.parametrize("script", ["sleep 9999", "trap '' TERM INT; while true; do sleep 9999; done"])
 def test_what_a_hanging_driver_started_is_gone_with_it(tmp_path, monkeypatch, script):
     """Killed as a group: a child would hold our pipes, and the GPU."""
-    monkeypatch.setattr(store_manifest, "PROBE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(children, "PROBE_TIMEOUT_S", 0.5)
     started = tmp_path / "started"
     with_smi(tmp_path, monkeypatch, f"sleep 9999 &\necho $! >> {started}\n{script}")
     while not started.exists():  # a slow machine may not get as far as to start it

@@ -1,13 +1,14 @@
 """Rounds of a study that ends when it has decided, with runs that only return an outcome and decisions that the test makes."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.verdict.model import EQUAL, FASTER, OPEN, THROUGHPUT, Comparison, ComparisonRow
 from servebench.config import Job
-from servebench.contracts.events import PointVoid
+from servebench.contracts.events import PointVoid, StartsChosen
 from servebench.contracts.level import Level
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
@@ -80,9 +81,9 @@ class Runs:
         self.points[task.name] = own
         return RunOutcome(run_id=f"s/{task.name}", status="finished", points=tuple(own.values()))
 
-    def go(self, earlier=None):
+    def go(self, earlier=None, budget_s=None):
         settings = run_settings(load=LoadSettings(name="l", concurrency=(1, 4)), study=StudySettings(until="decided"))
-        write_study(self.folder, StudyState(study_id="s", words=(), runs=NAMES))
+        write_study(self.folder, StudyState(study_id="s", words=(), runs=NAMES, budget_s=budget_s))
         known = earlier or {}
         tasks = [RunTask(name, Job((), settings, {}), known.get(name, PriorProgress())) for name in NAMES]
         self.points |= {name: dict(one.points) for name, one in known.items()}
@@ -113,6 +114,19 @@ ROUNDS = [("a", "c1-r0", "c4-r0"), ("b", "c1-r0", "c4-r0"), ("b", "c1-r1", "c4-r
 )  # fmt: skip
 def test_another_start_replaces_a_void_point_in_the_same_round(folder, monkeypatch, void, calls):
     assert Runs(folder, monkeypatch, *void).go() == calls
+
+
+@pytest.mark.parametrize(
+    ("pays", "budget_s", "rounds"), [(True, 1000.0, 2), (False, 1000.0, 1), (False, None, 2), (True, 30.0, 1)]
+)
+def test_a_chosen_number_of_starts_is_one_where_the_first_takes_long_or_no_other_fits(
+    folder, monkeypatch, pays, budget_s, rounds
+):
+    """Without a budget in its state `study.until=decided` was asked for: it has two."""
+    study = Runs(folder, monkeypatch, budget_s=budget_s or 1000.0)
+    monkeypatch.setattr(decided, "load_study", lambda *_: SimpleNamespace(runs=()))
+    monkeypatch.setattr(decided, "weigh_starts", lambda *_: StartsChosen(engine="vllm", start_s=300.0, pays=pays))
+    assert study.go(budget_s=budget_s) == ROUNDS[: 2 * rounds]
 
 
 def test_a_level_that_is_void_three_times_is_left_as_it_is(folder, monkeypatch):

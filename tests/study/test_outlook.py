@@ -1,13 +1,18 @@
 """What a study says before it runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from servebench.config import compose_jobs
-from servebench.contracts.events import UnequalRuns
+from servebench.contracts.events import StartsChosen, UnequalRuns
 from servebench.registry.registry import registry
 from servebench.report.terminal.words import line_of
+from servebench.report.wording.budget import starts_text
 from servebench.run.session import RunTask
 from servebench.study.outlook import plan_of
+from servebench.util.gpus import find_gpus
+from support.gpus import H100X8, with_smi
 
 CASES = {
     "weights of two kinds": ("process", ["engine=vllm,llamacpp"], ["file of weights"]),
@@ -30,3 +35,32 @@ def test_the_pairs_without_a_verdict_are_said_in_the_first_lines():
     pairs = [UnequalRuns("a", str(number), "engine.dtype") for number in range(6)]
     assert len(line_of(plan).splitlines()) == 1
     assert len(line_of(type(plan)(unequal=pairs)).splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("chosen", "points", "lines"),
+    [
+        (StartsChosen(budget_s=300.0, each_s=60.0), None, 1),
+        (StartsChosen(most=8), None, 1),
+        (StartsChosen(each_s=900.0, limit="20m"), 2, 2),
+        (StartsChosen(engine="vllm", start_s=300.0, load_s=60.0, pays=False), 2, 2),
+    ],
+)
+def test_what_was_chosen_is_said_with_its_reason(chosen, points, lines):
+    said = line_of(replace(plan_of([], registry()), points=points, starts=chosen)).splitlines()
+    assert len(said) == lines
+    assert starts_text(chosen) in said[-1]
+
+
+def test_the_first_line_says_what_the_machine_chose(monkeypatch, tmp_path):
+    with_smi(monkeypatch, tmp_path / "bin", H100X8)
+    jobs = compose_jobs(["-m", "engine=vllm,sglang", "model=llama-3.1-8b-instruct"], registry())
+    plan = plan_of([RunTask(str(number), job) for number, job in enumerate(jobs)], registry())
+    find_gpus.cache_clear()
+    assert plan.gpus == ["8 x NVIDIA H100 80GB HBM3 (driver 580.126.09)"]
+    assert plan.by_machine == ["gpu=h100", "gpu.count=1", "workload=medium", "load=climb"]
+    first, _, note = line_of(plan).splitlines()
+    assert all(one in first for one in [*plan.gpus, *plan.by_machine])
+    # 1,024 users of 640 tokens have 86 GB of keys and values
+    assert "1,024" in note
+    assert "85.9" in note

@@ -33,6 +33,7 @@ class Behaviour:
     lock: threading.Lock = field(default_factory=threading.Lock)
     seen: list[dict[str, Any]] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
+    heads: list[dict[str, str]] = field(default_factory=list)
 
     def __call__(self, connection: socket.socket, request: Received) -> tuple[int, object] | None:
         """Answer one request: the script of the server."""
@@ -45,6 +46,7 @@ class Behaviour:
             return 200, {"object": "list", "data": [{"id": self.model}]}
         body = request.json()
         self.seen.append(body)
+        self.heads.append(dict(request.headers))
         self.names.append(request.headers.get("x-request-id"))
         if self.fail_every and len(self.seen) % self.fail_every == 0:
             return 503, {"error": {"message": f"overloaded{f' for {given}' if self.echo_key else ''}"}}

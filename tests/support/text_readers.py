@@ -37,7 +37,7 @@ from servebench.telemetry.engine_metrics import parse_series
 from servebench.util import redaction, safe_text, secret_patterns
 from servebench.util.bounded_file import load_yaml, parse_json
 from servebench.util.errors import ServebenchError
-from servebench.workload.sources.prompts import READERS as DATASETS
+from servebench.workload.sources.dataset import load_dataset_rows
 from servebench.workload.sources.trace_files import trace_rows
 from servebench_graders import humaneval, verdicts
 
@@ -198,8 +198,8 @@ READERS = {
     "preference": verdicts.better_of,
     "needles": lambda text: needles_found(text, {"needles": [{"answer": "5"}]}),
     "questions": _in_file(read_rows, "rows.jsonl"),
-    "rows of a data set": _in_file(lambda path: list(DATASETS[".json"](path)), "data.json"),
-    "lines of a data set": _in_file(lambda path: list(DATASETS[".jsonl"](path)), "data.jsonl"),
+    "rows of a data set": _in_file(lambda path: load_dataset_rows(str(path)), "data.json"),
+    "lines of a data set": _in_file(lambda path: load_dataset_rows(str(path)), "data.jsonl"),
     "trace": _in_file(lambda path: trace_rows(str(path)), "trace.jsonl"),
     "trace in a table": _in_file(lambda path: trace_rows(str(path)), "trace.csv"),
     "times of a trace": lambda text: _in_file(lambda path: trace_rows(str(path)), "trace.csv")(

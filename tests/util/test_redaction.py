@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servebench.util.redaction import redact, redact_text
+from servebench.util.redaction import known_secrets, redact, redact_text, remember_config
 from servebench.util.secret_patterns import MARK, find_secrets, secret_name
 from util.former_redaction import formerly_redacted
 
@@ -210,3 +210,21 @@ def test_no_known_secret_survives(text, secrets):
 def test_any_text_is_redacted_once(text):
     once = redact_text(text, [])
     assert redact_text(once, []) == once
+
+
+def test_names_of_variables_stay():
+    """A header's name says that its value is secret; what stands here is where that is."""
+    config = {"launch": {"headers_env": {"x-api-key": "GATEWAY"}, "headers": {"x-api-key": "abc"}}}
+    assert redact(config) == {"launch": {"headers_env": {"x-api-key": "GATEWAY"}, "headers": {"x-api-key": MARK}}}
+    word = "launch.headers_env.x-api-key=GATEWAY"
+    assert redact([word]) == [word]
+    assert redact_text(f"{word}: not set") == f"{word}: not set"
+
+
+def test_variables_that_a_config_names_are_secret(monkeypatch):
+    """One under a key of its own, or several by the headers that they fill."""
+    values = {"KEY_ONE": "plain-value-one", "KEY_TWO": "plain-value-two"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    remember_config({"launch": {"x_env": "KEY_ONE", "headers_env": {"x-team": "KEY_TWO"}}})
+    assert set(values.values()) <= set(known_secrets())

@@ -2,11 +2,11 @@
 
 from servebench.testing import WorkloadConformance
 from servebench.workload.agent_loop import AgentLoopWorkload
+from servebench.workload.dataset import DatasetWorkload, ShareGptWorkload
 from servebench.workload.long_context import LongContextWorkload
 from servebench.workload.mix import MixWorkload
 from servebench.workload.multi_turn import MultiTurnWorkload
 from servebench.workload.rag_prefix import RagPrefixWorkload
-from servebench.workload.sharegpt import ShareGptWorkload
 from servebench.workload.structured_json import StructuredJsonWorkload
 from servebench.workload.summarization import SummarizationWorkload
 from servebench.workload.trace import TraceWorkload
@@ -57,6 +57,11 @@ class TestTrace(WorkloadConformance):
 
 class TestShareGpt(Quick):
     workload = ShareGptWorkload
+
+
+class TestDataset(Quick):
+    workload = DatasetWorkload
+    settings = {"dataset": "builtin", "cache": "cold"}
 
 
 class TestMultiTurn(Quick):

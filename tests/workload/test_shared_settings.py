@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 from servebench.config.validate import check_section, with_ranges
 from servebench.contracts.settings import LengthSettings
 from servebench.workload.agent_loop import AgentLoopWorkload
+from servebench.workload.dataset import ShareGptWorkload
 from servebench.workload.long_context import LongContextWorkload
 from servebench.workload.multi_turn import MultiTurnWorkload
 from servebench.workload.rag_prefix import RagPrefixWorkload
-from servebench.workload.sharegpt import ShareGptWorkload
 from servebench.workload.structured_json import StructuredJsonWorkload
 from servebench.workload.summarization import SummarizationWorkload
 from servebench.workload.unique import UniqueWorkload

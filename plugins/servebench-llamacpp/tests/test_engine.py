@@ -30,7 +30,7 @@ def test_the_command_is_pure_and_says_everything(context_of, named):
     }
     assert found.pop("--metrics") == "--cache-ram"
     assert found == {
-        "--model": "/no/such.gguf", "--alias": "smollm2-135m-instruct", "--host": "127.0.0.1", "--port": str(context.port),
+        "--model": "/no/such.gguf", "--alias": context.model.name, "--host": "127.0.0.1", "--port": str(context.port),
         "--parallel": "2", "--ctx-size": "512", "--cache-ram": "0", "--threads": "3",
         "--n-gpu-layers": "4", "--seed": "5", "--set": "n_batch=64",
     }  # fmt: skip

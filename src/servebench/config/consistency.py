@@ -1,5 +1,6 @@
 """Check settings against each other, and derive settings from others."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -27,7 +28,16 @@ from servebench.contracts.settings import (
     WorkloadSettings,
 )
 from servebench.protocol.kinds.table import api_problems
+from servebench.util.secret_patterns import QUERY_NAMES, secret_name
 
+OWN_HEADERS = (
+    *("host", "user-agent", "accept", "accept-encoding", "connection", "content-type", "content-length"),
+    *("transfer-encoding", "x-request-id"),
+)
+OWN_FIELDS = (
+    *("model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "stream"),
+    *("stream_options", "n"),
+)
 _URL_EXAMPLE = "launch.base_url=http://HOST:PORT/v1"
 
 
@@ -199,6 +209,29 @@ def _address(launch: LaunchSettings) -> Iterator[str]:
         yield f"launch.base_url must be an http(s) URL (got {format_value(url)}), such as {_URL_EXAMPLE}"
 
 
+def _headers(launch: LaunchSettings, workload: WorkloadSettings) -> Iterator[str]:
+    of_launch = [("launch", name, value) for name, value in getattr(launch, "headers", {}).items()]
+    of_launch += [("launch", name, "") for name in getattr(launch, "headers_env", {})]
+    of_launch += [("launch", name, "") for name in [getattr(launch, "api_key_header", None)] if name]
+    for section, name, value in [*of_launch, *(("workload", *one) for one in workload.headers.items())]:
+        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) or not (
+            (value.isascii() and value.isprintable()) or not value
+        ):
+            yield f"{section}.headers.{name}: neither this name nor its value may have characters that no header has"
+        elif name.lower() in OWN_HEADERS:
+            yield f"{section}.headers.{name}: servebench sets this header itself; leave it out"
+        elif value and secret_name(name):
+            yield (
+                f"{section}.headers.{name}: a secret must not be in a config; export it and name its variable with "
+                f"launch.headers_env.{name}=VARIABLE"
+            )
+    for name in getattr(launch, "query", {}):
+        if secret_name(name) or name.lower() in QUERY_NAMES:
+            yield f"launch.query.{name}: a secret must not be in a URL, which servers log; send it with launch.headers_env"
+    for name in workload.body.keys() & OWN_FIELDS:
+        yield f"workload.body.{name}: servebench sets this field itself; use the setting for it, or leave it out"
+
+
 def _unlaunchable(engine: EngineSettings, launch: LaunchSettings) -> Iterator[str]:
     yield (
         f"engine={engine.name} is a running server and cannot be started (launch={launch.name}): "
@@ -253,7 +286,7 @@ def _running(study: StudySettings, launch: LaunchSettings) -> Iterator[str]:
 def _asks_for_starts(study: StudySettings) -> str:
     if study.until is not None:
         return f"study.until={study.until}"
-    return f"study.starts={study.starts}" if study.starts > 1 else ""
+    return f"study.starts={study.starts}" if study.most_starts > 1 else ""
 
 
 Check = tuple[tuple[str, ...], Callable[..., Iterator[str]]]
@@ -267,6 +300,7 @@ _CHECKS: Sequence[Check] = (
     (("workload",), lambda workload: iter(api_problems("workload.api", workload.api))),
     (("engine", "workload"), _fits),
     (("engine",), _spans),
+    (("launch", "workload"), _headers),
     (("gpu",), _no_gpu),
     (("model",), _model_name),
     (("study",), _study),

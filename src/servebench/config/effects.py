@@ -48,6 +48,10 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         ("load.repeats", "load.order"),
         "a list of levels: a search chooses its own points (load.search.probes_per_level)", lambda s: s.load.search is None,
     ),
+    Dependency(
+        ("load.while_growing",), "rising levels in a list, each measured once (study.starts=1 load.repeats=1)",
+        lambda s: s.load.concurrency is not None and s.study.most_starts == s.load.repeats == 1,
+    ),
     Dependency(("load.ramp.steps",), "load.ramp.shape=steps", lambda s: not s.load.ramp or s.load.ramp.shape == "steps"),
     Dependency(
         ("load.search.share",), "load.search.goal=saturation", lambda s: not s.load.search or s.load.search.goal != "slo"
@@ -69,7 +73,6 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     Dependency(("workload.sub_steps",), "workload.fan_out above 0", _own("fan_out", "workload", 0)),
     Dependency(("workload.skew",), "several workload.documents", _own("documents", "workload", 1)),
     Dependency(("workload.depths",), "workload.needles above 0", _own("needles", "workload", 0)),
-    Dependency(("workload.dataset",), "workload.path=null", lambda s: getattr(s.workload, "path", None) is None),
     Dependency(
         ("workload.subset", "workload.split"), "a workload.dataset of the hub, such as hf:NAME",
         lambda s: str(getattr(s.workload, "dataset", "hf:")).startswith("hf:"),
@@ -91,7 +94,7 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         ("slo.attainment",), "a limit such as slo.ttft_ms",
         lambda s: s.slo.limited,
     ),
-    Dependency(("study.margin", "study.budget"), "study.until=decided", lambda s: s.study.until is not None),
+    Dependency(("study.margin", "study.budget"), "study.until=decided", lambda s: s.study.until or s.study.starts == "auto"),
     Dependency(("study.metrics",), "study.until=gate", lambda s: s.study.until == "gate"),
 )  # fmt: skip
 """Which settings need which others. A key with two entries needs both; only the first that fails is reported."""

@@ -44,6 +44,8 @@ class Prepared:
     emptied: list[str] = field(default_factory=list)
     config: DictConfig | None = None
     """What Hydra composes of the words, with an empty mapping at each key of `emptied` that is still null."""
+    by_machine: list[str] = field(default_factory=list)
+    """The words that this machine chose, where the config left that to it."""
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:

@@ -126,7 +126,8 @@ class EmulatedFaults(StrictSettings):
     `die_in_loading` and `hang_in_loading` before it is ready; with `out_of_memory_at` requests in the server it dies; every n-th
     request is silent for good after four tokens (`stall_every`), is ten times slower (`slow_every`) or has its connection reset
     after four tokens (`reset_every`); with `reject_above` requests in the server it rejects more in its usual way; `usage_factor`
-    multiplies the output tokens in its usage; `leave_child` has it leave behind a process in a session of its own.
+    multiplies the output tokens in its usage; every n-th request gets HTTP 429 with a Retry-After of 2 seconds (`refuse_every`);
+    `leave_child` has it leave behind a process in a session of its own.
     """
 
     die_in_loading: bool = False
@@ -136,6 +137,7 @@ class EmulatedFaults(StrictSettings):
     slow_every: Annotated[int, Ge(1)] | None = None
     reset_every: Annotated[int, Ge(1)] | None = None
     reject_above: Annotated[int, Ge(0)] | None = None
+    refuse_every: Annotated[int, Ge(1)] | None = None
     ignore_sigterm: bool = False
     usage_factor: Annotated[float, Gt(0)] = 1.0
     leave_child: bool = False
@@ -251,6 +253,8 @@ class EmulationSpec:
     adapters: tuple[str, ...] = ()
     known_fields: tuple[str, ...] | None = None
     answers: Mapping[str, str] = field(default_factory=dict)
+    wanted: Mapping[str, str] = field(default_factory=dict)
+    """Headers (names in lower case) that each request needs, and its query under `?`; others get HTTP 401, as at a gateway."""
 
     @property
     def bytes_per_parameter(self) -> float:

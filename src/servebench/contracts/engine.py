@@ -146,6 +146,10 @@ class Engine:
     """Whether `timings_after_load` reads files in `context.kept_folder`, which are on this machine only if servebench starts the
     engine's program here. The folder is made before the start, for the user alone, and removed after the stop."""
     needs_gpu: ClassVar[bool] = True
+    from_hub: ClassVar[bool] = False
+    """Whether `model.name` is the id of a model on the Hugging Face hub, which the engine downloads itself."""
+    whole_context: ClassVar[bool] = False
+    """Whether a start fails if one request of the model's whole context has no room, unless `max_model_len` is set."""
     container: ClassVar[ContainerImage | None] = None
     """For `launch=docker`; null if the engine has no official image and the user must name one."""
     launchable: ClassVar[bool] = True
@@ -269,6 +273,8 @@ class RunningEngine:
     command: Command | None = None
     log_path: Path | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    query: tuple[tuple[str, str], ...] = ()
+    """Parameters in the query of each generation's URL."""
     verify_tls: Trust = True
     tokenizer: Tokenizer | None = None
     """How the server counts tokens, if that is known without asking it."""

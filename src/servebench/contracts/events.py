@@ -63,14 +63,38 @@ class UnequalRuns:
     settings: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class StartsChosen:
+    """What `study.starts=auto` has chosen: starts until there is a verdict, for at most `budget_s` of engine time or at most
+    `most` of each; else one of each, because two exceed the `limit`, or another one does not pay.
+
+    `each_s` is how long one start of each takes (None: unknown). The `engine` has a start of minutes (`start_s`, with `load_s` of
+    load), which was weighed against longer points: it `pays` or not."""
+
+    budget_s: float | None = None
+    most: int | None = None
+    each_s: float | None = None
+    limit: str = ""
+    engine: str = ""
+    start_s: float = 0.0
+    load_s: float | None = None
+    pays: bool = True
+
+
 class PlanReady(Event):
     """What a study will do: the labels of its runs by name, its number of points (None: not known before), and how long that
-    takes at most, in seconds (None: not known before). Runs that are `unequal` get no verdict."""
+    takes at most, in seconds (None: not known before). Runs that are `unequal` get no verdict. `starts` is what was chosen where
+    the number of starts was left open. `by_machine`: what was left to the machine and what it chose, as overrides, by the names
+    of its `gpus`. `notes` are further lines."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     points: int | None = None
     seconds: float | None = None
     unequal: Sequence[UnequalRuns] = ()
+    starts: StartsChosen | None = None
+    gpus: Sequence[str] = ()
+    by_machine: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 class TurnStarted(Event):

@@ -154,6 +154,9 @@ class PointRow:
         shown=PRICES,
     )
     emulated: bool = column("", "Whether the engine was emulated or simulated.", default=False)
+    requests_refused: int | None = column(
+        "", "Failed requests that the server refused with HTTP 429 (too many requests).", better="lower"
+    )
     verdict: Verdict | None = column("", "Whether the numbers can be believed: valid, doubtful or void.")
     doubts: tuple[str, ...] = column("", "Codes of the warnings about the point; in CSV separated by `;`.", default=())
     label: str = column("", "What the run is called in its study, in words that say how it differs.", default="")

@@ -100,7 +100,7 @@ class AnswerStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the engine under test is reached. `base_url` ends in `/v1`; `headers` may hold an API key.
+    """Where the engine under test is reached. `base_url` ends in `/v1`; `headers` may hold an API key; `query` is in each URL.
 
     `tokenizer` is a folder, file or id of the model's tokenizer, if known. A scorer that sends its own requests stores
     answers in `memory`, and calls `watch` a few times a second with its progress; an exception of `watch` (the engine died)
@@ -110,6 +110,7 @@ class Endpoint:
     base_url: str
     model: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    query: Sequence[tuple[str, str]] = ()
     verify_tls: Trust = True
     tokenizer: str | None = None
     memory: AnswerStore | None = None

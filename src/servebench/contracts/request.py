@@ -11,10 +11,11 @@ from servebench.contracts.settings import WorkloadSettings
 
 @dataclass(frozen=True)
 class Message:
-    """One turn of a chat."""
+    """One turn of a chat. `extra` are further fields of it, sent unchanged, such as the calls of tools."""
 
     role: str
     content: str
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Request:
 
         return replace(
             self,
-            messages=self.messages and tuple(Message(one.role, put(one.content)) for one in self.messages),
+            messages=self.messages and tuple(replace(one, content=put(one.content)) for one in self.messages),
             prompt=self.prompt if self.prompt is None else put(self.prompt),
             answers=(),
         )
@@ -121,6 +122,10 @@ class Workload:
 
     def check(self) -> list[str]:
         """Return what makes this workload impossible, such as a missing data file, one line each."""
+        return []
+
+    def notes(self) -> list[str]:
+        """Return what a user should know of the data, one line each, such as rows that are left out. Raises ConfigError."""
         return []
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, Literal
 
 from servebench.contracts.columns import about, column
@@ -55,6 +56,7 @@ class Record:
     outcome: Outcome = field(metadata=about("", "How it ended: `ok`, or why it failed."))
     http_status: int | None = column("", "Status of the HTTP response.", bits=32)
     error: str | None = column("", "What went wrong, in one line.")
+    retry_after_s: float | None = column("s", "How long the server asked to wait (`Retry-After`) when it refused.")
     warmup: bool = column(
         "", "Whether it is not measured: sent before the measurement, or to keep its level (`filler`).", default=False
     )
@@ -105,6 +107,11 @@ class Record:
     def measured(self) -> bool:
         """Whether it belongs to the measurement: sent neither before it nor to keep its level."""
         return not self.warmup and not self.filler
+
+
+def refused(record: Record) -> bool:
+    """Whether the server refused a request because it has too many."""
+    return record.http_status == HTTPStatus.TOO_MANY_REQUESTS and record.outcome == "http_error"
 
 
 @dataclass(frozen=True, kw_only=True)

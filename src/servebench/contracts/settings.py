@@ -95,7 +95,7 @@ class LaunchSettings(StrictSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(StrictSettings):
-    """The model. `name` is any id; `path` a local folder or file; `gguf` where a GGUF file can be fetched.
+    """The model. `name` is any id; `path` a local folder or file; `gguf` and `gguf_hub` where a GGUF file can be fetched.
 
     `parameters_b` (billions, total), `active_parameters_b`, `layers`, `hidden_size`, `heads`, `kv_heads`, `head_dim`
     describe its shape for estimates.
@@ -106,6 +106,7 @@ class ModelSettings(StrictSettings):
     revision: str | None = None
     tokenizer: str | None = None
     gguf: PackagedFile | None = None
+    gguf_hub: str | None = None
     license: str | None = None
     parameters_b: PositiveFloat | None = None
     active_parameters_b: PositiveFloat | None = None
@@ -115,6 +116,11 @@ class ModelSettings(StrictSettings):
     kv_heads: PositiveInt | None = None
     head_dim: PositiveInt | None = None
     context_length: PositiveInt | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a `gguf_hub` that is not OWNER/REPOSITORY/FILE: it becomes a path in the cache."""
+        if self.gguf_hub is not None and not re.fullmatch(r"(?:(?!\.\.?(?:/|$))[\w.-]+(?:/(?!$)|$)){3}", self.gguf_hub):
+            raise ValueError(f"gguf_hub must be OWNER/REPOSITORY/FILE (got {self.gguf_hub!r})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +198,8 @@ class WorkloadSettings(StrictSettings):
     `cache`: `cold` salts prompts or resets the cache, so that only prefixes shared within the workload hit; `warm` keeps
     what the warm-up left; `as_is` does nothing. `exact_output` makes the engine ignore its end token.
     `adapters` are names of LoRA adapters that the engine serves: each request names one in place of the model, the k-th
-    with a weight of 1 / k^`adapter_skew`. `priorities` are drawn uniformly and sent as `priority`.
+    with a weight of 1 / k^`adapter_skew`. `priorities` are drawn uniformly and sent as `priority`. `body` are further fields of
+    each request's body, and `headers` further headers of each request; they replace what the workload sends itself.
     """
 
     name: str
@@ -206,6 +213,8 @@ class WorkloadSettings(StrictSettings):
     adapters: tuple[str, ...] = ()
     adapter_skew: Annotated[float, Ge(0)] = 0.0
     priorities: tuple[int, ...] = ()
+    body: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +267,8 @@ class LoadSettings(StrictSettings):
 
     `requests` is the number a point sends: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point
     runs for that long instead; with `until` it ends as soon as it is precise (a share, or one for each metric), after at
-    least `min_requests` and at most `max_duration_s`. A fixed number or time turns `until` off. `warmup_requests` are sent
+    least `min_requests` and at most `max_duration_s`. A fixed number or time turns `until` off. With `while_growing` a level
+    that does not raise output throughput by 5% is the last, on a run of one start without repeats. `warmup_requests` are sent
     before each point and not measured (`auto`: two a stream, at most 32). `workers` processes send the load (`auto`: one for
     each 2,000 streams, at most a quarter of the cores). `timeout_s` limits one request. `drain_s` is how long a point that is
     ended by time waits for its last answers (`auto`: four times the longest answer so far, at least 30 s).
@@ -288,6 +298,7 @@ class LoadSettings(StrictSettings):
     until: str | float | Mapping[str, str | float] | None = None
     max_duration_s: Seconds = 60.0
     min_requests: PositiveInt = 30
+    while_growing: bool = False
     warmup_requests: CountOrZero | Literal["auto"] = "auto"
     warmup_s: SecondsOrZero = 0.0
     cooldown_requests: CountOrZero = 0
@@ -365,17 +376,18 @@ class StudySettings(StrictSettings):
     """The study: `dir` is the outputs folder, `name` the study's folder in it (null: made from time and content).
 
     Each run is measured on `starts` starts of its engine; the runs take turns, one start each. Two starts of one engine
-    differ, so a verdict on engines needs several. With `until: decided` the runs take turns until each pair of them is faster,
-    slower or equal within `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is
-    then the most. With `until: gate` they take turns until it is known whether a run is worse than the first by more than
-    `margin`, in `metrics`. With `slices` the engines that take turns are alive at once, and the load goes from one to the
-    other every few seconds: `auto` where several starts are measured and the machine allows it. Before a level of an engine
-    that servebench has started it waits while other programs take much of the machine, at most for `quiet_wait_s` in all.
+    differ, so a verdict on engines needs several: `auto` takes as many in a time that is said before, or one each where that
+    is not possible. With `until: decided` the runs take turns until each pair of them is faster, slower or equal within
+    `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is then the most. With
+    `until: gate` they take turns until it is known whether a run is worse than the first by more than `margin`, in `metrics`.
+    With `slices` the engines that take turns are alive at once, and the load goes from one to the other every few seconds:
+    `auto` where several starts are measured and the machine allows it. Before a level of an engine that servebench has
+    started it waits while other programs take much of the machine, at most for `quiet_wait_s` in all.
     """
 
     dir: str = "outputs"
     name: str | None = None
-    starts: PositiveInt = 1
+    starts: PositiveInt | Literal["auto"] = "auto"
     until: Literal["decided", "gate"] | None = None
     margin: str | float = "3%"
     budget: str | float = "60m"
@@ -386,7 +398,8 @@ class StudySettings(StrictSettings):
     @property
     def most_starts(self) -> int:
         """The starts of each run, or the most if the study ends when it has decided."""
-        return self.starts if self.until is None or self.starts > 1 else LOOKS[-1]
+        given = 1 if self.starts == "auto" else self.starts
+        return given if self.until is None or given > 1 else LOOKS[-1]
 
     @property
     def listed_starts(self) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from servebench import __version__
@@ -93,12 +94,12 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def respond(self, status: int, body: Any, kind: str = "application/json") -> None:
-        """Send a complete response."""
+    def respond(self, status: int, body: Any, kind: str = "application/json", more: str = "") -> None:
+        """Send a complete response; `more` are further lines of its head."""
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         head = (
             f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}\r\nContent-Type: {kind}\r\n"
-            f"X-Servebench-Emulated: true\r\nContent-Length: {len(data)}\r\n\r\n"
+            f"X-Servebench-Emulated: true\r\n{more}Content-Length: {len(data)}\r\n\r\n"
         )
         self.write(head.encode() + data)
 
@@ -127,13 +128,16 @@ class ServerConnection(asyncio.Protocol):
             raw, after = parsed
             del self._buffer[:after]
             method, _, rest = first.partition(" ")
-            self._dispatch(method, rest.split(" ", 1)[0].partition("?")[0], raw, headers)
+            path, _, query = rest.split(" ", 1)[0].partition("?")
+            self._dispatch(method, path, raw, {**headers, "?": query})
 
     def _dispatch(self, method: str, path: str, raw: bytes, headers: Mapping[str, str]) -> None:
         spec = self._engine.spec
         try:
             if path == "/emulator":
                 self.respond(200, self._engine.state())
+            elif any(headers.get(name) != value for name, value in spec.wanted.items()):
+                raise RequestRejected(401, "this gateway needs its header and its query")
             elif not self._engine.ready and path != "/v1/models":
                 raise RequestRejected(spec.emulation.loading_status or 503, "Loading model")
             elif method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
@@ -141,7 +145,8 @@ class ServerConnection(asyncio.Protocol):
             else:
                 self._respond_small(method, path, raw)
         except RequestRejected as rejected:
-            self.respond(rejected.status, error_body(spec, rejected.status, rejected.message))
+            retry = "Retry-After: 2\r\n" if rejected.status == HTTPStatus.TOO_MANY_REQUESTS else ""
+            self.respond(rejected.status, error_body(spec, rejected.status, rejected.message), more=retry)
         except RejectedInStream:
             pass
 

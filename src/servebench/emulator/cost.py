@@ -24,6 +24,7 @@ from importlib.resources import files
 from typing import Any
 
 from servebench.contracts.emulation import DEFAULT_MODEL, EmulationSpec
+from servebench.contracts.weights import kv_token_bytes
 
 MS = 1e-3
 GIGA = 1e9
@@ -116,7 +117,7 @@ def model_shape(spec: EmulationSpec) -> ModelShape:
         hidden=model["hidden_size"],
         heads=model["heads"],
         head_dim=model["head_dim"],
-        kv_token_bytes=2 * model["layers"] * model["kv_heads"] * model["head_dim"] * 2.0,
+        kv_token_bytes=kv_token_bytes(model["layers"], model["kv_heads"], model["head_dim"]),
         bandwidth=gpus * gpu["bandwidth_gb_s"] * GIGA,
         rate=gpus * gpu["fp8_tflops" if fast else "bf16_tflops"] * TERA,
         memory_bytes=gpus * gpu["memory_gb"] * GIGA,

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from servebench.contracts.emulation import EmulationSpec
@@ -114,11 +115,14 @@ class EmulatedEngine:
         parsed = parse_request(self.spec, path, body)
         self._check_admission(connection, parsed)
         self._answers += 1
+        faults = self.spec.faults
         probe = parsed.prompt_tokens + len(parsed.pieces) <= PROBE_TOKENS
         number = None
         if not probe:
             self._faultable += 1
             number = self._faultable
+            if faults.refuse_every is not None and number % faults.refuse_every == 0:
+                raise RequestRejected(HTTPStatus.TOO_MANY_REQUESTS, "too many requests a minute")
         kind = "chatcmpl" if parsed.chat else "cmpl"
         # TensorRT-LLM names an answer by the number of its request
         seed = "" if self.spec.emulation.kept == "list" else f"{self.spec.seed}-"

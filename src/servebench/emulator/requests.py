@@ -20,6 +20,7 @@ KNOWN_FIELDS = frozenset(
         *("tool_choice", "echo", "suffix", "best_of", "logit_bias", "generation_config", "cache_prompt"),
         *("cache_salt", "stop_token_ids", "store", "repetition_penalty", "length_penalty", "early_stopping"),
         *("use_beam_search", "include_stop_str_in_output", "skip_special_tokens"),
+        *("chat_template_kwargs", "reasoning_effort"),
         *("spaces_between_special_tokens", "truncate_prompt_tokens", "add_special_tokens", "detokenize", "priority"),
     )
 )

@@ -30,9 +30,9 @@ from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.results import Outcome, Record
 from servebench.measure.timings import timing_columns
 from servebench.protocol import answer, http, stream
-from servebench.protocol.errors import describe_http_error, error_text
+from servebench.protocol.errors import describe_http_error, error_text, retry_after_s
 from servebench.protocol.kinds.table import kind_named
-from servebench.util.units import NS_PER_MS
+from servebench.util.units import NS_PER_MS, NS_PER_S
 
 ReadTimings = Callable[[Mapping[str, Any], Mapping[str, str]], ServerTimings]
 """Reads the engine's own times from the fields of an answer and its headers: `Engine.request_timings`."""
@@ -100,6 +100,7 @@ def record(
         counted_by=counted_by,
         outcome=outcome,
         http_status=message.status,
+        retry_after_s=retry_after_s(message.headers, exchange.ended_ns / NS_PER_S),
         error=error,
         answered_ns=exchange.reads[-1][0] if outcome == "ok" else None,
         response_id=answer_id[:ID_CHARACTERS_MAX] if isinstance(answer_id, str) else None,

@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from servebench.contracts.exchange import ClientFloor, PhaseReport
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
-from servebench.contracts.results import Record
+from servebench.contracts.results import Record, refused
 from servebench.contracts.settings import RunSettings, SloSettings
 from servebench.measure import derive
 from servebench.measure.cost import usd_per_million
@@ -169,6 +169,7 @@ def summarize(
         **_identity(facts, settings),
         "requests_planned": report.planned,
         "requests_ok": len(ok),
+        "requests_refused": sum(map(refused, measured)),
         "requests_failed": len(measured) - len(ok) - sum(r.outcome == "abandoned" for r in measured),
         **_latencies(sample),
         **_means(inside),

@@ -1,6 +1,9 @@
 """Find the reason in what a server sends when a request fails."""
 
 import json
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from servebench.protocol.http import HttpResponse
@@ -24,6 +27,20 @@ def describe_http_error(response: HttpResponse) -> str:
     if not reason and "location" in response.headers:
         reason = shorten(f"redirected to {response.headers['location']}")
     return f"HTTP {response.status}: {reason}" if reason else f"HTTP {response.status}"
+
+
+def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
+    """Return how many seconds a server asks to wait (`Retry-After`: seconds, or a date; RFC 9110, 10.2.3); None if unknown.
+    Names of headers are in lower case."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,8}(\.[0-9]{1,6})?", value):
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now_s)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def error_text(body: bytes, most: int = MESSAGE_CHARS_MAX) -> str:

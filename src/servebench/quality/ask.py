@@ -2,11 +2,11 @@
 size."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 
@@ -14,7 +14,7 @@ from servebench.contracts.engine import Dialect
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer
 from servebench.contracts.request import Message
 from servebench.contracts.results import Outcome
-from servebench.protocol.errors import error_text
+from servebench.protocol.errors import error_text, retry_after_s
 from servebench.protocol.kinds.kind import RequestKind
 from servebench.protocol.kinds.table import kind_named
 from servebench.util.safe_text import in_one_line
@@ -98,7 +98,8 @@ class _AskSession:
     def __post_init__(self) -> None:
         one = self.endpoint
         self._client = bounded_client(one.headers, timeout_s=self.timeout_s, verify_tls=one.verify_tls)
-        self._url = f"{one.base_url}{self.kind.path_of(self.dialect)}"
+        query = f"?{urlencode(list(one.query))}" if one.query else ""
+        self._url = f"{one.base_url}{self.kind.path_of(self.dialect)}{query}"
         self._failed: list[str | None] = []
         """The errors of the last requests in a row."""
         self._answers: dict[int, ItemAnswer] = {}
@@ -167,7 +168,7 @@ class _AskSession:
         fields = {"output_tokens": item.max_tokens, "extra": item.body}
         request = self.kind.request(item.prompt, item.item_id, **fields)
         if item.messages and request.messages is not None:
-            request = replace(request, messages=tuple(Message(**one) for one in item.messages))
+            request = replace(request, messages=tuple(Message(one["role"], one["content"]) for one in item.messages))
         return self.kind.body(request, self.endpoint.model, self.dialect, streamed=False)
 
     def _read(self, status: int, data: bytes, bytes_max: int) -> dict[str, Any]:
@@ -227,9 +228,7 @@ async def bounded_post(
                 content += piece
                 if len(content) > bytes_max:
                     break
-        # a `Retry-After` may also be a date
-        wanted = re.fullmatch(r"[0-9]{1,8}", response.headers.get("Retry-After", ""))
-        pause_s = max(pause_s, float(wanted[0]) if wanted else 0.0)
+        pause_s = max(pause_s, retry_after_s(response.headers, time.time()) or 0.0)
         if not patient or response.status_code not in BUSY or time.monotonic() + pause_s >= ends_s:
             return response.status_code, bytes(content)
         await asyncio.sleep(pause_s)

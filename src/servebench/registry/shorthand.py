@@ -10,6 +10,7 @@ SHORT_WORDS = {
     "budget": "study.budget",
     "starts": "study.starts",
     "seed": "workload.seed",
+    "dataset": "workload.dataset",
 }
 """The key that each short word sets."""
 RENAMED = {

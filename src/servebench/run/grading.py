@@ -166,6 +166,7 @@ def _endpoint(request: RunRequest, lease: EngineLease) -> Endpoint:
         base_url=lease.running.base_url,
         model=lease.running.model,
         headers=dict(lease.running.headers),
+        query=lease.running.query,
         verify_tls=lease.running.verify_tls,
         tokenizer=model.tokenizer or model.path or model.name,
     )

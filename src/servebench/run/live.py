@@ -69,7 +69,8 @@ class LiveLoad:
         """Return a phase that is driven together with others; its records are then those of `ended`. Raises StoreError."""
         spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
         self._spools = worker_spools(spool, workers)
-        return drive_of(target_of(self.lease.running), plan, facts, self._spools, watch, looks=looks)
+        target = target_of(self.lease.running, self.settings.workload.headers)
+        return drive_of(target, plan, facts, self._spools, watch, looks=looks)
 
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return the records of the requests that have ended in the latest phase. Raises StoreError."""

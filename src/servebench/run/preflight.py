@@ -19,6 +19,7 @@ from servebench.engine.tokenize import EmulatedTokenizer, offline_tokenizer, tok
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
+from servebench.run.fits import fit_faults
 from servebench.run.scorers import NONE, select_scorers
 from servebench.store.manifest import read_signed_manifest
 from servebench.store.plan import PlannedRun, with_secrets
@@ -59,6 +60,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         if launcher.simulated:
             faults += simulation_faults(settings, registry)
         faults += timings_faults(settings, engine, launcher, here=here)
+        faults += fit_faults(settings, engine, context, launcher, here=here)
         if here:
             faults += launcher.check(engine, context, settings.launch)
             if launcher.local and not launcher.emulated:
@@ -125,6 +127,12 @@ def workload_faults(settings: RunSettings, registry: Registry, launcher: Launche
             faults = no_arrivals(settings) if any(one.arrival_s is None for one in made) else []
             return [*faults, *(too_long(settings, made) if launcher.emulated else [])]
     return list(faults)
+
+
+def notes_of(jobs: Sequence[Job], registry: Registry) -> list[str]:
+    """Return what users should know of the data of these jobs' workloads, each line once. Raises ConfigError."""
+    workloads = [registry.find("workload", job.settings.workload.name)(job.settings.workload) for job in jobs]
+    return list(dict.fromkeys(note for workload in workloads for note in workload.notes()))
 
 
 def too_long(settings: RunSettings, made: Sequence[Request]) -> list[str]:

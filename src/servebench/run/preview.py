@@ -43,6 +43,7 @@ def preview(settings: RunSettings, registry: Registry) -> Preview:
         model=settings.model.name,
         tokenizer=tokenizer.name,
         exact=tokenizer.exact,
+        notes=workload.notes(),
         requests=requests,
         input_tokens=[total for _, total in hits],
         output_tokens=[request.output_tokens for request in requests],

@@ -2,8 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
-from urllib.parse import unquote, urlsplit
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote, urlencode, urlsplit
 
 import orjson
 
@@ -21,8 +21,8 @@ ANSWER_BYTES_PER_TOKEN = 4096
 must be cut off before the answers of all streams fill the memory."""
 
 
-def target_of(running: RunningEngine) -> Target:
-    """Return where the requests to a running engine go."""
+def target_of(running: RunningEngine, headers: Mapping[str, str] | None = None) -> Target:
+    """Return where the requests to a running engine go, with further `headers`."""
     url = urlsplit(running.base_url)
     tls = url.scheme == "https"
     return Target(
@@ -31,7 +31,7 @@ def target_of(running: RunningEngine) -> Target:
         tls=tls,
         verify_tls=running.verify_tls,
         server_name=url.hostname or "",
-        headers=running.headers,
+        headers=(*running.headers, *(headers or {}).items()),
     )
 
 
@@ -41,6 +41,7 @@ def planned_requests(
     """Return the requests of a point in the engine's dialect, as bytes. `trace` names the point (`run_id/point`). Raises
     ConfigError if the dialect changes prompts with marks."""
     base_path = unquote(urlsplit(running.base_url).path).rstrip("/")
+    query = f"?{urlencode(running.query)}" if running.query else ""
     planned = []
     for request in requests:
         path, body = compose(engine, add_extras(request, settings.workload), running.model)
@@ -48,7 +49,7 @@ def planned_requests(
         planned.append(
             PlannedRequest(
                 request_id=request.request_id,
-                path=base_path + path,
+                path=base_path + path + query,
                 body=plain,
                 session_id=request.session_id,
                 think_s=request.think_s or 0.0,

@@ -1,14 +1,12 @@
 """The manifest: what was run, on what, by whom it could be run again. Without secrets."""
 
 import contextlib
-import csv
 import hashlib
 import json
 import os
 import platform
+import re
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
@@ -23,12 +21,12 @@ from servebench.store.files import object_in, read_stored, write_text
 from servebench.store.seal import FIELD, Origin, origin_of, signed
 from servebench.store.versions import of_this_version
 from servebench.util.bounded_file import STATE_BYTES_MAX
-from servebench.util.children import child_environment
+from servebench.util.children import program_output
 from servebench.util.errors import StoreError, reason_of
+from servebench.util.gpus import find_gpus, smi_rows
 from servebench.util.redaction import redact
 
 KIND: Literal["manifest"] = "manifest"
-PROBE_TIMEOUT_S = 4.0
 PACKAGES = (
     *("servebench-suite", "hydra-core", "omegaconf", "pluggy", "httpx", "pandas", "pyarrow", "mlflow", "numpy"),
     *("orjson", "pydantic"),
@@ -37,36 +35,6 @@ GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.h
 GPU_FIELDS = (
     *("index", "name", "uuid", "memory.total", "driver_version", "power.limit", "clocks.max.sm", "clocks.max.mem"),
 )
-
-
-def _output(*command: str, env: Mapping[str, str] | None = None) -> str | None:
-    """Return what a program prints; None when it is not there, fails or hangs. No probe is fatal."""
-    try:
-        # a session of its own, so that whatever the program started goes with it
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-            env=child_environment(env),
-        )  # fmt: skip
-    except OSError:
-        return None
-    try:
-        text = process.communicate(timeout=PROBE_TIMEOUT_S)[0]
-    except subprocess.TimeoutExpired:
-        _abandon(process)
-        return None
-    return text.decode(errors="replace").strip() if process.returncode == 0 else None
-
-
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and do not wait for long: a program that hangs in a driver cannot even be killed."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    if process.stdout is not None:
-        process.stdout.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=1.0)
-    if process.returncode is None:
-        process.returncode = -signal.SIGKILL  # else its garbage collection warns
 
 
 def _cpu_model() -> str | None:
@@ -78,22 +46,20 @@ def _cpu_model() -> str | None:
 
 
 def _gpus() -> list[dict[str, str | None]]:
-    text = _output("nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")
-    if text is None:
-        return []
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
     names = [name.replace(".", "_") for name in GPU_FIELDS]
     return [
         {name: None if cell.startswith("[") else cell.strip() for name, cell in zip(names, row, strict=True)}
-        for row in rows
-        if len(row) == len(names)
+        for row in smi_rows(GPU_FIELDS)
+    ] or [
+        {"index": str(one.index), "name": one.name, "uuid": one.uuid or None, "driver_version": one.driver}
+        for one in find_gpus()
     ]
 
 
 def _cuda() -> str | None:
-    text = _output("nvidia-smi")
-    found = (text or "").partition("CUDA Version:")[2].split()
-    return found[0] if found else None
+    # drivers from 610 on write "CUDA UMD Version"
+    found = re.search(r"CUDA (?:UMD )?Version: *([\d.]+)", program_output("nvidia-smi") or "")
+    return found[1] if found else None
 
 
 def capture_machine() -> dict[str, Any]:
@@ -135,7 +101,7 @@ def capture_git(folder: Path) -> dict[str, object] | None:
     So only its files are read, through a repository of our own with the settings of the user.
     """
     asked = ("--show-toplevel", "--show-object-format", "--git-path", "objects", "--git-path", "index", "--git-path")
-    found = _output(*GIT, "-C", str(folder), "rev-parse", "HEAD", *asked, "info/exclude")
+    found = program_output(*GIT, "-C", str(folder), "rev-parse", "HEAD", *asked, "info/exclude")
     lines = (found or "").splitlines()
     if len(lines) != 6:
         return None
@@ -152,7 +118,7 @@ def capture_git(folder: Path) -> dict[str, object] | None:
         if exclude.is_file():
             shutil.copy(exclude, Path(own) / "info" / "exclude")
         env = {"GIT_DIR": own, "GIT_WORK_TREE": top, "GIT_OBJECT_DIRECTORY": str(objects), "GIT_INDEX_FILE": str(index)}
-        changes = _output(*GIT, "status", "--porcelain", "--ignore-submodules=dirty", env=env)
+        changes = program_output(*GIT, "status", "--porcelain", "--ignore-submodules=dirty", env=env)
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 

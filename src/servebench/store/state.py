@@ -36,7 +36,8 @@ def process_of(pid: int) -> str:
 class StudyState:
     """`study.json`. `runs` are the names of the run folders in order; `host`, `pid` and `process` (`process_of`) name the process
     at work. `launcher` is where the runs are done (empty: there); `ticket` is what its orders to other machines carry.
-    `budget_s` is for how long engines may run where `resume --budget` has said so, instead of the plan's `study.budget`."""
+    `budget_s` is for how long engines may run where `resume --budget` or `study.starts=auto` has said so, instead of the plan's
+    `study.budget`."""
 
     study_id: str
     words: tuple[str, ...]

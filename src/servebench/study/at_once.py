@@ -89,6 +89,8 @@ def why_alone(jobs: Sequence[Job], registry: Registry) -> str | None:
 
 
 def _why_of(settings: RunSettings, registry: Registry) -> str | None:
+    if settings.load.while_growing and settings.study.most_starts == 1:
+        return "load.while_growing ends the levels of each engine on its own"
     launcher = registry.launcher(settings.launch.name)
     if not launcher.local:
         host = urlsplit(getattr(settings.launch, "base_url", None) or "").hostname

@@ -20,11 +20,12 @@ from servebench.analysis.verdict.foresight import starts_to_pass
 from servebench.analysis.verdict.gate import GateQuestion, check_metrics
 from servebench.analysis.verdict.looks import looks_until
 from servebench.config import Job
-from servebench.contracts.events import BudgetSpent, Events, PointVoid, Said
+from servebench.contracts.events import BudgetSpent, Events, PointVoid, Said, StartsChosen
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
+from servebench.report.wording.budget import starts_text
 from servebench.report.wording.decisions import foreseen_line, round_line
 from servebench.run.prior import has_unmeasured, levels_given_up, without_void
 from servebench.run.session import RunTask
@@ -35,6 +36,7 @@ from servebench.store.state import read_study
 from servebench.store.studies import load_outputs, load_study
 from servebench.study.at_once import Place, at_once
 from servebench.study.resume import StoredRun
+from servebench.study.starts import weigh_starts
 from servebench.util.errors import ConfigError
 
 STARTS_LEAST = 2
@@ -108,7 +110,10 @@ class UntilDecided(Runs):
             if found is not None and measured:
                 self._events(Said(round_line(found, start)))
             if found is not None and start:
-                if start >= STARTS_LEAST and self._too_expensive(found, self.open):
+                if start == 1 and measured and not (weighed := self._weighed()).pays:
+                    self._events(Said(starts_text(weighed)))
+                    break
+                if start >= (1 if self._goes_on else STARTS_LEAST) and self._too_expensive(found, self.open):
                     minutes = found.budget_s / 60
                     said = (
                         BudgetSpent(minutes=minutes)
@@ -148,6 +153,12 @@ class UntilDecided(Runs):
             None if each_s is None else each_s * len(jobs),
             seconds_of("study.budget", self._settings.budget),
         )
+
+    def _weighed(self) -> StartsChosen:
+        """Weigh the first start against longer points, where the number of starts was left open."""
+        if not self._goes_on or self._settings.starts != "auto":
+            return StartsChosen()
+        return weigh_starts([task.job for task in self.open.values()], load_study(self._folder.path).runs)
 
     def _due(self, start: int) -> list[Turn]:
         """Return a start of each run in which something is open and not measured."""

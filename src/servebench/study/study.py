@@ -12,12 +12,22 @@ from servebench import __version__
 from servebench.analysis.events import StudyAnswered
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
-from servebench.contracts.events import AtOnce, ErrorSaid, Events, Listen, MachineBusy, ResultsStored, StepFailed
+from servebench.contracts.events import (
+    AtOnce,
+    ErrorSaid,
+    Events,
+    Listen,
+    MachineBusy,
+    ResultsStored,
+    Said,
+    StartsChosen,
+    StepFailed,
+)
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
 from servebench.registry.registry import Registry
 from servebench.run.here import LocalExecutor
-from servebench.run.preflight import check_jobs, find_servers, jobs_of
+from servebench.run.preflight import check_jobs, find_servers, jobs_of, notes_of
 from servebench.run.prior import stored_points
 from servebench.run.session import RunContext, RunTask
 from servebench.run.task import in_real_time, measured_floor, shared_prompts
@@ -38,6 +48,7 @@ from servebench.study.resume import (
     skipped,
     skipped_exit_code,
 )
+from servebench.study.starts import with_starts
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
 from servebench.telemetry.machine import busy_now
@@ -55,7 +66,8 @@ class StudySession:
     """The runs of a study that this process executes or dispatches.
 
     `other_code` is the exit code of runs that earlier commands left failed and that are not executed again; 0 if none.
-    `cluster`: where they are executed; null: in this process. `found` are the running servers that were asked before.
+    `cluster`: where they are executed; null: in this process. `found` are the running servers that were asked before, `starts` is
+    what `study.starts=auto` has chosen.
     """
 
     folder: StudyFolder
@@ -65,6 +77,7 @@ class StudySession:
     other_code: int = 0
     cluster: ClusterSettings | None = None
     found: Found = ()
+    starts: StartsChosen | None = None
     outcomes: list[tuple[str, RunOutcome]] = field(default_factory=list)
 
     def add_outcome(self, name: str, outcome: RunOutcome) -> None:
@@ -133,7 +146,7 @@ def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trust
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
-    jobs = jobs_of(words, registry)
+    jobs, starts = with_starts(jobs_of(words, registry), registry)
     check_decided(jobs)
     check_slices(jobs, registry, cluster=jobs[0].launcher is not None)
     confirm_locked(jobs, words, registry, trusted=trusted)
@@ -142,11 +155,12 @@ def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trust
     found = check_study(jobs, jobs[0].launcher, registry, listen)
     with new_study(outputs, jobs[0].settings.study.name, study_label(jobs)) as folder:
         plan = planned_runs(jobs)
-        state = new_state(folder.name, words, jobs, plan)
+        state = replace(new_state(folder.name, words, jobs, plan), budget_s=starts.budget_s if starts else None)
         write_plan(folder, plan)
         write_study(folder, state)
         tasks = [RunTask(run.name, job) for run, job in zip(plan, jobs, strict=True)]
-        code = _execute(folder, state, tasks, registry, listen, cluster=jobs[0].launcher, found=found)
+        more = {"cluster": jobs[0].launcher, "found": found, "starts": starts}
+        code = _execute(folder, state, tasks, registry, listen, **more)
         print_continuation(folder, state.runs)
         return code
 
@@ -253,7 +267,9 @@ def _execute(
     """Execute the tasks, store and print how the study ended, and return the exit code; `more` are fields of the session."""
     jobs = [task.job for task in tasks]
     with open_session(folder, state, jobs, listen, **more) as session:
-        session.events(plan := plan_of(tasks, registry))
+        session.events(plan := plan_of(tasks, registry, session.starts))
+        for note in [] if session.cluster else notes_of(jobs, registry):
+            session.events(Said(note))
         places = {} if session.cluster else places_at_once({task.name: task.job for task in tasks}, registry)
         for group in {one.group: None for one in places.values()}:
             session.events(AtOnce([plan.labels[name] for name, one in places.items() if one.group == group]))

@@ -31,7 +31,7 @@ SHOWN_MAX = 20_000
 """Characters of a description that a person can still judge; what matters could hide in a longer one."""
 SHOWN_WHOLE = ("engine", "launch", "tracking", "study", "cluster", "tune")
 """Groups of which every value is shown; of the others only text, which may be a path or an address."""
-PATH_KEYS = ("path", "tokenizer", "executable")
+PATH_KEYS = ("path", "dataset", "tokenizer", "executable")
 
 
 def confirm_locked(jobs: Sequence[Job], words: Sequence[str], registry: Registry, *, trusted: bool) -> None:
@@ -141,7 +141,7 @@ def _variables_line(config: Mapping[str, Any], *names: str) -> list[str]:
 def _variables(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the variables of this process that a config hands on: those it names, and the secrets of `engine.env`."""
     for key, value in leaves(config):
-        if value is not None and key.rstrip(".0123456789").endswith("_env"):
+        if value is not None and (key.rstrip(".0123456789").endswith("_env") or key.startswith("launch.headers_env.")):
             yield str(value)
         elif key.startswith("engine.env.") and MARK in str(value):
             yield key.removeprefix("engine.env.")

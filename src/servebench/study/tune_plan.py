@@ -132,7 +132,7 @@ def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
         settings = job.settings
         if settings.launch.name == "attach":
             faults.append("launch=attach: servebench cannot change the settings of a server that it does not start")
-        if settings.study.until is not None or settings.study.starts > 1:
+        if settings.study.until is not None or settings.study.most_starts > 1:
             faults.append(
                 "study.starts and study.until have no meaning in a tune: it decides how many starts each candidate has"
             )

@@ -24,7 +24,12 @@ Headers = Sequence[tuple[str, str]]
 
 
 def client(
-    headers: Headers, *, verify_tls: Trust = True, timeout_s: float = 5.0, bytes_max: int = BYTES_MAX
+    headers: Headers,
+    *,
+    query: Headers = (),
+    verify_tls: Trust = True,
+    timeout_s: float = 5.0,
+    bytes_max: int = BYTES_MAX,
 ) -> httpx.Client:
     """Return an HTTP client for all off the hot path. It trusts no proxy of the environment (engines are measured directly), and
     follows no redirect.
@@ -35,6 +40,7 @@ def client(
     """
     return httpx.Client(
         headers=[("Accept-Encoding", "identity"), *headers],
+        params=dict(query) or None,
         timeout=timeout_s,
         trust_env=False,
         transport=_Transport(verify_tls, bytes_max),

@@ -6,6 +6,8 @@ print them. `engine.env` and `launch.pass_env` add variables.
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +45,7 @@ PROXIES, NOT_BY_PROXY = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"), 
 FOLDER_LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH")
 """Lists of folders in which an empty entry means the current folder."""
 SAFE_PATH = "PYTHONSAFEPATH"
+PROBE_TIMEOUT_S = 4.0
 OUR_SAFE_PATH = "servebench"
 """The value that `protect_process` sets; engines do not inherit it, because a script may import what lies next to it."""
 
@@ -128,3 +131,33 @@ def protect_process() -> None:
         if name in os.environ:
             os.environ[name] = absolute_entries(os.environ[name])
     os.environ.setdefault(SAFE_PATH, OUR_SAFE_PATH)
+
+
+def program_output(*command: str, env: Mapping[str, str] | None = None) -> str | None:
+    """Return what a program prints; None when it is not there, fails or hangs. No probe is fatal."""
+    try:
+        # a session of its own, so that whatever the program started goes with it
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=child_environment(env),
+        )  # fmt: skip
+    except OSError:
+        return None
+    try:
+        text = process.communicate(timeout=PROBE_TIMEOUT_S)[0]
+    except subprocess.TimeoutExpired:
+        _abandon(process)
+        return None
+    return text.decode(errors="replace").strip() if process.returncode == 0 else None
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and do not wait for long: a program that hangs in a driver cannot even be killed."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.stdout is not None:
+        process.stdout.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)
+    if process.returncode is None:
+        process.returncode = -signal.SIGKILL  # else its garbage collection warns

@@ -32,8 +32,8 @@ def remember_config(config: Any) -> None:
             last = last_part(str(name))
             if secret_name(last):
                 remember(*_strings(value))
-            elif last.endswith("_env") and isinstance(value, str):
-                remember(os.environ.get(value, ""))
+            elif last.endswith("_env"):
+                remember(*(os.environ.get(name, "") for name in _strings(value)))
             else:
                 remember_config(value)
     elif isinstance(config, (list, tuple)):
@@ -127,10 +127,10 @@ def redact(value: Any) -> Any:
     return _redact(value, known_secrets())
 
 
-def _redact(value: Any, secrets: Sequence[str]) -> Any:
+def _redact(value: Any, secrets: Sequence[str], below: str = "") -> Any:
     if isinstance(value, Mapping):
         return {
-            name: _hide(item) if secret_name(last_part(str(name))) else _redact(item, secrets)
+            name: _hide(item) if secret_name(last_part(f"{below}{name}")) else _redact(item, secrets, f"{name}.")
             for name, item in value.items()
         }
     if isinstance(value, (list, tuple)):

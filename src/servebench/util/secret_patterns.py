@@ -96,8 +96,9 @@ def _is_secret(name: str) -> bool:
 
 
 def last_part(name: str) -> str:
-    """Return the key itself of a dotted config key (`engine.env.HF_TOKEN`)."""
-    return re.split(r"[./@+~]", name.rstrip("./@+~"))[-1]
+    """Return the key itself of a dotted config key (`engine.env.HF_TOKEN`); `headers_env` below that, which names variables."""
+    *_, parent, last = ["", *re.split(r"[./@+~]", name.rstrip("./@+~"))]
+    return parent if parent == "headers_env" else last
 
 
 Hidden = tuple[int, int, int]

@@ -45,16 +45,21 @@ def _load(context: ssl.SSLContext, name: str, value: str) -> None:
         ) from error
 
 
+def variable_problem(setting: str, variable: str) -> str | None:
+    """Return why the value of an environment variable, which a setting names, cannot be sent in a header."""
+    value = os.environ.get(variable, "")
+    if not value:
+        return f"{setting}={variable}: this environment variable is not set or is empty; export it first"
+    if value.isascii() and value.isprintable() and (" " not in value or not setting.endswith("api_key_env")):
+        return None
+    return f"{setting}={variable}: its value contains a character that no API key has, such as a space"
+
+
 def access_problems(section: str, key_variable: str | None, trust: Trust) -> list[str]:
     """Return why no server can be reached by the settings `api_key_env` and `ca_file` of a section, one line each: a key that is
     missing or that no header can hold, certificates that cannot be used."""
-    problems = []
-    key = os.environ.get(key_variable or "", "")
-    if key_variable is not None and not key:
-        problems.append("this environment variable is not set or is empty; export it first")
-    elif not key.isascii() or not key.isprintable() or " " in key:
-        problems.append("its value contains a character that no API key has, such as a space")
-    problems = [f"{section}.api_key_env={key_variable}: {problem}" for problem in problems]
+    problem = None if key_variable is None else variable_problem(f"{section}.api_key_env", key_variable)
+    problems = [] if problem is None else [problem]
     try:
         tls_context(trust)
     except ConfigError as error:

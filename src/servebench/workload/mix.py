@@ -17,7 +17,7 @@ from servebench.workload.build.seeding import generator
 
 INHERITED = ("seed", "api", "temperature", "cache")
 OF_PARTS = ("input_tokens", "output_tokens", "exact_output")
-OF_ALL = ("adapters", "adapter_skew", "priorities")
+OF_ALL = ("adapters", "adapter_skew", "priorities", "body", "headers")
 """Keys that only parts have an effect with, and those that only the mix has."""
 Weight = Annotated[float, Ge(0), Le(1e9)]
 
@@ -57,6 +57,10 @@ class MixWorkload(Workload):
         for name in weights:
             faults += _of_part(name, parts[name].check())
         return faults
+
+    def notes(self) -> list[str]:
+        """Return what the parts say of their data."""
+        return [note for name in self._weights() for note in self._workloads()[name].notes()]
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests. Raises ConfigError when a part does."""

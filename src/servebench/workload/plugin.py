@@ -9,9 +9,11 @@ from servebench.contracts.hooks import hookimpl
 def servebench_workloads() -> Mapping[str, str]:
     """Return the built-in workloads."""
     return {
-        "sharegpt": "servebench.workload.sharegpt:ShareGptWorkload",
+        "dataset": "servebench.workload.dataset:DatasetWorkload",
+        "sharegpt": "servebench.workload.dataset:ShareGptWorkload",
         "unique": "servebench.workload.unique:UniqueWorkload",
         "short": "servebench.workload.unique:ShortWorkload",
+        "medium": "servebench.workload.unique:MediumWorkload",
         "rag_prefix": "servebench.workload.rag_prefix:RagPrefixWorkload",
         "structured_json": "servebench.workload.structured_json:StructuredJsonWorkload",
         "long_context": "servebench.workload.long_context:LongContextWorkload",

@@ -43,3 +43,9 @@ class ShortWorkload(UniqueWorkload):
     """Prompts and answers of a few words, for a first look: a slow engine answers many in a minute."""
 
     name = "short"
+
+
+class MediumWorkload(UniqueWorkload):
+    """Prompts and answers of a usual length."""
+
+    name = "medium"

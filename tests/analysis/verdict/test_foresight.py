@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis.start_model import Starts
-from servebench.analysis.verdict.foresight import starts_to_pass
+from servebench.analysis.verdict.foresight import another_start_pays, starts_to_pass
 from servebench.analysis.verdict.gate import GateQuestion
 from servebench.contracts.level import Level
 
@@ -37,3 +37,19 @@ def test_what_no_look_shows_is_not_foreseen():
 def test_ttft_takes_six_starts():
     question = GateQuestion(0.05, ("ttft_ms_p50",))
     assert starts_to_pass(known(0.001, names=("ttft_ms_p50",)), question) == 6
+
+
+@pytest.mark.parametrize(
+    ("cold_s", "load_s", "spread", "pays"),
+    [
+        (60, 60, None, True),
+        (300, 60, None, False),
+        (300, 60, 0.02, True),
+        (300, 60, 0.001, False),
+        (60, 3000, 0.002, True),
+    ],
+)
+def test_a_start_of_minutes_pays_where_starts_differ_more_than_points_are_unsure(cold_s, load_s, spread, pays):
+    """Points are known to half a percent; before anything is known half of that variance is taken to be between starts."""
+    groups = () if spread is None else known(spread, in_turns=False)[NAMES[0]]
+    assert another_start_pays(cold_s, load_s, groups) is pays

@@ -55,13 +55,14 @@ def noise(seed, sd, count, shift=0.0):
         (-0.03, 0.002, 24, "slower", 3),
         (0.0, 0.05, 8, OPEN, 8),
         # one start of each, and nothing earlier
-        (-0.10, 0.01, 1, OPEN, 0),
+        (-0.10, 0.01, 1, OPEN, 1),
     ],
 )
 def test_a_pair_is_decided_as_soon_as_its_starts_suffice(shift, sd, count, verdict, starts):
     found = decided([row(THROUGHPUT, noise(1, sd, count), noise(2, sd, count, shift))])
     assert (found.first.result if found.first else OPEN, found.starts_looked) == (verdict, starts)
     assert found.answered is (verdict is not OPEN)
+    assert found.starts_needed == 2 or count > 1
     assert found.open_levels == (() if found.answered else (Level(1),))
 
 

@@ -48,6 +48,22 @@ def records(bad: int = 0, of: int = 200, **changes: Any) -> list[Record]:
     return [make(n, **(changes if n < bad else {})) for n in range(of)]
 
 
+@pytest.mark.parametrize(("bad", "verdict"), [(0, "valid"), (10, "doubtful"), (11, "void")])
+def test_a_server_that_refuses_requests(bad: int, verdict: str) -> None:
+    """Refusals are a warning of their own; more than 5% of them leave nothing to compare."""
+    refusal = {"outcome": "http_error", "http_status": 429, "error": "HTTP 429: slow down", "retry_after_s": 2.0}
+    doubts = judge(of=records(bad, **refusal, event_ns=[], output_tokens=None, finish_reason=None))
+    assert Point(row=PointRow(), doubts=doubts).verdict == verdict
+    assert [doubt.code for doubt in doubts] == ["rate_limited"] * (bad > 0)
+    assert all("HTTP 429, Retry-After 2 s" in doubt.message and "slow down" in doubt.message for doubt in doubts)
+
+
+def test_other_failures_beside_refusals() -> None:
+    refused = records(4, of=100, outcome="http_error", http_status=429, error="HTTP 429")
+    broken = records(6, of=100, outcome="reset", error="reset")
+    assert {"rate_limited", "errors"} <= {doubt.code for doubt in judge(of=[*refused, *broken])}
+
+
 def report(**changes: Any) -> PhaseReport:
     return phase_report(**({"planned": 200, "sent": 200, "elapsed_s": 30.0, "cpu_s": 6.0} | changes))
 
@@ -323,6 +339,8 @@ def test_tokens_of_cancelled_fillers_may_be_in_the_engines_counter_or_not(counte
         ("process", "h100", 2, ["NVIDIA H100 80GB HBM3"], True),
         ("docker", "h100", 1, ["NVIDIA A100-SXM4-80GB"], True),
         ("process", "h100", 1, [], True),
+        ("process", "a100-sxm4-80gb-mig-1g.10gb", 1, ["NVIDIA A100-SXM4-80GB"], False),
+        ("process", "rtx-a5000", 1, ["NVIDIA RTX A5000"], False),
     ],
 )
 def test_the_configured_gpu_must_be_the_drivers(launch, gpu, count, there, wrong):

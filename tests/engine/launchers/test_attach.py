@@ -1,5 +1,6 @@
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,12 @@ import pytest
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.supervisor.ports import accepts_connections
+from servebench.testing.server import FakeServer, plain_server
 from servebench.util.errors import EngineError
 from support.servers import refusing_port
 
 KEY = "SERVEBENCH_TEST_KEY"
+GATEWAY = {"api-key": "right-secret", "x-team": "bench", "x-pass": "with spaces", "?": "api-version=2024-10-21"}
 
 
 def settings(base_url, key=None):
@@ -174,3 +177,47 @@ def test_a_valid_base_url(context_of, monkeypatch):
     monkeypatch.setenv(KEY, "sk-1")
     for url in ("http://host:8000/v1", "https://host", "http://[::1]:8000/v1"):
         assert AttachLauncher().check(OpenAiEngine(), context_of(), settings(url, KEY)) == []
+
+
+@pytest.mark.parametrize("left_out", [None, "api_key_env", "headers", "headers_env", "query"])
+def test_a_gateway(context_of, monkeypatch, left_out):
+    """Its key in a header of its own, further headers, and a parameter in each URL; without any of them it refuses."""
+    monkeypatch.setenv(KEY, "right-secret")
+    monkeypatch.setenv("TEST_PASS", "with spaces")
+    keys = {
+        "api_key_env": KEY, "headers": {"x-team": "bench"}, "headers_env": {"x-pass": "TEST_PASS"},
+        "query": {"api-version": "2024-10-21"},
+    }  # fmt: skip
+    given = {name: value for name, value in keys.items() if name != left_out}
+    with FakeServer(replace(plain_server("m"), wanted=GATEWAY)) as server:
+        chosen = AttachSettings(name="attach", base_url=server.base_url, api_key_header="api-key", **given)
+
+        def find():
+            return AttachLauncher().find(OpenAiEngine(), context_of(), chosen, say=lambda _: None)
+
+        if left_out:
+            with pytest.raises(EngineError) as error:
+                find()
+            assert error.value.kind == "unauthorized"
+            return
+        running = find()
+    assert (running.model, running.query) == ("m", (("api-version", "2024-10-21"),))
+    assert dict(running.headers) == {name: value for name, value in GATEWAY.items() if name != "?"}
+    assert "right-secret" not in repr(running)
+
+
+@pytest.mark.parametrize(("value", "faults"), [(None, 1), ("", 1), ("line\nbreak", 1), ("Basic abc", 0)])
+def test_variables_of_headers(context_of, monkeypatch, value, faults):
+    """Each must hold what a header can hold."""
+    monkeypatch.delenv("TEST_PASS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TEST_PASS", value)
+    chosen = AttachSettings(name="attach", base_url="http://h/v1", headers_env={"x-pass": "TEST_PASS"})
+    found = AttachLauncher().check(OpenAiEngine(), context_of(), chosen)
+    assert [line.startswith("launch.headers_env.x-pass=TEST_PASS: ") for line in found] == [True] * faults
+
+
+def test_a_query_has_a_key_of_its_own(context_of):
+    chosen = AttachSettings(name="attach", base_url="http://h/v1?api-version=1")
+    (fault,) = AttachLauncher().check(OpenAiEngine(), context_of(), chosen)
+    assert "launch.query.NAME=VALUE" in fault

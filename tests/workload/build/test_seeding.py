@@ -5,7 +5,8 @@ import re
 import pytest
 
 from servebench.contracts.request import Message
-from servebench.workload.build.requests import as_request
+from servebench.contracts.settings import WorkloadSettings
+from servebench.workload.build.requests import add_extras, as_request
 from servebench.workload.build.seeding import SALT_CHARACTERS, SALT_TOKENS_MAX, generator, salt
 
 
@@ -40,3 +41,10 @@ def test_as_request(api):
     assert request.messages == ((Message("user", "hello"),) if chat else None)
     assert request.prompt == (None if chat else "hello")
     assert (request.request_id, request.output_tokens) == ("r-1", 3)
+
+
+def test_fields_of_the_user_go_with_every_request():
+    """They replace those of the workload."""
+    settings = WorkloadSettings(name="w", body={"reasoning_effort": "low", "top_p": 0.5})
+    request = as_request("hello", "chat", "r-1", extra={"top_p": 0.9, "tools": []})
+    assert add_extras(request, settings).extra == {"top_p": 0.5, "tools": [], "reasoning_effort": "low"}

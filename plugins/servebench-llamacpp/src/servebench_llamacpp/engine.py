@@ -36,7 +36,7 @@ from servebench.plugin import (
     object_at,
     read_emulation,
 )
-from servebench_llamacpp.models import fetch, gguf_problem, model_file
+from servebench_llamacpp.models import fetch, fetch_from_hub, gguf_problem, model_file
 from servebench_llamacpp.parameters import field_problem, plain_fields
 
 SLOTS = 4
@@ -182,6 +182,8 @@ class LlamaCppEngine(Engine):
         path = model_file(context.model, context.cache_dir)
         if path is not None and context.model.path is None and context.model.gguf is not None:
             fetch(context.model.gguf, path, say)
+        elif path is not None and context.model.path is None and context.model.gguf_hub is not None:
+            fetch_from_hub(context.model.gguf_hub, path, say)
         problem = _no_file(context.model) if path is None else gguf_problem(path)
         if problem is not None:
             raise EngineError(problem, kind="model_missing")

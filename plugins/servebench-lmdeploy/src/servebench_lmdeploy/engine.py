@@ -68,6 +68,7 @@ class LmdeployEngine(Engine):
     """LMDeploy's OpenAI-compatible server."""
 
     name = "lmdeploy"
+    from_hub = True
     settings_type = LmdeploySettings
     default_port = 23333
     container = ContainerImage(image="openmmlab/lmdeploy:latest", arguments=("--ipc", "host"))

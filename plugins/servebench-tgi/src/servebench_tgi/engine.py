@@ -72,6 +72,7 @@ class TgiEngine(Engine):
     """
 
     name = "tgi"
+    from_hub = True
     settings_type = TgiSettings
     default_port = 3000
     # an exact output length is impossible, and the model's name is not checked

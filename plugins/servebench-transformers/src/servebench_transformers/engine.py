@@ -57,6 +57,7 @@ class TransformersEngine(Engine):
     """Hugging Face's OpenAI-compatible server."""
 
     name = "transformers"
+    from_hub = True
     settings_type = TransformersSettings
     needs_gpu = False
     metrics_path = None

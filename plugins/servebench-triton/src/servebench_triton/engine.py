@@ -90,6 +90,7 @@ class TritonEngine(Engine):
     """Triton Inference Server behind its OpenAI-compatible frontend, which adds some latency."""
 
     name = "triton"
+    from_hub = True
     settings_type = TritonSettings
     default_port = 9000
     health_path = "/health/ready"

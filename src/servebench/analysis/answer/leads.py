@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
@@ -38,7 +37,7 @@ def find_lead(
                 distance=values[run] / values[first] - 1,
                 row=row,
                 clear=_is_clear(row, comparison.margin if comparison else 0.0),
-                bound=_bound(row),
+                bound=row.difference.chance if row is not None and row.difference is not None else 0.0,
                 unequal=tuple(one.key for one in comparison.mattering) if comparison else (),
             )
         )
@@ -82,12 +81,6 @@ def _is_clear(row: ComparisonRow | None, margin: float) -> bool:
     if row is None or found is None or found.low <= 0 or found.high <= margin:
         return False
     return row.p_corrected is None or (row.p_corrected < SIGNIFICANCE and (row.bound is None or row.bound > margin))
-
-
-def _bound(row: ComparisonRow | None) -> float:
-    """Return what chance allows of a lead, as a share: the reach of its interval towards no lead."""
-    found = row.difference if row is not None else None
-    return math.expm1(math.log1p(found.effect) - found.logs[0]) if found is not None else 0.0
 
 
 def row_between(

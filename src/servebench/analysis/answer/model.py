@@ -84,6 +84,11 @@ class Rival:
         """Whether the lead over it was tested over starts, so that its interval says by how much starts differ, too."""
         return self.row is not None and self.row.p_corrected is not None
 
+    @property
+    def of_single_starts(self) -> bool:
+        """Whether one of the two was measured on one start: how much starts differ is known by earlier ones at most."""
+        return self.row is not None and self.row.method is not None and min(self.row.method.starts) == 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class LevelLead:

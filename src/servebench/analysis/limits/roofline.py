@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench.contracts.stored import is_number, mapping
-from servebench.contracts.weights import weight_bytes_per_parameter
+from servebench.contracts.weights import kv_token_bytes, weight_bytes_per_parameter
 
 GIGA, TERA, MS_PER_S = 1e9, 1e12, 1e3
 SHARE_MAX = 1.05
@@ -37,7 +37,7 @@ def memory_share(config: Mapping[str, Any], mean: Means) -> float | None:
     active = (positive(model.get("active_parameters_b")) or parameters) / parameters
     touched = 1.0 if active >= 1.0 else 1.0 - (1.0 - active) ** together
     context = together * (prompt + answer / 2)
-    read = parameters * GIGA * weight_bytes(config) * touched + context * 2 * layers * kv_heads * head_dim * 2.0
+    read = parameters * GIGA * weight_bytes(config) * touched + context * kv_token_bytes(layers, kv_heads, head_dim)
     return _possible(read / (bandwidth * GIGA * gpus * step_ms / MS_PER_S))
 
 

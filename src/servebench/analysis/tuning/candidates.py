@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servebench.analysis.limits.roofline import positive, weight_bytes
+from servebench.analysis.limits.roofline import positive
 from servebench.config.tune_space import TuneParameter, TuneSpace
 from servebench.contracts.stored import is_number, mapping, value_at
 from servebench.contracts.tuning import STOCK, Candidate, RefusedCandidate
+from servebench.contracts.weights import kv_token_bytes, weights_gb
 from servebench.store.layout import slug
 from servebench.util.figures import number
 
@@ -196,26 +197,30 @@ def memory_problem(config: Mapping[str, Any]) -> str | None:
     The weights, and the keys and values of one request of `max_model_len`, must fit. Engines mean different things by the share
     of the memory that they use, so it is left out: a start that it makes impossible is a result.
     """
-    model, gpu, engine = (mapping(config.get(name)) for name in ("model", "gpu", "engine"))
-    memory, parameters = positive(gpu.get("memory_gb")), positive(model.get("parameters_b"))
-    gpus = positive(engine.get("tensor_parallel_size")) or positive(gpu.get("count"))
-    if not (memory and parameters and gpus):
-        return None
-    weights = parameters * weight_bytes(config)
-    room = memory * gpus
+    room, weights, token = memory_figures(config) or (math.inf, 0.0, None)
+    length = positive(mapping(config.get("engine")).get("max_model_len"))
+    kept = (token or 0.0) * (length or 0.0)
     if weights > room:
         return f"the weights take {number(weights)} GB and the memory has {number(room)} GB"
-    shape = [positive(model.get(name)) for name in ("layers", "kv_heads", "head_dim")]
-    length = positive(engine.get("max_model_len"))
-    if length and all(shape):
-        layers, heads, size = (one or 0.0 for one in shape)
-        kept = 2 * layers * heads * size * length * _kv_bytes(config) / GIGA
-        if weights + kept > room:
-            return (
-                f"the weights ({number(weights)} GB) and one request of engine.max_model_len={length:.0f} "
-                f"({number(kept)} GB) do not fit the memory's {number(room)} GB"
-            )
+    if weights + kept > room:
+        return (
+            f"the weights ({number(weights)} GB) and one request of engine.max_model_len={length:.0f} "
+            f"({number(kept)} GB) do not fit the memory's {number(room)} GB"
+        )
     return None
+
+
+def memory_figures(config: Mapping[str, Any]) -> tuple[float, float, float | None] | None:
+    """Return the memory of the GPUs of an engine, its weights, and the keys and values of a token (null: unknown), in GB; null if
+    memory or weights are unknown."""
+    model, gpu, engine = (mapping(config.get(name)) for name in ("model", "gpu", "engine"))
+    memory, weights = positive(gpu.get("memory_gb")), weights_gb(model, engine)
+    gpus = positive(engine.get("tensor_parallel_size")) or positive(gpu.get("count"))
+    if not (memory and weights and gpus):
+        return None
+    layers, heads, size = (positive(model.get(name)) or 0.0 for name in ("layers", "kv_heads", "head_dim"))
+    token = kv_token_bytes(layers, heads, size, _kv_bytes(config)) / GIGA
+    return memory * gpus, weights, token or None
 
 
 def _kv_bytes(config: Mapping[str, Any]) -> float:

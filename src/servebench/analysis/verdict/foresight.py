@@ -8,7 +8,7 @@ from statistics import NormalDist, fmean
 
 import numpy as np
 
-from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
+from servebench.analysis.start_model import ERROR_LEAST, SLOW_SIDES, StartModel, Starts
 from servebench.analysis.verdict.gate import GATED, GateQuestion
 from servebench.analysis.verdict.looks import TTFT, TTFT_STARTS_MIN, WITHIN_SPENT
 from servebench.analysis.verdict.model import Metric
@@ -19,6 +19,8 @@ PASSED = 0.95
 """How often equal engines are to pass."""
 ROOM = 0.85
 """The share of the limit that is planned with: starts may differ more than those that are known (docs/precision.md)."""
+USUAL_RATIO = 0.5
+"""The variance between starts by that of points of one start, before anything is known."""
 NORMAL = NormalDist()
 
 
@@ -35,6 +37,21 @@ def starts_to_pass(
     asked = [one for one in asked if question.asks(one[0], one[2], _error(*one[1:]))]
     most = (count for count in looks if count > 1 and all(_passes(*one, count, question.limit) for one in asked))
     return next(most, None) if asked else None
+
+
+def another_start_pays(cold_s: float, load_s: float, known: Sequence[Starts] = ()) -> bool:
+    """Return whether another start, with its load, makes a comparison more exact than points that are longer by the time that it
+    takes, by `known` starts of a metric.
+
+    Two starts have the error (s^2 + e^2) / 2, if starts differ by s and points of one start by e; one start of the same time has
+    s^2 + e^2 load_s / (cold_s + 2 load_s).
+    """
+    ratio = USUAL_RATIO
+    if known:
+        spread, factor = StartModel(known).spread
+        error = factor * fmean(_error(known, level) for level in known[0].levels) / 2**0.5
+        ratio = (spread / max(error, ERROR_LEAST)) ** 2
+    return bool(ratio * (cold_s + 2 * load_s) > cold_s)
 
 
 def _error(groups: Sequence[Starts], level: Level) -> float:

@@ -51,7 +51,7 @@ from servebench.analysis.verdict.model import (
 )
 from servebench.analysis.verdict.questions import missing_row, points_at, questions, void_reason
 from servebench.analysis.verdict.reasons import MethodKind, Reason, ReasonKind, without_repeats
-from servebench.analysis.verdict.starts import OverStarts, StartComparison, group_by_start
+from servebench.analysis.verdict.starts import STARTS_MIN, OverStarts, StartComparison, group_by_start
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
 
@@ -231,8 +231,12 @@ def _forecast(pair: OpenPair, looks: Sequence[int], gate: GateQuestion | None) -
     stays what it is and the difference is what its error leaves of it."""
     found = replace(pair.found, rows=tuple(_with_void(pair.found.rows, pair.voids)))
     look = Look(StartComparison(pair.rows, *pair.sides, pair.starts, MethodKind.LOOKS), pair.starts)
-    if found.answered or pair.starts < 1 or look.first is None:
+    if found.answered or pair.starts < 1:
         return found
+    if look.first is None:
+        alone = look.asked.first_question() if pair.starts == 1 else None
+        # one start each gives no verdict, and the next one is the least that may
+        return replace(found, first=replace(alone[0], looked=1), starts_needed=STARTS_MIN) if alone else found
     if gate is None:
         known = look.first[1].mixture
         sd = (known.quantile(ONE_SD) - known.quantile(1 - ONE_SD)) / 2

@@ -75,6 +75,11 @@ class Difference:
         return max(abs(self.low), abs(self.high))
 
     @property
+    def chance(self) -> float:
+        """What chance allows of a lead, as a share: the reach of its interval towards none."""
+        return math.expm1(math.log1p(self.effect) - self.logs[0])
+
+    @property
     def logs(self) -> Interval:
         """The ends of the interval as logarithms."""
         low, high = (math.log1p(end) if end > -1 else -math.inf for end in (self.low, self.high))

@@ -28,7 +28,7 @@ from servebench.contracts.level import Level
 STARTS_MIN = 2
 """Starts on each side from which on a comparison gives a verdict: the fewest that show a spread."""
 EARLIER_MIN = 5
-"""Earlier starts of the set-ups from which on single starts are tested, too."""
+"""Earlier starts of the set-ups from which on they count for single starts, which are tested then, too."""
 
 FEW_STARTS: Mapping[int, float] = {2: 3.0, 3: 2.0, 4: 1.75, 5: 1.25}
 """By which factor p-values of few starts are larger where nothing earlier is known: they hardly show how much starts differ, and
@@ -118,6 +118,9 @@ def evidence_of(
 ) -> OverStarts:
     """Return the evidence of the starts of a baseline and a candidate, of the mean over their levels."""
     known = [one for each in earlier if (one := each.at(a.levels)).values.size]
+    if max(len(a.values), len(b.values)) < STARTS_MIN and sum(len(one.values) for one in known) < EARLIER_MIN:
+        # a few earlier starts that happen to agree would make single ones look like two engines
+        known = []
     model = StartModel((a, b), known, SLOW_SIDES.get(metric, 0))
     method = Method(kind, (len(a.values), len(b.values)), sum(len(one.values) for one in known))
     return OverStarts(model, np.full(len(a.levels), 1 / len(a.levels)), method)

@@ -170,6 +170,13 @@ ERRORS = _define(
     "check engine.log, lower the load, or raise load.timeout_s",
     bound=bounds.failed_requests,
 )
+RATE_LIMITED = _define(
+    "rate_limited",
+    "the server refused requests with HTTP 429: the numbers describe its limit (of requests or tokens a minute, or of its queue) "
+    "and not its speed",
+    "lower the load below the limit (load.concurrency, load.rate), or have the limit raised",
+    bound=bounds.failed_requests,
+)
 ENGINE_DIED = _define(
     "engine_died",
     "the engine exited during the point",

@@ -8,15 +8,17 @@ from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.contracts.emulation import imitated
 from servebench.contracts.exchange import StopReason
-from servebench.contracts.results import Doubt, Record
+from servebench.contracts.results import Doubt, Record, refused
 from servebench.util.figures import short_number, short_percent
 
 FAILED_SHARE_VOID = 0.5
+REFUSED_SHARE_VOID = 0.05
+"""With more refusals a point says what the server allows, and nothing that could be compared."""
 
 
 def errors(point: PointEvidence) -> Doubt | None:
-    """Warn when requests failed."""
-    failed = _failed(point)
+    """Warn when requests failed for another reason than that the server refused them."""
+    failed = [record for record in _failed(point) if not refused(record)]
     if not failed:
         return None
     share = len(failed) / len(point.measured)
@@ -28,6 +30,22 @@ def errors(point: PointEvidence) -> Doubt | None:
     return catalog.ERRORS.issue(
         f"{len(failed)} of {len(point.measured)} requests failed ({short_percent(share)}): {kinds}{most_common}",
         void=share >= FAILED_SHARE_VOID,
+    )
+
+
+def rate_limited(point: PointEvidence) -> Doubt | None:
+    """Warn when the server refused requests."""
+    found = [record for record in point.measured if refused(record)]
+    if not found:
+        return None
+    share = len(found) / len(point.measured)
+    waits = sorted(record.retry_after_s for record in found if record.retry_after_s is not None)
+    wait = f", Retry-After {waits[len(waits) // 2]:g} s" if waits else ""
+    reason = next((f": {record.error.partition(': ')[2]}" for record in found if record.error), "")
+    counted = f"{len(found)} of {len(point.measured)}, HTTP 429{wait}"
+    return catalog.RATE_LIMITED.issue(
+        f"the server refused {short_percent(share)} of the requests ({counted}){reason}",
+        void=share > REFUSED_SHARE_VOID,
     )
 
 

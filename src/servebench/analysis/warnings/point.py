@@ -21,6 +21,7 @@ CHECKS: tuple[Callable[[PointEvidence], Doubt | None], ...] = (
     load.imprecise,
     load.not_precise,
     failures.errors,
+    failures.rate_limited,
     failures.stopped,
     load.client_bound,
     load.clock_stepped,
@@ -51,10 +52,14 @@ def wrong_gpu(settings: RunSettings, gpus: Sequence[str]) -> Doubt | None:
     configured = settings.gpu
     if configured.name == "none" or not configured.count:
         return None
-    plain = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in gpus]
-    matching = sum(re.sub(r"[^a-z0-9]", "", configured.name.lower()) in name for name in plain)
+    plain = [_plain(name) for name in gpus]
+    matching = sum(_plain(configured.name.partition("-mig-")[0]) in name for name in plain)
     if matching >= configured.count:
         return None
     return catalog.WRONG_GPU.issue(
         f"the config says {configured.count} x {configured.name}, but the driver reports {', '.join(gpus) or 'no GPU'}"
     )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -150,7 +150,7 @@ def print_previews(words: Sequence[str], registry: Registry) -> int:
     examples=[
         ("servebench demo", "three simulated engines on three workloads, with as many starts as a verdict takes"),
         (
-            "servebench demo launch=emulated study.until=null",
+            "servebench demo launch=emulated study.until=null study.starts=1",
             "with servers that are started and loaded, one start each",
         ),
         ("servebench demo study.name=first study.dir=/tmp/outputs", "with overrides, as of a run"),

@@ -75,6 +75,7 @@ class SglangEngine(Engine):
     """SGLang's OpenAI-compatible server."""
 
     name = "sglang"
+    from_hub = True
     default_port = 30000
     # while idle, /health generates a token by default; /ready does not
     health_path = "/ready"

@@ -115,6 +115,7 @@ class TrtllmEngine(Engine):
     """TensorRT-LLM's OpenAI-compatible server."""
 
     name = "trtllm"
+    from_hub = True
     settings_type = TrtllmSettings
     default_port = 8000
     metrics_path = "/prometheus/metrics"

@@ -88,6 +88,8 @@ class VllmEngine(Engine):
     """vLLM's OpenAI-compatible server."""
 
     name = "vllm"
+    from_hub = True
+    whole_context = True
     default_port = 8000
     dialect = Dialect(exact_output={"ignore_eos": True})
     container = ContainerImage(

@@ -3,7 +3,8 @@
 import difflib
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -20,7 +21,7 @@ from servebench.engine.supervisor.endpoint import (
 from servebench.protocol.kinds.table import KINDS
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError, FailureKind
-from servebench.util.tls import Trust, access_problems
+from servebench.util.tls import Trust, access_problems, variable_problem
 
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
@@ -30,10 +31,16 @@ ROUTES = (*(kind.path for kind in KINDS.values()), "/models")
 @dataclass(frozen=True, kw_only=True)
 class AttachSettings(LaunchSettings):
     """`base_url` ends in `/v1`. `api_key_env` names the environment variable with the API key; keys never appear in a config.
+    The key is a bearer token, or goes as it is into the header `api_key_header`. `headers` and `query` go with each request;
+    `headers_env` names the variables that hold secret headers.
     `ca_file` names a PEM file of the authorities to trust; `verify_tls=false` accepts any certificate."""
 
     base_url: str | None = None
     api_key_env: str | None = None
+    api_key_header: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    headers_env: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
     ca_file: str | None = None
     verify_tls: bool = True
 
@@ -41,6 +48,14 @@ class AttachSettings(LaunchSettings):
     def trust(self) -> Trust:
         """Return whom to trust, as the clients take it."""
         return self.verify_tls and (self.ca_file or True)
+
+    def sent_headers(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers of each request, with what the variables hold now: keep them out of files and logs."""
+        found = {**self.headers, **{name: os.environ[variable] for name, variable in self.headers_env.items()}}
+        if self.api_key_env:
+            key = os.environ[self.api_key_env]
+            found |= {self.api_key_header: key} if self.api_key_header else {"Authorization": f"Bearer {key}"}
+        return tuple(found.items())
 
 
 @dataclass(kw_only=True)
@@ -72,7 +87,7 @@ def _url_problem(base_url: str | None) -> str | None:
     if url.scheme not in ("http", "https") or not url.host:
         return f"{named} is not an http(s) URL; {advice}"
     if url.query or url.fragment:
-        return f"{named} must not have a query or fragment, since paths are appended; {advice}"
+        return f"{named} must not have a query or fragment, since paths are appended; set launch.query.NAME=VALUE"
     return f"{named} must not include {route}, which servebench appends; {advice}" if route is not None else None
 
 
@@ -87,8 +102,12 @@ class AttachLauncher(Launcher):
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """Report an invalid base URL, or an API key that is missing or invalid."""
         assert isinstance(settings, AttachSettings)
-        problem = _url_problem(settings.base_url)
-        return [*([problem] if problem else []), *access_problems("launch", settings.api_key_env, settings.trust)]
+        problems = [_url_problem(settings.base_url)]
+        problems += [variable_problem(f"launch.headers_env.{name}", one) for name, one in settings.headers_env.items()]
+        return [
+            *filter(None, problems),
+            *access_problems("launch", settings.api_key_env, settings.trust),
+        ]
 
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
@@ -102,10 +121,9 @@ class AttachLauncher(Launcher):
         problems = self.check(engine, context, settings)
         if problems:
             raise EngineError("; ".join(problems))
-        key = os.environ[settings.api_key_env] if settings.api_key_env else None
-        headers = (("Authorization", f"Bearer {key}"),) if key else ()
+        headers, query = settings.sent_headers(), tuple(settings.query.items())
         base_url = (settings.base_url or "").rstrip("/")
-        with client(headers, verify_tls=settings.trust, timeout_s=CONNECT_TIMEOUT_S) as http:
+        with client(headers, query=query, verify_tls=settings.trust, timeout_s=CONNECT_TIMEOUT_S) as http:
             try:
                 base_url, lists_models = _complete_url(http, base_url, settings, say)
                 model = engine.served_model(context.model)
@@ -124,6 +142,7 @@ class AttachLauncher(Launcher):
             version=version,
             model=model,
             headers=headers,
+            query=query,
             verify_tls=settings.trust,
             started_ns=time.time_ns(),
         )

@@ -134,7 +134,7 @@ def failing(running: RunningEngine, engine: Engine, api: str, timeout_s: float) 
         if said is not None and time.monotonic() > deadline:
             break
         time.sleep(pause_s)
-        with client(running.headers, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
+        with client(running.headers, query=running.query, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
             try:
                 if generate_token(http, running.base_url, engine, running.model, timeout_s, api=api, whole=True):
                     return None

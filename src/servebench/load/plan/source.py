@@ -9,6 +9,9 @@ from servebench.load.plan.search import Search, SearchAnswer
 from servebench.load.plan.slo_curve import Probe
 from servebench.load.plan.traces import read_arrivals
 
+GROWTH = 1.05
+"""Throughput grows where a level has so much more than the best before it."""
+
 
 class _ListedLevels:
     """Levels known before the run."""
@@ -19,13 +22,22 @@ class _ListedLevels:
             times = read_arrivals(load.trace.path, load.trace.point)
             listed = tuple(with_trace_times(level, load, times) for level in listed)
         self._levels = iter(listed)
+        self._while_growing = load.while_growing and load.order == "ascending" and starts == load.repeats == 1
+        self._best = 0.0
 
     def next_level(self) -> PlannedPoint | None:
         """Return the next level; None when there is none."""
         return next(self._levels, None)
 
     def add_point(self, level: PlannedPoint, point: Point, *, usable: bool) -> None:
-        """Ignore the point: no level depends on it."""
+        """Add the point that was measured at a level, which is the last with `load.while_growing` unless throughput grew. One
+        that is not `usable` says nothing about it."""
+        throughput = point.row.output_throughput_tok_s
+        if not self._while_growing or not usable or throughput is None:
+            return
+        if throughput < self._best * GROWTH:
+            self._levels = iter(())
+        self._best = max(self._best, throughput)
 
     def answer(self, *, interrupted: bool) -> None:
         """Return None: there was no search."""

@@ -30,7 +30,7 @@ class _Generation(RequestKind):
         """See RequestKind.body."""
         body: dict[str, Any] = {"model": model}
         if request.messages is not None:
-            body["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
+            body["messages"] = [{"role": m.role, "content": m.content, **m.extra} for m in request.messages]
         else:
             body["prompt"] = request.prompt
         body["max_tokens"] = request.output_tokens

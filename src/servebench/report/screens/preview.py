@@ -9,7 +9,7 @@ from statistics import quantiles
 from servebench.contracts.request import Request
 from servebench.report.blocks import Block, Gap, Line, Span
 
-EXAMPLES = 2
+EXAMPLES = 3
 EXAMPLE_CHARS = 500
 
 
@@ -22,6 +22,7 @@ class Preview:
     model: str
     tokenizer: str
     exact: bool
+    notes: Sequence[str] = ()
     requests: Sequence[Request]
     input_tokens: Sequence[int]
     output_tokens: Sequence[int]
@@ -37,11 +38,18 @@ def preview_blocks(preview: Preview) -> Iterator[Block]:
     yield Line.of(Span(preview.workload, "strong"), f" for {preview.model}: {len(preview.requests)} requests")
     counted = "the model's tokenizer" if preview.exact else "not the model's tokenizer: a run uses the engine's"
     yield Line.of(f"counted with: {preview.tokenizer} ({counted})")
-    for example in preview.requests[:EXAMPLES]:
+    yield from (Line.of(Span(note, "warn")) for note in preview.notes)
+    # of a conversation its last turn, which has all the others
+    rows = {one.session_id or one.request_id: place for place, one in enumerate(preview.requests)}
+    for place in list(rows.values())[:EXAMPLES]:
+        example = preview.requests[place]
         yield Gap()
-        yield Line.of(Span(example.request_id, "strong"), f" {_facts(example)}")
+        tokens = f"{preview.input_tokens[place]:,} input tokens"
+        yield Line.of(Span(example.request_id, "strong"), f" {tokens}, {_facts(example)}")
         for role, text in _turns(example):
             yield Line.of(Span(f"  {role}:", "dim"), f" {_short(text)}")
+        if example.extra:
+            yield Line.of(Span("  body:", "dim"), f" {_short(json.dumps(example.extra, default=str))}")
         if example.reference is not None:
             yield Line.of(Span("  reference:", "dim"), f" {_short(json.dumps(example.reference, default=str))}")
     yield Gap()
@@ -95,7 +103,10 @@ def _facts(request: Request) -> str:
 def _turns(request: Request) -> list[tuple[str, str]]:
     if request.messages is None:
         return [("prompt", request.prompt or "")]
-    return [(message.role, message.content) for message in request.messages]
+    return [
+        (message.role, message.content + (f" {json.dumps(message.extra)}" if message.extra else ""))
+        for message in request.messages
+    ]
 
 
 def _short(text: str) -> str:

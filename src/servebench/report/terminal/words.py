@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench.contracts import events as e
-from servebench.report.wording.budget import least_text
+from servebench.report.wording.budget import least_text, starts_text
 from servebench.util.figures import duration, number, seconds
 from servebench.util.short_id import short_id
 
@@ -72,7 +72,10 @@ def _plan(event: e.PlanReady) -> str:
     parts = [f"{runs} run{'s' * (runs != 1)}"]
     parts += [f"{points} point{'s' * (points > 1)}"] if points else []
     takes = f"up to about {duration(event.seconds)}" if event.seconds else "the time is known after the first point"
-    lines = [", ".join([*parts, takes])]
+    starts = [starts_text(event.starts)] if event.starts is not None else []
+    lines = [f"{' and '.join(event.gpus) or 'for a GPU'}: {' '.join(event.by_machine)}"] if event.by_machine else []
+    lines += [", ".join([*parts, takes]), *starts] if points or not starts else [f"{parts[0]}: {starts[0]}"]
+    lines += event.notes
     lines += [
         f"no verdict between {one.baseline} and {one.candidate}: unequal settings ({one.settings})"
         for one in event.unequal[:UNEQUAL_SHOWN]

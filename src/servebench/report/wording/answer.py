@@ -15,6 +15,7 @@ from servebench.analysis.answer.model import (
     OtherDifference,
     Overall,
     Purpose,
+    Rival,
     WorkloadAnswer,
 )
 from servebench.analysis.slow_starts import OwnSlowStarts
@@ -203,16 +204,31 @@ def _more(size: float, low: float | None, high: float | None, rival: str) -> str
 def _ahead(leads: Sequence[LevelLead]) -> str:
     """The largest of leads that are not clear: those of single starts from AHEAD_MIN on, and those over starts whose interval
     leaves out 0, where a level is one of many questions."""
-    ahead = [lead for lead in leads if (lead.low or 0.0) > 0 or (not lead.rival.tested and lead.size >= AHEAD_MIN)]
+    ahead = [
+        lead
+        for lead in leads
+        if (lead.low or 0.0) > 0 or (lead.size >= AHEAD_MIN and (lead.rival.of_single_starts or not lead.rival.tested))
+    ]
     if not ahead or leads[0].few is not None:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {most.level.words}" if len(leads) > 1 else ""
     of = f" of {most.rival.label}" if len(most.tied) > 1 else ""
-    but = f"; with one start of each, up to {most.rival.bound:.0%} may be chance"
-    if most.rival.tested:
-        but = ", which is too little to matter" if most.certain else ", which may still be chance"
-    return f" ({most.best} is {most.size:.0%} ahead{of}{at}{but})"
+    if most.rival.of_single_starts or not most.rival.tested:
+        return f" ({most.best} is {_share(most.size)} ahead{of}{at}; {_chance(most.rival)})"
+    but = "is too little to matter" if most.certain else "may still be chance"
+    return f" ({most.best} is {_share(most.size)} ahead{of}{at}, which {but})"
+
+
+def _chance(rival: Rival) -> str:
+    """What chance allows of a lead on single starts: by how much two starts of one engine differ, and what shows that."""
+    earlier = rival.row.method.earlier if rival.row is not None and rival.row.method is not None else 0
+    by = f" ({earlier} earlier starts of this machine)" if earlier else ""
+    return f"up to {_share(rival.bound)} may be chance{by}"
+
+
+def _share(share: float) -> str:
+    return f"{share:.{0 if share >= 0.1 else 1}%}"
 
 
 def _kind(lead: LevelLead) -> tuple[str | frozenset[str], bool, bool, bool]:
@@ -242,7 +258,12 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
         begin = "" if len(group) == 1 else f"{group[0].level.number} to "
         if clear:
             text = f"{last.best} gives {lead_text(last)}"
-            if len(group) > 1:
+            if last.rival.of_single_starts:
+                by = f"is {_share(last.size)} ahead of {last.rival.label}"
+                if len(group) > 1:
+                    by = f"leads, by {_share(last.size)} over {last.rival.label} at {last.level.words}"
+                text = f"{last.best} {by}; {_chance(last.rival)}"
+            elif len(group) > 1:
                 text = f"{last.best} leads, at {last.level.words} with {lead_text(last)}"
         else:
             names = list(dict.fromkeys(name for lead in group for name in (lead.best, *lead.tied)))

@@ -1,13 +1,15 @@
 """Build requests from texts, and add what is not part of the prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from servebench.contracts.request import Request
+from servebench.contracts.request import Message, PriorAnswer, Request
 from servebench.contracts.settings import WorkloadSettings
 from servebench.protocol.kinds.table import kind_named
 from servebench.workload.build.seeding import generator, zipf
+
+LABELS = {"user": "User: ", "assistant": "Assistant: "}
 
 
 def as_request(text: str, api: str, request_id: str, **more: object) -> Request:
@@ -40,11 +42,22 @@ def as_requests(
     ]
 
 
-def add_extras(request: Request, settings: WorkloadSettings) -> Request:
-    """Return the request with one of the `adapters` as its `model` and one of the `priorities`, where there are any.
+def transcript(messages: Sequence[Message], answers: Iterable[PriorAnswer]) -> str:
+    """Return a conversation as one text that the model continues. Its own answers, in `answers`, begin with their own space."""
+    marks = {answer.mark for answer in answers}
+    lines = [
+        f"Assistant:{one.content}" if one.content in marks else LABELS.get(one.role, "") + one.content
+        for one in messages
+    ]
+    return "\n".join([*lines, "Assistant:"])
 
-    Both follow from the seed and the request's id; all requests of a session get the same. Adapters are drawn by Zipf's
-    law, the k-th with a weight of 1 / k^`adapter_skew`; priorities are drawn uniformly. What the workload set itself stays.
+
+def add_extras(request: Request, settings: WorkloadSettings) -> Request:
+    """Return the request with one of the `adapters` as its `model`, one of the `priorities`, and the fields of `body`.
+
+    The first two follow from the seed and the request's id; all requests of a session get the same. Adapters are drawn by
+    Zipf's law, the k-th with a weight of 1 / k^`adapter_skew`; priorities are drawn uniformly. What the workload set itself
+    stays, unless `body` has it.
     """
     extras: dict[str, Any] = {}
     rng = generator(settings.seed, f"dressing/{request.session_id or request.request_id}")
@@ -53,4 +66,5 @@ def add_extras(request: Request, settings: WorkloadSettings) -> Request:
         extras["model"] = rng.choices(settings.adapters, weights)[0]
     if settings.priorities:
         extras["priority"] = rng.choice(settings.priorities)
-    return replace(request, extra={**extras, **request.extra}) if extras else request
+    found = {**extras, **request.extra, **settings.body}
+    return replace(request, extra=found) if found != request.extra else request

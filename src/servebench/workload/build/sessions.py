@@ -10,6 +10,7 @@ from servebench.contracts.settings import LengthSettings, PositiveInt, WorkloadS
 from servebench.protocol.kinds.table import kind_named
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import FillingWorkload
+from servebench.workload.build.requests import transcript
 from servebench.workload.build.seeding import generator
 
 MESSAGE_TOKENS_MIN = 32
@@ -22,8 +23,6 @@ SESSION_STEPS_MAX = 10_000
 Role = Literal["system", "user", "assistant"]
 History = Literal["real", "scripted"]
 """Where the assistant turns of a history come from: the model's answers, or text written in advance."""
-
-_LABELS = {"system": "", "user": "User: ", "assistant": "Assistant: "}
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ class SessionWorkload(FillingWorkload):
             request_id=ids[session.name, number],
             api=settings.api,
             messages=messages if chat else None,
-            prompt=None if chat else _transcript(pieces, messages, answers),
+            prompt=None if chat else transcript(messages, answers.values()),
             output_tokens=step.output_tokens,
             exact_output=settings.exact_output,
             temperature=settings.temperature,
@@ -226,17 +225,6 @@ class SessionWorkload(FillingWorkload):
             )
             made.update(zip(owned, texts, strict=True))
         return made
-
-
-def _transcript(pieces: Sequence[Piece], messages: Sequence[Message], answers: Mapping[Piece, PriorAnswer]) -> str:
-    """Return the messages as one text that the model continues."""
-    lines = [
-        f"Assistant:{message.content}"
-        if message.role == "assistant" and piece in answers
-        else _LABELS[message.role] + message.content
-        for piece, message in zip(pieces, messages, strict=True)
-    ]
-    return "\n".join([*lines, "Assistant:"])
 
 
 def _answers(
