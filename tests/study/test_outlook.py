@@ -12,6 +12,7 @@ from servebench.report.terminal.words import line_of
 from servebench.report.wording.budget import starts_text
 from servebench.run.session import RunTask
 from servebench.study.outlook import plan_of
+from servebench.util.errors import ConfigError
 from servebench.util.gpus import find_gpus
 from support.gpus import H100X8, with_smi
 
@@ -83,4 +84,5 @@ def test_a_dry_run_says_what_it_takes_and_costs_and_starts_nothing(tmp_path, mon
     assert not list(tmp_path.iterdir())
     assert dispatch([*words, *long[:3], "--dry-run"]) == 0
     assert "$" not in capsys.readouterr().out
-    assert dispatch([*words, "load.timeout_s=soon", "--dry-run"]) == 2
+    with pytest.raises(ConfigError, match=r"load\.timeout_s"):
+        dispatch([*words, "load.timeout_s=soon", "--dry-run"])
