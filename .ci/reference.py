@@ -60,8 +60,8 @@ COLUMNS = """# Columns of the stored tables
 
 This page is generated from the definitions in `servebench.contracts`: change them there, then run `make reference`.
 
-What is unknown is null (empty in CSV), never 0. Times ending in `_ns` are nanoseconds since the epoch. Latencies are those
-of ok requests sent inside the measurement window.
+What is unknown is null (empty in CSV), never 0; a type with `?` may be null. Times ending in `_ns` are nanoseconds since the
+epoch. Latencies are those of ok requests sent inside the measurement window.
 """
 WARNINGS = """# Warnings
 
@@ -168,7 +168,7 @@ def _columns(columns: Iterable[Column]) -> list[str]:
         both = name.endswith("_low") and name.removesuffix("low") + "high" in named
         names = f"`{name}`, `_high`" if both else f"`{name}`"
         meaning = one.description.replace("Lower end", "Ends") if both else one.description
-        rows.append((names, one.kind + " or null" * one.nullable, one.unit, meaning))
+        rows.append((names, one.kind + "?" * one.nullable, one.unit, meaning))
     return table(("column", "type", "unit", "meaning"), rows, left=range(4), escaped=True)
 
 

@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from support.studies import SimulatedEngine, SimulatedLoad
@@ -37,6 +38,15 @@ def test_a_study_of_simulated_engines(page, files, run_main, tmp_path):
     for words in commands(page, "launch=simulated"):
         run_main(*words, "tracking=none", code=0)
     assert list(tmp_path.glob("outputs/*/study.json"))
+
+
+@pytest.mark.slow
+def test_a_server_that_refuses_is_named(run_main, tmp_path):
+    (words,) = commands("gateway.md", "launch=emulated")
+    run_main(*words, "tracking=none", "load.self_check=never")
+    (points,) = tmp_path.glob("outputs/*/*/points.csv")
+    (point,) = pd.read_csv(points).to_dict("records")
+    assert (point["verdict"], point["requests_refused"] > 0, "rate_limited" in point["doubts"]) == ("void", True, True)
 
 
 @pytest.mark.slow

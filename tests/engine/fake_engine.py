@@ -25,7 +25,7 @@ TEXTS = {
 }
 SECONDS = {"listen-after": 0, "healthy-after": 0, "generates-after": 0, "dies-after": None}
 NUMBERS = {"port": None, "rejects-first": 0, "loading-status": 503, "exit-code": 0}
-FLAGS = ("only-completions", "hangs", "ignores-term", "child", "child-session")
+FLAGS = ("models-at-root", "only-completions", "hangs", "ignores-term", "child", "child-session")
 
 
 def options():
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200 if after(OPTIONS.healthy_after) else 503, {})
         elif self.path == "/version" and OPTIONS.version:
             self.answer(200, {"version": OPTIONS.version})
-        elif self.path == f"{OPTIONS.prefix}/models" and OPTIONS.models:
+        elif OPTIONS.models and self.path in (f"{OPTIONS.prefix}/models", "/models" * OPTIONS.models_at_root):
             self.answer(200, {"data": [{"id": name} for name in OPTIONS.models.split(",")]})
         else:
             self.answer(404, {"error": {"message": "no such path"}})

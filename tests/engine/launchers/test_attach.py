@@ -41,9 +41,10 @@ def test_a_running_server_is_used_and_left_running(server, attach, fake):
     assert accepts_connections("127.0.0.1", port)
 
 
-def test_v1_is_appended_to_the_base_url(server, attach):
-    """If the model list is only below `/v1`; the user is informed."""
-    port = server()
+@pytest.mark.parametrize("options", [(), ("--models-at-root",)])
+def test_v1_is_appended_to_the_base_url(server, attach, options):
+    """If the model list is below `/v1`, also where it is at the root too; the user is informed."""
+    port = server(*options)
     assert attach(f"http://127.0.0.1:{port}").base_url == f"http://127.0.0.1:{port}/v1"
     (line,) = attach.said
     assert f"http://127.0.0.1:{port}/v1" in line

@@ -191,16 +191,21 @@ def _complete_url(http: httpx.Client, base_url: str, settings: AttachSettings, s
 
     Raises EngineError if the key is rejected.
     """
+    # llama.cpp lists its models at / too, and has another API there
+    versioned = f"{base_url}/v1"
+    first, second = (base_url, versioned) if httpx.URL(base_url).path.strip("/") else (versioned, base_url)
     try:
-        status = http.get(f"{base_url}/models").status_code
+        status = http.get(f"{first}/models").status_code
     except httpx.ReadTimeout:
-        say(f"{base_url}/models did not answer within {CONNECT_TIMEOUT_S:g} s; continuing without a list of models")
+        say(f"{first}/models did not answer within {CONNECT_TIMEOUT_S:g} s; continuing without a list of models")
         return base_url, False
+    found = first
     if status == httpx.codes.NOT_FOUND and not base_url.endswith("/v1"):
-        status = http.get(f"{base_url}/v1/models").status_code
-        if status == httpx.codes.OK or status in UNAUTHORIZED:
-            base_url = f"{base_url}/v1"
-            say(f"launch.base_url: using {base_url}, where the API is")
+        status = http.get(f"{second}/models").status_code
+        found = second if status == httpx.codes.OK or status in UNAUTHORIZED else base_url
+    if found != base_url:
+        say(f"launch.base_url: using {found}, where the API is")
+        base_url = found
     if status in UNAUTHORIZED:
         raise _unauthorized(f"{base_url}/models returned {status}", settings)
     return base_url, True
