@@ -26,7 +26,7 @@ class FakeRunning:
     base_url, root_url, model = "http://127.0.0.1:9/v1", "http://127.0.0.1:9", "m"
     pid = command = log_path = version = None
     started_ns = 0
-    phases = headers = ()
+    phases = headers = query = ()
     verify_tls = True
 
     def __init__(self) -> None:

@@ -212,7 +212,7 @@ def _json(data: bytes, place: str) -> Any:
     except UnicodeDecodeError as error:
         raise BadRow(f"{place}: not UTF-8: {error.reason}") from error
     except ValueError as error:
-        raise BadRow(f"{place}: not JSON: {error}") from error
+        raise BadRow(f"{place}: not JSON: {getattr(error, 'msg', error)}") from error
 
 
 def _json_rows(path: Path) -> Iterator[Placed]:
