@@ -158,7 +158,7 @@ class TritonEngine(Engine):
             problems.append(
                 f"triton is not installed: {settings.frontend} (engine.frontend) does not exist; run in the image "
                 "nvcr.io/nvidia/tritonserver, set engine.frontend=, or measure a running server with "
-                "launch=attach launch.base_url=..."
+                "endpoint=URL"
             )
         return problems + missing_executable(settings, "python3", "install Python")
 

@@ -108,7 +108,7 @@ def unlaunchable(engine: Engine) -> list[str]:
     """Return an error line if the engine is an endpoint that cannot be started."""
     if engine.launchable:
         return []
-    return [f"engine={engine.name} cannot be started; measure a running server with launch=attach launch.base_url=..."]
+    return [f"engine={engine.name} cannot be started; measure a running server with endpoint=URL"]
 
 
 @dataclass(frozen=True, kw_only=True)
