@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
 from servebench.contracts.events import StartsChosen, UnequalRuns
 from servebench.registry.registry import registry
@@ -11,6 +12,7 @@ from servebench.report.terminal.words import line_of
 from servebench.report.wording.budget import starts_text
 from servebench.run.session import RunTask
 from servebench.study.outlook import plan_of
+from servebench.util.errors import ConfigError
 from servebench.util.gpus import find_gpus
 from support.gpus import H100X8, with_smi
 
@@ -64,3 +66,23 @@ def test_the_first_line_says_what_the_machine_chose(monkeypatch, tmp_path):
     # 1,024 users of 640 tokens have 86 GB of keys and values
     assert "1,024" in note
     assert "85.9" in note
+
+
+def test_a_dry_run_says_what_it_takes_and_costs_and_starts_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["engine=vllm", "launch=simulated", "model=llama-3.1-8b-instruct", "gpu=h100", "tracking=none"]
+    long = [
+        "load.concurrency=[1,8]",
+        "load.duration_s=885",
+        "load.until=null",
+        "gpu.price_usd_per_hour=4",
+        "gpu.count=2",
+    ]
+    assert dispatch([*words, *long, "--dry-run"]) == 0
+    # a start of 10 s and 29:30 min of load, on two GPUs
+    assert "$3.96" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert dispatch([*words, *long[:3], "--dry-run"]) == 0
+    assert "$" not in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"load\.timeout_s"):
+        dispatch([*words, "load.timeout_s=soon", "--dry-run"])

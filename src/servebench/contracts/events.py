@@ -85,7 +85,8 @@ class PlanReady(Event):
     """What a study will do: the labels of its runs by name, its number of points (None: not known before), and how long that
     takes at most, in seconds (None: not known before). Runs that are `unequal` get no verdict. `starts` is what was chosen where
     the number of starts was left open. `by_machine`: what was left to the machine and what it chose, as overrides, by the names
-    of its `gpus`. `notes` are further lines."""
+    of its `gpus`. `notes` are further lines. `cost_usd` is what the GPUs cost in that time, or in the budget of `starts`, where
+    each has a price."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     points: int | None = None
@@ -94,6 +95,7 @@ class PlanReady(Event):
     starts: StartsChosen | None = None
     gpus: Sequence[str] = ()
     by_machine: Sequence[str] = ()
+    cost_usd: float | None = None
     notes: Sequence[str] = ()
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from servebench.analysis.conclude import Conclusions, Options, conclude
@@ -61,14 +62,25 @@ def plan_of(tasks: Sequence[RunTask], registry: Registry, starts: StartsChosen |
     unequal = _unequal(tasks, labels, registry)
     said = _chosen_and_notes(tasks, registry)
     if any(task.job.settings.load.search is not None or task.job.settings.study.until is not None for task in tasks):
-        return PlanReady(labels=labels, unequal=unequal, starts=starts, **said)
+        cost_usd = _cost_usd(tasks, starts.budget_s if starts else None)
+        return PlanReady(labels=labels, unequal=unequal, starts=starts, cost_usd=cost_usd, **said)
     settings = [(task, task.job.settings) for task in tasks]
     levels = [(task, plan_levels(own.load, own.workload.seed, own.study.most_starts)) for task, own in settings]
     left = [level for task, own in levels for level in own if level.id not in task.earlier.points]
     load_s = load_seconds(left)
     starts_s = sum(own.study.most_starts * start_seconds(task.job) for task, own in settings)
     seconds = None if load_s is None else starts_s + load_s
-    return PlanReady(labels=labels, points=len(left), seconds=seconds, unequal=unequal, starts=starts, **said)
+    cost_usd = _cost_usd(tasks, starts.budget_s if starts and starts.budget_s else seconds)
+    said |= {"unequal": unequal, "starts": starts, "cost_usd": cost_usd}
+    return PlanReady(labels=labels, points=len(left), seconds=seconds, **said)
+
+
+def _cost_usd(tasks: Sequence[RunTask], seconds: float | None) -> float | None:
+    """Return what GPUs cost while the runs take turns for so long, by the mean of their prices; None where one has none."""
+    prices = [(gpu.price_usd_per_hour, gpu.count) for gpu in (task.job.settings.gpu for task in tasks)]
+    if seconds is None or not prices or any(price is None or not count for price, count in prices):
+        return None
+    return fmean((price or 0.0) * count for price, count in prices) * seconds / 3600
 
 
 def _chosen_and_notes(tasks: Sequence[RunTask], registry: Registry) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from servebench.contracts.events import (
     Events,
     Listen,
     MachineBusy,
+    PlanReady,
     ResultsStored,
     Said,
     StartsChosen,
@@ -146,9 +147,7 @@ def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trust
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
-    jobs, starts = with_starts(jobs_of(words, registry), registry)
-    check_decided(jobs)
-    check_slices(jobs, registry, cluster=jobs[0].launcher is not None)
+    jobs, starts = _planned(words, registry)
     confirm_locked(jobs, words, registry, trusted=trusted)
     outputs = outputs_folder(jobs[0].settings.study.dir)
     check_writable(outputs)
@@ -163,6 +162,21 @@ def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trust
         code = _execute(folder, state, tasks, registry, listen, **more)
         print_continuation(folder, state.runs)
         return code
+
+
+def dry_run(words: Sequence[str], registry: Registry, *, listen: Listen) -> PlanReady:
+    """Check what the words describe as `run_study` does, and return what it would do. Raises what that raises."""
+    jobs, starts = _planned(words, registry)
+    check_study(jobs, jobs[0].launcher, registry, listen)
+    tasks = [RunTask(run.name, job) for run, job in zip(planned_runs(jobs), jobs, strict=True)]
+    return plan_of(tasks, registry, starts)
+
+
+def _planned(words: Sequence[str], registry: Registry) -> tuple[Sequence[Job], StartsChosen | None]:
+    jobs, starts = with_starts(jobs_of(words, registry), registry)
+    check_decided(jobs)
+    check_slices(jobs, registry, cluster=jobs[0].launcher is not None)
+    return jobs, starts
 
 
 def continue_study(

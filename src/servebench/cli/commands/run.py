@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 @click.option(
     "--preview", is_flag=True, help="Show the workload's requests, lengths and ideal cache hits; run nothing."
 )
+@click.option(
+    "--dry-run", is_flag=True, help="Check everything, say how long it takes and what it costs; start nothing."
+)
 @click.option("-c", "--cfg", metavar="job|command", help="Print the config, or the engine's command; run nothing.")
 @click.option("--resolve", is_flag=True, help="With --cfg job: resolve interpolations.")
 @click.option("-p", "--package", metavar="NAME", help="With --cfg job: print this part of the config only.")
@@ -58,6 +61,7 @@ def run_command(
     verbose: bool,
     as_json: bool,
     preview: bool,
+    dry_run: bool,
     cfg: str | None,
     resolve: bool,
     package: str | None,
@@ -83,6 +87,8 @@ def run_command(
         from servebench.study.show_commands import show_commands
 
         return show_commands(words, registry())
+    if dry_run:
+        return print_plan(words)
     if preview:
         return print_previews(words, registry())
     if cfg == "job":
@@ -96,7 +102,6 @@ def run_command(
 def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: bool = False) -> int:
     """Run what the words describe. Returns the exit code. Raises ServebenchError."""
     from servebench.registry.registry import registry
-    from servebench.registry.shorthand import ENDPOINT
     from servebench.report.listeners import listeners
     from servebench.report.terminal.display import Detail
     from servebench.study.study import run_study
@@ -104,12 +109,32 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
 
     if asked := next((word for word in words if word.startswith("tune.")), None):
         raise ConfigError(f"{asked}: words with tune. belong to 'servebench tune'")
-    known = registry()
-    if any(word.startswith(f"{ENDPOINT}=") for word in words):
-        from servebench.study.served_model import with_served_model
-
-        words = tuple(with_served_model(words))
+    known, words = registry(), _with_model(words)
     return run_study(words, known, listen=listeners(known, Detail(verbose=verbose, as_json=as_json)), trusted=trusted)
+
+
+def print_plan(words: Sequence[str]) -> int:
+    """Print what a run of these words would do. Returns 0. Raises ConfigError, PreflightError, EngineError."""
+    from servebench.registry.registry import registry
+    from servebench.report.listeners import listeners
+    from servebench.report.terminal.display import Detail
+    from servebench.report.terminal.words import line_of
+    from servebench.study.study import dry_run
+
+    known = registry()
+    click.echo(line_of(dry_run(_with_model(words), known, listen=listeners(known, Detail()))))
+    return 0
+
+
+def _with_model(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words, with the model that their endpoint serves."""
+    from servebench.registry.shorthand import ENDPOINT
+
+    if not any(word.startswith(f"{ENDPOINT}=") for word in words):
+        return tuple(words)
+    from servebench.study.served_model import with_served_model
+
+    return tuple(with_served_model(words))
 
 
 @define(

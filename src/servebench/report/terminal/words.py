@@ -72,7 +72,9 @@ def _plan(event: e.PlanReady) -> str:
     parts = [f"{runs} run{'s' * (runs != 1)}"]
     parts += [f"{points} point{'s' * (points > 1)}"] if points else []
     takes = f"up to about {duration(event.seconds)}" if event.seconds else "the time is known after the first point"
+    takes += f", about ${event.cost_usd:,.2f}" if event.cost_usd is not None and not event.starts else ""
     starts = [starts_text(event.starts)] if event.starts is not None else []
+    starts = [f"{one}, about ${event.cost_usd:,.2f} at most" if event.cost_usd is not None else one for one in starts]
     lines = [f"{' and '.join(event.gpus) or 'for a GPU'}: {' '.join(event.by_machine)}"] if event.by_machine else []
     lines += [", ".join([*parts, takes]), *starts] if points or not starts else [f"{parts[0]}: {starts[0]}"]
     lines += event.notes
