@@ -154,9 +154,6 @@ class PointRow:
         shown=PRICES,
     )
     emulated: bool = column("", "Whether the engine was emulated or simulated.", default=False)
-    requests_refused: int | None = column(
-        "", "Failed requests that the server refused with HTTP 429 (too many requests).", better="lower"
-    )
     verdict: Verdict | None = column("", "Whether the numbers can be believed: valid, doubtful or void.")
     doubts: tuple[str, ...] = column("", "Codes of the warnings about the point; in CSV separated by `;`.", default=())
     label: str = column("", "What the run is called in its study, in words that say how it differs.", default="")
@@ -250,6 +247,9 @@ class PointRow:
         "0..1", "How far the streams send in step: 0 at random times, 1 all at once in each round of answers."
     )
     slo_requests: int | None = column("", "Requests tested against the SLO.")
+    requests_refused: int | None = column(
+        "", "Failed requests that the server refused with HTTP 429 (too many requests).", better="lower"
+    )
     slo_good: int | None = column("", "Requests that met every limit of the SLO.")
     slo_design_effect: float | None = column(
         "", "Mean size of the burst that a request which missed the SLO belongs to; null without such requests."
