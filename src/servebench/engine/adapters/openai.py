@@ -23,9 +23,7 @@ class OpenAiEngine(Engine):
 
     def command(self, context: LaunchContext) -> Command:
         """Raise ConfigError: an endpoint has no command."""
-        raise ConfigError(
-            "engine=openai has no command, since it is a running server; use endpoint=URL"
-        )
+        raise ConfigError("engine=openai has no command, since it is a running server; use endpoint=URL")
 
     def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
         """Return the times of a server that reports them as vLLM or Dynamo."""
