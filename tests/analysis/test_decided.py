@@ -178,7 +178,8 @@ def test_earlier_starts_decide_after_the_first_round(make_study):
     stored = read.load_study(earlier).runs
     (pair,) = decide_study(study, stored).pairs
     assert (pair.first.result, pair.starts_looked, pair.first.method.earlier) == (SLOWER, 1, 120)
-    assert decide_study(study).pairs[0].first is None
+    (alone,) = decide_study(study).pairs
+    assert (alone.answered, alone.starts_needed, alone.first.difference.p) == (False, 2, None)
     found = conclude(study.runs, [study], earlier=stored).answer
     assert found.workloads[0].leads[0].verdict
     assert any(one.kind is CaveatKind.BY_EARLIER for one in found.caveats)

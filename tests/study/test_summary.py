@@ -35,7 +35,7 @@ def test_the_summary_has_page_table_charts_and_what_mlflow_says(study):
     told = json.loads((folder / "summary.json").read_text())
     assert told["tags"]["servebench.engine"] == "alpha,beta"
     assert told["note"].startswith("### unique")
-    assert "tok/s than beta" in told["note"]
+    assert "ahead of beta" in told["note"]
     # another study will be the last one when somebody reads this
     assert "servebench report two --outputs" in told["note"]
     assert {one["name"] for one in told["metrics"]} >= {"output_throughput_tok_s/alpha", "ttft_ms_p50/beta"}
