@@ -21,7 +21,7 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 COLUMNS, LINES_KEPT = 80, 2000
 TERMINALS: dict[str, tuple[str, ...]] = {"first_run": ()}
 """Pictures of a terminal by name, and the words of the command."""
-PAGES = {"demo_report": ("demo", "study.until=null", "study.starts=1", "study.name=demo", "tracking=none")}
+PAGES = {"demo_report": ("demo", "study.name=demo", "tracking=none")}
 """Pictures of a report by name, and the words of the command that makes it."""
 WINDOW = (1280, 1000)
 """The size of the browser's window, in pixels."""
