@@ -1,6 +1,7 @@
 """Tunes of a few seconds, and what they leave in their study's folder."""
 
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def answer(folder: Path) -> dict[str, Any]:
 def points(folder: Path) -> pd.DataFrame:
     """Return the points of all candidates, each with its `run`."""
     files = sorted((folder / "outputs/t").glob("*/points.parquet"))
-    return pd.concat([pd.read_parquet(file).assign(run=file.parent.name) for file in files])
+    # read at once: pyarrow opens a path twice, and a tune that runs may replace the file between
+    return pd.concat([pd.read_parquet(BytesIO(file.read_bytes())).assign(run=file.parent.name) for file in files])
 
 
 def statuses(folder: Path) -> tuple[str, set[str]]:

@@ -242,7 +242,7 @@ def test_a_port_taken_by_another_process_during_the_start(launch, fake, context_
 def test_an_endpoint_cannot_be_started(context_of):
     """engine=openai with launch=process is an error that says what to do."""
     (problem,) = ProcessLauncher().check(OpenAiEngine(), context_of(), SETTINGS)
-    assert "launch=attach" in problem
+    assert "endpoint=URL" in problem
 
 
 def test_a_host_of_another_machine(fake, context_of):
