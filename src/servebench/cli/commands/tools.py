@@ -151,7 +151,7 @@ def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs:
         ("servebench bundle last", "an archive of the latest study to attach to an issue"),
         (
             "servebench bundle my_study --requests --out study.tar.gz",
-            "with what was asked and answered, to a file of your own",
+            "with prompts and answers, to a file of your own",
         ),
     ],
 )
@@ -160,7 +160,7 @@ def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs:
 @click.option("--requests", is_flag=True, help="Add the tables of requests, answers and questions.")
 @outputs_option
 def bundle_command(name: str, out: Path | None, requests: bool, outputs: Path) -> int:
-    """Write a redacted archive of a study or run: configs, points and logs, without what was asked and answered."""
+    """Write a redacted archive of a study or run: configs, points and logs, without prompts and answers."""
     from servebench.store.bundle import write_bundle
     from servebench.store.studies import find, runs_of
 
