@@ -20,6 +20,7 @@ from servebench.config.problems import Problem, format_value, missing_option, ne
 from servebench.contracts.precision import DURATION, SECONDS_IN
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
+from servebench.registry.shorthand import RENAMED_KEYS
 from servebench.util.errors import ConfigError
 from servebench.util.plain_data import leaves
 
@@ -107,18 +108,25 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
         for path, value in leaves(resolved)
         if isinstance(value, str) and "${" in value
     ]
-    checked = check(_without_retired(resolved), registry)
+    checked = check(_with_todays_keys(resolved), registry)
     problems.extend(checked.problems)
     if problems or checked.settings is None:
         raise ConfigError([problem.text for problem in problems])
     return checked.settings
 
 
-def _without_retired(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored config without the key that earlier versions stored and nothing ever read."""
-    gpu = resolved.get("gpu")
-    kept = {key: value for key, value in gpu.items() if key != "power_w"} if isinstance(gpu, Mapping) else gpu
-    return {**resolved, "gpu": kept} if "gpu" in resolved else resolved
+def _with_todays_keys(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored config in today's keys: renamed ones, and not the one that nothing ever read."""
+    return {
+        section: {
+            RENAMED_KEYS.get(f"{section}.{key}", f"{section}.{key}").partition(".")[2]: item
+            for key, item in value.items()
+            if (section, key) != ("gpu", "power_w")
+        }
+        if isinstance(value, Mapping)
+        else value
+        for section, value in resolved.items()
+    }
 
 
 def to_plain(settings: RunSettings) -> dict[str, Any]:
