@@ -10,6 +10,7 @@ from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt, Record
 from servebench.util.figures import number, rough, seconds, short_number, short_percent
