@@ -115,7 +115,7 @@ class Record:
 
 
 def refused(record: Record) -> bool:
-    """Whether the server refused a request because it has too many: with HTTP 429, or with an error inside HTTP 200 that says so."""
+    """Whether the server refused a request because it has too many: with HTTP 429, or the same as an error inside HTTP 200."""
     if record.outcome == "stream_error":
         return _TOO_MANY.search(record.error_code or "") is not None
     return record.http_status == HTTPStatus.TOO_MANY_REQUESTS and record.outcome == "http_error"

@@ -27,8 +27,8 @@ CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
-LIMITS_MAX = 4
-"""A line for each of three runs, and one that names the others; a single run has one line."""
+LIMITS_MAX = 1
+"""How many limits the screen of a terminal has."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
@@ -57,11 +57,13 @@ def answer_blocks(
     for remark in answer.remarks:
         if remark.first or complete:
             yield _remark(remark, marks.get(remark.code), verbose=complete)
-    yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else _limits_max(answer)])
+    yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else LIMITS_MAX])
     hidden = _hidden(answer, complete=complete, verbose=verbose)
     if hidden and hint:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
-    yield from map(step_block, answer.next_steps)
+    steps = answer.next_steps
+    # the first matters most, and the last shows more
+    yield from map(step_block, steps if complete else dict.fromkeys((*steps[:1], *steps[-1:])))
 
 
 def slow_starts_blocks(answer: Answer) -> list[Block]:
@@ -96,14 +98,10 @@ def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Itera
         )
 
 
-def _limits_max(answer: Answer) -> int:
-    return 1 if answer.limits is not None and answer.limits.alone else LIMITS_MAX
-
-
 def _hidden(answer: Answer, *, complete: bool, verbose: bool) -> list[str]:
     marks = [one.code for one in answer.remarks if not (complete or one.first or type_of(one.code).wide)]
     purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
-    more = 0 if complete else len(limit_lines(answer.limits)) - _limits_max(answer)
+    more = 0 if complete else len(limit_lines(answer.limits)) - LIMITS_MAX
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(marks)})"] if marks else []
     hidden += [f"{purposely} intended or harmless difference{'s' * (purposely > 1)}"] if purposely else []
     return hidden + ([f"{more} limit{'s' * (more > 1)}"] if more > 0 else [])

@@ -7,7 +7,6 @@ from servebench.analysis.limits.decide import DECODE_SHARE
 from servebench.analysis.limits.model import share_of
 from servebench.util.figures import number, short_percent
 
-
 CORES_SHOWN_MIN = 0.01
 
 
