@@ -48,6 +48,12 @@ def records(bad: int = 0, of: int = 200, **changes: Any) -> list[Record]:
     return [make(n, **(changes if n < bad else {})) for n in range(of)]
 
 
+def test_few_events_that_share_a_read_are_a_mark() -> None:
+    """They change the p99 of ITL and nothing that a screen shows."""
+    (doubt,) = judge({"events_merged": 201})
+    assert (doubt.code, doubt.mark) == ("merged_events", True)
+
+
 REFUSALS = (
     {"outcome": "http_error", "http_status": 429, "error": "HTTP 429: slow down"},
     {"outcome": "stream_error", "http_status": 200, "error": "slow down", "error_code": "rate_limit_error"},
@@ -190,7 +196,7 @@ CASES = {
     "cache hits": case("cache_contaminated", ["92%"], prefix_cache_hit_rate=0.92),
     "a wide interval": case("imprecise", ["±67.5%", "13.0 to 67.0 tok/s"], output_throughput_tok_s=40.0,
         output_throughput_tok_s_low=13.0, output_throughput_tok_s_high=67.0),
-    "merged": case("merged_events", ["201 of 20000", "1%"], events_merged=201),
+    "merged": case("merged_events", ["2001 of 20000", "10%"], events_merged=2001),
     "emulated": case("emulated", ["emulated"], emulated=True),
 }  # fmt: skip
 
