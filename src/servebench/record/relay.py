@@ -7,6 +7,7 @@ h11, because their heads change (RFC 9110 part 7.6). The body of a response goes
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections import deque
@@ -63,9 +64,10 @@ class PairedSide(asyncio.Protocol):
     peer: PairedSide | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport. A token must not wait for the acknowledgement of the one before (Nagle's algorithm)."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def pause_writing(self) -> None:
         """Stop reading from the peer."""

@@ -10,6 +10,7 @@ what they do not have is called as in WEKA's traces (github.com/callanjfox/kv-ca
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,8 @@ from servebench.util.signals import leave_stopping_to_the_parent
 from servebench.util.units import CHARACTERS_PER_TOKEN, NS_PER_MS, NS_PER_S
 
 LENGTH_BYTES = 8
+NICE = 10
+"""Rows can wait; engine, proxy and clients of a busy machine cannot."""
 STOPS = """
     stop length tool_calls function_call content_filter end_turn max_tokens tool_use stop_sequence refusal completed incomplete
 """
@@ -140,6 +143,8 @@ def _ends_with_tool(body: dict[str, Any]) -> bool:
 def main() -> int:
     """Write rows until standard input ends."""
     leave_stopping_to_the_parent()
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.nice(NICE)
     given = frames(sys.stdin.buffer)
     trace = Trace(**next(given)[0])
     with Path(sys.argv[1]).open("ab", buffering=0) as file:
