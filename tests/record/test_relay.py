@@ -18,12 +18,16 @@ class Relay:
     """A proxy in a thread. `handed` has what it hands over, with whether it was cancelled; `each` is released once for each."""
 
     def __init__(self, host, port):
-        self.handed, self.each = [], threading.Semaphore(0)
+        self.handed, self.each, self.sides = [], threading.Semaphore(0), []
         self.loop = asyncio.new_event_loop()
         service = Service(host, port, b"service", None, self._take, lambda path: "completions" in path)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.loop.run_until_complete(self.loop.create_server(lambda: ClientSide(service), sock=self.listener))
+
+        def accept():
+            self.sides.append(ClientSide(service))
+            return self.sides[-1]
+
+        self.server = self.loop.run_until_complete(self.loop.create_server(accept, "127.0.0.1", 0))
+        self.port = self.server.sockets[0].getsockname()[1]
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
 
@@ -38,6 +42,12 @@ class Relay:
     def close(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
+        self.server.close()
+        for side in self.sides:
+            side.transport.abort()
+        # connections are closed in the rounds that follow, first the client's, then the service's
+        for _ in range(5):
+            self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
 
 

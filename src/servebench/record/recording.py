@@ -49,6 +49,7 @@ def record(
     try:
         file.open("xb").close()
     except OSError as error:
+        listener.close()
         raise ConfigError(f"--to {file} cannot be made: {reason_of(error)}; name a new file") from error
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -122,6 +122,10 @@ def dashboard_command(port: int, hosts: tuple[str, ...], outputs: Path) -> int:
             "servebench record --to monday.jsonl -- http://host:8000",
             "clients use port 8800 of this machine, until Ctrl-C",
         ),
+        (
+            "servebench record --to a.jsonl --host 0.0.0.0 --port 80 -- https://host",
+            "also for clients on other machines",
+        ),
     ],
 )
 @click.argument("url", metavar="URL")
