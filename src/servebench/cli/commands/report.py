@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from servebench.report.output import Output
     from servebench.report.screens.page import Page
 
-TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
+TOOLS = ("vllm", "sglang", "aiperf", "guidellm")
 
 
 @define(
