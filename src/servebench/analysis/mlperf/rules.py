@@ -60,7 +60,7 @@ NOT_JUDGED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class RuleFinding:
     """Whether a rule is kept, by a point (`level`, `repeat`) or by the curve, and the figures that decide."""
 
     rule: Rule
@@ -166,7 +166,7 @@ def minimum_s(users: int | None, *, agentic: bool) -> float:
     return AGENTIC_S if agentic else OTHER_S
 
 
-def judge(points: Sequence[CurvePoint], data_set: int | None = None) -> list[Finding]:
+def judge(points: Sequence[CurvePoint], data_set: int | None = None) -> list[RuleFinding]:
     """Return what each rule says of a curve and of its points; some need the size of the data set. Pure."""
     found = list(_of_curve([one.users for one in points if one.users is not None]))
     for one in points:
@@ -174,12 +174,12 @@ def judge(points: Sequence[CurvePoint], data_set: int | None = None) -> list[Fin
     return found
 
 
-def broken(findings: Sequence[Finding]) -> list[Finding]:
+def broken(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     """Return the findings of rules that are broken."""
     return [one for one in findings if not one.kept]
 
 
-def _of_curve(users: Sequence[int]) -> Iterator[Finding]:
+def _of_curve(users: Sequence[int]) -> Iterator[RuleFinding]:
     levels = sorted(set(users))
     regions = regions_of(levels)
     ends = f"{levels[0]} to {levels[-1]}" if levels else "none"
@@ -200,9 +200,11 @@ def _of_curve(users: Sequence[int]) -> Iterator[Finding]:
         yield _finding(f"{name}-concurrency-coverage", bool(inside), len(inside), f"{first} to {last}")
 
 
-def _of_point(point: CurvePoint, data_set: int | None) -> Iterator[Finding]:
-    def of_point(name: str, kept: bool, found: float | str, needed: float | str) -> Finding:
-        return Finding(rule=RULES[name], kept=kept, found=found, needed=needed, level=point.level, repeat=point.repeat)
+def _of_point(point: CurvePoint, data_set: int | None) -> Iterator[RuleFinding]:
+    def of_point(name: str, kept: bool, found: float | str, needed: float | str) -> RuleFinding:
+        return RuleFinding(
+            rule=RULES[name], kept=kept, found=found, needed=needed, level=point.level, repeat=point.repeat
+        )
 
     yield of_point("load-pattern", point.fixed, "fixed" if point.fixed else "varying", "fixed")
     least_s = minimum_s(point.users, agentic=point.agentic)
@@ -219,8 +221,8 @@ def _of_point(point: CurvePoint, data_set: int | None) -> Iterator[Finding]:
         yield of_point("steady-state-basis", steady.accepted, verdict, "windowable, steady")
 
 
-def _finding(name: str, kept: bool, found: float | str, needed: float | str) -> Finding:
-    return Finding(rule=RULES[name], kept=kept, found=found, needed=needed)
+def _finding(name: str, kept: bool, found: float | str, needed: float | str) -> RuleFinding:
+    return RuleFinding(rule=RULES[name], kept=kept, found=found, needed=needed)
 
 
 def curve_of(run: RunData, data_set: int | None = None) -> list[CurvePoint]:

@@ -8,7 +8,7 @@ from servebench.analysis.mlperf.rules import (
     NOT_JUDGED,
     SOURCE,
     CurvePoint,
-    Finding,
+    RuleFinding,
     broken,
     curve_of,
     judge,
@@ -35,7 +35,7 @@ class Curve:
 
     run: str
     points: Sequence[CurvePoint]
-    findings: Sequence[Finding]
+    findings: Sequence[RuleFinding]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -112,7 +112,7 @@ def _steady(point: CurvePoint) -> str:
     return f"{point.duration_s:.0f} s, {point.steady.verdict.lower().replace('_', ' ')}"
 
 
-def _rules(findings: Sequence[Finding]) -> Block:
+def _rules(findings: Sequence[RuleFinding]) -> Block:
     rows = []
     for one in findings:
         figures = [one.found, one.needed]
@@ -121,7 +121,7 @@ def _rules(findings: Sequence[Finding]) -> Block:
     return table(("broken rule", "§", "at", "found", "needed", "then"), rows, left=(0, 1), wrap=(3, 4, 5))
 
 
-def _at(one: CurvePoint | Finding) -> str:
+def _at(one: CurvePoint | RuleFinding) -> str:
     if one.level is None:
         return "curve"
     return f"{one.level.words}, repeat {one.repeat}" if one.repeat else one.level.words
