@@ -24,7 +24,7 @@ def test_a_simulated_run_keeps_every_rule_that_its_records_show(run_main):
     (run,) = document["runs"]
     assert run["broken"] == []
     assert [one["region"] for one in run["points"]] == ["low_latency", "low", "low", "med", "high", "high", "high"]
-    assert {one["steady_state"]["status"] for one in run["points"]} == {"windowable"}
+    assert {one["steady"]["status"] for one in run["points"]} == {"windowable"}
     text = run_main("report", "kept", "--as", "mlperf", "--data-set", "104", code=0).stdout
     assert text.count("UNOFFICIAL") >= 3
     refused = run_main("report", "kept", "--data-set", "104")

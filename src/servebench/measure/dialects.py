@@ -42,7 +42,7 @@ class ToolDefinition:
     starts: Literal["connect", "sent"] = "sent"
     stops: Literal["content", "stream"] = "content"
     tokens: Literal["usage", "asked"] = "usage"
-    tpot: Literal["after_first", "after_chunk", "all", "none"] = "after_first"
+    tpot: Literal["after_first", "all", "none"] = "after_first"
     itl: Literal["gaps", "per_request", "none"] = "gaps"
     notes: tuple[str, ...] = ()
 
@@ -190,30 +190,21 @@ def _tokens(ok: pd.DataFrame, dialect: ToolDefinition) -> Floats:
 
 def _latencies(ok: pd.DataFrame, dialect: ToolDefinition) -> dict[str, Floats]:
     """TTFT, TPOT, ITL (one a request) and E2E in ms, undefined ones left out."""
-    return {name: values[~np.isnan(values)] for name, values in aligned_latencies(ok, dialect).items()}
-
-
-def aligned_latencies(requests: pd.DataFrame, dialect: ToolDefinition) -> dict[str, Floats]:
-    """Return TTFT, TPOT, ITL (one a request) and E2E in ms by a tool's definitions, one value for each stored request; NaN where
-    undefined. A latency that the tool does not have is missing, an ITL of its gaps is empty."""
-    sent, first, last = (_numbers(requests, name) for name in ("sent_ns", "first_event_ns", "last_event_ns"))
-    connect = _numbers(requests, "connect_started_ns")
+    sent, first, last = (_numbers(ok, name) for name in ("sent_ns", "first_event_ns", "last_event_ns"))
+    connect = _numbers(ok, "connect_started_ns")
     start = np.where(np.isnan(connect), sent, connect) if dialect.starts == "connect" else sent
-    stop = _numbers(requests, "ended_ns") if dialect.stops == "stream" else last
-    tokens = _tokens(requests, dialect)
-    events = requests["event_ns"].str.len().fillna(0).to_numpy() >= 2
-    chunk: Floats = np.ones(len(requests))
-    if dialect.tpot == "after_chunk":
-        chunk = requests["event_tokens"].str[0].astype(float).fillna(1.0).clip(lower=1.0).to_numpy(dtype=np.float64)
-    later = np.where(events & (tokens > chunk), tokens - chunk, np.nan)
-    decoding = (stop - first) / NS_PER_MS / later
+    stop = _numbers(ok, "ended_ns") if dialect.stops == "stream" else last
+    tokens = _tokens(ok, dialect)
+    several = tokens >= 2
+    events = ok["event_ns"].str.len().fillna(0).to_numpy() >= 2
+    decoding = (stop - first)[several & events] / NS_PER_MS / (tokens[several & events] - 1)
     found = {"ttft_ms": (first - start) / NS_PER_MS, "e2e_ms": (stop - start) / NS_PER_MS}
-    if dialect.tpot in ("after_first", "after_chunk"):
+    if dialect.tpot == "after_first":
         found["tpot_ms"] = decoding
     elif dialect.tpot == "all":
         found["tpot_ms"] = (stop - start) / NS_PER_MS / np.where(tokens > 0, tokens, np.nan)
     found["itl_ms"] = decoding if dialect.itl == "per_request" else np.empty(0)
-    return found
+    return {name: values[~np.isnan(values)] for name, values in found.items()}
 
 
 def _becauses(dialect: ToolDefinition) -> dict[str, str]:

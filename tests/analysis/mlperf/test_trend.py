@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from servebench.analysis.mlperf.trend import level_step, relative_change, trend, variation
+from servebench.analysis.mlperf.trend import steps, trend
 
 RISING = np.arange(1.0, 6.0)
 
@@ -35,18 +35,14 @@ def test_autocorrelation_takes_the_significance_of_a_wave():
     assert trend(wave) == "flat"
 
 
-def test_pettitt_finds_the_last_value_before_a_step():
-    """Ranks 1 to 10 in order: U is largest after 5, K = |2*15 - 5*11| = 25, p = 2 exp(-6*625/1100)."""
-    step = level_step(np.arange(10.0))
-    assert (step.before, step.p) == (5, pytest.approx(2 * math.exp(-3750 / 1100)))
-    tied = level_step(np.array([1.0] * 4 + [2.0] * 8))
-    assert tied.before == 4
-    assert level_step(np.array([2.0, 1.0, 2.0, 1.0, 2.0, 1.0])).p == 1.0
-    assert level_step(RISING[:3]).p == 1.0
-
-
-def test_change_and_variation_are_shares():
-    assert relative_change(RISING) == pytest.approx(4 / 3)
-    assert variation(np.array([9.0, 11.0])) == pytest.approx(0.1)
-    assert variation(np.array([9.0])) == 0.0
-    assert variation(np.zeros(3)) == 0.0
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.arange(12.0), True),  # K = |2 * 21 - 6 * 13| = 36, p = 2 exp(-6 * 1296 / 1872) = 0.031
+        (np.arange(10.0), False),  # K = 25, p = 2 exp(-3750 / 1100) = 0.066
+        (np.array([1.0] * 6 + [2.0] * 6), True),  # ties have their mean rank: K = 36 again
+        (np.array([2.0, 1.0] * 6), False),
+    ],
+)
+def test_pettitt_finds_a_step(values, expected):
+    assert steps(values) == expected

@@ -10,48 +10,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
 
-from servebench.analysis.mlperf.steady import Metrics, Samples, SteadyState, pass_size, steady_state
+from servebench.analysis.mlperf.steady import MlperfMetrics, SteadyState, issued_requests, mlperf_metrics, steady_state
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 
 SOURCE = "MLPerf Endpoints rules v1.0 draft (endpoints-submission-docs 2905fd6), checker 1.5.3.0, detector 5606359"
+OFFICIAL = "windowable"
 ULTRA_LOW_MAX = 32
 POINTS_MIN, POINTS_MAX = 7, 32
+PASSES_UNKNOWN = 20
+"""Into so many super-passes a point is cut whose data set has no known size; each has at least one request a user."""
 ULTRA_LOW_S, OTHER_S, AGENTIC_S = 600.0, 1200.0, 2400.0
-"""The least steady state: at most ULTRA_LOW_MAX users, more, and more in an agentic benchmark."""
-
-Consequence = Literal["rejected", "points rejected", "flagged", "total counts"]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule by its name, the section of the rules that states it, and what breaking it leads to."""
-
-    name: str
-    section: str
-    consequence: Consequence
-
-
-RULES: Mapping[str, Rule] = {
-    one.name: one
-    for one in (
-        Rule("region-computation", "5.5", "rejected"),
-        Rule("point-count", "5.3", "rejected"),
-        Rule("point-cap", "5.6", "points rejected"),
-        Rule("ultra-low-concurrency-coverage", "5.4", "rejected"),
-        Rule("low-concurrency-coverage", "5.4", "rejected"),
-        Rule("med-concurrency-coverage", "5.4", "rejected"),
-        Rule("high-concurrency-coverage", "5.4", "rejected"),
-        Rule("load-pattern", "6.1", "points rejected"),
-        Rule("point-duration", "6.2", "flagged"),
-        Rule("min-query-count", "6.4", "flagged"),
-        Rule("sample-multiple", "6.4", "flagged"),
-        Rule("metric-consistency-tpot-p90", "9.1", "flagged"),
-        Rule("steady-state-basis", "4.4", "total counts"),
-    )
+"""The least steady state: of at most ULTRA_LOW_MAX users, of more, and of more in an agentic benchmark."""
+RULES: Mapping[str, tuple[str, str]] = {
+    "region-computation": ("5.5", "rejected"),
+    "point-count": ("5.3", "rejected"),
+    "point-cap": ("5.6", "points rejected"),
+    "ultra-low-concurrency-coverage": ("5.4", "rejected"),
+    "low-concurrency-coverage": ("5.4", "rejected"),
+    "med-concurrency-coverage": ("5.4", "rejected"),
+    "high-concurrency-coverage": ("5.4", "rejected"),
+    "load-pattern": ("6.1", "points rejected"),
+    "point-duration": ("6.2", "flagged"),
+    "min-query-count": ("6.4", "flagged"),
+    "sample-multiple": ("6.4", "flagged"),
+    "metric-consistency-tpot-p90": ("9.1", "flagged"),
+    "steady-state-basis": ("4.4", "warned"),
 }
+"""The section of the rules that states each, and what breaking it leads to."""
 NOT_JUDGED = (
     *("model-name-valid", "accuracy-coverage", "accuracy-gate", "seed-set-membership", "warmup-present", "warmup-salt"),
     *("approved-drafter", "power-descriptor", "system-description-valid", "point-disclosure-complete"),
@@ -59,35 +47,22 @@ NOT_JUDGED = (
 """Rules on models, data, seeds, disclosures and accuracy that a load generator's records do not show."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RuleFinding:
-    """Whether a rule is kept, by a point (`level`, `repeat`) or by the curve, and the figures that decide."""
+    """Whether a rule is kept by a point, or by the curve (`level` None), and the figures that decide."""
 
-    rule: Rule
+    rule: str
     kept: bool
     found: float | str
     needed: float | str
     level: Level | None = None
     repeat: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return {
-            "rule": self.rule.name,
-            "section": self.rule.section,
-            "if_broken": self.rule.consequence,
-            "kept": self.kept,
-            "level": None if self.level is None else str(self.level),
-            "repeat": self.repeat,
-            "found": self.found,
-            "needed": self.needed,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """A point of a curve: what was issued, what the whole run of it gives, and its steady state. `fixed` is whether so many
-    users were there throughout; an open loop has no steady state by the rules, nor has an agentic benchmark."""
+    """A point of a curve: what was issued, the metrics of its whole run, and its steady state. `fixed` is whether so many users
+    were there throughout; other loads, and agentic benchmarks, have no steady state by the rules."""
 
     level: Level
     repeat: int = 0
@@ -96,67 +71,40 @@ class CurvePoint:
     issued: int
     completed: int
     run_s: float
-    total: Metrics
+    total: MlperfMetrics
     steady: SteadyState | None
 
     @property
-    def users(self) -> int | None:
-        """How many users it has; None for a load that is not fixed."""
-        return self.level.concurrency if self.fixed else None
-
-    @property
-    def official(self) -> Metrics:
+    def official(self) -> MlperfMetrics:
         """The metrics that the rules take: those of the steady-state window, else of the whole run."""
-        window = self.steady.window if self.steady is not None and self.steady.official else None
-        return self.total if window is None else window.samples.metrics(window.span_s)
+        window = self.steady.metrics if self.steady is not None and self.steady.status == OFFICIAL else None
+        return self.total if window is None else window
 
     @property
     def duration_s(self) -> float:
         """What the rules hold against the minimum: the span of the window, or the whole run without one."""
-        return self.steady.window.span_s if self.steady is not None and self.steady.window is not None else self.run_s
-
-    def as_dict(self, regions: Regions | None) -> dict[str, Any]:
-        """Return it as plain data."""
-        return {
-            "level": str(self.level),
-            "repeat": self.repeat,
-            "region": region_of(self.users, regions),
-            "issued": self.issued,
-            "completed": self.completed,
-            "run_s": self.run_s,
-            "official": vars(self.official),
-            "total": vars(self.total),
-            "steady_state": self.steady and self.steady.as_dict(),
-        }
+        return self.steady.span_s if self.steady is not None and self.steady.end else self.run_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class Regions:
-    """The highest level of each region; the lowest is the one after that of the region before."""
-
-    lowest: int
-    low: int
-    medium: int
-    highest: int
+def fixed_levels(points: Sequence[CurvePoint]) -> list[int]:
+    """Return the different numbers of users of the points whose load is fixed, in order."""
+    return sorted({one.level.concurrency for one in points if one.fixed and one.level.concurrency is not None})
 
 
-def regions_of(levels: Sequence[int]) -> Regions | None:
-    """Return the regions of a curve with these numbers of users (5.5); None where the rules know none."""
-    lowest, highest = min(levels, default=0), max(levels, default=0)
-    if not 1 <= lowest <= ULTRA_LOW_MAX < highest:
-        return None
+def regions_of(levels: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """Return the lowest and highest number of users of each region of a curve (5.5); none where its highest level is too low."""
+    if max(levels, default=0) <= ULTRA_LOW_MAX:
+        return {}
+    lowest, highest = min(*levels, ULTRA_LOW_MAX), max(levels)
     third = math.log2(highest - lowest) / 3
-    return Regions(
-        lowest=lowest, low=round(lowest + 2**third), medium=round(lowest + 2 ** (2 * third)), highest=highest
-    )
+    ends = (0, lowest, round(lowest + 2**third), round(lowest + 2 ** (2 * third)), highest)
+    return {name: (ends[at] + 1, ends[at + 1]) for at, name in enumerate(("low_latency", "low", "med", "high"))}
 
 
-def region_of(users: int | None, regions: Regions | None) -> str | None:
-    """Return the name of the region that a level is in; None where it has none."""
-    if users is None or regions is None:
-        return None
-    ends = ("low_latency", regions.lowest), ("low", regions.low), ("med", regions.medium), ("high", regions.highest)
-    return next((name for name, end in ends if users <= end), None)
+def region_of(point: CurvePoint, regions: Mapping[str, tuple[int, int]]) -> str | None:
+    """Return the name of the region that a point is in; None for none."""
+    users = point.level.concurrency if point.fixed else None
+    return next((name for name, (low, high) in regions.items() if users is not None and low <= users <= high), None)
 
 
 def minimum_s(users: int | None, *, agentic: bool) -> float:
@@ -168,90 +116,63 @@ def minimum_s(users: int | None, *, agentic: bool) -> float:
 
 def judge(points: Sequence[CurvePoint], data_set: int | None = None) -> list[RuleFinding]:
     """Return what each rule says of a curve and of its points; some need the size of the data set. Pure."""
-    found = list(_of_curve([one.users for one in points if one.users is not None]))
-    for one in points:
-        found += _of_point(one, data_set)
-    return found
+    return [*_of_curve(fixed_levels(points)), *(found for one in points for found in _of_point(one, data_set))]
 
 
-def broken(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Return the findings of rules that are broken."""
-    return [one for one in findings if not one.kept]
-
-
-def _of_curve(users: Sequence[int]) -> Iterator[RuleFinding]:
-    levels = sorted(set(users))
-    regions = regions_of(levels)
-    ends = f"{levels[0]} to {levels[-1]}" if levels else "none"
-    yield _finding("region-computation", regions is not None, ends, f"from at most {ULTRA_LOW_MAX} to more")
-    yield _finding("point-count", len(levels) >= POINTS_MIN, len(levels), POINTS_MIN)
-    yield _finding("point-cap", len(levels) <= POINTS_MAX, len(levels), POINTS_MAX)
-    ultra_low = [one for one in levels if one <= ULTRA_LOW_MAX]
-    yield _finding("ultra-low-concurrency-coverage", bool(ultra_low), len(ultra_low), f"1 to {ULTRA_LOW_MAX}")
-    if regions is None:
-        return
-    bounds = {
-        "low": (regions.lowest + 1, regions.low),
-        "med": (regions.low + 1, regions.medium),
-        "high": (regions.medium + 1, regions.highest),
-    }
-    for name, (first, last) in bounds.items():
-        inside = [one for one in levels if first <= one <= last]
-        yield _finding(f"{name}-concurrency-coverage", bool(inside), len(inside), f"{first} to {last}")
+def _of_curve(levels: Sequence[int]) -> Iterator[RuleFinding]:
+    regions, highest = regions_of(levels), max(levels, default=0)
+    yield RuleFinding("region-computation", bool(regions), highest, f"more than {ULTRA_LOW_MAX}")
+    yield RuleFinding("point-count", len(levels) >= POINTS_MIN, len(levels), POINTS_MIN)
+    yield RuleFinding("point-cap", len(levels) <= POINTS_MAX, len(levels), POINTS_MAX)
+    for name, (low, high) in ({**regions, "low_latency": (1, ULTRA_LOW_MAX)}).items():
+        inside = sum(low <= one <= high for one in levels)
+        rule = f"{'ultra-low' if name == 'low_latency' else name}-concurrency-coverage"
+        yield RuleFinding(rule, inside > 0, inside, f"1 of {low} to {high}")
 
 
 def _of_point(point: CurvePoint, data_set: int | None) -> Iterator[RuleFinding]:
-    def of_point(name: str, kept: bool, found: float | str, needed: float | str) -> RuleFinding:
-        return RuleFinding(
-            rule=RULES[name], kept=kept, found=found, needed=needed, level=point.level, repeat=point.repeat
-        )
-
+    of_point = partial(RuleFinding, level=point.level, repeat=point.repeat)
     yield of_point("load-pattern", point.fixed, "fixed" if point.fixed else "varying", "fixed")
-    least_s = minimum_s(point.users, agentic=point.agentic)
+    least_s = minimum_s(point.level.concurrency, agentic=point.agentic)
     yield of_point("point-duration", point.duration_s >= least_s, point.duration_s, least_s)
     if data_set is not None:
         yield of_point("min-query-count", point.completed >= data_set, point.completed, data_set)
         whole = point.issued > 0 and point.issued % data_set == 0
         yield of_point("sample-multiple", whole, point.issued, f"n x {data_set}")
-    tpot = point.official.tpot_p90_ms
-    yield of_point("metric-consistency-tpot-p90", tpot is not None and tpot > 0, tpot or 0.0, "more than 0")
-    if point.steady is not None:
-        steady = point.steady
-        verdict = f"{steady.status}, {steady.verdict}"
-        yield of_point("steady-state-basis", steady.accepted, verdict, "windowable, steady")
-
-
-def _finding(name: str, kept: bool, found: float | str, needed: float | str) -> RuleFinding:
-    return RuleFinding(rule=RULES[name], kept=kept, found=found, needed=needed)
+    tpot = point.official.tpot_p90_ms or 0.0
+    yield of_point("metric-consistency-tpot-p90", tpot > 0, tpot, "more than 0")
+    steady = point.steady
+    # a step after the window is told and accepted, a drift is not
+    accepted = steady is not None and steady.status == OFFICIAL and not steady.verdict.startswith("drifting")
+    verdict = "undefined" if steady is None else f"{steady.status}, {steady.verdict}"
+    yield of_point("steady-state-basis", accepted, verdict, "windowable, steady")
 
 
 def curve_of(run: RunData, data_set: int | None = None) -> list[CurvePoint]:
-    """Return the points of a run in order, without those that have no stored requests."""
-    requests = run.requests
-    if not len(requests):
-        return []
+    """Return the points of a run in order, without those that have no stored requests. Raises StoreError."""
+    requests, found = run.requests, []
     ramp = mapping(run.config.get("load")).get("ramp")
-    found = []
-    for row in run.point_rows:
-        samples = Samples.of(requests[requests["point"] == row.point])
-        if samples.count:
-            found.append(_point(samples, row.level, row.repeat, fixed=row.rate is None and not ramp, data_set=data_set))
+    for row in run.point_rows if len(requests) else ():
+        issued = issued_requests(requests[requests["point"] == row.point])
+        if not len(issued):
+            continue
+        users, agentic = row.level.concurrency, bool(issued["session_id"].notna().any())
+        fixed, steady = users is not None and not ramp, None
+        if users is not None and fixed and not agentic:
+            size = data_set or max(users, math.ceil(len(issued) / PASSES_UNKNOWN))
+            steady = steady_state(issued, size, minimum_s(users, agentic=agentic))
+        run_s = float(issued["ended_s"].max() - issued["issued_s"].iloc[0])
+        found.append(
+            CurvePoint(
+                level=row.level,
+                repeat=row.repeat,
+                fixed=fixed,
+                agentic=agentic,
+                issued=len(issued),
+                completed=int(issued["e2e_ms"].notna().sum()),
+                run_s=run_s,
+                total=mlperf_metrics(issued, run_s),
+                steady=steady,
+            )
+        )
     return sorted(found, key=lambda one: (one.level, one.repeat))
-
-
-def _point(samples: Samples, level: Level, repeat: int, *, fixed: bool, data_set: int | None) -> CurvePoint:
-    steady = None
-    if fixed and not samples.agentic and level.concurrency is not None:
-        size = pass_size(samples, level.concurrency, data_set)
-        steady = steady_state(samples, size, minimum_s(level.concurrency, agentic=False))
-    return CurvePoint(
-        level=level,
-        repeat=repeat,
-        fixed=fixed and level.concurrency is not None,
-        agentic=samples.agentic,
-        issued=samples.count,
-        completed=samples.completed,
-        run_s=samples.run_s,
-        total=samples.metrics(samples.run_s),
-        steady=steady,
-    )

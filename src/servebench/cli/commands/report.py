@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from servebench.report.screens.page import Page
 
 MLPERF = "mlperf"
-NO_REQUESTS = "'{}' has no successful requests to recompute from: all failed, or it was imported"
 TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench", MLPERF)
 
 
@@ -86,9 +85,7 @@ def report_command(
         for option, given in (("--out", out), ("--open", opened), ("--varying", varying), ("--rules", rules_path)):
             if given:
                 raise ConfigError(f"{option} is for the page, and --as {tool} prints numbers: leave one of the two out")
-        if tool == MLPERF:
-            return _print_as_mlperf(name, to, data_set, outputs=outputs)
-        return _print_as(tool, name, to, outputs=outputs)
+        return _print_as(tool, name, to, data_set, outputs=outputs)
     found = find(name, outputs)
     data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
     if to.form == "markdown":
@@ -131,30 +128,20 @@ def _plain(data: Page, target: Path) -> dict[str, Any]:
     return {**found, **as_plain(data.conclusions)}
 
 
-def _print_as(tool: str, name: str, to: Output, *, outputs: Path) -> int:
+def _print_as(tool: str, name: str, to: Output, data_set: int | None, *, outputs: Path) -> int:
     """Print a run as another tool would. Raises ConfigError, StoreError."""
     from servebench.measure.dialects import DIALECTS
+    from servebench.report.screens.as_mlperf import as_document, as_mlperf_blocks, curves_of
     from servebench.report.screens.as_tool import as_tool_blocks, points_as_tool
     from servebench.store.studies import find, runs_of
     from servebench.util.errors import ConfigError
 
-    dialect = DIALECTS[tool]
-    points = points_as_tool(runs_of(find(name, outputs)), dialect)
-    if not points:
-        raise ConfigError(NO_REQUESTS.format(name))
-    data = {"as": tool, "notes": list(dialect.notes), "points": [point.as_dict() for point in points]}
-    to.write(as_tool_blocks(points, dialect), data)
-    return 0
-
-
-def _print_as_mlperf(name: str, to: Output, data_set: int | None, *, outputs: Path) -> int:
-    """Print runs by the rules of MLPerf Endpoints. Raises ConfigError, StoreError."""
-    from servebench.report.screens.as_mlperf import as_document, as_mlperf_blocks, curves_of
-    from servebench.store.studies import find, runs_of
-    from servebench.util.errors import ConfigError
-
-    curves = curves_of(runs_of(find(name, outputs)), data_set)
-    if not curves:
-        raise ConfigError(NO_REQUESTS.format(name))
-    to.write(as_mlperf_blocks(curves, data_set), as_document(curves, data_set))
+    runs, dialect = runs_of(find(name, outputs)), DIALECTS.get(tool)
+    if dialect is not None and (points := points_as_tool(runs, dialect)):
+        data = {"as": tool, "notes": list(dialect.notes), "points": [point.as_dict() for point in points]}
+        to.write(as_tool_blocks(points, dialect), data)
+    elif dialect is None and (curves := curves_of(runs, data_set)):
+        to.write(as_mlperf_blocks(curves, data_set), as_document(curves, data_set))
+    else:
+        raise ConfigError(f"'{name}' has no successful requests to recompute from: all failed, or it was imported")
     return 0
