@@ -2,21 +2,28 @@
 
 import pytest
 
-from calibration.steady import COURSES, Course, _step, detected, steady_page
+from calibration.steady import COURSES, Course, _drift, _step, detected, steady_page
 
 
 @pytest.mark.slow
-def test_a_large_late_step_is_seen_by_both():
-    late = detected(Course(name="late", planted=_step(0.5, 0.8)), seed=1)
+def test_a_large_drift_is_seen_by_both():
+    drifting = detected(Course(name="drift", planted=_drift(0.5)), seed=1)
+    assert drifting.warned
+    assert drifting.flagged
+
+
+@pytest.mark.slow
+def test_a_step_that_leaves_less_than_four_passes_is_seen_by_servebench_only():
+    late = detected(Course(name="late", planted=_step(0.5, 0.85)), seed=1)
     assert late.warned
-    assert late.flagged
+    assert not late.flagged
 
 
 @pytest.mark.slow
-def test_a_large_step_in_the_middle_passes_for_a_ramp_by_the_rules():
-    middle = detected(Course(name="middle", planted=_step(0.5, 0.5)), seed=1)
-    assert middle.warned
-    assert middle.left_out
+def test_both_take_a_step_before_the_middle_for_the_end_of_a_warm_up():
+    middle = detected(Course(name="middle", planted=_step(0.5, 0.4)), seed=1)
+    assert middle.cut
+    assert middle.ramp
 
 
 @pytest.mark.slow

@@ -80,10 +80,8 @@ def test_the_high_region_may_be_empty_by_rounding():
 
 
 def test_a_rate_has_neither_the_load_pattern_nor_a_steady_state():
-    assert broken([*curve(), point(256, level=Level(rate=4.0), fixed=False, steady=None)]) == {
-        "load-pattern",
-        "steady-state-basis",
-    }
+    rate = replace(point(256), level=Level(rate=4.0), fixed=False, steady=None)
+    assert broken([*curve(), rate]) == {"load-pattern", "steady-state-basis"}
 
 
 def test_a_short_window_breaks_the_duration_and_falls_back_to_the_run():
