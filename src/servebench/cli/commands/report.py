@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from servebench.report.screens.page import Page
 
 MLPERF = "mlperf"
-TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench", MLPERF)
+TOOLS = ("vllm", "sglang", "aiperf", "guidellm", MLPERF)
 
 
 @define(
