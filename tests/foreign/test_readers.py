@@ -41,6 +41,92 @@ def test_files_of_the_real_tools_become_foreign_runs(tmp_path, capsys, name, too
     assert (row["verdict"], list(row["doubts"])) == ("doubtful", ["foreign"])
 
 
+def guidellm_block(*values):
+    """What GuideLLM writes of these values; of none, zeros and a count of 0."""
+    mean = sum(values) / len(values) if values else 0.0
+    percentiles = dict.fromkeys(("p50", "p90", "p95", "p99"), mean)
+    shown = {"mean": mean, "median": mean, "min": mean, "max": mean, "count": len(values), "percentiles": percentiles}
+    return {"successful": shown}
+
+
+def guidellm_file(requests, prompt, output, first, gaps):
+    metrics = {
+        "request_totals": {"successful": requests, "errored": 1, "incomplete": 0, "total": requests + 1},
+        "requests_per_second": guidellm_block(4.0),
+        "request_latency": guidellm_block(0.25),
+        "prompt_token_count": guidellm_block(prompt),
+        "output_token_count": guidellm_block(*output),
+        "time_to_first_token_ms": guidellm_block(*first),
+        "inter_token_latency_ms": guidellm_block(*gaps),
+        "output_tokens_per_second": guidellm_block(4.0 * sum(output)),
+    }
+    config = {"strategy": {"type_": "concurrent", "streams": 2}, "backend": {"model": "m"}}
+    return {"metadata": {"version": 2}, "benchmarks": [{"config": config, "metrics": metrics, "duration": 10.0}]}
+
+
+def aiperf_file(kind, **metrics):
+    """A file of AIPerf, in which metrics that an endpoint of this type does not have are missing."""
+    known = {
+        "request_latency": {"unit": "ms", "avg": 250.0, "p50": 240.0, "p99": 300.0, "count": 40},
+        "request_throughput": {"unit": "requests/sec", "avg": 4.0},
+        "request_count": {"unit": "requests", "avg": 40.0},
+        "input_sequence_length": {"unit": "tokens", "avg": 100.0},
+    }
+    config = {
+        "models": {"items": [{"name": "m"}]},
+        "endpoint": {"type": kind},
+        "phases": [{"type": "concurrency", "concurrency": 2}],
+    }
+    return {"schema_version": "1.4", **known, **metrics, "input_config": config}
+
+
+VLLM_EMBEDDINGS = {
+    "model_id": "m", "backend": "openai-embeddings", "num_prompts": 41, "max_concurrency": 2, "request_rate": "inf",
+    "duration": 10.0, "completed": 40, "failed": 1, "total_input_tokens": 4000, "request_throughput": 4.0,
+    "mean_e2el_ms": 250.0, "median_e2el_ms": 250.0, "p99_e2el_ms": 250.0,
+}  # fmt: skip
+TURNS = {
+    "time_to_first_token": {"unit": "ms", "avg": 50.0, "count": 40},
+    "inter_token_latency": {"unit": "ms", "avg": 10.0, "count": 40},
+    "output_sequence_length": {"unit": "tokens", "avg": 20.0},
+    "output_token_throughput": {"unit": "tokens/sec", "avg": 80.0},
+    "session_count": {"unit": "sessions", "avg": 10.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "tool", "streams"),
+    [
+        (guidellm_file(40, 100, (), (), ()), "guidellm", False),
+        (guidellm_file(40, 100, (20,), (50.0,), (10.0,)), "guidellm", True),
+        (aiperf_file("embeddings"), "aiperf", False),
+        (aiperf_file("nim_rankings"), "aiperf", False),
+        (aiperf_file("chat", **TURNS), "aiperf", True),
+        (VLLM_EMBEDDINGS, "vllm", False),
+    ],
+    ids=[
+        "guidellm-embeddings",
+        "guidellm-turns",
+        "aiperf-embeddings",
+        "aiperf-rerank",
+        "aiperf-turns",
+        "vllm-embeddings",
+    ],
+)
+def test_kinds_without_a_stream_have_no_columns_of_one(tmp_path, capsys, document, tool, streams):
+    """Embeddings and rerank have a latency and a rate, and nothing of tokens that nobody generated, not even zeros."""
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(document))
+    run = run_of(capsys, path, "--outputs", tmp_path / "o").runs[0]
+    assert (run.foreign, run.fact("model"), run.faults) == (tool, "m", ())
+    row = run.point_rows[0]
+    assert (row.concurrency, row.requests_ok, row.request_throughput_req_s) == (2, 40, 4.0)
+    assert (row.e2e_ms_mean, row.input_tokens_mean) == (250.0, 100.0)
+    expected = (50.0, 10.0, 20.0, 80.0) if streams else (None,) * 4
+    assert (row.ttft_ms_mean, row.tpot_ms_mean, row.output_tokens_mean, row.output_throughput_tok_s) == expected
+    assert dispatch(["report", "--outputs", str(tmp_path / "o"), run.study_id]) == 0
+
+
 def test_a_sweep_in_one_file_is_a_run_of_several_points(tmp_path, capsys):
     run = run_of(capsys, FILES / "guidellm.json", "--outputs", tmp_path).runs[0]
     assert [row.concurrency for row in run.point_rows] == [1, 3]

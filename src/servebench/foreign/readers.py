@@ -189,9 +189,12 @@ def _guidellm_point(one: Mapping[str, Any]) -> Row:
 
     def good(name: str) -> dict[str, Any]:
         block = mapping(mapping(metrics.get(name)).get("successful"))
+        if block.get("count") == 0:
+            return {}  # of no values it writes zeros
         return {**mapping(block.get("percentiles")), "mean": block.get("mean"), "p50": block.get("median"),
                 "min": block.get("min"), "max": block.get("max"), "count": block.get("count")}  # fmt: skip
 
+    output = good("output_token_count")
     errored = (_count(totals.get("errored")) or 0) + (_count(totals.get("incomplete")) or 0)
     return {
         **_load(1 if kind == "synchronous" else streams, strategy.get("rate")),
@@ -199,10 +202,11 @@ def _guidellm_point(one: Mapping[str, Any]) -> Row:
         "requests_ok": _count(totals.get("successful")),
         "requests_failed": errored,
         "window_s": _number(one.get("duration")),
-        "output_throughput_tok_s": _number(good("output_tokens_per_second").get("mean")),
+        # a rate of no tokens is 0 as well
+        "output_throughput_tok_s": _number(good("output_tokens_per_second").get("mean")) if output else None,
         "request_throughput_req_s": _number(good("requests_per_second").get("mean")),
         "input_tokens_mean": _number(good("prompt_token_count").get("mean")),
-        "output_tokens_mean": _number(good("output_token_count").get("mean")),
+        "output_tokens_mean": _number(output.get("mean")),
         **_spread(good("time_to_first_token_ms"), "ttft_ms"),
         **_spread(good("inter_token_latency_ms"), "tpot_ms"),
         **_spread(good("request_latency"), "e2e_ms", SECOND_MS),
@@ -273,6 +277,6 @@ Reader = Callable[[list[dict[str, Any]]], ForeignRun]
 READERS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], Reader]] = {
     "guidellm": (lambda one: isinstance(one.get("benchmarks"), list), _guidellm),
     "aiperf": (lambda one: "request_latency" in one and "input_config" in one, _aiperf),
-    "vllm": (lambda one: "model_id" in one and "mean_ttft_ms" in one, _vllm),
+    "vllm": (lambda one: "model_id" in one and "completed" in one, _vllm),
     "sglang": (lambda one: "median_e2e_latency_ms" in one or ("backend" in one and "dataset_name" in one), _sglang),
 }
