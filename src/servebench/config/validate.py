@@ -115,18 +115,29 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
     return checked.settings
 
 
+RETIRED = (("gpu", "power_w"), ("engine", "measure_restart"), ("load", "search", "goal"), ("load", "search", "share"))
+"""Keys that earlier versions stored."""
+
+
 def _with_todays_keys(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored config in today's keys: renamed ones, and not the one that nothing ever read."""
-    return {
-        section: {
-            RENAMED_KEYS.get(f"{section}.{key}", f"{section}.{key}").partition(".")[2]: item
-            for key, item in value.items()
-            if (section, key) != ("gpu", "power_w")
-        }
-        if isinstance(value, Mapping)
-        else value
-        for section, value in resolved.items()
-    }
+    """Return a stored config without the keys that are no more, and with the names of today."""
+    for path in RETIRED:
+        resolved = _without(resolved, path)
+    load = resolved.get("load")
+    return {**resolved, "load": _renamed("load", load)} if isinstance(load, Mapping) else resolved
+
+
+def _renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {key: RENAMED_KEYS.get(f"{section}.{key}", f"{section}.{key}").partition(".")[2] for key in values}
+    return {names[key]: one for key, one in values.items()}
+
+
+def _without(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    first, *rest = path
+    if not rest:
+        return {key: value for key, value in config.items() if key != first}
+    inner = config.get(first)
+    return {**config, first: _without(inner, tuple(rest))} if isinstance(inner, Mapping) else config
 
 
 def to_plain(settings: RunSettings) -> dict[str, Any]:
