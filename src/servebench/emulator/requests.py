@@ -8,7 +8,10 @@ from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator import text
 from servebench.emulator.scheduler import EmulatedRequest
 from servebench.emulator.schema_text import schema_pieces
+from servebench.protocol.json_values import object_at
 
+APIS = {"/chat/completions": "chat", "/completions": "completions", "/responses": "responses", "/messages": "messages"}
+"""By the end of the path."""
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat without a limit may fill the context."""
 
@@ -43,9 +46,9 @@ class RejectedInStream(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """What a request's body asks for. `pieces` are the tokens of the answer."""
+    """What a request's body asks for, and at which route. `pieces` are the tokens of the answer."""
 
-    chat: bool
+    api: str
     stream: bool
     usage: bool
     prompt: str
@@ -53,6 +56,11 @@ class ParsedRequest:
     pieces: list[str]
     structured: bool
     ends_itself: bool
+
+    @property
+    def chat(self) -> bool:
+        """Whether it is a conversation."""
+        return self.api != "completions"
 
     def in_engine(self, key: int, owner: object = None) -> EmulatedRequest:
         """Return the request that the scheduler gets."""
@@ -68,7 +76,8 @@ class ParsedRequest:
 
 def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> ParsedRequest:
     """Parse a body as the engine does. Raises RequestRejected."""
-    chat = path.endswith("/chat/completions")
+    api = APIS[path.rpartition("/v1")[2]]
+    body, chat = as_chat(spec, api, body), api != "completions"
     _check_fields(spec, body)
     prompt, prompt_tokens = _prompt(body, chat=chat)
     limit = spec.max_model_len or int(str(spec.model.get("context_length") or 32768))
@@ -84,7 +93,7 @@ def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Pa
     pieces, structured, ends_itself = _answer(spec, body, key, most)
     options = body.get("stream_options")
     return ParsedRequest(
-        chat=chat,
+        api=api,
         stream=bool(body.get("stream")),
         usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
         prompt=prompt,
@@ -93,6 +102,28 @@ def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Pa
         structured=structured,
         ends_itself=ends_itself,
     )
+
+
+def as_chat(spec: EmulationSpec, api: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the body of a chat that asks for the same as one of the APIs with typed events; that of another as it is."""
+    if api not in ("responses", "messages"):
+        return body
+    known = {*KNOWN_FIELDS, *spec.exact_output} - {"messages"}
+    chat = {name: value for name, value in body.items() if name in known and name != "tools"}
+    chat["stream_options"] = {"include_usage": True}
+    turns = body.get("input" if api == "responses" else "messages")
+    if isinstance(turns, str):
+        turns = [{"role": "user", "content": turns}]
+    system = body.get("instructions" if api == "responses" else "system")
+    before = [{"role": "system", "content": system}] if system else []
+    chat["messages"] = [*before, *turns] if isinstance(turns, list) and turns else None
+    if api == "responses":
+        chat["max_tokens"] = body.get("max_output_tokens")
+    elif not isinstance(body.get("max_tokens"), int):
+        raise RequestRejected(400, "max_tokens is required")
+    if form := object_at(body, "text" if api == "responses" else "output_config", "format"):
+        chat["response_format"] = form
+    return chat
 
 
 def _check_fields(spec: EmulationSpec, body: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.exchange import PlannedRequest, Target
 from servebench.contracts.request import Request
 from servebench.contracts.settings import RunSettings
-from servebench.protocol.kinds.table import compose
+from servebench.protocol.kinds.table import compose, kind_of
 from servebench.util.errors import ConfigError
 from servebench.workload.build.requests import add_extras
 
@@ -43,6 +43,7 @@ def planned_requests(
     base_path = unquote(urlsplit(running.base_url).path).rstrip("/")
     query = f"?{urlencode(running.query)}" if running.query else ""
     planned = []
+    given = {name.lower() for name, _ in (*running.headers, *settings.workload.headers.items())}
     for request in requests:
         path, body = compose(engine, add_extras(request, settings.workload), running.model)
         plain, holes = split_at_answers(orjson.dumps(body), request)
@@ -56,6 +57,7 @@ def planned_requests(
                 after=request.after,
                 holes=holes,
                 headers=(
+                    *(one for one in kind_of(request).headers.items() if one[0] not in given),
                     ("x-request-id", wire_id(trace.rpartition("/")[0], request.request_id)),
                     *(trace_headers(trace, request) if settings.sends_trace_headers else ()),
                 ),

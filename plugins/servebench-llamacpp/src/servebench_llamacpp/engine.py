@@ -26,6 +26,7 @@ from servebench.plugin import (
     LogHint,
     ModelSettings,
     PhaseMarker,
+    Request,
     Say,
     ServerTimings,
     command_output,
@@ -213,6 +214,14 @@ class LlamaCppEngine(Engine):
             arguments += ["--set", f"{name}={parameter}"]
         argv = (sys.executable, "-P", "-m", "servebench_llamacpp.server", *arguments)
         return Command(argv=argv, env=dict(settings.env))
+
+    def adapt_body(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Return the body with the schema of a `responses` request as in a chat, where llama.cpp looks for it."""
+        schema = object_at(body, "text", "format") if request.api == "responses" else {}
+        if schema:
+            del body["text"]
+            body["response_format"] = {"type": "json_schema", "json_schema": dict(schema)}
+        return body
 
     def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
         """Return the `timings` of the last chunk (`server-context.cpp`, `get_timings`); llama.cpp reports no queue.

@@ -45,6 +45,10 @@ class RequestKind(ABC):
     """The request that a server answers once it is ready. It must generate at least one content event."""
     probe_instead: ClassVar[tuple[str, ...]] = ()
     """Kinds that show that a server is ready where it has no route for this one."""
+    headers: ClassVar[Mapping[str, str]] = {}
+    """Headers of each request, unless the user sets them."""
+    exact_length: ClassVar[bool] = True
+    """Whether an answer of exactly a length can be asked for, if the engine's dialect has a way."""
     takes_messages: ClassVar[bool] = False
     """Whether a conversation is sent as messages, to which the server adds its template; otherwise as one text."""
     lacks: ClassVar[tuple[str, ...]] = ()
