@@ -1,15 +1,18 @@
-"""What the kinds share whose events have a type (Responses, Messages): reading their text, and translating a chat in OpenAI's
-shape, in which workloads make it, to theirs."""
+"""What the kinds share whose events have a type (Responses, Messages). Workloads make chats in OpenAI's shape, with the calls of
+tools in the `extra` of their messages; these kinds translate them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Message, Request
 from servebench.protocol.answer import AnswerScan
-from servebench.protocol.json_values import object_at
+from servebench.protocol.errors import error_message
+from servebench.protocol.json_values import join_text, object_at
+from servebench.protocol.kinds.choices import REASON_CHARS_MAX
 from servebench.protocol.kinds.kind import RequestKind
 
 
@@ -17,20 +20,31 @@ class TypedScan(AnswerScan):
     """Reads chunks with a `type`."""
 
     __slots__ = ()
+    finish_reasons: ClassVar[Mapping[str, str]] = {}
+    """The API's reasons to end by the words of chat completions for them."""
 
     def take(self, text: object, parts: list[str], stamp_ns: int) -> bool:
         """Add a text to `parts`, the text or the reasoning of this scan; return whether there is one."""
-        if text.__class__ is not str or not text:
+        if not isinstance(text, str) or not text:
             return False
-        parts.append(str(text))
-        if parts is self.text_parts:
-            self.note_output(stamp_ns)
-        return True
+        parts.append(text)
+        return parts is not self.text_parts or self.note_output(stamp_ns)
 
-    def note_output(self, stamp_ns: int) -> None:
-        """Note that there is content that is not reasoning."""
+    def note_output(self, stamp_ns: int) -> bool:
+        """Note that there is content that is not reasoning, and return true."""
         if self.first_output_ns is None:
             self.first_output_ns = stamp_ns
+        return True
+
+    def finish(self, reason: object) -> None:
+        """Keep why the answer ended, if it says so."""
+        if isinstance(reason, str) and reason:
+            self.finish_reason = join_text([self.finish_reasons.get(reason, reason)[:REASON_CHARS_MAX]])
+
+    def fail_if_error(self, chunk: Mapping[str, Any]) -> None:
+        """Keep the error of a chunk that is one, or has one."""
+        if chunk.get("type") == "error" or chunk.get("error"):
+            self.fail(error_message(chunk) or "an error without a message")
 
 
 class TypedKind(RequestKind):
@@ -38,31 +52,61 @@ class TypedKind(RequestKind):
 
     takes_messages = True
     correctness = "parity"
+    answer_at: ClassVar[str]
+    """The list of a whole answer with what was generated."""
+
+    @abstractmethod
+    def conversation(self, messages: Sequence[Message], output_tokens: int) -> dict[str, Any]:
+        """Return the fields with a conversation, and the longest answer to it."""
+
+    @abstractmethod
+    def schema_fields(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that ask for an answer of a schema: a `json_schema` of OpenAI's `response_format`."""
+
+    @abstractmethod
+    def tool(self, function: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a tool by its function in OpenAI's chat shape."""
+
+    @abstractmethod
+    def tool_choice(self, choice: str | Mapping[str, Any]) -> object:
+        """Return the choice of a tool by that of a chat: a word, or the function that has to be called."""
+
+    def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
+        """See RequestKind.body."""
+        body = {"model": model, **self.conversation(request.messages or (), request.output_tokens)}
+        body["temperature"] = request.temperature
+        if streamed:
+            body["stream"] = True
+        if self.exact_length and request.seed is not None and dialect.takes_seed:
+            body["seed"] = request.seed
+        if self.exact_length and request.exact_output:
+            body.update(dialect.exact_output)
+        extra = dict(request.extra)
+        schema = object_at(extra.pop("response_format", None), "json_schema")
+        if request.schema is not None and dialect.json_schema:
+            schema = schema or {"name": "answer", "schema": dict(request.schema), "strict": True}
+        if schema:
+            body.update(self.schema_fields(schema))
+        tools = extra.get("tools")
+        if isinstance(tools, list) and all(object_at(one, "function") for one in tools):
+            extra["tools"] = [self.tool(one["function"]) for one in tools]
+        if choice := object_at(extra, "tool_choice", "function") or extra.get("tool_choice"):
+            extra["tool_choice"] = self.tool_choice(choice)
+        return {**body, **extra}
+
+    def whole_problem(self, document: Mapping[str, Any]) -> str | None:
+        """See RequestKind.whole_problem."""
+        if document.get("error"):
+            return error_message(document)
+        return None if isinstance(document.get(self.answer_at), list) else f"it has no {self.answer_at}"
 
 
-def type_of(chunk: Mapping[str, Any]) -> str | None:
-    """Return the type of a chunk; None without one."""
-    found = chunk.get("type")
-    return found if isinstance(found, str) else None
+def objects_in(value: object) -> list[Mapping[str, Any]]:
+    """Return the objects of a list; none of anything else."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def calls_of(message: Message) -> list[tuple[str, str, str]]:
     """Return the tool calls of a message: id, name and arguments (a JSON text)."""
-    calls = message.extra.get("tool_calls")
-    found = [(one.get("id"), object_at(one, "function")) for one in calls or () if isinstance(one, Mapping)]
+    found = [(one.get("id"), object_at(one, "function")) for one in objects_in(message.extra.get("tool_calls"))]
     return [(str(key or ""), str(call.get("name", "")), str(call.get("arguments", ""))) for key, call in found]
-
-
-def functions_of(tools: object) -> list[dict[str, Any]] | None:
-    """Return the functions of `tools` in OpenAI's chat shape; None if they are in another."""
-    if not isinstance(tools, list) or not all(isinstance(object_at(one).get("function"), Mapping) for one in tools):
-        return None
-    return [dict(one["function"]) for one in tools]
-
-
-def schema_of(request: Request, dialect: Dialect) -> Mapping[str, Any] | None:
-    """Return the JSON Schema that an answer must fit, as `json_schema` of a `response_format` has it; None without one."""
-    given = object_at(request.extra, "response_format", "json_schema")
-    if given or request.schema is None or not dialect.json_schema:
-        return given or None
-    return {"name": "answer", "schema": dict(request.schema), "strict": True}
