@@ -31,7 +31,8 @@ CATCH_UP_S = 0.05
 FAULT_AFTER_TOKENS = 4
 """Tokens after which a stream stalls or is reset by a fault."""
 SLOW_FACTOR = 10
-ID_BEGINS = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "resp_", "messages": "msg_"}
+ID_BEGINS = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "resp_", "messages": "msg_"} | {
+    "embeddings": "embd-", "rerank": "score-"}  # fmt: skip
 """How the ids of answers begin, by API."""
 LATENESS_STEPS = 20_000
 """Lateness is reported of so many last steps."""

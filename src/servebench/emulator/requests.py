@@ -11,6 +11,7 @@ from servebench.emulator.schema_text import schema_pieces
 from servebench.protocol.json_values import object_at
 
 APIS = {"/chat/completions": "chat", "/completions": "completions", "/responses": "responses", "/messages": "messages"}
+APIS |= {"/embeddings": "embeddings", "/rerank": "rerank"}
 """By the end of the path."""
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat without a limit may fill the context."""
@@ -56,6 +57,7 @@ class ParsedRequest:
     pieces: list[str]
     structured: bool
     ends_itself: bool
+    texts: int = 0
 
     @property
     def chat(self) -> bool:
@@ -77,6 +79,8 @@ class ParsedRequest:
 def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> ParsedRequest:
     """Parse a body as the engine does. Raises RequestRejected."""
     api = APIS[path.rpartition("/v1")[2]]
+    if api in ("embeddings", "rerank"):
+        return _pooled(api, body)
     body, chat = as_chat(spec, api, body), api != "completions"
     _check_fields(spec, body)
     prompt, prompt_tokens = _prompt(body, chat=chat)
@@ -101,6 +105,21 @@ def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Pa
         pieces=pieces,
         structured=structured,
         ends_itself=ends_itself,
+    )
+
+
+def _pooled(api: str, body: Mapping[str, Any]) -> ParsedRequest:
+    """Parse a request without a generation: one step after its texts, of which a query is read with each document."""
+    given = body.get("input" if api == "embeddings" else "documents")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+        raise RequestRejected(400, "a text or a list of texts is required")
+    query = str(body.get("query", ""))
+    prompt = "".join(query + one for one in texts)
+    tokens = max(1, sum(text.count_tokens(query) + text.count_tokens(one) for one in texts))
+    return ParsedRequest(
+        **{"api": api, "stream": False, "usage": True, "prompt": prompt, "prompt_tokens": tokens, "pieces": ["."]},
+        **{"structured": False, "ends_itself": True, "texts": len(texts)},
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator.requests import ParsedRequest
-from servebench.emulator.responses import usage_of
+from servebench.emulator.responses import PoolingWriter, ResponseWriter, usage_of
 from servebench.emulator.scheduler import EmulatedRequest
 
 
@@ -121,7 +121,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-WRITERS: dict[str, type[ResponsesWriter] | type[MessagesWriter]] = {
-    "responses": ResponsesWriter,
-    "messages": MessagesWriter,
+WRITERS: dict[str, type[ResponseWriter] | type[ResponsesWriter] | type[MessagesWriter]] = {
+    **{"responses": ResponsesWriter, "messages": MessagesWriter},
+    **{"embeddings": PoolingWriter, "rerank": PoolingWriter},
 }

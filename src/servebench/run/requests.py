@@ -19,6 +19,8 @@ ANSWER_BYTES_BASE = 4 << 20
 ANSWER_BYTES_PER_TOKEN = 4096
 """An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. An endless answer
 must be cut off before the answers of all streams fill the memory."""
+ANSWER_BYTES_PER_INPUT = 256 << 10
+"""A vector of 8,192 numbers in decimal has less."""
 
 
 def target_of(running: RunningEngine, headers: Mapping[str, str] | None = None) -> Target:
@@ -86,7 +88,8 @@ def trace_headers(trace: str, request: Request) -> tuple[tuple[str, str], ...]:
 
 def answer_bytes_max(requests: Sequence[Request]) -> int:
     """Return the largest size that an answer to these requests may have."""
-    return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
+    each = (ANSWER_BYTES_PER_TOKEN * one.output_tokens + ANSWER_BYTES_PER_INPUT * len(one.inputs) for one in requests)
+    return ANSWER_BYTES_BASE + max(each, default=0)
 
 
 def split_at_answers(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, str], ...]]:

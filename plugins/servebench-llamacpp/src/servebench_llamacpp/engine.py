@@ -33,6 +33,7 @@ from servebench.plugin import (
     engine_knobs,
     extra_arguments,
     find_program,
+    kind_named,
     milliseconds,
     object_at,
     read_emulation,
@@ -206,11 +207,14 @@ class LlamaCppEngine(Engine):
         # the context is divided among the slots
         length = settings.max_model_len and slots * settings.max_model_len
         arguments += FLAGS.arguments(replace(settings, max_num_seqs=slots, max_model_len=length))
+        ranks, generates = context.api == "rerank", kind_named(context.api).answers_text
         if settings.executable is not None:
+            arguments += [] if generates else ["--reranking" if ranks else "--embeddings"]
             extra = {PROGRAM_FLAGS.get(name, name): value for name, value in settings.extra_args.items()}
             argv = (settings.executable, *arguments, *extra_arguments(extra))
             return Command(argv=argv, env=dict(settings.env))
-        for name, parameter in settings.extra_args.items():
+        own = {} if generates else {"embedding": "true", **({"pooling_type": "rank"} if ranks else {})}
+        for name, parameter in {**own, **settings.extra_args}.items():
             arguments += ["--set", f"{name}={parameter}"]
         argv = (sys.executable, "-P", "-m", "servebench_llamacpp.server", *arguments)
         return Command(argv=argv, env=dict(settings.env))

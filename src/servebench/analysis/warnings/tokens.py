@@ -55,7 +55,9 @@ def _server_count(point: PointEvidence) -> str | None:
 
 def _prompt_count(point: PointEvidence) -> str | None:
     """Compare the server's prompt lengths with the plan: longer may be the chat template, shorter cannot be."""
-    most = None if kind_named(point.settings.workload.api).takes_messages else PROMPT_TOKENS_SLACK
+    kind = kind_named(point.settings.workload.api)
+    # a template adds to each message, a pooling model its own tokens to each text
+    most = None if kind.takes_messages or not kind.answers_text else PROMPT_TOKENS_SLACK
     off = [
         r
         for r in point.ok

@@ -70,6 +70,18 @@ class RequestKind(ABC):
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
         """Return the JSON body of a request."""
 
+    def image_parts(self, text: str, images: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the content of a message with images, which are data URLs."""
+        shown = [{"type": "image_url", "image_url": {"url": one}} for one in images]
+        return [*shown, {"type": "text", "text": text}]
+
+    def illustrated(self, turns: list[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
+        """Return the messages of a body with the request's images in the first one of a user."""
+        place = next((at for at, turn in enumerate(turns) if turn.get("role") == "user"), None)
+        if request.images and place is not None:
+            turns[place] = {**turns[place], "content": self.image_parts(turns[place]["content"], request.images)}
+        return turns
+
     def path_of(self, dialect: Dialect) -> str:
         """Return the path of its requests below the base URL."""
         return dialect.paths.get(self.name, self.path)

@@ -98,14 +98,21 @@ class Messages(TypedKind):
     exact_length = False
     answer_at = "content"
 
-    def conversation(self, messages: Sequence[Message], output_tokens: int) -> dict[str, Any]:
+    def conversation(self, request: Request) -> dict[str, Any]:
         """See TypedKind.conversation."""
-        rest = list(messages)
+        rest = list(request.messages or ())
         system = []
         while rest and rest[0].role in ("system", "developer"):
             system.append(rest.pop(0).content)
         beside = {"system": "\n".join(system)} if system else {}
-        return {**beside, "messages": [_message(one) for one in rest], "max_tokens": output_tokens}
+        turns = self.illustrated([_message(one) for one in rest], request)
+        return {**beside, "messages": turns, "max_tokens": request.output_tokens}
+
+    def image_parts(self, text: str, images: Sequence[str]) -> list[dict[str, Any]]:
+        """See RequestKind.image_parts."""
+        parted = (one.removeprefix("data:").split(";base64,") for one in images)
+        sources = [{"type": "base64", "media_type": kind, "data": data} for kind, data in parted]
+        return [*({"type": "image", "source": source} for source in sources), {"type": "text", "text": text}]
 
     def schema_fields(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """See TypedKind.schema_fields."""

@@ -104,10 +104,15 @@ class Responses(TypedKind):
     logprob_fields: ClassVar[Mapping[str, Any]] = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     answer_at = "output"
 
-    def conversation(self, messages: Sequence[Message], output_tokens: int) -> dict[str, Any]:
+    def conversation(self, request: Request) -> dict[str, Any]:
         """See TypedKind.conversation."""
-        items = [item for message in messages for item in _items(message)]
-        return {"input": items, "max_output_tokens": output_tokens, "store": False}
+        items = self.illustrated([item for message in request.messages or () for item in _items(message)], request)
+        return {"input": items, "max_output_tokens": request.output_tokens, "store": False}
+
+    def image_parts(self, text: str, images: Sequence[str]) -> list[dict[str, Any]]:
+        """See RequestKind.image_parts."""
+        shown = [{"type": "input_image", "image_url": one, "detail": "auto"} for one in images]
+        return [*shown, {"type": "input_text", "text": text}]
 
     def schema_fields(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """See TypedKind.schema_fields."""

@@ -7,10 +7,13 @@ from servebench.contracts.request import Request
 from servebench.protocol.kinds.kind import RequestKind
 from servebench.protocol.kinds.messages import Messages
 from servebench.protocol.kinds.openai import Chat, Completions
+from servebench.protocol.kinds.pooling import Embeddings, Rerank
 from servebench.protocol.kinds.responses import Responses
 from servebench.util.errors import ConfigError
 
-KINDS: dict[str, RequestKind] = {kind.name: kind for kind in (Chat(), Completions(), Responses(), Messages())}
+KINDS: dict[str, RequestKind] = {
+    kind.name: kind for kind in (Chat(), Completions(), Responses(), Messages(), Embeddings(), Rerank())
+}
 """By name: the values of `workload.api` and `quality.api`."""
 
 

@@ -4,7 +4,7 @@ tools in the `extra` of their messages; these kinds translate them."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from servebench.contracts.engine import Dialect
@@ -56,8 +56,8 @@ class TypedKind(RequestKind):
     """The list of a whole answer with what was generated."""
 
     @abstractmethod
-    def conversation(self, messages: Sequence[Message], output_tokens: int) -> dict[str, Any]:
-        """Return the fields with a conversation, and the longest answer to it."""
+    def conversation(self, request: Request) -> dict[str, Any]:
+        """Return the fields with the conversation, and the longest answer to it."""
 
     @abstractmethod
     def schema_fields(self, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class TypedKind(RequestKind):
 
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
         """See RequestKind.body."""
-        body = {"model": model, **self.conversation(request.messages or (), request.output_tokens)}
+        body = {"model": model, **self.conversation(request)}
         body["temperature"] = request.temperature
         if streamed:
             body["stream"] = True
