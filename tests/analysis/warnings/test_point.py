@@ -163,8 +163,9 @@ CASES = {
     "engine died": case("engine_died", ["17 of 200"], void=True, reported=report(stopped="engine_died", sent=17)),
     "interrupted": case("interrupted", ["150 of 200", "4"], of=records(4, outcome="cancelled"),
         reported=report(stopped="interrupt", sent=150)),
-    "late": case("client_bound", ["5.1 ms late", "50 ms"], lateness_ms_p99=5.1),
-    "late, no TTFT": case("client_bound", ["5.1 ms late"], lateness_ms_p99=5.1, ttft_ms_p50=None),
+    "late": case("client_bound", ["5.1 ms late", "50 ms"], concurrency=None, rate=100.0, lateness_ms_p99=5.1),
+    "late, no TTFT": case("client_bound", ["5.1 ms late"], concurrency=None, rate=100.0, lateness_ms_p99=5.1, ttft_ms_p50=None),
+    "streams wait for the client": case("client_bound", ["5.1 ms late", "500 ms"], lateness_ms_mean=5.1, e2e_ms_mean=500.0),
     "client busy": case("client_bound", ["91%"], client_cpu_share=0.91),
     "queues": case("client_bound", ["70000 bytes"], receive_queue_bytes_max=70_000),
     "not freed": case("cancelled_not_freed", ["7.25"], cancelled_freed=False, server_excess_requests_mean=7.25),
@@ -297,7 +298,13 @@ def test_answers_that_arrive_at_once_were_not_streamed(bad: int, changes: dict[s
 def test_one_warning_names_every_cause_in_the_client() -> None:
     """They are joined with semicolons."""
     (doubt,) = judge(
-        {"client_cpu_share": 0.99, "loop_lag_ms_p99": 8.0, "lateness_ms_p99": 40.0, "stamp_source": "user"}
+        {
+            "client_cpu_share": 0.99,
+            "loop_lag_ms_p99": 8.0,
+            "lateness_ms_mean": 40.0,
+            "e2e_ms_mean": 400.0,
+            "stamp_source": "user",
+        }
     )
     assert doubt.message.count(";") == 2
 
