@@ -10,9 +10,16 @@ from servebench.emulator.scheduler import EmulatedRequest
 from servebench.emulator.schema_text import schema_pieces
 from servebench.protocol.json_values import object_at
 
-APIS = {"/chat/completions": "chat", "/completions": "completions", "/responses": "responses", "/messages": "messages"}
-APIS |= {"/embeddings": "embeddings", "/rerank": "rerank"}
+APIS = {
+    **{"/chat/completions": "chat", "/completions": "completions", "/responses": "responses", "/messages": "messages"},
+    **{"/embeddings": "embeddings", "/rerank": "rerank"},
+}
 """By the end of the path."""
+TYPED_FIELDS = {
+    "responses": ("input", "instructions", "max_output_tokens", "text"),
+    "messages": ("messages", "system", "max_tokens", "output_config"),
+}
+"""Where requests of APIs with typed events have their turns, their system prompt, the longest answer and its schema."""
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat without a limit may fill the context."""
 
@@ -110,39 +117,39 @@ def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Pa
 
 def _pooled(api: str, body: Mapping[str, Any]) -> ParsedRequest:
     """Parse a request without a generation: one step after its texts, of which a query is read with each document."""
-    given = body.get("input" if api == "embeddings" else "documents")
+    given, query = body.get("input", body.get("documents")), str(body.get("query", ""))
     texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+    if not isinstance(texts, list) or not texts:
         raise RequestRejected(400, "a text or a list of texts is required")
-    query = str(body.get("query", ""))
-    prompt = "".join(query + one for one in texts)
-    tokens = max(1, sum(text.count_tokens(query) + text.count_tokens(one) for one in texts))
-    return ParsedRequest(
-        **{"api": api, "stream": False, "usage": True, "prompt": prompt, "prompt_tokens": tokens, "pieces": ["."]},
-        **{"structured": False, "ends_itself": True, "texts": len(texts)},
-    )
+    prompts = [query + str(one) for one in texts]
+    tokens = sum(text.count_tokens(str(one)) for one in texts) + len(texts) * text.count_tokens(query)
+    more: dict[str, Any] = {
+        "stream": False,
+        "usage": True,
+        "structured": False,
+        "ends_itself": True,
+        "texts": len(texts),
+    }
+    return ParsedRequest(api=api, prompt="".join(prompts), prompt_tokens=max(1, tokens), pieces=["."], **more)
 
 
 def as_chat(spec: EmulationSpec, api: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the body of a chat that asks for the same as one of the APIs with typed events; that of another as it is."""
-    if api not in ("responses", "messages"):
+    if api not in TYPED_FIELDS:
         return body
-    known = {*KNOWN_FIELDS, *spec.exact_output} - {"messages"}
-    chat = {name: value for name, value in body.items() if name in known and name != "tools"}
-    chat["stream_options"] = {"include_usage": True}
-    turns = body.get("input" if api == "responses" else "messages")
-    if isinstance(turns, str):
-        turns = [{"role": "user", "content": turns}]
-    system = body.get("instructions" if api == "responses" else "system")
-    before = [{"role": "system", "content": system}] if system else []
-    chat["messages"] = [*before, *turns] if isinstance(turns, list) and turns else None
-    if api == "responses":
-        chat["max_tokens"] = body.get("max_output_tokens")
-    elif not isinstance(body.get("max_tokens"), int):
+    turns, system, limit, form = (body.get(name) for name in TYPED_FIELDS[api])
+    if api == "messages" and not isinstance(limit, int):
         raise RequestRejected(400, "max_tokens is required")
-    if form := object_at(body, "text" if api == "responses" else "output_config", "format"):
-        chat["response_format"] = form
-    return chat
+    turns = [{"role": "user", "content": turns}] if isinstance(turns, str) else turns
+    before = [{"role": "system", "content": system}] if system else []
+    kept = {*KNOWN_FIELDS, *spec.exact_output} - {"messages", "tools"}
+    return {
+        **{name: value for name, value in body.items() if name in kept},
+        "messages": [*before, *turns] if isinstance(turns, list) and turns else None,
+        "max_tokens": limit,
+        "stream_options": {"include_usage": True},
+        **({"response_format": asked} if (asked := object_at(form, "format")) else {}),
+    }
 
 
 def _check_fields(spec: EmulationSpec, body: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ SSE_HEAD = (
     b"X-Servebench-Emulated: true\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 UNITS = {"s": 1.0, "ms": 1e3, "ns": 1e9}
-USAGE_KEYS = ("prompt_tokens", "total_tokens")
 NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -89,25 +88,6 @@ class ResponseWriter:
         choice |= {"message": {"role": "assistant", "content": content}} if self._parsed.chat else {"text": content}
         kind = "chat.completion" if self._parsed.chat else "text_completion"
         return {**self._base, "object": kind, "choices": [choice], "usage": usage_of(self._spec, request, reported)}
-
-
-class PoolingWriter(ResponseWriter):
-    """Write the answer to a request that generates nothing: numbers that follow from the length of its texts."""
-
-    def whole(self, request: EmulatedRequest, reported: int) -> dict[str, Any]:
-        """Return the vectors, or the scores."""
-        texts, tokens = range(self._parsed.texts), request.prompt_tokens
-        vector = [1 / (2 + (tokens + place) % 7) for place in range(8)]
-        found = [{"index": place, "relevance_score": 1 / (1 + place)} for place in texts]
-        if self._parsed.api == "embeddings":
-            found = [{"object": "embedding", "index": place, "embedding": vector} for place in texts]
-        name = "data" if self._parsed.api == "embeddings" else "results"
-        return {
-            "object": "list",
-            name: found,
-            "model": self._spec.model_name,
-            "usage": dict.fromkeys(USAGE_KEYS, tokens),
-        }
 
 
 def usage_of(spec: EmulationSpec, request: EmulatedRequest, reported: int) -> dict[str, Any]:

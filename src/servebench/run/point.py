@@ -80,7 +80,7 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
     return with_intervals(replace(row, **more), intervals), drifts
 
 
-def _pooled_columns(row: PointRow, settings: RunSettings) -> dict[str, float | None]:
+def _pooled_columns(row: PointRow, settings: RunSettings) -> dict[str, Any]:
     """Return the rates of texts that are embedded or ranked: each request has a batch of them. Null for other workloads."""
     each, rate, tokens = (
         getattr(settings.workload, "batch_size", None),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import PositiveInt, TokenCount, WorkloadSettings
@@ -43,20 +44,19 @@ class EmbeddingsWorkload(FillingWorkload):
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests, no two texts alike. Each counts the tokens of its texts, a query with each document."""
         settings = self.settings
-        each, query = settings.batch_size, getattr(settings, "query_tokens", None)
+        query = getattr(settings, "query_tokens", None)
+        queries, each = [] if query is None else [query], settings.batch_size
         rng = generator(settings.seed, stream)
-        lengths = sample_lengths(settings.input_tokens or 128, count * each, rng, floor=SALT_TOKENS_MAX)
-        lengths += [query] * count if query is not None else []
+        drawn = sample_lengths(settings.input_tokens or 128, count * each, rng, floor=SALT_TOKENS_MAX)
+        lengths = [one for at in range(0, count * each, each) for one in (*queries, *drawn[at : at + each])]
         salts = [salt(settings.seed, stream, index) for index in range(len(lengths))]
         texts, counts = self.fill(salts, lengths, rng, tokenizer)
-        made = []
+        made, size = [], each + len(queries)
         for index in range(count):
-            batch, tokens = texts[index * each : (index + 1) * each], sum(counts[index * each : (index + 1) * each])
-            if query is not None:
-                batch.insert(0, texts[count * each + index])
-                tokens += each * counts[count * each + index]
-            more = {"output_tokens": 1, "prompt_tokens": tokens, "inputs": tuple(batch[1:])}
-            made.append(kind_named(self.name).request(batch[0], f"{stream}-{index:05d}", **more))
+            place = slice(index * size, (index + 1) * size)
+            tokens = sum(counts[place]) + (each - 1) * sum(counts[place][: len(queries)])
+            more: dict[str, Any] = {"inputs": tuple(texts[place][1:]), "prompt_tokens": tokens, "output_tokens": 1}
+            made.append(kind_named(self.name).request(texts[place][0], f"{stream}-{index:05d}", **more))
         return made
 
 

@@ -110,11 +110,11 @@ def generate_token(
     first_problem: EngineError | None = None
     for name in (api, *kind_named(api).probe_instead):
         kind = kind_named(name)
+        for header in kind.headers.items():
+            http.headers.setdefault(*header)
         path, body = compose(engine, kind.probe, model)
         content = FirstContent(kind.scan())
-        problem, ended, try_another = _attempt(
-            http, base_url + path, body, content, deadline, headers=kind.headers, whole=whole
-        )
+        problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
         if problem is None:
             return ended
         # the workload's own kind matters most
@@ -151,21 +151,12 @@ def failing(running: RunningEngine, engine: Engine, api: str, timeout_s: float) 
 
 
 def _attempt(
-    http: httpx.Client,
-    url: str,
-    body: Mapping[str, Any],
-    content: FirstContent,
-    deadline: float,
-    *,
-    headers: Mapping[str, str],
-    whole: bool,
+    http: httpx.Client, url: str, body: Mapping[str, Any], content: FirstContent, deadline: float, *, whole: bool
 ) -> tuple[EngineError | None, bool, bool]:
     """Return what is wrong (None if content was generated), whether the answer has said that it is over, and whether
     another kind of request may work instead."""
     left_s = max(1.0, deadline - time.monotonic())
-    # the user's own headers are those of the client
-    sent = {name: value for name, value in headers.items() if name not in http.headers}
-    with http.stream("POST", url, json=body, headers=sent, timeout=httpx.Timeout(left_s, connect=5.0)) as response:
+    with http.stream("POST", url, json=body, timeout=httpx.Timeout(left_s, connect=5.0)) as response:
         status = response.status_code
         if status in UNAUTHORIZED:
             response.read()

@@ -114,20 +114,18 @@ class Messages(TypedKind):
         sources = [{"type": "base64", "media_type": kind, "data": data} for kind, data in parted]
         return [*({"type": "image", "source": source} for source in sources), {"type": "text", "text": text}]
 
-    def schema_fields(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """See TypedKind.schema_fields."""
-        return {"output_config": {"format": {"type": "json_schema", "schema": schema.get("schema")}}}
-
-    def tool(self, function: Mapping[str, Any]) -> dict[str, Any]:
-        """See TypedKind.tool."""
-        kept = {name: function[name] for name in ("name", "description") if name in function}
-        return {**kept, "input_schema": function.get("parameters", {})}
-
-    def tool_choice(self, choice: str | Mapping[str, Any]) -> object:
-        """See TypedKind.tool_choice."""
-        if isinstance(choice, str):
-            return {"type": "any" if choice == "required" else choice}
-        return {"type": "tool", **choice} if "type" not in choice else choice
+    def wishes(self, chat: Mapping[str, Any]) -> dict[str, Any]:
+        """See TypedKind.wishes."""
+        schema, functions, choice = (chat.get(name) for name in ("json_schema", "functions", "choice"))
+        form = {"type": "json_schema", "schema": object_at(schema).get("schema")}
+        found: dict[str, Any] = {"output_config": {"format": form}} if schema else {}
+        if functions:
+            keys = {"name": "name", "description": "description", "parameters": "input_schema"}
+            found["tools"] = [{keys[name]: value for name, value in one.items() if name in keys} for one in functions]
+        if choice:
+            named = {"type": "any" if choice == "required" else choice}
+            found["tool_choice"] = named if isinstance(choice, str) else {"type": "tool", **choice}
+        return found
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from servebench.contracts.engine import Dialect
@@ -72,19 +72,14 @@ class _Generation(RequestKind):
             if not isinstance(tokens, list) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
                 return None
             pairs = list(zip(tokens, logprobs, strict=True))
-        return logprob_pairs(pairs)
-
-
-def logprob_pairs(pairs: Sequence[tuple[object, object]]) -> tuple[list[str], list[float]] | None:
-    """Return tokens and log-probabilities of (token, log-probability); None unless every token has one."""
-    known = [
-        (join_text([token]), float(logprob))
-        for token, logprob in pairs
-        if isinstance(token, str) and isinstance(logprob, int | float) and abs(logprob) < LOGPROB_MAX
-    ]
-    if not known or len(known) < len(pairs):
-        return None
-    return [token for token, _ in known], [logprob for _, logprob in known]
+        known = [
+            (join_text([token]), float(logprob))
+            for token, logprob in pairs
+            if isinstance(token, str) and isinstance(logprob, int | float) and abs(logprob) < LOGPROB_MAX
+        ]
+        if not known or len(known) < len(pairs):
+            return None
+        return [token for token, _ in known], [logprob for _, logprob in known]
 
 
 class Chat(_Generation):

@@ -3,7 +3,7 @@ out in one piece, and nothing is generated."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Request
@@ -13,39 +13,25 @@ from servebench.protocol.json_values import count_of, object_at
 from servebench.protocol.kinds.kind import RequestKind
 
 
-class _PoolingScan(AnswerScan):
-    """The arrival of the results is the one content event."""
+class PoolingScan(AnswerScan):
+    """Reads a list of vectors (`data`) or of scores (`results`). Its arrival is the one content event."""
 
     __slots__ = ()
-    results: ClassVar[str]
 
     def add_chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
         """See AnswerScan.add_chunk."""
-        self.details.update({name: value for name, value in chunk.items() if name != self.results})
+        found = chunk.get("data") or chunk.get("results")
         self.prompt_tokens = count_of(object_at(chunk, "usage").get("prompt_tokens"))
-        if isinstance(chunk.get(self.results), list) and chunk[self.results]:
+        if found and isinstance(found, list):
             self.add_event(stamp_ns, read_index)
         else:
-            self.fail(error_message(chunk) or f"the answer has no {self.results}")
-
-
-class EmbeddingsScan(_PoolingScan):
-    """Reads a list of vectors."""
-
-    __slots__ = ()
-    results = "data"
-
-
-class RerankScan(_PoolingScan):
-    """Reads a list of scores."""
-
-    __slots__ = ()
-    results = "results"
+            self.fail(error_message(chunk) or "the answer has no data and no results")
 
 
 class _Pooling(RequestKind):
     """What both kinds share."""
 
+    scan = PoolingScan
     lacks = (
         *("ttft", "ttfo", "itl", "tpot", "output_", "hidden_", "events", "cost_", "energy_j_per", "client_error_ms"),
         *("lock_step", "prefix_cache_hit_rate_ideal"),
@@ -60,7 +46,6 @@ class Embeddings(_Pooling):
     name = "embeddings"
     path = "/embeddings"
     title = "list of embeddings"
-    scan = EmbeddingsScan
     probe = Request(request_id="probe", api="embeddings", prompt="A text.")
 
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
@@ -74,7 +59,6 @@ class Rerank(_Pooling):
     name = "rerank"
     path = "/rerank"
     title = "ranking"
-    scan = RerankScan
     probe = Request(request_id="probe", api="rerank", prompt="A query?", inputs=("A text.",))
 
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from servebench.contracts.request import Message, Request
-from servebench.protocol.answer import TextPlace
 from servebench.protocol.json_values import count_of, object_at
-from servebench.protocol.kinds.openai import PROBE, logprob_pairs
+from servebench.protocol.kinds.openai import PROBE
 from servebench.protocol.kinds.typed import TypedKind, TypedScan, calls_of, objects_in
 
 TEXT_DELTAS = frozenset(
@@ -31,14 +30,16 @@ class ResponsesScan(TypedScan):
 
     def add_chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
         """See AnswerScan.add_chunk."""
-        kind = chunk.get("type")
+        kind = str(chunk.get("type", ""))
         content = False
-        if (parts := self._parts(chunk)) is not None:
-            content = self.take(chunk.get("delta"), parts, stamp_ns)
+        if kind in TEXT_DELTAS:
+            content = self.take(chunk.get("delta"), self.text_parts, stamp_ns)
+        elif kind in REASONING_DELTAS:
+            content = self.take(chunk.get("delta"), self.reasoning_parts, stamp_ns)
         elif kind == "response.output_item.added":
             content = self._call(object_at(chunk, "item"), stamp_ns)
         elif kind in ENDS or chunk.get("object") == "response":
-            response = chunk if kind is None else object_at(chunk, "response")
+            response = chunk if not kind else object_at(chunk, "response")
             # an answer that is not streamed has all its content here
             content = not self.event_ns and self._output(response, stamp_ns)
             self._end(response, chunk)
@@ -47,20 +48,6 @@ class ResponsesScan(TypedScan):
         if content:
             self.add_event(stamp_ns, read_index)
         self.fail_if_error(chunk)
-
-    def text_place(self, chunk: dict[str, Any]) -> TextPlace | None:
-        """See AnswerScan.text_place."""
-        parts, text = self._parts(chunk), chunk.get("delta")
-        if parts is None or not isinstance(text, str) or not text or chunk.get("error"):
-            return None
-        return TextPlace(chunk, "delta", parts)
-
-    def _parts(self, chunk: Mapping[str, Any]) -> list[str] | None:
-        """Return the list that the text of a delta is added to; None for any other chunk."""
-        kind = chunk.get("type")
-        if not isinstance(kind, str):
-            return None
-        return self.text_parts if kind in TEXT_DELTAS else self.reasoning_parts if kind in REASONING_DELTAS else None
 
     def _output(self, response: Mapping[str, Any], stamp_ns: int) -> bool:
         """Take the output of a whole answer; return whether there is any."""
@@ -101,7 +88,6 @@ class Responses(TypedKind):
     title = "response"
     scan = ResponsesScan
     probe = Request(api="responses", messages=(Message("user", "Say yes."),), **PROBE)
-    logprob_fields: ClassVar[Mapping[str, Any]] = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     answer_at = "output"
 
     def conversation(self, request: Request) -> dict[str, Any]:
@@ -114,23 +100,15 @@ class Responses(TypedKind):
         shown = [{"type": "input_image", "image_url": one, "detail": "auto"} for one in images]
         return [*shown, {"type": "input_text", "text": text}]
 
-    def schema_fields(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """See TypedKind.schema_fields."""
-        return {"text": {"format": {"type": "json_schema", **schema}}}
-
-    def tool(self, function: Mapping[str, Any]) -> dict[str, Any]:
-        """See TypedKind.tool."""
-        return {"type": "function", **function}
-
-    def tool_choice(self, choice: str | Mapping[str, Any]) -> object:
-        """See TypedKind.tool_choice."""
-        return choice if isinstance(choice, str) else {"type": "function", **choice}
-
-    def logprobs_of(self, document: Mapping[str, Any]) -> tuple[list[str], list[float]] | None:
-        """See RequestKind.logprobs_of."""
-        parts = [part for item in objects_in(document["output"]) for part in objects_in(item.get("content"))]
-        told = [one for part in parts for one in objects_in(part.get("logprobs"))]
-        return logprob_pairs([(one.get("token"), one.get("logprob")) for one in told])
+    def wishes(self, chat: Mapping[str, Any]) -> dict[str, Any]:
+        """See TypedKind.wishes."""
+        schema, functions, choice = (chat.get(name) for name in ("json_schema", "functions", "choice"))
+        found: dict[str, Any] = {"text": {"format": {"type": "json_schema", **schema}}} if schema else {}
+        if functions:
+            found["tools"] = [{"type": "function", **one} for one in functions]
+        if choice:
+            found["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", **choice}
+        return found
 
 
 def _items(message: Message) -> list[dict[str, Any]]:

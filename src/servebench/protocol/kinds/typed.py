@@ -60,16 +60,8 @@ class TypedKind(RequestKind):
         """Return the fields with the conversation, and the longest answer to it."""
 
     @abstractmethod
-    def schema_fields(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that ask for an answer of a schema: a `json_schema` of OpenAI's `response_format`."""
-
-    @abstractmethod
-    def tool(self, function: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a tool by its function in OpenAI's chat shape."""
-
-    @abstractmethod
-    def tool_choice(self, choice: str | Mapping[str, Any]) -> object:
-        """Return the choice of a tool by that of a chat: a word, or the function that has to be called."""
+    def wishes(self, chat: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields for what a chat asks for: `json_schema`, `functions`, and a `choice` (a word, or the name of one)."""
 
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
         """See RequestKind.body."""
@@ -85,14 +77,14 @@ class TypedKind(RequestKind):
         schema = object_at(extra.pop("response_format", None), "json_schema")
         if request.schema is not None and dialect.json_schema:
             schema = schema or {"name": "answer", "schema": dict(request.schema), "strict": True}
-        if schema:
-            body.update(self.schema_fields(schema))
-        tools = extra.get("tools")
-        if isinstance(tools, list) and all(object_at(one, "function") for one in tools):
-            extra["tools"] = [self.tool(one["function"]) for one in tools]
-        if choice := object_at(extra, "tool_choice", "function") or extra.get("tool_choice"):
-            extra["tool_choice"] = self.tool_choice(choice)
-        return {**body, **extra}
+        functions = [object_at(one, "function") for one in objects_in(extra.get("tools"))]
+        chat: dict[str, Any] = {"json_schema": schema}
+        # others are in the shape of this API already
+        if all(functions):
+            extra.pop("tools", None)
+            chosen = extra.pop("tool_choice", None)
+            chat |= {"functions": functions, "choice": object_at(chosen, "function") or chosen}
+        return {**body, **self.wishes(chat), **extra}
 
     def whole_problem(self, document: Mapping[str, Any]) -> str | None:
         """See RequestKind.whole_problem."""
