@@ -26,4 +26,6 @@ def test_texts_are_counted_and_nothing_is_streamed(name, servebench, tmp_path):
     each = 3 * 40 if name == "embeddings" else 3 * (40 + 16)
     assert point.input_tokens_mean == each
     assert point.input_throughput_tok_s == pytest.approx(each * point.request_throughput_req_s)
-    assert "TTFT" not in done.stdout
+    assert "tokens_disagree" not in point.doubts
+    assert "texts/s" in done.stdout
+    assert not any(name in done.stdout for name in ("TTFT p50", "ITL mean", "tok/s"))

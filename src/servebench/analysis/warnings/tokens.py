@@ -27,7 +27,7 @@ def tokens_disagree(point: PointEvidence) -> Doubt | None:
     causes = [
         _server_count(point),
         _prompt_count(point) if point.facts.tokenizer_exact else None,
-        *_answer_counts(point.ok),
+        *(_answer_counts(point.ok) if kind_named(point.settings.workload.api).answers_text else ()),
     ]
     causes = [cause for cause in causes if cause]
     return catalog.TOKENS_DISAGREE.issue("; ".join(causes)) if causes else None  # type: ignore[arg-type]
