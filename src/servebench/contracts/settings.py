@@ -73,7 +73,6 @@ class EngineSettings(StrictSettings):
     request_timings: bool | Literal["spans", "after_load"] = True
     spans_address: str = "127.0.0.1:0"
     reuse: bool = True
-    measure_restart: bool = False
 
     @property
     def spans_listener(self) -> tuple[str, int]:

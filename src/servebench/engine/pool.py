@@ -15,7 +15,6 @@ from servebench.contracts.engine import (
     LaunchContext,
     Launcher,
     RunningEngine,
-    StartPhase,
     StopReport,
 )
 from servebench.contracts.events import (
@@ -45,15 +44,6 @@ EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstStart:
-    """A start that was stopped again, so that the next one is a warm restart."""
-
-    started_ns: int
-    phases: tuple[StartPhase, ...]
-    stopped: StopReport
-
-
-@dataclass(frozen=True, kw_only=True)
 class EngineLease:
     """A running engine that a run may use.
 
@@ -69,8 +59,6 @@ class EngineLease:
     owner_log: Path
     resolved: Mapping[str, Any] | None = None
     """The engine's settings as the engine itself reports them."""
-    first_start: FirstStart | None = None
-    """With `engine.measure_restart`: the first start; `running` is then the restarted engine."""
     spans: SpanReceiver | None = None
     """What receives the engine's spans, with `engine.request_timings=spans`."""
 
@@ -205,12 +193,6 @@ class EnginePool:
                 make_kept_folder(context)
             context, running = self._launch(launcher, engine, context, settings, log_path)
             self._report_start(engine, running)
-            first = None
-            if settings.engine.measure_restart and running.phases:
-                first = self._stop_first_start(engine, running)
-                self._doing("warm_restart", engine)
-                running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._detail)
-                self._report_start(engine, running, restarted=True)
             undo.pop_all()
         return EngineLease(
             engine=engine,
@@ -220,7 +202,6 @@ class EnginePool:
             uses=0,
             owner_log=log_path,
             resolved=None if launcher.simulated else resolved_settings(engine, running),
-            first_start=first,
             spans=spans,
         )
 
@@ -265,20 +246,10 @@ class EnginePool:
     def _detail(self, text: str) -> None:
         self._events(Said(text, detail=True))
 
-    def _report_start(self, engine: Engine, running: RunningEngine, *, restarted: bool = False) -> None:
+    def _report_start(self, engine: Engine, running: RunningEngine) -> None:
         if running.phases:
             ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
-            self._events(EngineReady(engine.name, ended, restarted))
-
-    def _stop_first_start(self, engine: Engine, running: RunningEngine) -> FirstStart:
-        """Stop an engine that has just started. Raises EngineError if it leaves something behind."""
-        self._doing("stopping_first_start", engine)
-        stopped = running.stop()
-        if stopped.leftover:
-            raise EngineError(
-                f"cannot restart {engine.name}: its first start left {'; '.join(stopped.leftover)} behind"
-            )
-        return FirstStart(started_ns=running.started_ns, phases=running.phases, stopped=stopped)
+            self._events(EngineReady(engine.name, ended))
 
     def release(self, next_settings: RunSettings | None) -> StopReport | None:
         """End a run: stop the engine unless the next run (None: there is none) needs the same one."""

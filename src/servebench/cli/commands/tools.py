@@ -118,12 +118,12 @@ def dashboard_command(port: int, hosts: tuple[str, ...], outputs: Path) -> int:
     "export",
     examples=[
         ("servebench export last --format csv", "all points, to standard output"),
-        ("servebench export my_study --format llm-d --out reports", "one llm-d report per point, in a folder"),
+        ("servebench export my_study --format json --out runs.json", "all runs with their manifests"),
     ],
 )
 @stored_argument(several=True)
-@click.option("--format", "form", type=OneOf(("csv", "json", "llm-d")), required=True, help="Format of the export.")
-@click.option("--out", metavar="PATH", type=FILE, help="File or folder to write (default: standard output).")
+@click.option("--format", "form", type=OneOf(("csv", "json")), required=True, help="Format of the export.")
+@click.option("--out", metavar="PATH", type=FILE, help="File to write (default: standard output).")
 @outputs_option
 def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
     """Export runs for other programs."""
@@ -132,11 +132,6 @@ def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs:
     from servebench.store.studies import find, runs_of
 
     runs = [run for name in names for run in runs_of(find(name, outputs))]
-    if form == "llm-d":
-        from servebench.report.export.llm_d import write_reports
-
-        click.echo(write_reports(runs, out), nl=False)
-        return 0
     text = to_csv(runs) if form == "csv" else to_json(runs)
     if out is None:
         click.echo(text, nl=False)
@@ -177,7 +172,7 @@ def bundle_command(name: str, out: Path | None, requests: bool, outputs: Path) -
     "import",
     examples=[
         ("servebench import vllm_c1.json vllm_c8.json", "two load levels of one run"),
-        ("servebench import genai.json --tool genai-bench --engine sglang --gpu h100", "name what the file leaves out"),
+        ("servebench import theirs.json --tool guidellm --engine sglang --gpu h100", "name what the file leaves out"),
     ],
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
@@ -189,7 +184,7 @@ def bundle_command(name: str, out: Path | None, requests: bool, outputs: Path) -
 @click.option("--name", metavar="NAME", help="Name of the new study.")
 @outputs_option
 def import_command(files: tuple[Path, ...], tool: str | None, outputs: Path, **names: str | None) -> int:
-    """Import result files of vllm bench, sglang, guidellm, aiperf and genai-bench as runs of a new study.
+    """Import result files of vllm bench, sglang, guidellm and aiperf as runs of a new study.
 
     Files of one tool, engine and model become the load levels of one run, which is marked as foreign.
     """
