@@ -52,7 +52,7 @@ UNITS = re.compile(
     r"_(s|ms|gb|gb_s|tflops|b|tokens|usd\w*|sd|seed|fraction|share|percent)$|"
     r"\b(seconds|tokens|requests|shares?|times|how (many|often|much)|port|percentage points|a second|relative|factor|"
     r"multiplies|standard deviation|temperature|words|processes|confidence|popularity|grades|starts|heads|layers|"
-    r"exponent|number of|\d+[smh]|"
+    r"exponent|number of|pixels|\d+[smh]|"
     r"numbers|of sampling|seed|streams|level|steps|0:|N-th)\b"
 )
 
