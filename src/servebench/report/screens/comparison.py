@@ -98,8 +98,8 @@ def gate_blocks(gate: Gate, *, reasons: bool = True) -> Iterator[Block]:
 
 
 def decision_blocks(found: StudyDecision, *, verbose: bool = True) -> Iterator[Block]:
-    """Yield what is decided of each pair of runs, and what is still open; without `verbose` only what is open, and the verdicts of
-    a gate: the answer has the others."""
+    """Yield what is decided of each pair of runs, and what is still open; without `verbose` only what is open, and the verdicts
+    of a gate: the answer has the others."""
     for pair in found.pairs:
         if not verbose and pair.answered and pair.gate is None:
             continue
