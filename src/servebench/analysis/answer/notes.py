@@ -25,7 +25,7 @@ OUT_OF_LINE = 2.0
 
 
 def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Remark, ...]:
-    """Return each warning once, in the order of the catalog, what is void or doubtful before what is only marked."""
+    """Return each warning once, in the order of the catalog: what makes points void, what makes them doubtful, marks."""
     where: dict[str, dict[str, Counter[Level]]] = {}
     spoiling = set[str]()
     points = {
@@ -39,7 +39,7 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
                     spoiling.add(code)
     order = [*CATALOG, *where]
     found = []
-    for code in sorted(where, key=lambda code: (code not in spoiling, order.index(code))):
+    for code in sorted(where, key=lambda code: (code not in spoiling, not type_of(code).void, order.index(code))):
         known = type_of(code)
         if known.of_all:
             continue

@@ -28,7 +28,8 @@ CELL_WIDTH = 15
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
 LIMITS_MAX = 1
-"""How many limits the screen of a terminal has."""
+REMARKS_MAX = 3
+"""How many limits and warnings the screen of a terminal has."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
@@ -40,12 +41,14 @@ def answer_blocks(
     """Yield the answer for a screen of this width. `complete` (for files and pipes) adds marks that change no verdict and the
     meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too. `hint` names what -v adds."""
     complete = complete or verbose
-    marks = footnotes(answer)
+    remarks = answer.remarks if complete else [one for one in answer.remarks if one.first][:REMARKS_MAX]
+    marks = footnotes(remarks)
     for one in answer.workloads:
         yield Heading(title_of(one))
         if one.levels:
             yield _table(one, marks, width)
-        if sentence := sentence_of(one):
+        # a table of one row says what the sentence of a single run says
+        if (sentence := sentence_of(one)) and (len(one.levels) * len(one.columns) > 1 or one.not_usable is not None):
             yield Line.of(sentence)
     if answer.caveats:
         yield Line.of(" ".join(map(caveat_text, answer.caveats)), tone="warn")
@@ -54,11 +57,9 @@ def answer_blocks(
         brief = replace(failure, error=failure.error.partition("; ")[0])
         yield Line.of(failure_text(failure if complete else brief), tone="bad")
     yield from _unequal([one for one in answer.inequalities if verbose or one.matters], width, verbose=complete)
-    for remark in answer.remarks:
-        if remark.first or complete:
-            yield _remark(remark, marks.get(remark.code), verbose=complete)
+    yield from (_remark(one, marks.get(one.code), verbose=complete) for one in remarks)
     yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else LIMITS_MAX])
-    hidden = _hidden(answer, complete=complete, verbose=verbose)
+    hidden = _hidden(answer, remarks, complete=complete, verbose=verbose)
     if hidden and hint:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
     steps = answer.next_steps
@@ -71,9 +72,9 @@ def slow_starts_blocks(answer: Answer) -> list[Block]:
     return [Line.of(caveat_text(one), tone="warn") for one in answer.caveats if one.kind is CaveatKind.SLOW_STARTS]
 
 
-def footnotes(answer: Answer) -> dict[str, str]:
+def footnotes(remarks: Sequence[Remark]) -> dict[str, str]:
     """Return the footnote mark of each warning: letters, because numbers would look like counts."""
-    codes = [remark.code for remark in answer.remarks if not remark.mark]
+    codes = [remark.code for remark in remarks if not remark.mark]
     letters = (a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase)
     return dict(zip(codes, letters, strict=False))
 
@@ -98,8 +99,8 @@ def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Itera
         )
 
 
-def _hidden(answer: Answer, *, complete: bool, verbose: bool) -> list[str]:
-    marks = [one.code for one in answer.remarks if not (complete or one.first or type_of(one.code).wide)]
+def _hidden(answer: Answer, remarks: Sequence[Remark], *, complete: bool, verbose: bool) -> list[str]:
+    marks = [one.code for one in answer.remarks if one not in remarks and not type_of(one.code).wide]
     purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
     more = 0 if complete else len(limit_lines(answer.limits)) - LIMITS_MAX
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(marks)})"] if marks else []
