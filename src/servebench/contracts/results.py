@@ -28,6 +28,10 @@ generated content. `abandoned`: the client left on purpose (`load.cancel_fractio
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 
+Thinking = Literal["cut", "graded", "unfinished"]
+"""What became of an answer's thinking: `cut` before it was graded, `graded` with it, or `unfinished`: the answer ended inside it,
+and counts as not answered."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -163,6 +167,7 @@ class QualityRecord:
     `error` say why. `point` is the point that the answer belongs to, null for a question asked after the load. `detail` is
     JSON of the scorer. `item_digest` distinguishes questions of the same id from other files or with other examples.
     `cache_error` says why the prefix cache could not be emptied before a question that was asked before; null otherwise.
+    `thinking` is null for an answer without; `reasoning` is the thinking that is not part of `answer`.
     """
 
     run_id: str
@@ -197,6 +202,8 @@ class QualityRecord:
     max_tokens: int
     emulated: bool
     cache_error: str | None = None
+    thinking: Thinking | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,10 +211,11 @@ class QualitySummary:
     """The result of a benchmark at one load. Shares are between 0 and 1.
 
     `accuracy` is `right` / `n`, where `n` counts the questions that were answered and graded; `low` and `high` are its 95%
-    interval (Wilson). `unanswered` requests failed; `unread` answers have nothing to grade and count as wrong. `score` is
-    the mean of a graded measure; the interval is its own where nothing is right or wrong. `right_per_s` are right answers a
-    second while questions were in flight: goodput by content. `details` are the scorer's numbers for each answer, averaged,
-    or summed for tokens and costs. `means` describes what `accuracy` is the share of.
+    interval (Wilson). `unanswered` requests failed, or their answers ended inside their thinking (`unfinished_thinking`);
+    `unread` answers have nothing to grade and count as wrong. `score` is the mean of a graded measure; the interval is its own
+    where nothing is right or wrong. `right_per_s` are right answers a second while questions were in flight: goodput by
+    content. `details` are the scorer's numbers for each answer, averaged, or summed for tokens and costs. `means` describes
+    what `accuracy` is the share of. `with_thinking` answers had thinking, finished or not.
     """
 
     benchmark: str
@@ -232,6 +240,8 @@ class QualitySummary:
     emulated: bool
     details: Mapping[str, float] = field(default_factory=dict)
     means: str = "right"
+    with_thinking: int = 0
+    unfinished_thinking: int = 0
     doubts: tuple[Doubt, ...] = ()
 
     @property

@@ -357,6 +357,12 @@ UNANSWERED = _define(
     "lower quality.concurrency or raise quality.timeout_s, and read the errors in quality.parquet",
     affects=("quality",),
 )
+UNFINISHED_THINKING = _define(
+    "unfinished_thinking",
+    "answers ended inside their thinking; they count neither as right nor as wrong",
+    "raise quality.max_tokens (workload.output_tokens for answers of the load), or have the model think less",
+    affects=("quality",),
+)
 NOT_JUDGED = _define(
     "not_judged",
     "answers could not be graded; they count neither as right nor as wrong",
