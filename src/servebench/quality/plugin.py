@@ -13,4 +13,5 @@ def servebench_scorers() -> Mapping[str, str]:
         "gsm8k": "servebench.quality.scorers.gsm8k:Gsm8kScorer",
         "json": "servebench.quality.scorers.structured:JsonScorer",
         "parity": "servebench.quality.scorers.parity:ParityScorer",
+        "tool_calls": "servebench.quality.scorers.tool_calls:ToolCallScorer",
     }
