@@ -48,6 +48,12 @@ def records(bad: int = 0, of: int = 200, **changes: Any) -> list[Record]:
     return [make(n, **(changes if n < bad else {})) for n in range(of)]
 
 
+def test_few_events_that_share_a_read_are_a_mark() -> None:
+    """They change the p99 of ITL and nothing that a screen shows."""
+    (doubt,) = judge({"events_merged": 201})
+    assert (doubt.code, doubt.mark) == ("merged_events", True)
+
+
 @pytest.mark.parametrize(("bad", "verdict"), [(0, "valid"), (10, "doubtful"), (11, "void")])
 def test_a_server_that_refuses_requests(bad: int, verdict: str) -> None:
     """Refusals are a warning of their own; more than 5% of them leave nothing to compare."""
@@ -183,7 +189,7 @@ CASES = {
     "cache hits": case("cache_contaminated", ["92%"], prefix_cache_hit_rate=0.92),
     "a wide interval": case("imprecise", ["±67.5%", "13.0 to 67.0 tok/s"], output_throughput_tok_s=40.0,
         output_throughput_tok_s_low=13.0, output_throughput_tok_s_high=67.0),
-    "merged": case("merged_events", ["201 of 20000", "1%"], events_merged=201),
+    "merged": case("merged_events", ["2001 of 20000", "10%"], events_merged=2001),
     "emulated": case("emulated", ["emulated"], emulated=True),
 }  # fmt: skip
 
