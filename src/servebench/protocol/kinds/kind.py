@@ -104,7 +104,7 @@ class RequestKind(ABC):
         scan.add_chunk(document, 0, 0)
         tokens, logprobs = self.logprobs_of(document) or (None, None)
         return WholeAnswer(
-            text=scan.text,
+            text=self.whole_text(document, scan),
             reasoning=scan.reasoning,
             calls=[
                 {"name": join_text([name]), "arguments": join_text([arguments])}
@@ -118,6 +118,10 @@ class RequestKind(ABC):
             tokens=tokens,
             logprobs=logprobs,
         )
+
+    def whole_text(self, document: Mapping[str, Any], scan: AnswerScan) -> str:
+        """Return what scorers read of a whole answer."""
+        return scan.text
 
     def calls_in(self, document: Mapping[str, Any]) -> Iterator[tuple[object, object]]:
         """Yield the name and the arguments (JSON as text) of each tool call of a whole answer, as the server sent them."""
