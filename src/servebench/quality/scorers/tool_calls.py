@@ -116,10 +116,12 @@ class ToolCallScorer(Scorer):
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
         calls = list(answer.calls or ())
-        error, measures = judge_calls(calls, json.loads(item.expected), _schemas(item.body["tools"]))
+        expected = json.loads(item.expected)
+        error, measures = judge_calls(calls, expected, _schemas(item.body["tools"]))
         in_text = error == "no_call" and any(name in answer.text for name in _schemas(item.body["tools"]))
         note = "the text names a tool: the engine may need its parser of tool calls" if in_text else error
-        category = {f"{item.task}_accuracy": error is None} if item.task else {}
+        # without a tool that fits this is irrelevance detection
+        category = {f"{item.task}_accuracy": error is None} if item.task and expected else {}
         return Grade(
             correct=error is None,
             extracted=json.dumps(calls),
