@@ -1,5 +1,6 @@
 """The results of a run: a record for each request, points with their warnings, judged answers, and how the run ended."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -25,6 +26,9 @@ Outcome = Literal[
 generated content. `abandoned`: the client left on purpose (`load.cancel_fraction`); neither ok nor failed.
 `session_ended`: never sent, because an answer that its prompt needs failed. The others as in `WireOutcome` (`too_large` and
 `tls` count as `protocol`)."""
+
+_TOO_MANY = re.compile("^429$|rate.?limit|too.?many.?requests", re.I)
+"""OpenRouter's, LiteLLM's and vLLM's code is 429, OpenAI's `rate_limit_exceeded`, Anthropic's type `rate_limit_error`."""
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 
@@ -81,7 +85,7 @@ class Record:
     filler: bool = column(
         "", "Whether it was sent only to keep the level while the last measured requests ended.", default=False
     )
-    traceparent: str | None = column("", "Its W3C trace context, where `load.trace_headers` sent one.")
+    traceparent: str | None = column("", "Its W3C trace context, where `load.span_headers` sent one.")
     answered_ns: int | None = column("ns", "When the last byte of a complete answer arrived.")
     response_id: str | None = column("", "The `id` of its answer, where the engine's times are found by it.")
     timings_from: str | None = column(
@@ -100,6 +104,7 @@ class Record:
         "ms",
         "From the first content event to the end of the answer, minus the engine's decode time: what the client waited more.",
     )
+    error_code: str | None = column("", "The code or type of an error that came inside HTTP 200.")
     residual_ms: float | None = column(
         "ms",
         "Time from sent to the end of the answer that no time of the engine covers; negative: the engine reports more.",
@@ -114,7 +119,9 @@ class Record:
 
 
 def refused(record: Record) -> bool:
-    """Whether the server refused a request because it has too many."""
+    """Whether the server refused a request because it has too many: with HTTP 429, or the same as an error inside HTTP 200."""
+    if record.outcome == "stream_error":
+        return _TOO_MANY.search(record.error_code or "") is not None
     return record.http_status == HTTPStatus.TOO_MANY_REQUESTS and record.outcome == "http_error"
 
 

@@ -172,8 +172,8 @@ ERRORS = _define(
 )
 RATE_LIMITED = _define(
     "rate_limited",
-    "the server refused requests with HTTP 429: the numbers describe its limit (of requests or tokens a minute, or of its queue) "
-    "and not its speed",
+    "the server refused requests (HTTP 429, or the same as an error inside HTTP 200): the numbers describe its limit (of "
+    "requests or tokens a minute, or of its queue) and not its speed",
     "lower the load below the limit (load.concurrency, load.rate), or have the limit raised",
     bound=bounds.failed_requests,
 )

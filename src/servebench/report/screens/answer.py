@@ -27,8 +27,8 @@ CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
-LIMITS_MAX = 4
-"""A line for each of three runs, and one that names the others."""
+LIMITS_MAX = 1
+"""How many limits the screen of a terminal has."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
@@ -61,7 +61,9 @@ def answer_blocks(
     hidden = _hidden(answer, complete=complete, verbose=verbose)
     if hidden and hint:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
-    yield from map(step_block, answer.next_steps)
+    steps = answer.next_steps
+    # the first matters most, and the last shows more
+    yield from map(step_block, steps if complete else dict.fromkeys((*steps[:1], *steps[-1:])))
 
 
 def slow_starts_blocks(answer: Answer) -> list[Block]:
