@@ -19,7 +19,7 @@ from servebench.analysis.verdict.slices import pooled_error, slice_differences
 from servebench.contracts.level import Level
 from servebench.contracts.stored import FACTS, RunData, mapping
 
-LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "trace_headers")
+LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "span_headers")
 """Keys of `load` that do not change what a point at a level is."""
 EARLIER_MAX = 50
 """The standard error of a standard deviation from 50 starts is a tenth of it; thousands would take minutes to read."""

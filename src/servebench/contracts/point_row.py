@@ -63,6 +63,16 @@ class PointRow:
         better="higher",
         shown=EVERYWHERE,
     )
+    input_throughput_tok_s: float | None = column(
+        "tok/s",
+        "Tokens of the texts that were embedded or ranked, per second.",
+        title="tokens in",
+        better="higher",
+        shown=TABLES,
+    )
+    input_throughput_texts_s: float | None = column(
+        "texts/s", "Texts that were embedded or ranked, per second.", title="texts", better="higher", shown=TABLES
+    )
     output_throughput_whole_run_tok_s: float | None = column(
         "tok/s",
         "Output tokens a second from the first request sent to the last one ended, as other tools report it.",
@@ -249,7 +259,9 @@ class PointRow:
     )
     slo_requests: int | None = column("", "Requests tested against the SLO.")
     requests_refused: int | None = column(
-        "", "Failed requests that the server refused with HTTP 429 (too many requests).", better="lower"
+        "",
+        "Failed requests that the server refused: HTTP 429, or the same as an error inside HTTP 200.",
+        better="lower",
     )
     slo_good: int | None = column("", "Requests that met every limit of the SLO.")
     slo_design_effect: float | None = column(

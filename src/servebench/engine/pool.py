@@ -32,6 +32,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
 from servebench.engine.spans.receiver import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
+from servebench.protocol.kinds.table import kind_named
 from servebench.registry.registry import Registry
 from servebench.util.errors import EngineError, FailureKind, reason_of
 from servebench.util.file_redaction import clean_file, mark_unclean
@@ -77,7 +78,7 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         port=port,
         cache_dir=cache_dir,
         spans_endpoint=endpoint,
-        adapters=settings.workload.adapters,
+        adapters=tuple(settings.workload.adapters),
         api=settings.workload.api,
     )
 
@@ -94,7 +95,8 @@ def open_receiver(context: LaunchContext) -> SpanReceiver | None:
 def same_engine(one: RunSettings, other: RunSettings) -> bool:
     """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal."""
     parts = ("engine", "launch", "model", "gpu")
-    return one.engine.reuse and all(getattr(one, part) == getattr(other, part) for part in parts)
+    generates, also = (kind_named(each.workload.api).answers_text for each in (one, other))
+    return one.engine.reuse and generates == also and all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
 def keeps_files(engine: Engine, context: LaunchContext) -> bool:

@@ -27,7 +27,7 @@ def number(value: float | int | None, digits: int = 3) -> str:
     # 99.97 becomes 100, which has one decimal less
     rounded = round(abs(value), max(0, digits - magnitude))
     magnitude = len(str(int(rounded))) if rounded >= 1 else 0
-    return f"{value:,.{max(0, digits - magnitude)}f}"
+    return f"{value:z,.{max(0, digits - magnitude)}f}"
 
 
 def listed(texts: Sequence[str]) -> str:

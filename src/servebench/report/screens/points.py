@@ -34,11 +34,14 @@ def trust_label(row: PointRow) -> Label:
 def point_line(point: Point) -> str:
     """Return a point in one line."""
     row = point.row
-    return (
-        f"{'rate' if row.rate is not None else 'concurrency'} {row.level}: "
+    figures = (
         f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
-        f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
+        f"ITL mean {number(row.itl_ms_mean)} ms"
     )
+    if row.input_throughput_texts_s is not None:
+        figures = f"{number(row.input_throughput_texts_s)} texts/s, E2E p50 {number(row.e2e_ms_p50)} ms"
+    level = f"{'rate' if row.rate is not None else 'concurrency'} {row.level}"
+    return f"{level}: {figures}, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
 
 
 def cell_text(row: PointRow, column: str) -> str:
