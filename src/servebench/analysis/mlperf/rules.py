@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from servebench.analysis.mlperf.steady import MlperfMetrics, SteadyState, issued_requests, mlperf_metrics, steady_state
+from servebench.analysis.mlperf.steady import COLUMNS, MlperfMetrics, SteadyState, by_issue, metrics_of, steady_state
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 
@@ -150,10 +150,10 @@ def _of_point(point: CurvePoint, data_set: int | None) -> Iterator[RuleFinding]:
 
 def curve_of(run: RunData, data_set: int | None = None) -> list[CurvePoint]:
     """Return the points of a run in order, without those that have no stored requests. Raises StoreError."""
-    requests, found = run.requests, []
+    requests, found = run.requests_with(COLUMNS), []
     ramp = mapping(run.config.get("load")).get("ramp")
     for row in run.point_rows if len(requests) else ():
-        issued = issued_requests(requests[requests["point"] == row.point])
+        issued = by_issue(requests[requests["point"] == row.point])
         if not len(issued):
             continue
         users, agentic = row.level.concurrency, bool(issued["session_id"].notna().any())
@@ -171,7 +171,7 @@ def curve_of(run: RunData, data_set: int | None = None) -> list[CurvePoint]:
                 issued=len(issued),
                 completed=int(issued["e2e_ms"].notna().sum()),
                 run_s=run_s,
-                total=mlperf_metrics(issued, run_s),
+                total=metrics_of(issued, run_s),
                 steady=steady,
             )
         )
