@@ -30,6 +30,10 @@ class PhaseFacts:
     tokenizer_name: str = "the tokenizer"
     tokenizer_exact: bool = True
     start_id: str | None = None
+    server_started_ns: int | None = None
+    """When servebench started the server; null for one that it did not start."""
+    server_requests_before: int | None = None
+    """How many requests it had sent to it since."""
     fillers: Sequence[str] = ()
     """The ids of the requests that only keep the level."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)

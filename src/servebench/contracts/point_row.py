@@ -346,6 +346,15 @@ class PointRow:
     start_id: str | None = column(
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
     )
+    server_age_s: float | None = column(
+        "s",
+        "Seconds from the start of the server to the first request of the point; null for a server that was already running.",
+        title="age of the server",
+        shown=("report",),
+    )
+    server_requests_before: int | None = column(
+        "", "Requests of the load, warm-ups included, that the server had got before the point; null as above."
+    )
     interval_prior: str | None = column(
         "",
         "What the intervals take the engine's wander to be: `flat` (nothing is known), or the long point (`run/point`) of this "

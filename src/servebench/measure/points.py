@@ -166,7 +166,7 @@ def summarize(
         measured, ok, window, disturbed, offered_req_s, open_loop=open_loop, mean_tokens=facts.mean_tokens
     )
     found: dict[str, Any] = {
-        **_identity(facts, settings),
+        **_identity(facts, report, settings),
         "requests_planned": report.planned,
         "requests_ok": len(ok),
         "requests_refused": sum(map(refused, measured)),
@@ -251,14 +251,20 @@ def _is_refused(record: Record, window: Window) -> bool:
     return record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
 
 
-_OF_FACTS = ("run_id", "engine_version", "concurrency", "rate", "repeat", "point", "cache_state", "start_id")
+_OF_FACTS = (
+    *("run_id", "engine_version", "concurrency", "rate", "repeat", "point", "cache_state", "start_id"),
+    "server_requests_before",
+)
 
 
-def _identity(facts: PhaseFacts, settings: RunSettings) -> dict[str, object]:
+def _identity(facts: PhaseFacts, report: PhaseReport, settings: RunSettings) -> dict[str, object]:
     return {
         **{name: getattr(facts, name) for name in _OF_FACTS},
         "engine": settings.engine.name,
         "launch": settings.launch.name,
+        "server_age_s": None
+        if facts.server_started_ns is None
+        else (report.started_ns - facts.server_started_ns) / NS_PER_S,
         "model": settings.model.name,
         "gpu": settings.gpu.name,
         "gpu_count": settings.gpu.count,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servebench.analysis.warnings.catalog import is_usable
+from servebench.contracts.age import FRESH
 from servebench.contracts.events import PointFinished, RunStarted
 from servebench.contracts.results import Point, RunOutcome
 from servebench.engine.pool import EngineLease
@@ -126,7 +127,9 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             continue
         if not request.turn.includes(level.id):
             continue
-        if session is None:
+        if session is None or request.settings.engine.age == FRESH:
+            if progress.telemetry is not None:
+                progress.telemetry.close()
             lease = progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
             telemetry = progress.telemetry = open_telemetry(request, lease)
             session = open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
