@@ -6,16 +6,15 @@ import pytest
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Message, Request
-from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.build.requests import add_extras
 from servebench.workload.ideal_cache import hit_rate, ideal_columns, ideal_hits
 from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
 from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload
-from servebench.workload.unique import UniqueWorkload
+from servebench.workload.unique import UniqueSettings, UniqueWorkload
 
 
 def settings(**keys):
-    return WorkloadSettings(name="unique", **keys)
+    return UniqueSettings(name="unique", **keys)
 
 
 def test_ideal_hits_of_documents(pieces):

@@ -346,6 +346,13 @@ class PointRow:
     start_id: str | None = column(
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
     )
+    prefix_cache_hit_rate_asked: float | None = column(
+        "0..1",
+        "The hit rate that workload.hit_rate asks for; prefix_cache_hit_rate is what was reached, by the engine's own counts.",
+        title="prefix cache hits asked for",
+        heading="hits asked for",
+        shown=("report",),
+    )
     server_age_s: float | None = column(
         "s",
         "Seconds from the start of the server to the first request of the point; null for a server that was already running.",

@@ -115,7 +115,11 @@ def open_receiver(context: LaunchContext) -> SpanReceiver | None:
 def same_engine(one: RunSettings, other: RunSettings) -> bool:
     """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal."""
     parts = ("engine", "launch", "model", "gpu")
-    return one.engine.reuse and one.engine.age != FRESH and all(getattr(one, part) == getattr(other, part) for part in parts)
+    return (
+        one.engine.reuse
+        and one.engine.age != FRESH
+        and all(getattr(one, part) == getattr(other, part) for part in parts)
+    )
 
 
 def keeps_files(engine: Engine, context: LaunchContext) -> bool:

@@ -269,6 +269,7 @@ def _identity(facts: PhaseFacts, report: PhaseReport, settings: RunSettings) -> 
         "gpu": settings.gpu.name,
         "gpu_count": settings.gpu.count,
         "workload": settings.workload.name,
+        "prefix_cache_hit_rate_asked": getattr(settings.workload, "hit_rate", None),
     }
 
 
