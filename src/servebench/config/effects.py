@@ -70,7 +70,9 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     Dependency(("load.cancel_after_s",), "load.cancel_fraction above 0", lambda s: s.load.cancel_fraction),
     Dependency(("workload.adapter_skew",), "several workload.adapters", lambda s: len(s.workload.adapters) > 1),
-    Dependency(("workload.hit_rate",), "a warm-up, which primes the cache (load.warmup_requests)", lambda s: s.load.warmup_requests),
+    Dependency(
+        ("workload.hit_rate",), "a warm-up, which primes the cache (load.warmup_requests)", lambda s: s.load.warmup_requests
+    ),
     Dependency(("workload.sub_steps",), "workload.fan_out above 0", _own("fan_out", "workload", 0)),
     Dependency(("workload.skew",), "several workload.documents", _own("documents", "workload", 1)),
     Dependency(("workload.depths",), "workload.needles above 0", _own("needles", "workload", 0)),

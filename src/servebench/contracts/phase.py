@@ -38,6 +38,8 @@ class PhaseFacts:
     """The ids of the requests that only keep the level."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
+    jobs: dict[str, Sequence[Any]] = field(default_factory=dict)
+    """By session: the job that it works for, and how many requests that has in all."""
     trace_headers: bool = False
     keep_ids: bool = False
     """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""

@@ -346,6 +346,37 @@ class PointRow:
     start_id: str | None = column(
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
     )
+    jobs: int | None = column(
+        "",
+        "Jobs (an agent with its sub-agents, or a conversation) all of whose requests were answered.",
+        shown=("report",),
+    )
+    jobs_per_h: float | None = column(
+        "jobs/h",
+        "Jobs an hour: each request answered inside the window counts by its share of its job.",
+        title="jobs",
+        heading="jobs/h",
+        better="higher",
+        shown=(*TABLES, "mlflow"),
+    )
+    jobs_per_gpu_h: float | None = column(
+        "jobs/GPU-h",
+        "Jobs an hour for each GPU.",
+        title="jobs per GPU",
+        heading="jobs/GPU-h",
+        better="higher",
+        shown=("report",),
+    )
+    job_s_p50: float | None = column(
+        "s",
+        "Median time of a job from its first request to its last answer, pauses included.",
+        title="job p50",
+        better="lower",
+        shown=TABLES,
+    )
+    job_s_p90: float | None = column(
+        "s", "90th percentile of the time of a job.", title="job p90", better="lower", shown=("show", "report")
+    )
     prefix_cache_hit_rate_asked: float | None = column(
         "0..1",
         "The hit rate that workload.hit_rate asks for; prefix_cache_hit_rate is what was reached, by the engine's own counts.",

@@ -31,7 +31,7 @@ from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
 from servebench.run.noise import known_noise
 from servebench.run.outcome import SILENCE_MARGIN_S, entry
-from servebench.run.phase import references_of
+from servebench.run.phase import jobs_of, references_of
 from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
 from servebench.run.requests import answer_bytes_max, planned_requests
@@ -259,6 +259,7 @@ def _facts(
         server_requests_before=None if session.server_started_ns is None else session.lease.served.requests,
         fillers=[request.request_id for request in fillers],
         references=references_of(prompts.requests),
+        jobs=jobs_of(prompts.requests),
         trace_headers=session.settings.sends_trace_headers,
         keep_ids=session.settings.engine.request_timings == "after_load",
         timings_of=session.lease.engine.name if session.settings.engine.request_timings else None,
@@ -348,7 +349,8 @@ def _plan(
     # those whose answers other prompts need are of one kind
     kind = next((kind_of(request) for request in requests if request.answers), None)
     reader = plan.reader if kind is None else f"{ANSWER_READER} {kind.name}"
-    return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
+    idle_cap_s = getattr(session.settings.workload, "idle_cap_s", None)
+    return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader, idle_cap_s=idle_cap_s)
 
 
 def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler, facts: PhaseFacts) -> Looks | None:

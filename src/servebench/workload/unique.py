@@ -33,8 +33,8 @@ class UniqueSettings(WorkloadSettings):
 class UniqueWorkload(FillingWorkload):
     """Random words after a salt. With an exact tokenizer each prompt has exactly `input_tokens`, not counting the template.
 
-    Prompts shorter than their salt (8 to 12 tokens) are only a part of it, and may begin alike. With a `hit_rate` each begins with
-    the same whole blocks of a cache, and is made longer or shorter by a few tokens so that these are exactly that share of it.
+    Prompts shorter than their salt (8 to 12 tokens) are only a part of it, and may begin alike. With a `hit_rate` each begins
+    with the same whole blocks of a cache, and is made longer or shorter by a few tokens so that these are that share of it.
     """
 
     name = "unique"
