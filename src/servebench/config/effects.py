@@ -54,9 +54,6 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     Dependency(("load.ramp.steps",), "load.ramp.shape=steps", lambda s: not s.load.ramp or s.load.ramp.shape == "steps"),
     Dependency(
-        ("load.search.share",), "load.search.goal=saturation", lambda s: not s.load.search or s.load.search.goal != "slo"
-    ),
-    Dependency(
         ("load.until", "load.max_duration_s", "load.min_requests"),
         "a point without a fixed length: load.requests=auto and load.duration_s=null",
         lambda s: not _counted(s),

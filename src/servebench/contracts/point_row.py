@@ -209,6 +209,7 @@ class PointRow:
     level_reached: bool | None = column("", "Whether the requested concurrency was ever in flight.")
     events: int | None = column("", "Content events of all ok requests.")
     events_merged: int | None = column("", "Content events that arrived in one read with an earlier one.")
+    lateness_ms_mean: float | None = column("ms", "Mean of how late the client sent requests.")
     client_cpu_share: float | None = column("0..1", "CPU cores used by each worker process of the client.")
     loop_lag_ms_p99: float | None = column("ms", "99th percentile of how late the client's loop woke up.")
     clock_step_ms: float | None = column("ms", "How far the wall clock was stepped during the point.")

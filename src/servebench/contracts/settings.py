@@ -221,21 +221,19 @@ class WorkloadSettings(StrictSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings(StrictSettings):
-    """A search for a level instead of a list of levels. Each probe is a point; no level outside the bounds is measured.
+    """A search for the highest level that meets the SLO, instead of a list of levels. Each probe is a point; no level outside the
+    bounds is measured.
 
-    `goal`: `slo` finds the highest level that meets the SLO, `saturation` the level above which throughput stops growing.
-    `of` is the kind of level. `confidence` is that of each end of the bracket; a level is saturated from `share` of the
-    best throughput on; the final bracket is `tolerance` wide. The levels that decide a knee, and one that could not be
-    judged, are measured `probes_per_level` times. No probe is begun after `max_probes`, or after `budget_s` seconds of windows.
+    `of` is the kind of level. `confidence` is that of each end of the bracket, which is `tolerance` wide in the end. A level that
+    could not be judged is measured `probes_per_level` times. No probe is begun after `max_probes`, or after `budget_s` seconds of
+    windows.
     """
 
-    goal: Literal["slo", "saturation"]
     of: Literal["concurrency", "rate"] = "concurrency"
     lower: LevelBound = 1.0
     upper: LevelBound = 256.0
     confidence: Annotated[float, Ge(0.5), Lt(1)] = 0.95
-    share: Annotated[float, Gt(0), Lt(1)] = 0.95
-    tolerance: PositiveFloat = 0.05
+    tolerance: PositiveFloat = 0.1
     probes_per_level: PositiveInt = 3
     max_probes: PositiveInt = 24
     budget_s: Seconds | None = 3600.0

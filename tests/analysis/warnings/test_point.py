@@ -48,6 +48,12 @@ def records(bad: int = 0, of: int = 200, **changes: Any) -> list[Record]:
     return [make(n, **(changes if n < bad else {})) for n in range(of)]
 
 
+def test_few_events_that_share_a_read_are_a_mark() -> None:
+    """They change the p99 of ITL and nothing that a screen shows."""
+    (doubt,) = judge({"events_merged": 201})
+    assert (doubt.code, doubt.mark) == ("merged_events", True)
+
+
 @pytest.mark.parametrize(("bad", "verdict"), [(0, "valid"), (10, "doubtful"), (11, "void")])
 def test_a_server_that_refuses_requests(bad: int, verdict: str) -> None:
     """Refusals are a warning of their own; more than 5% of them leave nothing to compare."""
@@ -163,8 +169,9 @@ CASES = {
     "engine died": case("engine_died", ["17 of 200"], void=True, reported=report(stopped="engine_died", sent=17)),
     "interrupted": case("interrupted", ["150 of 200", "4"], of=records(4, outcome="cancelled"),
         reported=report(stopped="interrupt", sent=150)),
-    "late": case("client_bound", ["5.1 ms late", "50 ms"], lateness_ms_p99=5.1),
-    "late, no TTFT": case("client_bound", ["5.1 ms late"], lateness_ms_p99=5.1, ttft_ms_p50=None),
+    "late": case("client_bound", ["5.1 ms late", "50 ms"], concurrency=None, rate=100.0, lateness_ms_p99=5.1),
+    "late, no TTFT": case("client_bound", ["5.1 ms late"], concurrency=None, rate=100.0, lateness_ms_p99=5.1, ttft_ms_p50=None),
+    "streams wait for the client": case("client_bound", ["5.1 ms late", "500 ms"], lateness_ms_mean=5.1, e2e_ms_mean=500.0),
     "client busy": case("client_bound", ["91%"], client_cpu_share=0.91),
     "queues": case("client_bound", ["70000 bytes"], receive_queue_bytes_max=70_000),
     "not freed": case("cancelled_not_freed", ["7.25"], cancelled_freed=False, server_excess_requests_mean=7.25),
@@ -185,7 +192,7 @@ CASES = {
     "hits that nobody counts": case("hit_rate_missed", ["50.0%"], prefix_cache_hit_rate_asked=0.5),
     "a wide interval": case("imprecise", ["±67.5%", "13.0 to 67.0 tok/s"], output_throughput_tok_s=40.0,
         output_throughput_tok_s_low=13.0, output_throughput_tok_s_high=67.0),
-    "merged": case("merged_events", ["201 of 20000", "1%"], events_merged=201),
+    "merged": case("merged_events", ["2001 of 20000", "10%"], events_merged=2001),
     "emulated": case("emulated", ["emulated"], emulated=True),
 }  # fmt: skip
 
@@ -300,7 +307,13 @@ def test_answers_that_arrive_at_once_were_not_streamed(bad: int, changes: dict[s
 def test_one_warning_names_every_cause_in_the_client() -> None:
     """They are joined with semicolons."""
     (doubt,) = judge(
-        {"client_cpu_share": 0.99, "loop_lag_ms_p99": 8.0, "lateness_ms_p99": 40.0, "stamp_source": "user"}
+        {
+            "client_cpu_share": 0.99,
+            "loop_lag_ms_p99": 8.0,
+            "lateness_ms_mean": 40.0,
+            "e2e_ms_mean": 400.0,
+            "stamp_source": "user",
+        }
     )
     assert doubt.message.count(";") == 2
 

@@ -18,6 +18,9 @@ CACHED_SHARE_MAX = 0.05
 """The share of cached prompt tokens that is allowed for unique prompts, on top of the chat template."""
 HIT_RATE_APART_MAX = 0.02
 MERGED_SHARE_MAX = 0.01
+"""From here on the p99 of ITL is that of pairs of events."""
+MERGED_SHARE_DOUBTFUL = 0.1
+"""From here on the p90 of ITL is too, and its p50 moves; below, what a point shows of ITL (mean, p50) holds."""
 WHOLE_TOKENS_MIN = 8
 """An answer of this many tokens that arrives at once was not streamed; a shorter one may be one speculative step."""
 WHOLE_SHARE_MAX = 0.01
@@ -187,7 +190,8 @@ def merged_events(point: PointEvidence) -> Doubt | None:
         return None
     return catalog.MERGED_EVENTS.issue(
         f"{merged} of {events} content events ({short_percent(merged / events)}) shared a read with an earlier one: "
-        "their ITL is the time between reads, with gaps of 0 inside a read"
+        "their ITL is the time between reads, with gaps of 0 inside a read",
+        mark=merged < MERGED_SHARE_DOUBTFUL * events,
     )
 
 
