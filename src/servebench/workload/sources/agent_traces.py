@@ -163,14 +163,15 @@ def own_rows(path: Path) -> Iterator[Placed]:
 def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
     """Return the job of one WEKA trace, the `number`-th of its file. Raises ValueError, KeyError, TypeError for what is none."""
     main: list[_Timed] = []
+    known: dict[int, int] = {}
     markers: list[tuple[int, Mapping[str, Any]]] = []
     for entry in value["requests"]:
-        if entry.get("type") == "subagent" or "t" not in entry:
+        if entry.get("type") == "subagent":
             markers.append((len(main), entry))
         else:
-            main.append(_timed(entry))
+            main.append(_timed(entry, known))
     name = str(value.get("id") or number)
-    spawned = [(after, marker, [_timed(one) for one in marker.get("requests") or ()]) for after, marker in markers]
+    spawned = [(after, marker, [_timed(one, known) for one in marker.get("requests") or ()]) for after, marker in markers]
     spawned = [one for one in spawned if one[2]]
     # some files count the times of a sub-agent from its start, some from that of the job
     absolute = all(steps[0].sent_s >= float(marker["t"]) for _, marker, steps in spawned)
@@ -200,13 +201,14 @@ def _steps(timed: Sequence[_Timed], opened_s: float | None) -> tuple[AgentStep, 
     return tuple(first + [later.step(sooner.ended_s) for sooner, later in pairwise(timed)])
 
 
-def _timed(entry: Mapping[str, Any]) -> _Timed:
+def _timed(entry: Mapping[str, Any], known: dict[int, int]) -> _Timed:
+    # a prompt repeats the ids of the one before: each is kept in memory once
     sent_s = float(entry["t"])
     tokens = int(entry["in"]), int(entry["out"])
     if not (1 <= tokens[0] <= TOKENS_MAX and 0 <= tokens[1] <= TOKENS_MAX):
         raise ValueError(f"in {tokens[0]} and out {tokens[1]} are no token counts")
     think, api_s = entry.get("think_time"), float(entry.get("api_time") or 0.0)
-    blocks = tuple(int(block) for block in entry.get("hash_ids") or ())
+    blocks = tuple(known.setdefault(block, block) for block in map(int, entry.get("hash_ids") or ()))
     return _Timed(sent_s, sent_s + api_s, None if think is None else float(think), *tokens, blocks)
 
 
