@@ -45,7 +45,7 @@ def replayed(requests):
 def test_lengths_pauses_and_jobs_are_those_of_the_trace(unseen, pieces):
     """Of each request, by the tokenizer's own count."""
     steps = recorded(unseen)
-    found = replayed(requests_of(AgentTraceWorkload, pieces, len(steps), path=unseen, api="completions", active=9))
+    found = replayed(requests_of(AgentTraceWorkload, pieces, len(steps), path=unseen, api="completions"))
     assert found.keys() == steps.keys()
     for place, one in found.items():
         step, job = steps[place]
@@ -61,7 +61,7 @@ def test_lengths_pauses_and_jobs_are_those_of_the_trace(unseen, pieces):
 def test_equal_ids_are_equal_text_and_others_are_not(unseen, pieces):
     """Prompts share whole blocks exactly as far as their ids do, across sessions; between jobs too where the ids are global."""
     steps = recorded(unseen)
-    found = replayed(requests_of(AgentTraceWorkload, pieces, len(steps), path=unseen, api="completions", active=9))
+    found = replayed(requests_of(AgentTraceWorkload, pieces, len(steps), path=unseen, api="completions"))
     texts = {place: cut(one.prompt, pieces) for place, one in found.items()}
     places = list(found)
     for at, one in enumerate(places):
@@ -99,7 +99,7 @@ def test_sub_agents_wait_and_are_waited_for(unseen, pieces):
 def test_real_answers_become_part_of_the_next_prompt(unseen, pieces):
     """Which is as long as the recorded one if the answer is; the first prompt of each session has none."""
     steps = recorded(unseen)
-    requests = requests_of(AgentTraceWorkload, pieces, len(steps), path=unseen, history="real", active=9)
+    requests = requests_of(AgentTraceWorkload, pieces, len(steps), path=unseen, history="real")
     for place, one in replayed(requests).items():
         assert (one.prompt_tokens is None) == bool(one.answers) == (place[2] > 0)
         filled = one.filled({})

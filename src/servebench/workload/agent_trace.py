@@ -1,6 +1,6 @@
 """The workload `agent_trace`: recorded sessions of agents, with their shared prefixes, pauses and sub-agents."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as count_from
 from typing import Annotated, Literal
@@ -70,9 +70,15 @@ class AgentTraceWorkload(TraceWorkload):
         sessions: list[Session] = []
         steps: dict[Step, AgentStep] = {}
         jobs: dict[str, tuple[AgentJob, str]] = {}
-        for number, (job, scope) in enumerate(self._jobs()):
-            if len(steps) >= count and number >= settings.active:
+        kept = self._jobs()
+        # no job is repeated only to have as many at a time
+        least = min(settings.active, len(kept))
+        for number in count_from():
+            if len(steps) >= count and number >= least:
                 break
+            lap, place = divmod(number, len(kept))
+            job = kept[place]
+            scope = f"{lap}/{job.scope}"
             found = sessions_of(job, f"j{number}")
             for session, recorded in found:
                 steps.update({(session.name, place): step for place, step in enumerate(recorded)})
@@ -85,8 +91,8 @@ class AgentTraceWorkload(TraceWorkload):
         maker = _Prompts(self, stream, tokenizer, ids=ids, steps=steps, jobs=jobs)
         return [self._request(session, number, stream, ids, maker) for session, number in order]
 
-    def _jobs(self) -> Iterator[tuple[AgentJob, str]]:
-        """Yield the jobs that are short enough again and again, each with the scope of its blocks. Raises ConfigError."""
+    def _jobs(self) -> list[AgentJob]:
+        """Return the jobs that are short enough. Raises ConfigError if there is none."""
         most = self.settings.max_input_tokens
         everything = agent_jobs(self.settings.path)
         kept = [job for job in everything if most is None or self.scaled(job.longest) <= most]
@@ -95,8 +101,7 @@ class AgentTraceWorkload(TraceWorkload):
                 f"workload.max_input_tokens={most} leaves no job of workload.path={self.settings.path}: the longest prompt of "
                 f"the shortest one has {self.scaled(min(job.longest for job in everything))} tokens; raise it"
             )
-        for lap in count_from():
-            yield from ((job, f"{lap}/{job.scope}") for job in kept)
+        return kept
 
     def scaled(self, tokens: int) -> int:
         """Return a length after scaling."""

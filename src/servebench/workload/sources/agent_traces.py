@@ -171,7 +171,9 @@ def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
         else:
             main.append(_timed(entry, known))
     name = str(value.get("id") or number)
-    spawned = [(after, marker, [_timed(one, known) for one in marker.get("requests") or ()]) for after, marker in markers]
+    spawned = [
+        (after, marker, [_timed(one, known) for one in marker.get("requests") or ()]) for after, marker in markers
+    ]
     spawned = [one for one in spawned if one[2]]
     # some files count the times of a sub-agent from its start, some from that of the job
     absolute = all(steps[0].sent_s >= float(marker["t"]) for _, marker, steps in spawned)
