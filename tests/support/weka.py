@@ -40,7 +40,7 @@ def requests(rng: random.Random, talk: Talk, steps: int, start_s: float) -> tupl
     found: list[dict[str, Any]] = []
     now_s = start_s
     for number in range(steps):
-        think_s = round(rng.choice((0.05, 0.2, 0.6, 1.5)), 3) if number else 0.0
+        think_s = round(rng.choice((0.02, 0.05, 0.1, 0.4)), 3) if number else 0.0
         out = rng.randint(16, 48)
         api_s = round(0.1 + 0.01 * out, 3)
         now_s = round(now_s + think_s, 3)
