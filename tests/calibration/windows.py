@@ -229,7 +229,7 @@ def cells() -> Iterator[CalibrationCell]:
                     name=f"{scenario.name}, {name}, {count} requests",
                     share=0.5,
                     trial=partial(_found_change, scenario=scenario, requests=count, name=name, promise=promise),
-                    truth=partial(_window, scenario, count, CHANGES[name][0]),
+                    truth=partial(window_of, scenario, count, CHANGES[name][0]),
                 )
 
 
@@ -302,7 +302,7 @@ CHANGES: Mapping[str, tuple[float, Callable[[float, float], dict[str, float]]]] 
 
 
 @lru_cache(maxsize=16)
-def _window(scenario: Scenario, requests: int, slowdown: float) -> tuple[float, float]:
+def window_of(scenario: Scenario, requests: int, slowdown: float) -> tuple[float, float]:
     """Return when the window of a point begins, on the clock of its engine, and how long it is, in seconds."""
     row = simulate_run(scenario.plant(requests).planted(slowdown=slowdown), "window", seed=-1).rows[0]
     assert row.window_ns is not None

@@ -63,6 +63,16 @@ class PointRow:
         better="higher",
         shown=EVERYWHERE,
     )
+    input_throughput_tok_s: float | None = column(
+        "tok/s",
+        "Tokens of the texts that were embedded or ranked, per second.",
+        title="tokens in",
+        better="higher",
+        shown=TABLES,
+    )
+    input_throughput_texts_s: float | None = column(
+        "texts/s", "Texts that were embedded or ranked, per second.", title="texts", better="higher", shown=TABLES
+    )
     output_throughput_whole_run_tok_s: float | None = column(
         "tok/s",
         "Output tokens a second from the first request sent to the last one ended, as other tools report it.",
