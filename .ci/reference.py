@@ -98,7 +98,7 @@ def config_reference() -> str:
 def _section(group: str) -> Iterator[str]:
     files = {path.stem: path for path in sorted(_files(group))}
     yield f"## {group}\n"
-    base = files.pop("base", None)
+    base = files.pop("base", None) or files.get("none" if group == "gpu" else "")
     if base is not None:
         purpose, keys = read_keys(base.read_text())
         yield f"{purpose}\n"
@@ -140,8 +140,9 @@ def read_keys(text: str) -> tuple[str, list[ConfigKey]]:
         elif match := _KEY.match(line):
             indent, name, value, beside = match.groups()
             parents = [*parents[: len(indent) // 2], name]
-            if value and parents[0] not in UNLISTED:
-                keys.append(ConfigKey(".".join(parents), value, " ".join([*comment, *filter(None, [beside])])))
+            meaning = " ".join([*comment, *filter(None, [beside])])
+            if meaning or (value and parents[0] not in UNLISTED):
+                keys.append(ConfigKey(".".join(parents), value or "", meaning))
             comment = []
         else:
             comment = []

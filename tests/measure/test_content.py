@@ -18,7 +18,14 @@ SCHEMA = {"type": "array"}
 
 def answer(request_id: str, text: str) -> Any:
     return SimpleNamespace(
-        request_id=request_id, text=text, outcome="ok", measured=True, sent_ns=1, first_event_ns=2, last_event_ns=2
+        request_id=request_id,
+        text=text,
+        reasoning="",
+        outcome="ok",
+        measured=True,
+        sent_ns=1,
+        first_event_ns=2,
+        last_event_ns=2,
     )
 
 

@@ -69,11 +69,11 @@ def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, lo
 
 
 def _levels(load: LoadSettings) -> Iterator[str]:
-    """Yield what is wrong with the levels of a load, which have one source: a list, a search or a trace."""
-    if load.trace is not None:
-        yield from _excluded(load, "trace", ("concurrency", "rate", "search", "ramp"))
-        if load.trace.point is not None and load.trace.path is None:
-            yield f"load.trace.point={load.trace.point} needs load.trace.path, the requests.parquet that has this point"
+    """Yield what is wrong with the levels of a load, which have one source: a list, a search or a replay."""
+    if load.replay is not None:
+        yield from _excluded(load, "replay", ("concurrency", "rate", "search", "ramp"))
+        if load.replay.point is not None and load.replay.path is None:
+            yield f"load.replay.point={load.replay.point} needs load.replay.path, the requests.parquet that has this point"
     elif load.search is not None:
         yield from _excluded(load, "search", ("concurrency", "rate"))
         yield from _search(load.search)
@@ -152,7 +152,7 @@ def _length_of_a_point(load: LoadSettings) -> Iterator[str]:
 
 
 def _until(load: LoadSettings) -> Iterator[str]:
-    other = "load.search" if load.search is not None else "load.trace" if load.trace is not None else None
+    other = "load.search" if load.search is not None else "load.replay" if load.replay is not None else None
     if load.until is None:
         return
     if other is not None:

@@ -40,7 +40,7 @@ class PhaseFacts:
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
     jobs: dict[str, Sequence[Any]] = field(default_factory=dict)
     """By session: the job that it works for, and how many requests that has in all."""
-    trace_headers: bool = False
+    span_headers: bool = False
     keep_ids: bool = False
     """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""
     timings_of: str | None = None
@@ -66,8 +66,8 @@ class PhaseFacts:
     """By what the secrets that answers may repeat are found after a kill."""
 
     @property
-    def trace(self) -> str:
-        """The name of the traces of its requests; the warm-up of a point has its own request ids."""
+    def name(self) -> str:
+        """The name of the phase, of which ids of its spans are made; the warm-up of a point has its own request ids."""
         return f"{self.run_id}/{self.point}"
 
     def requests(self) -> list[Request]:

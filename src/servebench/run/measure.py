@@ -75,8 +75,8 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
     if slices is not None and slices.requests:
         # which requests there are may depend on their number, and they have to be those of the other engines
         count = slices.requests * len(slices.slices)
-    prompts = _prepare_prompts(session, count, level.point, whole=level.trace)
-    if level.trace and level.times_s is None:
+    prompts = _prepare_prompts(session, count, level.point, whole=level.replay)
+    if level.replay and level.times_s is None:
         level, prompts = _schedule_trace(session, level, prompts)
     cache_state, cache_warnings = _prepare_cache(session)
     # in slices fillers would be sent while another engine is measured
@@ -159,7 +159,7 @@ def _warnings(
 def level_title(level: PlannedPoint, *, repeats: int) -> str:
     """Return the name of a level for the progress of its phases."""
     load = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
-    return ("trace" if level.trace else load) + (f" repeat {level.repeat}" if repeats > 1 else "")
+    return ("replay" if level.replay else load) + (f" repeat {level.repeat}" if repeats > 1 else "")
 
 
 def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = True) -> list[Record]:
@@ -260,7 +260,7 @@ def _facts(
         fillers=[request.request_id for request in fillers],
         references=references_of(prompts.requests),
         jobs=jobs_of(prompts.requests),
-        trace_headers=session.settings.sends_trace_headers,
+        span_headers=session.settings.sends_span_headers,
         keep_ids=session.settings.engine.request_timings == "after_load",
         timings_of=session.lease.engine.name if session.settings.engine.request_timings else None,
         mean_tokens=mean_length(workload.output_tokens) if session.prompts.workload.draws_lengths else None,
@@ -309,7 +309,7 @@ def _run_phase(
             session=session, plan=plan, facts=facts, watch=watch, looks=looks, workers=workers
         )
         if not warmup and report.stopped is None:
-            records = with_late_timings(session, facts.trace, records)
+            records = with_late_timings(session, facts.name, records)
     except (KeyboardInterrupt, ServebenchError):
         session.writer.append(driver.ended(facts) if kept else [])
         driver.discard()
@@ -333,7 +333,7 @@ def _plan(
     session: RunSession, level: PlannedPoint, requests: Sequence[Request], facts: PhaseFacts, answer_s: float | None
 ) -> PointPlan:
     load, seed = session.settings.load, session.settings.workload.seed
-    planned = planned_requests(session.lease.engine, session.lease.running, session.settings, requests, facts.trace)
+    planned = planned_requests(session.lease.engine, session.lease.running, session.settings, requests, facts.name)
     if not facts.warmup:
         planned = schedule_requests(level, load, planned, seed)
     fillers = len(facts.fillers)

@@ -220,7 +220,7 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[PlannedPoint]:
     load = job.settings.load
     if load.search is None:
         listed = plan_levels(load, job.settings.workload.seed, job.settings.study.listed_starts)
-        return [_as_replayed(level, records) for level in listed] if load.trace is not None else list(listed)
+        return [_as_replayed(level, records) for level in listed] if load.replay is not None else list(listed)
     measured = dict.fromkeys(PointId.parse(record.point).first for record in records)
     return [level for point in measured if (level := level_of(load, point)) is not None]
 

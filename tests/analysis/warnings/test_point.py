@@ -54,14 +54,21 @@ def test_few_events_that_share_a_read_are_a_mark() -> None:
     assert (doubt.code, doubt.mark) == ("merged_events", True)
 
 
+REFUSALS = (
+    {"outcome": "http_error", "http_status": 429, "error": "HTTP 429: slow down"},
+    {"outcome": "stream_error", "http_status": 200, "error": "slow down", "error_code": "rate_limit_error"},
+)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize(("bad", "verdict"), [(0, "valid"), (10, "doubtful"), (11, "void")])
-def test_a_server_that_refuses_requests(bad: int, verdict: str) -> None:
+def test_a_server_that_refuses_requests(bad: int, verdict: str, refusal: dict[str, Any]) -> None:
     """Refusals are a warning of their own; more than 5% of them leave nothing to compare."""
-    refusal = {"outcome": "http_error", "http_status": 429, "error": "HTTP 429: slow down", "retry_after_s": 2.0}
+    refusal = {**refusal, "retry_after_s": 2.0}
     doubts = judge(of=records(bad, **refusal, event_ns=[], output_tokens=None, finish_reason=None))
     assert Point(row=PointRow(), doubts=doubts).verdict == verdict
     assert [doubt.code for doubt in doubts] == ["rate_limited"] * (bad > 0)
-    assert all("HTTP 429, Retry-After 2 s" in doubt.message and "slow down" in doubt.message for doubt in doubts)
+    assert all("Retry-After 2 s" in doubt.message and "slow down" in doubt.message for doubt in doubts)
 
 
 def test_other_failures_beside_refusals() -> None:

@@ -172,8 +172,8 @@ ERRORS = _define(
 )
 RATE_LIMITED = _define(
     "rate_limited",
-    "the server refused requests with HTTP 429: the numbers describe its limit (of requests or tokens a minute, or of its queue) "
-    "and not its speed",
+    "the server refused requests (HTTP 429, or the same as an error inside HTTP 200): the numbers describe its limit (of "
+    "requests or tokens a minute, or of its queue) and not its speed",
     "lower the load below the limit (load.concurrency, load.rate), or have the limit raised",
     bound=bounds.failed_requests,
 )
@@ -362,6 +362,12 @@ UNANSWERED = _define(
     "unanswered",
     "questions got no answer; they count neither as right nor as wrong",
     "lower quality.concurrency or raise quality.timeout_s, and read the errors in quality.parquet",
+    affects=("quality",),
+)
+UNFINISHED_THINKING = _define(
+    "unfinished_thinking",
+    "answers ended inside their thinking; they count neither as right nor as wrong",
+    "raise quality.max_tokens (workload.output_tokens for answers of the load), or have the model think less",
     affects=("quality",),
 )
 NOT_JUDGED = _define(

@@ -208,11 +208,17 @@ def _line_rows(path: Path) -> Iterator[Placed]:
 
 def _json(data: bytes, place: str) -> Any:
     try:
-        return parse_json(data.decode("utf-8-sig"))
+        return parse_json(data.decode("utf-8-sig").rstrip())
     except UnicodeDecodeError as error:
         raise BadRow(f"{place}: not UTF-8: {error.reason}") from error
     except ValueError as error:
-        raise BadRow(f"{place}: not JSON: {getattr(error, 'msg', error)}") from error
+        raise BadRow(f"{place}: not JSON: {_fault(error)}") from error
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg.removesuffix(' at')} at column {error.colno}"
+    return str(error)
 
 
 def _json_rows(path: Path) -> Iterator[Placed]:
@@ -225,7 +231,7 @@ def _json_rows(path: Path) -> Iterator[Placed]:
     except (ValueError, RecursionError) as error:
         # several objects are lines
         if not str(error).startswith("Extra data"):
-            raise BadRow(f":{getattr(error, 'lineno', 1)}: not JSON: {getattr(error, 'msg', error)}") from error
+            raise BadRow(f":{getattr(error, 'lineno', 1)}: not JSON: {_fault(error)}") from error
         yield from _line_rows(path)
         return
     rows = whole if isinstance(whole, list) else [whole]
