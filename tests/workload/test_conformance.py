@@ -2,10 +2,12 @@
 
 from servebench.testing import WorkloadConformance
 from servebench.workload.agent_loop import AgentLoopWorkload
+from servebench.workload.agent_trace import AgentTraceWorkload
 from servebench.workload.dataset import DatasetWorkload, ShareGptWorkload
 from servebench.workload.long_context import LongContextWorkload
 from servebench.workload.mix import MixWorkload
 from servebench.workload.multi_turn import MultiTurnWorkload
+from servebench.workload.pooling import EmbeddingsWorkload, RerankWorkload
 from servebench.workload.rag_prefix import RagPrefixWorkload
 from servebench.workload.structured_json import StructuredJsonWorkload
 from servebench.workload.summarization import SummarizationWorkload
@@ -55,6 +57,12 @@ class TestTrace(WorkloadConformance):
     bounds_output = False
 
 
+class TestAgentTrace(Quick):
+    workload = AgentTraceWorkload
+    fresh_streams = False
+    bounds_output = False
+
+
 class TestShareGpt(Quick):
     workload = ShareGptWorkload
 
@@ -70,6 +78,16 @@ class TestMultiTurn(Quick):
 
 class TestAgentLoop(Quick):
     workload = AgentLoopWorkload
+
+
+class TestEmbeddings(WorkloadConformance):
+    workload = EmbeddingsWorkload
+    exact_input = True
+
+
+class TestRerank(WorkloadConformance):
+    workload = RerankWorkload
+    test_prompt_lengths = None  # a query counts with each document
 
 
 class TestMix(WorkloadConformance):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from servebench.contracts.age import FRESH
 from servebench.contracts.engine import (
     Engine,
     LaunchContext,
@@ -32,6 +33,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
 from servebench.engine.spans.receiver import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
+from servebench.protocol.kinds.table import kind_named
 from servebench.registry.registry import Registry
 from servebench.util.errors import EngineError, FailureKind, reason_of
 from servebench.util.file_redaction import clean_file, mark_unclean
@@ -40,6 +42,13 @@ from servebench.util.units import NS_PER_S
 LOG_BUDGET_S = 20.0
 """How long the end of a run cleans a log; a larger one is left to `servebench recover`."""
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
+
+
+@dataclass
+class Served:
+    """How many requests the load has sent to one start of an engine, in all of its runs."""
+
+    requests: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +69,7 @@ class EngineLease:
     """The engine's settings as the engine itself reports them."""
     spans: SpanReceiver | None = None
     """What receives the engine's spans, with `engine.request_timings=spans`."""
+    served: Served = field(default_factory=Served)
 
 
 def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[str], int] = free_port) -> LaunchContext:
@@ -77,7 +87,7 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         port=port,
         cache_dir=cache_dir,
         spans_endpoint=endpoint,
-        adapters=settings.workload.adapters,
+        adapters=tuple(settings.workload.adapters),
         api=settings.workload.api,
     )
 
@@ -94,7 +104,9 @@ def open_receiver(context: LaunchContext) -> SpanReceiver | None:
 def same_engine(one: RunSettings, other: RunSettings) -> bool:
     """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal."""
     parts = ("engine", "launch", "model", "gpu")
-    return one.engine.reuse and all(getattr(one, part) == getattr(other, part) for part in parts)
+    generates, also = (kind_named(each.workload.api).answers_text for each in (one, other))
+    shared = one.engine.reuse and one.engine.age != FRESH and generates == also
+    return shared and all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
 def keeps_files(engine: Engine, context: LaunchContext) -> bool:

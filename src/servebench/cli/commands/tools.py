@@ -1,8 +1,9 @@
-"""`servebench plugins`, `selfcheck`, `dashboard`, `export`, `import`, `bundle` and `help`."""
+"""`servebench plugins`, `selfcheck`, `dashboard`, `record`, `export`, `import`, `bundle` and `help`."""
 
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -112,6 +113,37 @@ def dashboard_command(port: int, hosts: tuple[str, ...], outputs: Path) -> int:
     from servebench.report.dashboard.launch import serve_dashboard
 
     serve_dashboard(outputs, port, [name.lower() for name in hosts])
+
+
+@define(
+    "record",
+    examples=[
+        (
+            "servebench record --to monday.jsonl -- http://host:8000",
+            "clients use port 8800 of this machine, until Ctrl-C",
+        ),
+        (
+            "servebench record --to a.jsonl --host 0.0.0.0 --port 80 -- https://host",
+            "also for clients on other machines",
+        ),
+    ],
+)
+@click.argument("url", metavar="URL")
+@click.option("--to", "file", metavar="FILE", type=FILE, required=True, help="New file of the trace, a .jsonl.")
+@click.option("--port", metavar="N", type=PORT, default=8800, help="Port to listen on (default: 8800).")
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on (default: 127.0.0.1).")
+@click.option(
+    "--salt", metavar="TEXT", help="Salt of the hashes, the same for traces to be compared (default: random)."
+)
+@click.option(
+    "--block-tokens", "block", metavar="N", type=click.IntRange(16), default=64, help="Tokens of a hashed block."
+)
+def record_command(url: str, **options: Any) -> int:
+    """Record the requests to a service as a trace without their content: a proxy that clients use in its place."""
+    from servebench.record.recording import record
+
+    record(url, say=click.echo, **options)
+    return 0
 
 
 @define(

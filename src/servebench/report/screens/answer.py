@@ -27,11 +27,10 @@ CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
-LIMITS_MAX = 4
-"""A line for each of three runs, and one that names the others."""
+LIMITS_MAX = 1
+"""How many limits the screen of a terminal has."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
-TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 
 
 def answer_blocks(
@@ -61,7 +60,9 @@ def answer_blocks(
     hidden = _hidden(answer, complete=complete, verbose=verbose)
     if hidden and hint:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
-    yield from map(step_block, answer.next_steps)
+    steps = answer.next_steps
+    # the first matters most, and the last shows more
+    yield from map(step_block, steps if complete else dict.fromkeys((*steps[:1], *steps[-1:])))
 
 
 def slow_starts_blocks(answer: Answer) -> list[Block]:
@@ -129,11 +130,11 @@ def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
     columns = [TableColumn(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
     rows = [row(level.words, *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels]
     rows.append(row("trust", *(_trust(column, marks) for column in one.columns)))
-    return Table([TableColumn("tok/s", left=True), *columns], rows)
+    return Table([TableColumn(one.unit, left=True), *columns], rows)
 
 
 def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
-    columns = [TableColumn("tok/s", left=True, wrap=True, width_max=room)]
+    columns = [TableColumn(one.unit, left=True, wrap=True, width_max=room)]
     columns += [TableColumn(level.words) for level in one.levels]
     rows = [
         row(column.label, *(_cell(column.cells.get(level)) for level in one.levels), _trust(column, marks))
@@ -144,7 +145,9 @@ def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
 
 def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
     columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
-    names = ("load", "tok/s", "TTFT p50 ms", *(() if with_runs else ("p99", "ITL", "E2E p50")), "trust")
+    streams = one.unit == "tok/s"
+    ttft, own = (["TTFT p50 ms"], ["p99", "ITL"]) if streams else ([], [])
+    names = ("load", one.unit, *ttft, *([] if with_runs else [*own, "E2E p50"]), "trust")
     columns += [TableColumn(name, left=name in ("load", "trust")) for name in names]
     rows = []
     for column in one.columns:
@@ -152,10 +155,12 @@ def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) 
             run = [column.label if index == 0 else ""] if with_runs else []
             trust = _trust_of({level: cell}, marks)
             p99 = "~" * cell.few_for_p99 + number(cell.ttft_ms_p99)
-            times = [] if with_runs else [p99, number(cell.itl_ms), number(cell.e2e_ms)]
-            rows.append(row(*run, level.words, _cell(cell), number(cell.ttft_ms), *times, trust))
+            times = [number(cell.ttft_ms)] if streams else []
+            if not with_runs:
+                times += [*([p99, number(cell.itl_ms)] if streams else []), number(cell.e2e_ms)]
+            rows.append(row(*run, level.words, _cell(cell), *times, trust))
         if not column.cells and with_runs:
-            rows.append(row(column.label, MISSING, MISSING, MISSING, column.status))
+            rows.append(row(column.label, *[MISSING] * (2 + streams), column.status))
     return Table(columns, rows)
 
 
@@ -183,7 +188,7 @@ def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
         kinds.setdefault((cell.verdict, cell.wide and cell.verdict != "void"), {})[level] = cell
     if len(kinds) > 1:
         kinds.pop(("valid", False), None)
-    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind[0]))
+    worst = sorted(kinds, key=lambda kind: -list(VERDICTS).index(kind[0]))
     parts = []
     for kind in worst:
         own = kinds[kind]
@@ -193,4 +198,4 @@ def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
         verdict, wide = kind
         word = "wide" if wide and verdict == "valid" and len(kinds) > 1 else f"{verdict}, wide" if wide else verdict
         parts.append(f"{word}{at}" + (f" [{notes}]" if notes else ""))
-    return Line.of("\n".join(parts), tone=TONES.get(worst[0][0], ""))
+    return Line.of("\n".join(parts), tone=VERDICTS.get(worst[0][0], ""))

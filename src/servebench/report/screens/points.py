@@ -13,11 +13,10 @@ from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_show
 from servebench.contracts.results import Doubt, Point
 from servebench.report.blocks import Block, Heading, Items, Label, Line, Table, TableColumn, items, row
 from servebench.report.content import shares_prefixes
-from servebench.report.trust import point_trust
+from servebench.report.trust import VERDICTS, point_trust
 from servebench.util.figures import MISSING, number, percent, rough, with_interval
 
 Screen = Literal["run", "show", "report"]
-TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 POINTS_NOTE = "times in ms; ± is half of the 95% interval, of one start of the engine only"
 WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
 FAILED_NOTE = "with failed: failed requests count as infinitely slow (∞)"
@@ -29,17 +28,20 @@ LIVE = ("output_throughput_tok_s", "ttft_ms_p50", "requests_failed")
 def trust_label(row: PointRow) -> Label:
     """Return how far to trust a point, with the codes that say why."""
     word, why = point_trust(row.verdict, row.doubts)
-    return Label(word, TONES.get(row.verdict or "", ""), ", ".join(why))
+    return Label(word, VERDICTS.get(row.verdict or "", ""), ", ".join(why))
 
 
 def point_line(point: Point) -> str:
     """Return a point in one line."""
     row = point.row
-    return (
-        f"{'rate' if row.rate is not None else 'concurrency'} {row.level}: "
+    figures = (
         f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
-        f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
+        f"ITL mean {number(row.itl_ms_mean)} ms"
     )
+    if row.input_throughput_texts_s is not None:
+        figures = f"{number(row.input_throughput_texts_s)} texts/s, E2E p50 {number(row.e2e_ms_p50)} ms"
+    level = f"{'rate' if row.rate is not None else 'concurrency'} {row.level}"
+    return f"{level}: {figures}, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
 
 
 def cell_text(row: PointRow, column: str) -> str:
