@@ -20,8 +20,7 @@ SOURCE = "MLPerf Endpoints rules v1.0 draft (endpoints-submission-docs 2905fd6),
 OFFICIAL = "windowable"
 ULTRA_LOW_MAX = 32
 POINTS_MIN, POINTS_MAX = 7, 32
-PASSES_UNKNOWN = 20
-"""Into so many super-passes a point is cut whose data set has no known size; each has at least one request a user."""
+PASSES = 20  # of a point whose data set has no known size
 ULTRA_LOW_S, OTHER_S, AGENTIC_S = 600.0, 1200.0, 2400.0
 """The least steady state: of at most ULTRA_LOW_MAX users, of more, and of more in an agentic benchmark."""
 RULES: Mapping[str, tuple[str, str]] = {
@@ -159,7 +158,7 @@ def curve_of(run: RunData, data_set: int | None = None) -> list[CurvePoint]:
         users, agentic = row.level.concurrency, bool(issued["session_id"].notna().any())
         fixed, steady = users is not None and not ramp, None
         if users is not None and fixed and not agentic:
-            size = data_set or max(users, math.ceil(len(issued) / PASSES_UNKNOWN))
+            size = data_set or max(users, math.ceil(len(issued) / PASSES))
             steady = steady_state(issued, size, minimum_s(users, agentic=agentic))
         run_s = float(issued["ended_s"].max() - issued["issued_s"].iloc[0])
         found.append(
