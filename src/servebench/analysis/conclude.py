@@ -103,6 +103,8 @@ def conclude(
         earlier=earlier,
         samples=samples,
     )
+    if len(studies) == 1 and {run.study_id for run in runs} <= {studies[0].study_id}:
+        answer = replace(answer, expected_s=studies[0].seconds("expected_s"), took_s=studies[0].took_s)
     found = Conclusions(
         answer=answer,
         comparisons=tuple(

@@ -93,13 +93,15 @@ def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
     from servebench.registry.registry import registry
     from servebench.report.output import Output
     from servebench.report.screens.tuning import plan_blocks
+    from servebench.store.layout import outputs_folder
+    from servebench.study.durations import earlier_runs
     from servebench.study.outlook import tune_planned
     from servebench.study.tune_plan import plan_tune
 
     plan = plan_tune(words, registry())
     state = plan.state
     budget_s = state.budget if state.question.trials is None else None
-    planned = tune_planned(plan.jobs[0], budget_s, registry())
+    planned = tune_planned(plan.jobs[0], budget_s, earlier_runs(outputs_folder(plan.jobs[0].settings.study.dir)))
     data = {
         "candidates": [asdict(one) for one in state.candidates],
         "refused": [asdict(one) for one in state.refused],
