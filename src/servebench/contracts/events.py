@@ -83,14 +83,14 @@ class StartsChosen:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTime:
-    """How long a study takes: each run has so many `starts`, which take `start_s` and have `levels` (None: a search) in `load_s`
+    """How long a study takes: each run has so many `starts`, which take `start_s` and have `levels` (0: a search) in `load_s`
     (None: unknown), in seconds and as means over the runs. `earlier`: as earlier runs took. `imitated` engines are emulated or
     simulated, the latter in virtual time."""
 
     starts: int
     start_s: float
     load_s: float | None
-    levels: float | None
+    levels: float
     earlier: bool
     imitated: str
 

@@ -184,17 +184,6 @@ class StudyData(_Stored):
     faults: tuple[str, ...] = ()
 
     @property
-    def took_s(self) -> float | None:
-        """How long it took from its first start to its end, in seconds; None where that is unknown."""
-        began, ended = self.seconds("started_s"), self.seconds("ended_s")
-        return None if began is None or ended is None else ended - began
-
-    def seconds(self, name: str) -> float | None:
-        """Return a time of its state; None where it has none."""
-        value = self.state.get(name)
-        return float(value) if is_number(value) else None
-
-    @property
     def is_tune(self) -> bool:
         """Whether its runs are the candidates of a tune."""
         return self.words[:1] == ("tune",)

@@ -24,7 +24,7 @@ from servebench.report.wording.comparison import mattering_keys
 from servebench.run.fits import memory_note
 from servebench.run.session import RunTask
 from servebench.store import studies as read
-from servebench.study.durations import FACTS, seconds_of_each, start_time
+from servebench.study.durations import FACTS, StartTime, seconds_of_each, start_time
 from servebench.study.show_commands import engine_command
 from servebench.util.errors import ServebenchError
 from servebench.util.gpus import find_gpus
@@ -32,16 +32,9 @@ from servebench.util.gpus import find_gpus
 
 def tune_planned(job: Job, budget_s: float | None, earlier: Sequence[RunData] = ()) -> TunePlanned:
     """Return what a verdict of a tune takes at least, by the stock job of its engine and earlier runs."""
-    settings = job.settings
-    levels = [one for one in plan_levels(settings.load, settings.workload.seed) if not one.repeat]
-    time = start_time(job, earlier, levels)
-    return TunePlanned(
-        starts=TRIALS_MIN,
-        start_s=time.start_s,
-        load_s=time.load_s,
-        budget_s=budget_s,
-        cost_usd=_cost_usd([job], budget_s),
-    )
+    time, cost_usd = start_time(job, earlier), _cost_usd([job], budget_s)
+    load_s = time.load_s and time.load_s / job.settings.load.repeats
+    return TunePlanned(starts=TRIALS_MIN, start_s=time.start_s, load_s=load_s, budget_s=budget_s, cost_usd=cost_usd)
 
 
 def plan_of(
@@ -52,51 +45,46 @@ def plan_of(
 ) -> PlanReady:
     """Return what these tasks will do, and which of them get no verdict whatever they measure; `starts` is what
     `study.starts=auto` has chosen, and `earlier` runs say how long it takes."""
-    jobs = [task.job for task in tasks]
     sources = [source_of_job(task.name, "", task.job.overrides, task.job.resolved) for task in tasks]
     labels = {name: label.text for name, label in labels_of(sources).items()}
-    plan = PlanReady(
-        labels=labels, unequal=_unequal(tasks, labels, registry), starts=starts, **_chosen_and_notes(tasks, registry)
-    )
-    if not jobs:
-        return plan
-    study, searches = jobs[0].settings.study, any(job.settings.load.search is not None for job in jobs)
+    said = _chosen_and_notes(tasks, registry)
+    plan = PlanReady(labels=labels, unequal=_unequal(tasks, labels, registry), starts=starts, **said)
+    return _with_time(plan, tasks, [start_time(task.job, earlier) for task in tasks]) if tasks else plan
+
+
+def _with_time(plan: PlanReady, tasks: Sequence[RunTask], times: Sequence[StartTime]) -> PlanReady:
+    """Return a plan with how long its tasks take, whose single starts take so long, and what that costs."""
+    jobs = [task.job for task in tasks]
+    study, each_s = jobs[0].settings.study, seconds_of_each(times)
     if study.until is not None:
-        each_s = seconds_of_each([start_time(job, earlier) for job in jobs])
-        chosen = starts or StartsChosen(budget_s=seconds_of("study.budget", study.budget), each_s=each_s)
+        chosen = plan.starts or StartsChosen(budget_s=seconds_of("study.budget", study.budget), each_s=each_s)
         most = [chosen.budget_s, None if each_s is None else study.most_starts * each_s]
         seconds = min((one for one in most if one is not None), default=None)
         return replace(plan, starts=chosen, seconds=seconds, cost_usd=_cost_usd(jobs, seconds))
-    listed = [plan_levels(one.load, one.workload.seed, one.study.most_starts) for one in (job.settings for job in jobs)]
-    left = [
-        [one for one in levels if one.id not in task.earlier.points] for task, levels in zip(tasks, listed, strict=True)
-    ]
-    times = [start_time(job, earlier, levels) for job, levels in zip(jobs, left, strict=True)]
-    if searches:
-        # the time of a search is that of one start
-        times = [replace(one, load_s=one.load_s and one.load_s * study.most_starts) for one in times]
+    listed = [plan_levels(one.load, one.workload.seed) for one in (job.settings for job in jobs)]
+    whole = [len(levels) * study.most_starts for levels in listed]
+    left = [max(0, count - len(task.earlier.points)) for count, task in zip(whole, tasks, strict=True)]
     # runs on the same engine, one after another, share its start
     engines = [[job.resolved.get(name) for name in FACTS] for job in jobs]
-    began = [time for number, time in enumerate(times) if number == 0 or engines[number] != engines[number - 1]]
-    start_s, loads = sum(one.start_s for one in began), [one.load_s for one in times]
-    load_s = None if None in loads else sum(one or 0.0 for one in loads)
-    seconds = None if load_s is None else study.most_starts * start_s + load_s
-    count = len(jobs) * study.most_starts
+    start_s = sum(one.start_s for at, one in enumerate(times) if at == 0 or engines[at] != engines[at - 1]) / len(jobs)
+    # a search has no list of levels
+    shares = [own / count if count else 1.0 for own, count in zip(left, whole, strict=True)]
+    load_s = (
+        None
+        if each_s is None
+        else sum((one.load_s or 0.0) * own for one, own in zip(times, shares, strict=True)) / len(jobs)
+    )
+    seconds = None if load_s is None else study.most_starts * len(jobs) * (start_s + load_s)
     each = StudyTime(
         starts=study.most_starts,
-        start_s=start_s / len(jobs),
-        load_s=None if load_s is None else load_s / count,
-        levels=None if searches else sum(map(len, listed)) / count,
+        start_s=start_s,
+        load_s=load_s,
+        levels=sum(map(len, listed)) / len(jobs),
         earlier=all(one.earlier for one in times),
         imitated=next((one.settings.launch.name for one in jobs if one.settings.launch.name in EMULATING), ""),
     )
-    return replace(
-        plan,
-        points=None if searches else sum(map(len, left)),
-        seconds=seconds,
-        each=each if left == [list(one) for one in listed] else None,
-        cost_usd=_cost_usd(jobs, seconds),
-    )
+    cost_usd, whole_study = _cost_usd(jobs, seconds), left == whole
+    return replace(plan, points=sum(left), seconds=seconds, each=each if whole_study else None, cost_usd=cost_usd)
 
 
 def _cost_usd(jobs: Sequence[Job], seconds: float | None) -> float | None:

@@ -74,7 +74,7 @@ def weigh_starts(jobs: Iterable[Job], earlier: Sequence[RunData]) -> StartsChose
     """Return the longest start of the jobs' engines, if it takes minutes, by earlier runs of these engines and models, and
     whether another one pays."""
     real = [(job, start_time(job, earlier)) for job in jobs if job.settings.launch.name not in EMULATING]
-    job, time = max(real, key=lambda one: one[1].start_s, default=(None, StartTime(start_s=0.0, load_s=None)))
+    job, time = max(real, key=lambda one: one[1].start_s, default=(None, StartTime(0.0, None)))
     if job is None or time.start_s < LONG_START_S:
         return StartsChosen()
     alike = runs_alike({circumstances(job.resolved, capture_machine())}, earlier)

@@ -13,24 +13,27 @@ UNLIKE, UNLIKE_S = 0.25, 10.0
 
 def time_lines(plan: PlanReady) -> list[str]:
     """Return how long a study takes, what its engines cost, and what was chosen where the number of starts was left open."""
-    runs, each = f"{len(plan.labels)} run{'s' * (len(plan.labels) != 1)}", plan.each
+    runs, each = _counted(len(plan.labels), "run"), plan.each
     cost = "" if plan.cost_usd is None else f", about ${plan.cost_usd:,.2f}"
     chosen = [] if plan.starts is None else [starts_text(plan.starts)]
-    if chosen and not plan.points:
+    if chosen and plan.points is None:
         return [f"{runs}: {chosen[0]}{cost and f'{cost} at most'}"]
-    points = f", {plan.points} point{'s' * (plan.points > 1)}" if plan.points else ""
     if plan.seconds is None or each is None:
+        points = f", {_counted(plan.points, 'point')}" if plan.points else ""
         takes = f"up to about {duration(plan.seconds)}" if plan.seconds else "the time is known after the first point"
         return [f"{runs}{points}, {takes}{cost}", *chosen]
-    hours = "" if each.imitated else f", {number(plan.seconds / 3600, 2)} engine hours"
+    levels = f"{_counted(each.levels, 'level')} in " if each.levels else "a search of "
     takes = f"{'' if each.earlier else 'up to '}about {duration(plan.seconds)}"
-    takes += " of virtual time" * (each.imitated == "simulated")
-    levels = "a search" if each.levels is None else f"{each.levels:.3g} level{'s' * (each.levels != 1)}"
-    return [
-        f"{runs} x {each.starts} start{'s' * (each.starts > 1)} x ({duration(each.start_s)} to start + {levels} in "
-        f"{duration(each.load_s or 0.0)}): {takes}{hours}{cost}{', as earlier runs took' * each.earlier}",
-        *chosen,
-    ]
+    hours = {"": f", {number(plan.seconds / 3600, 2)} engine hours", "simulated": " of virtual time"}.get(
+        each.imitated, ""
+    )
+    product = f"{runs} x {_counted(each.starts, 'start')} x ({duration(each.start_s)} to start + "
+    product += f"{levels}{duration(each.load_s or 0.0)})"
+    return [f"{product}: {takes}{hours}{cost}{', as earlier runs took' * each.earlier}", *chosen]
+
+
+def _counted(number_of: float, word: str) -> str:
+    return f"{number_of:.3g} {word}{'s' * (number_of != 1)}"
 
 
 def took_text(expected_s: float | None, took_s: float | None) -> str:
