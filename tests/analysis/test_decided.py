@@ -218,7 +218,6 @@ def decision_of(*pairs, ended=True):
         engine_s=100.0,
         budget_s=100.0,
         start_seconds=SECONDS,
-        spreads={},
         labels={},
         ended=ended,
     )

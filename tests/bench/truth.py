@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +79,9 @@ def body(name: str, tokens: int) -> bytes:
 
 
 def errors(measured: dict[str, tuple[float | None, list[int]]], truth: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return the errors of TTFT and ITL in milliseconds; `measured` has (TTFT ms, event stamps) by request."""
-    ttft, itl = [], []
+    """Return the errors of TTFT and ITL in milliseconds, and how long tokens were on the way; `measured` has (TTFT ms, event
+    stamps) by request."""
+    ttft, itl, way = [], [], []
     for name, (ttft_ms, stamps) in measured.items():
         true = truth.get(name)
         if true is None or ttft_ms is None:
@@ -87,8 +89,11 @@ def errors(measured: dict[str, tuple[float | None, list[int]]], truth: dict[str,
         ttft.append(ttft_ms - (true[1] - true[0]) / 1e6)
         if len(stamps) == true.size - 1:
             itl.append((np.diff(stamps) - np.diff(true[1:])) / 1e6)
+            way.append((np.array(stamps) - true[1:]) / 1e6)
     gaps = np.concatenate(itl) if itl else np.empty(0)
     found: dict[str, float] = {}
+    if way:
+        found = {f"token_ms_p{rank}": float(np.percentile(np.concatenate(way), rank)) for rank in (50, 99)}
     for name, values in (("ttft", np.array(ttft)), ("itl", gaps)):
         if values.size:
             found[f"{name}_error_ms_mean"] = float(values.mean())
@@ -106,11 +111,14 @@ def measure(
     rounds: int = 3,
     workers: int = 1,
     tokens_per_event: int = 1,
+    through: Callable[[int], AbstractContextManager[int]] = contextlib.nullcontext,
 ) -> dict[str, float]:
-    """Drive `rounds` requests per stream in a closed loop and compare with the truth."""
+    """Drive `rounds` requests per stream in a closed loop and compare with the truth. `through` starts what lies between: it gets
+    the port of the server and gives the one to send to."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with server(folder, ttft_us, itl_us, tokens, tokens_per_event) as (port, truth_file):
+        started = server(folder, ttft_us, itl_us, tokens, tokens_per_event)
+        with started as (server_port, truth_file), through(server_port) as port:
             requests = [
                 PlannedRequest(request_id=f"r{i}", path="/v1/chat/completions", body=body(f"r{i}", tokens))
                 for i in range(streams * rounds)

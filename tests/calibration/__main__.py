@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from calibration.cells import CalibrationCell, Line
 from calibration.page import CalibrationPart, measured_text, page, read_parts, rows_csv
 from calibration.price import price_page
 from calibration.run import calibrate, chosen_cells
+from calibration.steady import steady_page
 from calibration.tuning import tune_page
 from servebench.report.files import write_file
 from servebench.util.errors import ServebenchError
@@ -42,14 +44,15 @@ def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, proce
     decided_aa, decided_equal, decided_found, decided_time of `study.until=decided`; coverage, width, until, open_loop,
     stationary, shift_found, drift_found of points; slices_coverage, slices_width, slices_aa, slices_power10 of engines that take
     turns; gate_aa, gate_loss, gate_faster of the gate's rule; search_near, search_above, search_bracket; limit_named,
-    limit_acted, limit_part of what limits an engine; tune, tune_gain, tune_aa, tune_parts of `servebench tune`. Two tables of
+    limit_acted, limit_part of what limits an engine; tune, tune_gain, tune_aa, tune_parts of `servebench tune`. Three tables of
     their own:
     `--only tune_table` compares it with a grid and with successive halving; `--only price` has the engine time to a stated
-    precision, of `load.until`, fixed numbers of requests and the rules of AIPerf and perf_analyzer. The exit code is 1 if a
-    promise is broken beyond doubt.
+    precision, of `load.until`, fixed numbers of requests and the rules of AIPerf and perf_analyzer; `--only steady` compares
+    `not_stationary` with the detector of MLPerf Endpoints. The exit code is 1 if a promise is broken beyond doubt.
     """
-    if only in (("price",), ("tune_table",)):
-        table = price_page if only == ("price",) else tune_page
+    if only in (("price",), ("tune_table",), ("steady",)):
+        tables = {"price": price_page, "tune_table": tune_page, "steady": partial(steady_page, cell=cell)}
+        table = tables[only[0]]
         text = table(repetitions, seed, lambda line: click.echo(line, err=True))
         if output is None:
             click.echo(text, nl=False)

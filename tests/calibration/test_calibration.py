@@ -224,16 +224,6 @@ def test_random_arrivals_do_not_bias_an_open_loop():
         assert pstdev(values) <= 0.06, name
 
 
-@pytest.mark.slow
-def test_the_highest_rate_is_near_the_capacity():
-    """24.2 requests a second, of a closed loop that is always full."""
-    case = windows.SEARCHES["highest rate"]
-    plant = replace(case.plant, words=(*case.words, *windows.SERVER, "load.search.lower=16"))
-    answer = simulate_search(plant, "k", seed=3).search
-    assert answer.outcome == "found"
-    assert 0.9 * 24.2 <= answer.level <= 1.02 * 24.2 <= 1.02 * answer.bracket[1]
-
-
 def test_an_interrupt_ends_it(monkeypatch):
     """Within a simulated point, too, which a run would store and leave."""
 

@@ -229,7 +229,7 @@ def cells() -> Iterator[CalibrationCell]:
                     name=f"{scenario.name}, {name}, {count} requests",
                     share=0.5,
                     trial=partial(_found_change, scenario=scenario, requests=count, name=name, promise=promise),
-                    truth=partial(_window, scenario, count, CHANGES[name][0]),
+                    truth=partial(window_of, scenario, count, CHANGES[name][0]),
                 )
 
 
@@ -302,7 +302,7 @@ CHANGES: Mapping[str, tuple[float, Callable[[float, float], dict[str, float]]]] 
 
 
 @lru_cache(maxsize=16)
-def _window(scenario: Scenario, requests: int, slowdown: float) -> tuple[float, float]:
+def window_of(scenario: Scenario, requests: int, slowdown: float) -> tuple[float, float]:
     """Return when the window of a point begins, on the clock of its engine, and how long it is, in seconds."""
     row = simulate_run(scenario.plant(requests).planted(slowdown=slowdown), "window", seed=-1).rows[0]
     assert row.window_ns is not None
@@ -392,8 +392,6 @@ SLO = ("slo.ttft_ms=400", "slo.attainment=0.99")
 SEARCHES: Mapping[str, SearchCase] = {
     "SLO, users": SearchCase(words=("load=slo", *SLO), of="concurrency", bounds=(8, 64)),
     "SLO, rate": SearchCase(words=("load=slo", "load.search.of=rate", *SLO), of="rate", bounds=(16.0, 24.0)),
-    "highest rate": SearchCase(words=("load=saturation", "load.search.of=rate"), of="rate", bounds=(4.0, 40.0)),
-    "knee": SearchCase(words=("load=saturation",), of="concurrency", bounds=(1, 48)),
     **{
         f"SLO, users, 0.3% of the requests fail in bursts of {burst}": SearchCase(
             words=("load=slo", *SLO),
@@ -423,10 +421,6 @@ def _true_level(name: str) -> float:
     if not case.possible:
         return 0.0
     low, high = case.bounds
-    if name == "highest rate":
-        return _capacity()
-    if name == "knee":
-        return _knee()
     while high / low > 1.01 and (case.of == "rate" or high - low > 1):
         middle = (low * high) ** 0.5 if case.of == "rate" else (low + high) // 2
         low, high = (middle, high) if _meets(case, middle) else (low, middle)
@@ -444,28 +438,6 @@ def _meets(case: SearchCase, level: float) -> bool:
     return row.slo_good / row.slo_requests >= 0.99
 
 
-def _knee() -> float:
-    """Return the smallest concurrency with 95% of the throughput of a full engine."""
-    enough = 0.95 * _closed_throughput(48)
-    low, high = 1, 48
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _closed_throughput(middle) >= enough else (middle, high)
-    return float(high)
-
-
-def _capacity() -> float:
-    """Return the most requests a second that the engine of the searches answers: those of a closed loop that is always full."""
-    return _closed_throughput(48)
-
-
-def _closed_throughput(users: int) -> float:
-    plant = Plant(words=(*SERVER, f"load.concurrency=[{users}]", "load.requests=6000"), variation=STEADY)
-    row = simulate_run(plant, "truth", seed=-1).rows[0]
-    assert row.request_throughput_req_s is not None
-    return row.request_throughput_req_s
-
-
 def _searched(seed: int, true: float, *, name: str) -> Outcome:
     """Return whether the level that a search names is near the true one (None if it names none), and whether it is above it by
     more than the truth may be wrong itself."""
@@ -479,7 +451,5 @@ def _searched(seed: int, true: float, *, name: str) -> Outcome:
         )
         found[SEARCH_NEAR, ""] = None if level is None else float(abs(level / true - 1) <= NEAR)
         found[SEARCH_BRACKET, ""] = None if level is None else float(inside)
-    # a knee is not a limit: it may be exceeded
-    if name != "knee":
-        found[SEARCH_ABOVE, ""] = float(level is not None and level > (1 + TRUTH_ERROR) * true)
+    found[SEARCH_ABOVE, ""] = float(level is not None and level > (1 + TRUTH_ERROR) * true)
     return found

@@ -354,7 +354,13 @@ def test_a_users_own_conf_folder_is_not_picked_up(registry, tmp_path, monkeypatc
 
 
 def test_durations_are_seconds(registry):
-    words = ["load=saturation", "load.search.budget_s=10m", "load.timeout_s=2h", "engine.ready_timeout_s=90s"]
+    words = [
+        "load=slo",
+        "slo=interactive",
+        "load.search.budget_s=10m",
+        "load.timeout_s=2h",
+        "engine.ready_timeout_s=90s",
+    ]
     (job,) = compose_jobs([*words, "engine.extra_args={idle_s: 10s}"], registry)
     assert job.settings.load.search is not None
     assert job.settings.load.search.budget_s == 600

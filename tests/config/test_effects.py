@@ -18,7 +18,7 @@ IGNORED = [
     ((*CLOSED, "study.starts=2"), "load.while_growing=true"),
     (CLOSED, "load.max_concurrency=4"),
     (CLOSED, "load.time_scale=2"),
-    ((*CLOSED, "load=saturation"), "load.repeats=3"),
+    (("load=slo", "slo=interactive"), "load.repeats=3"),
     (RATE, "load.hold_level=false"),
     ((*CLOSED, "load.requests=20"), "load.drain_s=5"),
     ((*CLOSED, "load.requests=20"), "load.until=5%"),

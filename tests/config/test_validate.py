@@ -36,6 +36,7 @@ def test_a_stored_config_gives_the_same_settings(job, resolved, registry):
 
 def test_a_key_that_earlier_versions_stored_stops_no_stored_study(job, resolved, registry):
     resolved["gpu"]["power_w"] = 700.0
+    resolved["engine"]["measure_restart"] = False
     assert settings_from_dict(resolved, registry) == job.settings
 
 

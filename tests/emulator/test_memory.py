@@ -5,7 +5,6 @@ import random
 import pytest
 
 from servebench.emulator.memory.blocks import BlockMemory
-from servebench.emulator.memory.radix import RadixMemory
 from servebench.emulator.memory.slots import SlotMemory
 from servebench.emulator.text import count_tokens
 from servebench.util.common_prefix import common_prefix_length
@@ -31,11 +30,10 @@ def run(memory, prompt, answer=""):
     [
         (BlockMemory(1000, 16, shared=True), 96),
         (BlockMemory(1000, 16, shared=False), 0),
-        (RadixMemory(1000), 101),
         (SlotMemory(2, 1000, shared=True), 101),
         (SlotMemory(2, 1000, shared=False), 0),
     ],
-    ids=["blocks", "blocks off", "radix", "slots", "slots off"],
+    ids=["blocks", "blocks off", "slots", "slots off"],
 )
 def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory, found):
     """101 tokens in common: whole blocks of 16, or to the token."""
@@ -44,9 +42,9 @@ def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory, found):
     assert run(memory, head + text("2", 20)) == found
 
 
-@pytest.mark.parametrize("memory", [BlockMemory(1000, 16, shared=True), RadixMemory(1000)], ids=["blocks", "radix"])
-def test_a_turn_finds_the_turn_before_with_its_answer(memory):
+def test_a_turn_finds_the_turn_before_with_its_answer():
     """Prompt and answer of one turn are the beginning of the next."""
+    memory = BlockMemory(1000, 16, shared=True)
     first, answer = text("ask ", 64), text("tell", 32)
     run(memory, first, answer)
     assert run(memory, first + answer + text("more", 16)) == 96
@@ -54,8 +52,8 @@ def test_a_turn_finds_the_turn_before_with_its_answer(memory):
 
 @pytest.mark.parametrize(
     "memory",
-    [BlockMemory(1000, 16, shared=True), RadixMemory(1000), SlotMemory(1, 1000, shared=True)],
-    ids=["blocks", "radix", "slots"],
+    [BlockMemory(1000, 16, shared=True), SlotMemory(1, 1000, shared=True)],
+    ids=["blocks", "slots"],
 )
 def test_the_last_token_of_a_prompt_is_always_computed(memory):
     """The same prompt again: something must be computed to give a token."""
@@ -64,8 +62,8 @@ def test_the_last_token_of_a_prompt_is_always_computed(memory):
     assert run(memory, prompt) < 64
 
 
-@pytest.mark.parametrize("memory", [BlockMemory(128, 16, shared=True), RadixMemory(128)], ids=["blocks", "radix"])
-def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory):
+def test_the_longest_unused_goes_first_and_nothing_that_is_used():
+    memory = BlockMemory(128, 16, shared=True)
     one, two, three = text("aaaa", 48), text("bbbb", 48), text("cccc", 48)
     run(memory, one)
     run(memory, two)
@@ -80,11 +78,10 @@ def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory):
     assert memory.used() <= 128
 
 
-@pytest.mark.parametrize("kind", ["blocks", "radix"])
-def test_memory_is_never_lost_nor_made(kind):
+def test_memory_is_never_lost_nor_made():
     """After any requests, all ended, nothing is in use; meanwhile never more than there is."""
-    rng = random.Random(kind)
-    memory = BlockMemory(512, 16, shared=True) if kind == "blocks" else RadixMemory(512)
+    rng = random.Random("blocks")
+    memory = BlockMemory(512, 16, shared=True)
     running = []
     for _ in range(600):
         if running and rng.random() < 0.5:

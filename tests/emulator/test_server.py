@@ -208,3 +208,48 @@ def test_a_body_ends_where_its_headers_say(data, headers, found):
 def test_a_length_that_is_none_is_an_error():
     with pytest.raises(ValueError, match="invalid literal"):
         body_of(b"zz\r\n", 0, {"transfer-encoding": "chunked"})
+
+
+def test_the_typed_apis_stream_their_events(launch):
+    """The same tokens as in a chat, in the events of the Responses and the Messages API, whole answers too."""
+    running = launch("vllm")
+    asked = {"temperature": 0}
+    turns = CHAT["messages"]
+    exact = {"ignore_eos": True}
+    chat = events(running, "/chat/completions", {**CHAT, **exact})
+    text = "".join(e["choices"][0]["delta"].get("content") or "" for e in chat if e != "[DONE]")
+    told = events(running, "/responses", {**asked, **exact, "input": turns, "max_output_tokens": 6})
+    assert [one["sequence_number"] for one in told] == list(range(len(told)))
+    assert [one["type"].removeprefix("response.") for one in told] == [
+        *("created", "output_item.added"),
+        *["output_text.delta"] * 6,
+        *("output_text.done", "output_item.done", "incomplete"),
+    ]
+    assert "".join(one["delta"] for one in told[2:8]) == text
+    usage = told[-1]["response"]["usage"]
+    assert (usage["output_tokens"], usage["input_tokens_details"]["cached_tokens"]) == (6, 0)
+    told = events(running, "/messages", {**asked, "system": "Be brief.", "messages": turns, "max_tokens": 6})
+    assert [one["type"] for one in told] == [
+        *("message_start", "content_block_start"),
+        *["content_block_delta"] * 6,
+        *("content_block_stop", "message_delta", "message_stop"),
+    ]
+    said = told[-2]["usage"]
+    assert told[0]["message"]["usage"]["input_tokens"] == said["input_tokens"] + said["cache_read_input_tokens"]
+    assert (said["output_tokens"], told[-2]["delta"]["stop_reason"]) == (6, "max_tokens")
+    for path, body in (("/responses", {"input": "Hi", "max_output_tokens": 6}), ("/messages", {**CHAT})):
+        whole = HTTP.post(running.base_url + path, json={"model": running.model, **body}).json()
+        assert (whole.get("output") or whole["content"])[0]
+        assert whole["usage"]["output_tokens"] == 6
+    for path, body, where in (
+        ("/embeddings", {"input": ["One", "Two"]}, "data"),
+        ("/rerank", {"query": "Which?", "documents": ["One", "Two"]}, "results"),
+    ):
+        told = HTTP.post(running.base_url + path, json={"model": running.model, **body}).json()
+        assert [one["index"] for one in told[where]] == [0, 1]
+    for path, body in (
+        ("/responses", {"input": []}),
+        ("/messages", {"messages": turns}),
+        ("/embeddings", {"input": []}),
+    ):
+        assert HTTP.post(running.base_url + path, json={"model": running.model, **body}).status_code == 400

@@ -58,5 +58,6 @@ def test_no_scorer_of_texts_grades_vectors(vectors, run_main):
 def test_an_unknown_kind_is_refused(run_main):
     """With the kinds that there are."""
     done = run_main("workload.api=cat", "quality.api=dog", code=2)
-    assert "workload.api must be 'chat' or 'completions' (got 'cat')" in done.stderr
-    assert "quality.api must be 'chat' or 'completions' (got 'dog')" in done.stderr
+    for key, name in (("workload.api", "cat"), ("quality.api", "dog")):
+        assert f"{key} must be 'chat', 'completions', " in done.stderr
+        assert f"(got '{name}')" in done.stderr

@@ -233,7 +233,7 @@ def test_a_dry_run_starts_nothing(run_main, space, tmp_path):
             ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:1/v1"),
             "launch=attach: servebench cannot",
         ),
-        (("launch=simulated", "load=saturation"), "a tune measures at fixed levels"),
+        (("launch=simulated", "load=slo", "slo=interactive"), "a tune measures at fixed levels"),
         (("launch=simulated", "workload=unique,short"), "only engine= may have several values"),
         (("launch=simulated", "study.starts=3"), "study.starts and study.until have no meaning"),
         (("launch=simulated", "tune.objective=goodput"), "tune.objective=goodput needs limits"),

@@ -11,34 +11,6 @@ from servebench.store import studies as read
 from servebench.util.errors import ConfigError, StoreError
 
 FILES = Path(__file__).parent / "files"
-GENAI = {
-    "aggregated_metrics": {
-        "scenario": "D(100,100)",
-        "num_concurrency": 2,
-        "run_duration": 10.0,
-        "mean_output_throughput_tokens_per_s": 86.0,
-        "requests_per_second": 0.86,
-        "num_error_requests": 1,
-        "num_completed_requests": 9,
-        "num_requests": 10,
-        "stats": {
-            "ttft": {"mean": 0.28, "p50": 0.24, "p99": 0.6, "min": 0.2, "max": 0.66},
-            "tpot": {"mean": 0.009, "p50": 0.008, "p99": 0.016},
-            "e2e_latency": {"mean": 1.16, "p50": 1.15, "p99": 1.9},
-            "num_input_tokens": {"mean": 106.0},
-            "num_output_tokens": {"mean": 100.0},
-        },
-    },
-    "individual_request_metrics": [],
-}
-"""The shape of genai-bench's files, times in seconds."""
-
-
-@pytest.fixture
-def genai(tmp_path):
-    path = tmp_path / "D100_100_num_concurrency_2.json"
-    path.write_text(json.dumps(GENAI))
-    return path
 
 
 def run_of(capsys, *words):
@@ -55,8 +27,6 @@ def run_of(capsys, *words):
                                              "itl_ms_p95": 16.5363, "output_throughput_tok_s": 244.4727}),
         ("guidellm.json", "guidellm", 1, {"ttft_ms_mean": 38.1855, "e2e_ms_mean": 122.3862, "requests_ok": 12,
                                           "output_throughput_tok_s": 92.1121, "tpot_ms_mean": 6.7799}),
-        ("genai_bench.json", "genai-bench", 2, {"requests_ok": 26, "ttft_ms_p50": 37.9178, "output_throughput_tok_s": 117.3883,
-                                                "ttft_ms_max": 569.5691}),
         ("aiperf.json", "aiperf", 2, {"requests_ok": 20, "output_tokens_mean": 13.0}),  # its own tokenizer counts one more
     ],
 )  # fmt: skip
@@ -69,6 +39,92 @@ def test_files_of_the_real_tools_become_foreign_runs(tmp_path, capsys, name, too
         assert row[column] == pytest.approx(value, rel=1e-4), column
     assert 0 < row["ttft_ms_p50"] < row["e2e_ms_p50"]
     assert (row["verdict"], list(row["doubts"])) == ("doubtful", ["foreign"])
+
+
+def guidellm_block(*values):
+    """What GuideLLM writes of these values; of none, zeros and a count of 0."""
+    mean = sum(values) / len(values) if values else 0.0
+    percentiles = dict.fromkeys(("p50", "p90", "p95", "p99"), mean)
+    shown = {"mean": mean, "median": mean, "min": mean, "max": mean, "count": len(values), "percentiles": percentiles}
+    return {"successful": shown}
+
+
+def guidellm_file(requests, prompt, output, first, gaps):
+    metrics = {
+        "request_totals": {"successful": requests, "errored": 1, "incomplete": 0, "total": requests + 1},
+        "requests_per_second": guidellm_block(4.0),
+        "request_latency": guidellm_block(0.25),
+        "prompt_token_count": guidellm_block(prompt),
+        "output_token_count": guidellm_block(*output),
+        "time_to_first_token_ms": guidellm_block(*first),
+        "inter_token_latency_ms": guidellm_block(*gaps),
+        "output_tokens_per_second": guidellm_block(4.0 * sum(output)),
+    }
+    config = {"strategy": {"type_": "concurrent", "streams": 2}, "backend": {"model": "m"}}
+    return {"metadata": {"version": 2}, "benchmarks": [{"config": config, "metrics": metrics, "duration": 10.0}]}
+
+
+def aiperf_file(kind, **metrics):
+    """A file of AIPerf, in which metrics that an endpoint of this type does not have are missing."""
+    known = {
+        "request_latency": {"unit": "ms", "avg": 250.0, "p50": 240.0, "p99": 300.0, "count": 40},
+        "request_throughput": {"unit": "requests/sec", "avg": 4.0},
+        "request_count": {"unit": "requests", "avg": 40.0},
+        "input_sequence_length": {"unit": "tokens", "avg": 100.0},
+    }
+    config = {
+        "models": {"items": [{"name": "m"}]},
+        "endpoint": {"type": kind},
+        "phases": [{"type": "concurrency", "concurrency": 2}],
+    }
+    return {"schema_version": "1.4", **known, **metrics, "input_config": config}
+
+
+VLLM_EMBEDDINGS = {
+    "model_id": "m", "backend": "openai-embeddings", "num_prompts": 41, "max_concurrency": 2, "request_rate": "inf",
+    "duration": 10.0, "completed": 40, "failed": 1, "total_input_tokens": 4000, "request_throughput": 4.0,
+    "mean_e2el_ms": 250.0, "median_e2el_ms": 250.0, "p99_e2el_ms": 250.0,
+}  # fmt: skip
+TURNS = {
+    "time_to_first_token": {"unit": "ms", "avg": 50.0, "count": 40},
+    "inter_token_latency": {"unit": "ms", "avg": 10.0, "count": 40},
+    "output_sequence_length": {"unit": "tokens", "avg": 20.0},
+    "output_token_throughput": {"unit": "tokens/sec", "avg": 80.0},
+    "session_count": {"unit": "sessions", "avg": 10.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "tool", "streams"),
+    [
+        (guidellm_file(40, 100, (), (), ()), "guidellm", False),
+        (guidellm_file(40, 100, (20,), (50.0,), (10.0,)), "guidellm", True),
+        (aiperf_file("embeddings"), "aiperf", False),
+        (aiperf_file("nim_rankings"), "aiperf", False),
+        (aiperf_file("chat", **TURNS), "aiperf", True),
+        (VLLM_EMBEDDINGS, "vllm", False),
+    ],
+    ids=[
+        "guidellm-embeddings",
+        "guidellm-turns",
+        "aiperf-embeddings",
+        "aiperf-rerank",
+        "aiperf-turns",
+        "vllm-embeddings",
+    ],
+)
+def test_kinds_without_a_stream_have_no_columns_of_one(tmp_path, capsys, document, tool, streams):
+    """Embeddings and rerank have a latency and a rate, and nothing of tokens that nobody generated, not even zeros."""
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(document))
+    run = run_of(capsys, path, "--outputs", tmp_path / "o").runs[0]
+    assert (run.foreign, run.fact("model"), run.faults) == (tool, "m", ())
+    row = run.point_rows[0]
+    assert (row.concurrency, row.requests_ok, row.request_throughput_req_s) == (2, 40, 4.0)
+    assert (row.e2e_ms_mean, row.input_tokens_mean) == (250.0, 100.0)
+    expected = (50.0, 10.0, 20.0, 80.0) if streams else (None,) * 4
+    assert (row.ttft_ms_mean, row.tpot_ms_mean, row.output_tokens_mean, row.output_throughput_tok_s) == expected
+    assert dispatch(["report", "--outputs", str(tmp_path / "o"), run.study_id]) == 0
 
 
 def test_a_sweep_in_one_file_is_a_run_of_several_points(tmp_path, capsys):
@@ -85,26 +141,12 @@ def test_where_nothing_got_through_no_latency_is_known(tmp_path, capsys):
     assert (row.ttft_ms_p50, row.tpot_ms_mean, row.itl_ms_p99, row.e2e_ms_p99) == (None,) * 4
 
 
-def test_genai_bench_tells_its_unit_of_time_and_its_model_in_another_file(tmp_path, capsys, genai):
-    milliseconds = json.loads(genai.read_text()) | {"_time_unit": "ms"}
-    genai.write_text(json.dumps(milliseconds))
-    genai.with_name("experiment_metadata.json").write_text('{"api_model_name": "org/m", "server_engine": "vLLM"}')
-    run = run_of(capsys, genai, "--outputs", tmp_path / "o").runs[0]
-    assert (run.fact("model"), run.fact("engine")) == ("org/m", "vllm")
-    assert run.point_rows[0]["ttft_ms_p50"] == pytest.approx(0.24)
-
-
-def test_genai_bench_writes_a_file_a_level_and_they_are_one_run(tmp_path, capsys, genai):
-    other = json.loads(genai.read_text())
-    other["aggregated_metrics"]["num_concurrency"] = 1
+def test_files_of_one_tool_and_model_are_one_run(tmp_path, capsys):
+    other = json.loads((FILES / "vllm_bench.json").read_text()) | {"max_concurrency": 1}
     (tmp_path / "one.json").write_text(json.dumps(other))
-    study = run_of(
-        capsys, genai, tmp_path / "one.json", "--outputs", tmp_path / "o", "--engine", "vllm", "--model", "m"
-    )
-    (run,) = study.runs
-    assert [row.concurrency for row in run.point_rows] == [1, 2]
-    assert [row.ttft_ms_p50 for row in run.point_rows] == [240.0, 240.0]
-    assert [row.requests_failed for row in run.point_rows] == [1, 1]
+    words = (FILES / "vllm_bench.json", tmp_path / "one.json", "--engine", "vllm", "--model", "m")
+    (run,) = run_of(capsys, *words, "--outputs", tmp_path / "o").runs
+    assert [row.concurrency for row in run.point_rows] == [1, 4]
     assert (run.fact("engine"), run.fact("model")) == ("vllm", "m")
 
 
@@ -152,10 +194,9 @@ def test_the_numbers_of_two_foreign_runs_stand_in_their_comparison(tmp_path, cap
     ("text", "told"),
     [
         ("not json", "is not valid JSON"),
-        ("{}", "is not a known result file of genai-bench, guidellm"),
+        ("{}", "is not a known result file of guidellm, aiperf"),
         ("[]", "contains no JSON object"),
         ('{"benchmarks": []}', "contains no result of guidellm"),
-        ('{"aggregated_metrics": 3}', None),
     ],
 )
 def test_a_file_that_is_none_is_told_in_one_line(tmp_path, text, told):
@@ -175,7 +216,7 @@ def test_a_missing_file_and_an_unknown_tool_are_told(tmp_path):
         read_foreign(FILES / "vllm_bench.json", "jmeter")
     with pytest.raises(StoreError, match="is not a known result file of guidellm"):
         read_foreign(FILES / "vllm_bench.json", "guidellm")
-    assert set(READERS) == {"vllm", "sglang", "guidellm", "aiperf", "genai-bench"}
+    assert set(READERS) == {"vllm", "sglang", "guidellm", "aiperf"}
 
 
 def test_a_file_that_is_named_twice_is_refused(tmp_path, capsys):

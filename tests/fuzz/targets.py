@@ -11,7 +11,7 @@ from servebench.measure.derive import record
 from servebench.protocol import answer, http, sse
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
-from servebench.protocol.kinds.choices import ChoicesScan
+from servebench.protocol.kinds.table import KINDS
 from servebench.telemetry.engine_metrics import parse_series
 from servebench.util.redaction import redact_text
 
@@ -82,26 +82,36 @@ def fuzz_record(data: bytes) -> None:
             request_id="r", session_id=None, scheduled_ns=0, connect_started_ns=None, connected_ns=None, sent_ns=0,
             ended_ns=1, outcome="complete", error=None, stamp_source="kernel", reads=reads,
         )  # fmt: skip
-        made = record(exchange, run_id="x", point="p", warmup=False, planned_prompt_tokens=None, asked_output_tokens=4)
-        for text in (made.text, made.reasoning, made.error, made.finish_reason):
-            (text or "").encode()
-        for count in (made.output_tokens, made.prompt_tokens, made.cached_tokens, made.reasoning_tokens):
-            assert count is None or 0 <= count < INT32, count
-        assert all(0 <= count < INT32 for count in made.event_tokens or ())
-        assert len(made.error or "") < 1000
-        orjson.dumps(made)
+        for api in KINDS:
+            made = record(
+                exchange,
+                run_id="x",
+                point="p",
+                warmup=False,
+                planned_prompt_tokens=None,
+                asked_output_tokens=4,
+                api=api,
+            )
+            for text in (made.text, made.reasoning, made.error, made.finish_reason):
+                (text or "").encode()
+            for count in (made.output_tokens, made.prompt_tokens, made.cached_tokens, made.reasoning_tokens):
+                assert count is None or 0 <= count < INT32, count
+            assert all(0 <= count < INT32 for count in made.event_tokens or ())
+            assert len(made.error or "") < 1000
+            orjson.dumps(made)
 
 
 def fuzz_answer(data: bytes) -> None:
     """A whole answer that is not streamed, the same as it arrives, and its error message."""
     length = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
-    answer.read(http.decode([(0, length + data)]), ChoicesScan())
-    content = answer.FirstContent(ChoicesScan())
-    for _, piece in pieces(data, 7):
-        content.feed(piece)
-    content.finish()
-    for message in (content.error or "", error_text(data)):
-        assert len(message) <= 300, f"{len(message)} characters in one line"
+    for kind in KINDS.values():
+        answer.read(http.decode([(0, length + data)]), kind.scan())
+        content = answer.FirstContent(kind.scan())
+        for _, piece in pieces(data, 7):
+            content.feed(piece)
+        content.finish()
+        for message in (content.error or "", error_text(data)):
+            assert len(message) <= 300, f"{len(message)} characters in one line"
 
 
 def fuzz_metrics(data: bytes) -> None:

@@ -70,8 +70,6 @@ WHOLE_S = 0.343
         ("guidellm", "ttft_ms_mean", 100.0),
         ("guidellm", "tpot_ms_mean", 28.0),
         ("guidellm", "itl_ms_mean", 10.0),
-        ("genai-bench", "tpot_ms_mean", 43 / 4),
-        ("genai-bench", "e2e_ms_mean", 153.0),
     ],
 )
 def test_each_tools_number_is_that_of_its_definition(one, tool, metric, expected):
@@ -92,7 +90,6 @@ def test_the_difference_is_parted_into_window_and_definition(one):
 
 def test_a_metric_that_a_tool_lacks_is_left_out(one):
     assert not [row for row in retell(one, ROW, DIALECTS["aiperf"]) if row.metric.startswith("tpot")]
-    assert not [row for row in retell(one, ROW, DIALECTS["genai-bench"]) if row.metric.startswith("itl")]
 
 
 def test_nothing_is_told_of_requests_that_all_failed(one):

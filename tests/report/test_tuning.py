@@ -43,7 +43,7 @@ ANSWER = TuneAnswer(
     as_good=("t02",),
     tried=(
         Tried(run="01", name="t01 <b>", origin="sampled", settings="threads=2", status="best", starts=4, blocks=4, value=120.0,
-              from_stock=GAIN, figures=Figures(throughput=120.0, ttft_ms=5.0), on_front=True),
+              from_stock=GAIN, figures=Figures(throughput=120.0, ttft_ms=5.0)),
         Tried(run="00", name="stock", origin="stock", settings="stock", status="finalist", starts=4, blocks=4, value=100.0,
               figures=Figures(throughput=100.0, ttft_ms=9.0)),
         Tried(run="02", name="t02", origin="sampled", settings="threads=9", status="left", left=Left(reason="not tried", round=0)),  # noqa: E501
@@ -51,7 +51,6 @@ ANSWER = TuneAnswer(
     refused=(("t03", "too large"),),
     spent=600.0,
     budget=1200.0,
-    grid=2400.0,
     space_size=1000,
     would_change=(WouldChange(kind=ChangeKind.OTHER_LOAD, levels=(32.0,)),),
     void=1,
@@ -78,7 +77,6 @@ def test_the_screen_says_all_that_was_promised():
         "may be as good as t01: t02",
         "refused before a launch: t03: too large",
         "spent 10.0 of 20.0 engine minutes on 2 of 3 candidates",
-        "would have taken 40.0 (25.0%)",
         "the whole space has 1,000 settings",
         "1 of 8 points are void",
         "what would change the answer: another load",

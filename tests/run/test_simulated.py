@@ -50,9 +50,7 @@ def drive(running, requests, concurrency=4, **plan):
     return SimulatedLoad(running).drive(planned, facts, lambda counts: None)
 
 
-@pytest.mark.parametrize(
-    "own", [Emulation(), Emulation(mixed_steps=False, prefix_cache="radix"), Emulation(max_num_seqs=2)]
-)
+@pytest.mark.parametrize("own", [Emulation(), Emulation(mixed_steps=False, block_tokens=8), Emulation(max_num_seqs=2)])
 def test_a_closed_loop_is_that_of_the_emulated_schedule(own):
     """Request by request, within a nanosecond, whether steps are taken one by one or many at once."""
     report, records = drive(engine(own=own), [request(n, tokens=20 + n % 7) for n in range(40)])

@@ -48,7 +48,7 @@ def test_repeats_take_turns():
 
 def test_a_search_is_done_at_once():
     """It has no repeats to take turns with."""
-    search = replace(IN_TURNS, search=SearchSettings(goal="slo"))
+    search = replace(IN_TURNS, search=SearchSettings())
     assert [one for one in schedule([IN_TURNS, search, IN_TURNS], 0) if one[0] == 1] == [(1, Turn())]
 
 

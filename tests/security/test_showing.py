@@ -101,7 +101,7 @@ COMMANDS = (
     ("ls",), ("show", "study"), ("show", "study/00_vllm_unique"),
     ("report", "study", "--out", "page.html"), ("report", "study", "--as", "vllm"),
     ("compare", "study", "--baseline", "study/00_vllm_unique", "--markdown", "c.md", "--junit", "c.xml"), ("recommend", "study"),
-    ("export", "study", "--format", "csv"), ("export", "study", "--format", "json"), ("export", "study", "--format", "llm-d"),
+    ("export", "study", "--format", "csv"), ("export", "study", "--format", "json"),
     ("show", "study/02_failed"), ("ls", "--json"), ("show", HOSTILE[:30].replace("\x00", "")),
 )  # fmt: skip
 

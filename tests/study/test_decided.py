@@ -66,7 +66,7 @@ class Runs:
         return StudyDecision(
             study_id="s", pairs=(pair_of(ids, *rows),),
             settings=StudySettings(until="decided"), engine_s=10.0 * len(self.calls), budget_s=self.budget_s,
-            start_seconds=dict.fromkeys(ids, 10.0), spreads={}, labels=dict.fromkeys(ids, "x"),
+            start_seconds=dict.fromkeys(ids, 10.0), labels=dict.fromkeys(ids, "x"),
         )  # fmt: skip
 
     def _execute(self, context, task, turn, following):
@@ -173,7 +173,7 @@ def found_open(starts, *names):
     ids = [f"s/{name}" for name in names or NAMES]
     return StudyDecision(
         study_id="s", pairs=(pair_of(ids, row),),
-        settings=StudySettings(until="decided"), engine_s=100.0, budget_s=100.0, start_seconds={}, spreads={}, labels={},
+        settings=StudySettings(until="decided"), engine_s=100.0, budget_s=100.0, start_seconds={}, labels={},
     )  # fmt: skip
 
 

@@ -210,7 +210,7 @@ def test_the_spools_of_all_workers_make_one_point(outputs):
     ("words", "point", "concurrency", "rate"),
     [
         (("load=slo", "slo=interactive"), "c6-r1", 6, None),
-        (("load=saturation", "load.search.of=rate"), "q2.5-r0", None, 2.5),
+        (("load=slo", "slo=interactive", "load.search.of=rate"), "q2.5-r0", None, 2.5),
         (("load=trace",), "trace-r0", None, 25.0),
     ],
 )

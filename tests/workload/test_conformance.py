@@ -6,6 +6,7 @@ from servebench.workload.dataset import DatasetWorkload, ShareGptWorkload
 from servebench.workload.long_context import LongContextWorkload
 from servebench.workload.mix import MixWorkload
 from servebench.workload.multi_turn import MultiTurnWorkload
+from servebench.workload.pooling import EmbeddingsWorkload, RerankWorkload
 from servebench.workload.rag_prefix import RagPrefixWorkload
 from servebench.workload.structured_json import StructuredJsonWorkload
 from servebench.workload.summarization import SummarizationWorkload
@@ -70,6 +71,16 @@ class TestMultiTurn(Quick):
 
 class TestAgentLoop(Quick):
     workload = AgentLoopWorkload
+
+
+class TestEmbeddings(WorkloadConformance):
+    workload = EmbeddingsWorkload
+    exact_input = True
+
+
+class TestRerank(WorkloadConformance):
+    workload = RerankWorkload
+    test_prompt_lengths = None  # a query counts with each document
 
 
 class TestMix(WorkloadConformance):

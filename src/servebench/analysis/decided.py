@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -21,7 +21,6 @@ from servebench.analysis.verdict.model import DIFFERENT, EQUAL, FAILED, NOT_WORS
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Reason, ReasonKind, without_repeats
 from servebench.contracts.labels import run_labels
 from servebench.contracts.level import Level
-from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
 from servebench.contracts.stored import RunData, StudyData, mapping
@@ -29,22 +28,12 @@ from servebench.util.units import NS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpread:
-    """By how much the starts of a run differ in output throughput, and points of one start beyond that, as standard deviations
-    and shares. None for fewer than two starts, or two levels."""
-
-    starts: int
-    between: float | None = None
-    within: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class StudyDecision:
     """What a study has decided so far, and the seconds for which engines ran.
 
     `pairs` have the rows of its looks; settings that matter do not change these. `start_seconds` are those of the latest start
-    of each run, by run id, `spreads` how much its starts differ, `labels` how the runs of the study are called. Engines may run
-    for `budget_s`. `ended`: the study is over, and may go on with more budget.
+    of each run, by run id, `labels` how the runs of the study are called. Engines may run for `budget_s`. `ended`: the study is
+    over, and may go on with more budget.
     """
 
     study_id: str
@@ -53,7 +42,6 @@ class StudyDecision:
     engine_s: float
     budget_s: float
     start_seconds: Mapping[str, float]
-    spreads: Mapping[str, RunSpread]
     labels: Mapping[str, str]
     ended: bool = False
 
@@ -169,7 +157,6 @@ def decide_study(
         engine_s=sum(sum(one) for one in seconds.values()) + replaced_s,
         budget_s=seconds_of("study.budget", settings.budget) if budget_s is None else budget_s,
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
-        spreads={run.run_id: _spread(run.point_rows) for run in measured},
         labels=labels,
         ended=study.status in ENDED and all(run.status in ENDED for run in study.runs),
     )
@@ -236,26 +223,3 @@ def _replaced_seconds(run: RunData) -> float:
     cold_s = float(start_s) if isinstance(start_s, (int, float)) else 0.0
     spans = (gone["ended_ns"].max() - gone["scheduled_ns"].min()) / NS_PER_S
     return float(sum(cold_s + max(0.0, float(one)) for one in spans))
-
-
-def _spread(rows: Sequence[PointRow]) -> RunSpread:
-    """How much the starts of a run differ: what all levels of a start share is between starts, the rest is within one.
-
-    Analysis of variance of the logarithms by start and level, one value each (Searle, Casella and McCulloch 1992, "Variance
-    Components", chapter 4), over the starts that measured all levels.
-    """
-    levels: dict[Level, dict[str | None, list[float]]] = {}
-    for row in rows:
-        if row.output_throughput_tok_s:
-            own = levels.setdefault(row.level, {})
-            own.setdefault(row.start_id, []).append(float(np.log(row.output_throughput_tok_s)))
-    starts = list(dict.fromkeys(name for found in levels.values() for name in found))
-    whole = [name for name in starts if all(name in found for found in levels.values())]
-    if len(whole) < 2 or len(levels) < 2:
-        return RunSpread(starts=len(starts))
-    values = np.array([[np.mean(found[name]) for name in whole] for found in levels.values()])
-    centred = values - values.mean(axis=1, keepdims=True)
-    of_starts = centred.mean(axis=0)
-    within = float(((centred - of_starts) ** 2).sum() / ((len(levels) - 1) * (len(whole) - 1)))
-    between = float(of_starts.var(ddof=1)) - within / len(levels)
-    return RunSpread(starts=len(starts), between=max(0.0, between) ** 0.5, within=within**0.5)

@@ -17,7 +17,7 @@ COMMANDS = {
     **{"run": "run", "tune": "tune", "preview": "run", "plugins": "tools"},
     **dict.fromkeys(("resume", "work", "sync", "recover"), "studies"),
     **{"ls": "show", "show": "show", "compare": "compare", "recommend": "compare", "report": "report", "demo": "run"},
-    **dict.fromkeys(("selfcheck", "export", "import", "bundle", "dashboard", "help"), "tools"),
+    **dict.fromkeys(("selfcheck", "record", "export", "import", "bundle", "dashboard", "help"), "tools"),
 }
 """The commands, as help lists them, each with its module in `cli/commands`, where it is `NAME_command`."""
 

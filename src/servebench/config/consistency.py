@@ -123,8 +123,10 @@ def _shape(load: LoadSettings) -> Iterator[str]:
 
 
 def _search_goal(load: LoadSettings, slo: SloSettings) -> Iterator[str]:
-    if load.search is not None and load.search.goal == "slo" and not slo.limited:
+    if load.search is not None and not slo.limited:
         yield f"load={load.name} needs an SLO to search for: add slo=interactive, or set slo.ttft_ms and slo.tpot_ms"
+    if load.search is not None and slo.attainment == 1:
+        yield "slo.attainment=1 cannot be searched for: no sample proves that all requests are good; use a share such as 0.999"
 
 
 def _length_of_a_point(load: LoadSettings) -> Iterator[str]:

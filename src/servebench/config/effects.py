@@ -1,11 +1,12 @@
 """Settings that have an effect only together with others: a value that somebody has set is never ignored silently."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
 from servebench.config.problems import format_value
 from servebench.contracts.settings import RunSettings
+from servebench.protocol.kinds.table import kind_named
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,6 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     Dependency(("load.ramp.steps",), "load.ramp.shape=steps", lambda s: not s.load.ramp or s.load.ramp.shape == "steps"),
     Dependency(
-        ("load.search.share",), "load.search.goal=saturation", lambda s: not s.load.search or s.load.search.goal != "slo"
-    ),
-    Dependency(
         ("load.until", "load.max_duration_s", "load.min_requests"),
         "a point without a fixed length: load.requests=auto and load.duration_s=null",
         lambda s: not _counted(s),
@@ -69,7 +67,14 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         lambda s: s.load.duration_s is not None or (s.load.until is not None and not _counted(s)),
     ),
     Dependency(("load.cancel_after_s",), "load.cancel_fraction above 0", lambda s: s.load.cancel_fraction),
-    Dependency(("workload.adapter_skew",), "several workload.adapters", lambda s: len(s.workload.adapters) > 1),
+    Dependency(
+        ("workload.adapter_skew",), "a list of several workload.adapters",
+        lambda s: len(s.workload.adapters) > 1 and not isinstance(s.workload.adapters, Mapping),
+    ),
+    Dependency(
+        ("workload.images",), "messages (workload.api=chat)",
+        lambda s: s.workload.images is None or kind_named(s.workload.api).takes_messages,
+    ),
     Dependency(("workload.sub_steps",), "workload.fan_out above 0", _own("fan_out", "workload", 0)),
     Dependency(("workload.skew",), "several workload.documents", _own("documents", "workload", 1)),
     Dependency(("workload.depths",), "workload.needles above 0", _own("needles", "workload", 0)),

@@ -114,11 +114,23 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
     return checked.settings
 
 
+RETIRED = (("gpu", "power_w"), ("engine", "measure_restart"), ("load", "search", "goal"), ("load", "search", "share"))
+"""Keys that earlier versions stored."""
+
+
 def _without_retired(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored config without the key that earlier versions stored and nothing ever read."""
-    gpu = resolved.get("gpu")
-    kept = {key: value for key, value in gpu.items() if key != "power_w"} if isinstance(gpu, Mapping) else gpu
-    return {**resolved, "gpu": kept} if "gpu" in resolved else resolved
+    """Return a stored config without the keys that are no more."""
+    for path in RETIRED:
+        resolved = _without(resolved, path)
+    return resolved
+
+
+def _without(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    first, *rest = path
+    if not rest:
+        return {key: value for key, value in config.items() if key != first}
+    inner = config.get(first)
+    return {**config, first: _without(inner, tuple(rest))} if isinstance(inner, Mapping) else config
 
 
 def to_plain(settings: RunSettings) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from servebench.contracts.settings import Seconds, SecondsOrZero, StrictSettings
 from servebench.contracts.weights import weight_bytes_per_parameter
 
-PrefixCache = Literal["none", "blocks", "radix", "slots"]
-"""`blocks`: whole blocks of the prompt, found by a chain of hashes; `radix`: a tree of token strings; `slots`: what each
-slot answered last; all with least recently used out first."""
+PrefixCache = Literal["none", "blocks", "slots"]
+"""`blocks`: whole blocks of the prompt, found by a chain of hashes; `slots`: what each slot answered last; both with least
+recently used out first."""
 
 FirstChunk = Literal["none", "role_empty", "role_only", "role_null", "role_early", "role_every"]
 """The first chunk of a chat: no role-only chunk; a role with content ""; with no content key; with content null; a role

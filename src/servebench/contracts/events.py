@@ -151,8 +151,8 @@ class RunFinished(Event, kw_only=True):
 Activity = Literal[
     "asking_server", "cleaning_log", "emptying_cache", "finding_server", "first_token", "grading",
     "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check", "spans",
-    "stopping_engine", "stopping_first_start", "summary", "timings", "tracking",
-    "waiting_quiet", "warm_restart",
+    "stopping_engine", "summary", "timings", "tracking",
+    "waiting_quiet",
 ]  # fmt: skip
 """What a study does now, or waits for."""
 
@@ -275,7 +275,6 @@ class EngineReady(Event):
 
     engine: str
     phases: Sequence[tuple[str, float]]
-    restarted: bool = False
 
 
 class FlagRejected(Event):

@@ -63,6 +63,16 @@ class PointRow:
         better="higher",
         shown=EVERYWHERE,
     )
+    input_throughput_tok_s: float | None = column(
+        "tok/s",
+        "Tokens of the texts that were embedded or ranked, per second.",
+        title="tokens in",
+        better="higher",
+        shown=TABLES,
+    )
+    input_throughput_texts_s: float | None = column(
+        "texts/s", "Texts that were embedded or ranked, per second.", title="texts", better="higher", shown=TABLES
+    )
     output_throughput_whole_run_tok_s: float | None = column(
         "tok/s",
         "Output tokens a second from the first request sent to the last one ended, as other tools report it.",
@@ -209,6 +219,7 @@ class PointRow:
     level_reached: bool | None = column("", "Whether the requested concurrency was ever in flight.")
     events: int | None = column("", "Content events of all ok requests.")
     events_merged: int | None = column("", "Content events that arrived in one read with an earlier one.")
+    lateness_ms_mean: float | None = column("ms", "Mean of how late the client sent requests.")
     client_cpu_share: float | None = column("0..1", "CPU cores used by each worker process of the client.")
     loop_lag_ms_p99: float | None = column("ms", "99th percentile of how late the client's loop woke up.")
     clock_step_ms: float | None = column("ms", "How far the wall clock was stepped during the point.")

@@ -41,6 +41,8 @@ class Request:
     """One request, before an engine's dialect is applied.
 
     Exactly one of `messages` and `prompt` is set. `api` names its kind; null: `chat` with messages, else `completions`.
+    `inputs` are further texts: those to embed with the prompt, or the documents to rank for it.
+    `images` are data URLs that go into the first message of a user.
     `prompt_tokens` is the length of the prompt by the
     workload's count, without the chat template. `output_tokens` is the longest answer; with `exact_output` the engine must
     give exactly that many. `schema` is a JSON Schema for the answer. `reference` is what a scorer compares the answer with;
@@ -55,6 +57,8 @@ class Request:
     api: str | None = None
     messages: tuple[Message, ...] | None = None
     prompt: str | None = None
+    inputs: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
     output_tokens: int = 128
     exact_output: bool = False
     temperature: float = 0.0

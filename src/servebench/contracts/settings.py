@@ -73,7 +73,6 @@ class EngineSettings(StrictSettings):
     request_timings: bool | Literal["spans", "after_load"] = True
     spans_address: str = "127.0.0.1:0"
     reuse: bool = True
-    measure_restart: bool = False
 
     @property
     def spans_listener(self) -> tuple[str, int]:
@@ -192,13 +191,23 @@ _PARAMETERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageSettings(StrictSettings):
+    """Synthetic PNG images in the first message of a user: how many, and their size in pixels."""
+
+    count: PositiveInt = 1
+    width: Annotated[int, Ge(1), Le(8192)] = 512
+    height: Annotated[int, Ge(1), Le(8192)] = 512
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkloadSettings(StrictSettings):
     """Settings that all workloads share. Null lengths leave the choice to the data set.
 
     `cache`: `cold` salts prompts or resets the cache, so that only prefixes shared within the workload hit; `warm` keeps
     what the warm-up left; `as_is` does nothing. `exact_output` makes the engine ignore its end token.
     `adapters` are names of LoRA adapters that the engine serves: each request names one in place of the model, the k-th
-    with a weight of 1 / k^`adapter_skew`. `priorities` are drawn uniformly and sent as `priority`. `body` are further fields of
+    with a weight of 1 / k^`adapter_skew`, or with the weight that a mapping of names has for it. `images` go with each prompt.
+    `priorities` are drawn uniformly and sent as `priority`. `body` are further fields of
     each request's body, and `headers` further headers of each request; they replace what the workload sends itself.
     """
 
@@ -210,8 +219,9 @@ class WorkloadSettings(StrictSettings):
     exact_output: bool = False
     temperature: Annotated[float, Ge(0)] = 0.0
     cache: Literal["cold", "warm", "as_is"] = "as_is"
-    adapters: tuple[str, ...] = ()
+    adapters: tuple[str, ...] | Mapping[str, PositiveFloat] = ()
     adapter_skew: Annotated[float, Ge(0)] = 0.0
+    images: ImageSettings | None = None
     priorities: tuple[int, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -219,21 +229,19 @@ class WorkloadSettings(StrictSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings(StrictSettings):
-    """A search for a level instead of a list of levels. Each probe is a point; no level outside the bounds is measured.
+    """A search for the highest level that meets the SLO, instead of a list of levels. Each probe is a point; no level outside the
+    bounds is measured.
 
-    `goal`: `slo` finds the highest level that meets the SLO, `saturation` the level above which throughput stops growing.
-    `of` is the kind of level. `confidence` is that of each end of the bracket; a level is saturated from `share` of the
-    best throughput on; the final bracket is `tolerance` wide. The levels that decide a knee, and one that could not be
-    judged, are measured `probes_per_level` times. No probe is begun after `max_probes`, or after `budget_s` seconds of windows.
+    `of` is the kind of level. `confidence` is that of each end of the bracket, which is `tolerance` wide in the end. A level that
+    could not be judged is measured `probes_per_level` times. No probe is begun after `max_probes`, or after `budget_s` seconds of
+    windows.
     """
 
-    goal: Literal["slo", "saturation"]
     of: Literal["concurrency", "rate"] = "concurrency"
     lower: LevelBound = 1.0
     upper: LevelBound = 256.0
     confidence: Annotated[float, Ge(0.5), Lt(1)] = 0.95
-    share: Annotated[float, Gt(0), Lt(1)] = 0.95
-    tolerance: PositiveFloat = 0.05
+    tolerance: PositiveFloat = 0.1
     probes_per_level: PositiveInt = 3
     max_probes: PositiveInt = 24
     budget_s: Seconds | None = 3600.0

@@ -9,7 +9,7 @@ from typing import Any
 from servebench import __version__
 from servebench.emulator import text
 from servebench.emulator.engine import EmulatedEngine
-from servebench.emulator.requests import RejectedInStream, RequestRejected
+from servebench.emulator.requests import APIS, RejectedInStream, RequestRejected
 from servebench.emulator.responses import error_body
 from servebench.emulator.scheduler import EmulatedRequest
 
@@ -140,7 +140,7 @@ class ServerConnection(asyncio.Protocol):
                 raise RequestRejected(401, "this gateway needs its header and its query")
             elif not self._engine.ready and path != "/v1/models":
                 raise RequestRejected(spec.emulation.loading_status or 503, "Loading model")
-            elif method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
+            elif method == "POST" and path.startswith("/v1/") and path[3:] in APIS:
                 self._engine.generate(self, path, raw, headers.get("traceparent", ""))
             else:
                 self._respond_small(method, path, raw)

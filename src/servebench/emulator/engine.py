@@ -21,6 +21,7 @@ from servebench.emulator.metrics import metrics_page
 from servebench.emulator.requests import ParsedRequest, RejectedInStream, RequestRejected, parse_request
 from servebench.emulator.responses import SSE_HEAD, ResponseWriter, error_body
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
+from servebench.emulator.typed_events import WRITERS
 from servebench.protocol.framing import LAST_CHUNK, encode_chunk
 
 WAKE_EARLY_S = 0.0015
@@ -30,6 +31,8 @@ CATCH_UP_S = 0.05
 FAULT_AFTER_TOKENS = 4
 """Tokens after which a stream stalls or is reset by a fault."""
 SLOW_FACTOR = 10
+ID_BEGINS = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "resp_", "messages": "msg_"}
+"""How the ids of answers begin, by API."""
 LATENESS_STEPS = 20_000
 """Lateness is reported of so many last steps."""
 PROBE_TOKENS = 24
@@ -123,11 +126,11 @@ class EmulatedEngine:
             number = self._faultable
             if faults.refuse_every is not None and number % faults.refuse_every == 0:
                 raise RequestRejected(HTTPStatus.TOO_MANY_REQUESTS, "too many requests a minute")
-        kind = "chatcmpl" if parsed.chat else "cmpl"
         # TensorRT-LLM names an answer by the number of its request
         seed = "" if self.spec.emulation.kept == "list" else f"{self.spec.seed}-"
-        answer_id = f"{kind}-{seed}{self._answers}"
-        writer = ResponseWriter(self.spec, parsed, answer_id, int(self.started_s))
+        answer_id = f"{ID_BEGINS.get(parsed.api, '')}{seed}{self._answers}"
+        kind: type[ResponseWriter] = WRITERS.get(parsed.api, ResponseWriter)
+        writer = kind(self.spec, parsed, answer_id, int(self.started_s))
         stream = Stream(connection, parsed, writer, number, answer_id, traceparent)
         request = parsed.in_engine(self._answers, stream)
         connection.start_request(request)

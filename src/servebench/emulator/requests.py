@@ -8,7 +8,18 @@ from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator import text
 from servebench.emulator.scheduler import EmulatedRequest
 from servebench.emulator.schema_text import schema_pieces
+from servebench.protocol.json_values import object_at
 
+APIS = {
+    **{"/chat/completions": "chat", "/completions": "completions", "/responses": "responses", "/messages": "messages"},
+    **{"/embeddings": "embeddings", "/rerank": "rerank"},
+}
+"""By the end of the path."""
+TYPED_FIELDS = {
+    "responses": ("input", "instructions", "max_output_tokens", "text"),
+    "messages": ("messages", "system", "max_tokens", "output_config"),
+}
+"""Where requests of APIs with typed events have their turns, their system prompt, the longest answer and its schema."""
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat without a limit may fill the context."""
 
@@ -43,9 +54,9 @@ class RejectedInStream(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """What a request's body asks for. `pieces` are the tokens of the answer."""
+    """What a request's body asks for, and at which route. `pieces` are the tokens of the answer."""
 
-    chat: bool
+    api: str
     stream: bool
     usage: bool
     prompt: str
@@ -53,6 +64,12 @@ class ParsedRequest:
     pieces: list[str]
     structured: bool
     ends_itself: bool
+    texts: int = 0
+
+    @property
+    def chat(self) -> bool:
+        """Whether it is a conversation."""
+        return self.api != "completions"
 
     def in_engine(self, key: int, owner: object = None) -> EmulatedRequest:
         """Return the request that the scheduler gets."""
@@ -68,7 +85,10 @@ class ParsedRequest:
 
 def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> ParsedRequest:
     """Parse a body as the engine does. Raises RequestRejected."""
-    chat = path.endswith("/chat/completions")
+    api = APIS[path.rpartition("/v1")[2]]
+    if api in ("embeddings", "rerank"):
+        return _pooled(api, body)
+    body, chat = as_chat(spec, api, body), api != "completions"
     _check_fields(spec, body)
     prompt, prompt_tokens = _prompt(body, chat=chat)
     limit = spec.max_model_len or int(str(spec.model.get("context_length") or 32768))
@@ -84,7 +104,7 @@ def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Pa
     pieces, structured, ends_itself = _answer(spec, body, key, most)
     options = body.get("stream_options")
     return ParsedRequest(
-        chat=chat,
+        api=api,
         stream=bool(body.get("stream")),
         usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
         prompt=prompt,
@@ -93,6 +113,43 @@ def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Pa
         structured=structured,
         ends_itself=ends_itself,
     )
+
+
+def _pooled(api: str, body: Mapping[str, Any]) -> ParsedRequest:
+    """Parse a request without a generation: one step after its texts, of which a query is read with each document."""
+    given, query = body.get("input", body.get("documents")), str(body.get("query", ""))
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts:
+        raise RequestRejected(400, "a text or a list of texts is required")
+    prompts = [query + str(one) for one in texts]
+    tokens = sum(text.count_tokens(str(one)) for one in texts) + len(texts) * text.count_tokens(query)
+    more: dict[str, Any] = {
+        "stream": False,
+        "usage": True,
+        "structured": False,
+        "ends_itself": True,
+        "texts": len(texts),
+    }
+    return ParsedRequest(api=api, prompt="".join(prompts), prompt_tokens=max(1, tokens), pieces=["."], **more)
+
+
+def as_chat(spec: EmulationSpec, api: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the body of a chat that asks for the same as one of the APIs with typed events; that of another as it is."""
+    if api not in TYPED_FIELDS:
+        return body
+    turns, system, limit, form = (body.get(name) for name in TYPED_FIELDS[api])
+    if api == "messages" and not isinstance(limit, int):
+        raise RequestRejected(400, "max_tokens is required")
+    turns = [{"role": "user", "content": turns}] if isinstance(turns, str) else turns
+    before = [{"role": "system", "content": system}] if system else []
+    kept = {*KNOWN_FIELDS, *spec.exact_output} - {"messages", "tools"}
+    return {
+        **{name: value for name, value in body.items() if name in kept},
+        "messages": [*before, *turns] if isinstance(turns, list) and turns else None,
+        "max_tokens": limit,
+        "stream_options": {"include_usage": True},
+        **({"response_format": asked} if (asked := object_at(form, "format")) else {}),
+    }
 
 
 def _check_fields(spec: EmulationSpec, body: Mapping[str, Any]) -> None:

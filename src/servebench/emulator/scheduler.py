@@ -17,7 +17,6 @@ from servebench.contracts.emulation import BIG_GPU_GB, Emulation, EmulationSpec
 from servebench.emulator.cost import BatchStep, StepCost, kv_capacity
 from servebench.emulator.memory.base import Holding, KvMemory
 from servebench.emulator.memory.blocks import BlockMemory
-from servebench.emulator.memory.radix import RadixMemory
 from servebench.emulator.memory.slots import SlotMemory
 
 PREFIX_ORDER_MAX = 128
@@ -114,8 +113,6 @@ def kv_memory(spec: EmulationSpec, capacity: int, running_max: int) -> KvMemory:
     shared = enabled and own.prefix_cache != "none"
     if own.prefix_cache == "slots":
         return SlotMemory(running_max, capacity, shared=shared)
-    if own.prefix_cache == "radix" and shared:
-        return RadixMemory(capacity)
     return BlockMemory(capacity, own.block_tokens, shared=shared)
 
 
@@ -307,7 +304,7 @@ class BatchScheduler:
         if holding is None:
             return False
         needed = request.prompt_tokens + request.generated + 1 - holding.cached - holding.tokens
-        pinned = isinstance(self.memory, RadixMemory | BlockMemory) and request.computed >= request.to_compute
+        pinned = isinstance(self.memory, BlockMemory) and request.computed >= request.to_compute
         if pinned:
             # the prompt is shared memory now: only the generated tokens are private
             needed = request.generated + 1 - holding.tokens

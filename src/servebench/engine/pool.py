@@ -15,7 +15,6 @@ from servebench.contracts.engine import (
     LaunchContext,
     Launcher,
     RunningEngine,
-    StartPhase,
     StopReport,
 )
 from servebench.contracts.events import (
@@ -33,6 +32,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
 from servebench.engine.spans.receiver import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
+from servebench.protocol.kinds.table import kind_named
 from servebench.registry.registry import Registry
 from servebench.util.errors import EngineError, FailureKind, reason_of
 from servebench.util.file_redaction import clean_file, mark_unclean
@@ -41,15 +41,6 @@ from servebench.util.units import NS_PER_S
 LOG_BUDGET_S = 20.0
 """How long the end of a run cleans a log; a larger one is left to `servebench recover`."""
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstStart:
-    """A start that was stopped again, so that the next one is a warm restart."""
-
-    started_ns: int
-    phases: tuple[StartPhase, ...]
-    stopped: StopReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +59,6 @@ class EngineLease:
     owner_log: Path
     resolved: Mapping[str, Any] | None = None
     """The engine's settings as the engine itself reports them."""
-    first_start: FirstStart | None = None
-    """With `engine.measure_restart`: the first start; `running` is then the restarted engine."""
     spans: SpanReceiver | None = None
     """What receives the engine's spans, with `engine.request_timings=spans`."""
 
@@ -89,7 +78,7 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         port=port,
         cache_dir=cache_dir,
         spans_endpoint=endpoint,
-        adapters=settings.workload.adapters,
+        adapters=tuple(settings.workload.adapters),
         api=settings.workload.api,
     )
 
@@ -106,7 +95,8 @@ def open_receiver(context: LaunchContext) -> SpanReceiver | None:
 def same_engine(one: RunSettings, other: RunSettings) -> bool:
     """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal."""
     parts = ("engine", "launch", "model", "gpu")
-    return one.engine.reuse and all(getattr(one, part) == getattr(other, part) for part in parts)
+    generates, also = (kind_named(each.workload.api).answers_text for each in (one, other))
+    return one.engine.reuse and generates == also and all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
 def keeps_files(engine: Engine, context: LaunchContext) -> bool:
@@ -203,12 +193,6 @@ class EnginePool:
                 make_kept_folder(context)
             context, running = self._launch(launcher, engine, context, settings, log_path)
             self._report_start(engine, running)
-            first = None
-            if settings.engine.measure_restart and running.phases:
-                first = self._stop_first_start(engine, running)
-                self._doing("warm_restart", engine)
-                running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._detail)
-                self._report_start(engine, running, restarted=True)
             undo.pop_all()
         return EngineLease(
             engine=engine,
@@ -218,7 +202,6 @@ class EnginePool:
             uses=0,
             owner_log=log_path,
             resolved=None if launcher.simulated else resolved_settings(engine, running),
-            first_start=first,
             spans=spans,
         )
 
@@ -263,20 +246,10 @@ class EnginePool:
     def _detail(self, text: str) -> None:
         self._events(Said(text, detail=True))
 
-    def _report_start(self, engine: Engine, running: RunningEngine, *, restarted: bool = False) -> None:
+    def _report_start(self, engine: Engine, running: RunningEngine) -> None:
         if running.phases:
             ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
-            self._events(EngineReady(engine.name, ended, restarted))
-
-    def _stop_first_start(self, engine: Engine, running: RunningEngine) -> FirstStart:
-        """Stop an engine that has just started. Raises EngineError if it leaves something behind."""
-        self._doing("stopping_first_start", engine)
-        stopped = running.stop()
-        if stopped.leftover:
-            raise EngineError(
-                f"cannot restart {engine.name}: its first start left {'; '.join(stopped.leftover)} behind"
-            )
-        return FirstStart(started_ns=running.started_ns, phases=running.phases, stopped=stopped)
+            self._events(EngineReady(engine.name, ended))
 
     def release(self, next_settings: RunSettings | None) -> StopReport | None:
         """End a run: stop the engine unless the next run (None: there is none) needs the same one."""

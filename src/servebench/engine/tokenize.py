@@ -9,9 +9,7 @@ from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.file_tokenizer import FileTokenizer
 from servebench.util.errors import EngineError
-
-CHARACTERS_PER_TOKEN = 4.0
-"""English text in common byte-pair vocabularies: about four characters per token (OpenAI's tokenizer help page)."""
+from servebench.util.units import CHARACTERS_PER_TOKEN
 
 
 class ApproximateTokenizer:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.stored import mapping
-from servebench.util.bounded_file import RESULT_BYTES_MAX, LimitError, parse_json, read_bytes, read_json
+from servebench.util.bounded_file import RESULT_BYTES_MAX, LimitError, parse_json, read_bytes
 from servebench.util.errors import ConfigError, StoreError, reason_of
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max")
@@ -50,27 +50,12 @@ def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
         raise ConfigError(f"{path} is not a known result file of {', '.join(READERS)}; name the tool with --tool")
     try:
         found = READERS[name][1](documents)
-        if name == "genai-bench":
-            found = _with_experiment(found, path.with_name("experiment_metadata.json"))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StoreError(f"{path} is not a known result file of {name}: {type(error).__name__} {error}") from error
     if not found.points:
         raise StoreError(f"{path} contains no result of {name}")
     known = [{column: value for column, value in row.items() if value is not None} for row in found.points]
     return replace(found, points=known)
-
-
-def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
-    """Add what genai-bench stores in a separate file next to the results: the model, and the engine if the user named it."""
-    try:
-        known = mapping(read_json(path))
-    except (OSError, ValueError):
-        return run
-    return replace(
-        run,
-        model=known.get("api_model_name") or known.get("model"),
-        engine=str(known["server_engine"]).lower() if known.get("server_engine") else None,
-    )
 
 
 def _documents(text: str, path: Path) -> list[dict[str, Any]]:
@@ -204,9 +189,12 @@ def _guidellm_point(one: Mapping[str, Any]) -> Row:
 
     def good(name: str) -> dict[str, Any]:
         block = mapping(mapping(metrics.get(name)).get("successful"))
+        if block.get("count") == 0:
+            return {}  # of no values it writes zeros
         return {**mapping(block.get("percentiles")), "mean": block.get("mean"), "p50": block.get("median"),
                 "min": block.get("min"), "max": block.get("max"), "count": block.get("count")}  # fmt: skip
 
+    output = good("output_token_count")
     errored = (_count(totals.get("errored")) or 0) + (_count(totals.get("incomplete")) or 0)
     return {
         **_load(1 if kind == "synchronous" else streams, strategy.get("rate")),
@@ -214,10 +202,11 @@ def _guidellm_point(one: Mapping[str, Any]) -> Row:
         "requests_ok": _count(totals.get("successful")),
         "requests_failed": errored,
         "window_s": _number(one.get("duration")),
-        "output_throughput_tok_s": _number(good("output_tokens_per_second").get("mean")),
+        # a rate of no tokens is 0 as well
+        "output_throughput_tok_s": _number(good("output_tokens_per_second").get("mean")) if output else None,
         "request_throughput_req_s": _number(good("requests_per_second").get("mean")),
         "input_tokens_mean": _number(good("prompt_token_count").get("mean")),
-        "output_tokens_mean": _number(good("output_token_count").get("mean")),
+        "output_tokens_mean": _number(output.get("mean")),
         **_spread(good("time_to_first_token_ms"), "ttft_ms"),
         **_spread(good("inter_token_latency_ms"), "tpot_ms"),
         **_spread(good("request_latency"), "e2e_ms", SECOND_MS),
@@ -283,36 +272,11 @@ def _to_ms(unit: Any) -> float:
     return {"s": SECOND_MS, "sec": SECOND_MS, "seconds": SECOND_MS, "us": 1e-3, "ns": 1e-6}.get(str(unit), 1.0)
 
 
-def _genai_bench(documents: list[dict[str, Any]]) -> ForeignRun:
-    points = []
-    for one in documents:
-        whole = mapping(one["aggregated_metrics"])
-        stats = mapping(whole.get("stats"))
-        row = {
-            **_load(whole.get("num_concurrency"), whole.get("request_rate")),
-            "requests_planned": _count(whole.get("num_requests")),
-            "requests_ok": _count(whole.get("num_completed_requests")),
-            "requests_failed": _count(whole.get("num_error_requests")),
-            "window_s": _number(whole.get("run_duration")),
-            "output_throughput_tok_s": _number(whole.get("mean_output_throughput_tokens_per_s")),
-            "output_throughput_whole_run_tok_s": _number(whole.get("mean_output_throughput_tokens_per_s")),
-            "request_throughput_req_s": _number(whole.get("requests_per_second")),
-            "input_tokens_mean": _number(mapping(stats.get("num_input_tokens")).get("mean")),
-            "output_tokens_mean": _number(mapping(stats.get("num_output_tokens")).get("mean")),
-        }
-        for theirs, ours in {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e_latency": "e2e_ms"}.items():
-            row |= _spread(mapping(stats.get(theirs)), ours, _to_ms(one.get("_time_unit") or "s"))
-        points.append(row)
-    scenario = mapping(documents[0]["aggregated_metrics"]).get("scenario")
-    return ForeignRun(tool="genai-bench", engine=None, model=None, points=points, config={"scenario": scenario})
-
-
 Reader = Callable[[list[dict[str, Any]]], ForeignRun]
 
 READERS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], Reader]] = {
-    "genai-bench": (lambda one: "aggregated_metrics" in one, _genai_bench),
     "guidellm": (lambda one: isinstance(one.get("benchmarks"), list), _guidellm),
     "aiperf": (lambda one: "request_latency" in one and "input_config" in one, _aiperf),
-    "vllm": (lambda one: "model_id" in one and "mean_ttft_ms" in one, _vllm),
+    "vllm": (lambda one: "model_id" in one and "completed" in one, _vllm),
     "sglang": (lambda one: "median_e2e_latency_ms" in one or ("backend" in one and "dataset_name" in one), _sglang),
 }

@@ -10,10 +10,8 @@ TPOT and ITL are, and in whose count of tokens they take. What is known of each,
 | sglang (`bench_serving`) | before the connection | end of the stream | usage, else the number asked for | (E2E - TTFT) / (n - 1) | every gap, pooled |
 | aiperf | before the connection | last content event | its own tokenizer | - | (E2E - TTFT) / (n - 1), one a request |
 | guidellm | first byte written | last content event | usage | E2E / n, the first token included | (last - first) / (n - 1), one a request |
-| genai-bench | before the connection, always a new one | end of the stream | usage | (E2E - TTFT) / (n - 1) | - |
 
-What a stored record cannot tell again: a tool's own tokenizer (the stored count is used), the cost of its own event loop,
-and a new connection where ours was open.
+What a stored record cannot tell again: a tool's own tokenizer (the stored count is used), and the cost of its own event loop.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class ToolDefinition:
     stops: Literal["content", "stream"] = "content"
     tokens: Literal["usage", "asked"] = "usage"
     tpot: Literal["after_first", "all", "none"] = "after_first"
-    itl: Literal["gaps", "per_request", "none"] = "gaps"
+    itl: Literal["gaps", "per_request"] = "gaps"
     notes: tuple[str, ...] = ()
 
 
@@ -91,16 +89,6 @@ DIALECTS: Mapping[str, ToolDefinition] = {
             notes=(
                 "its TPOT holds the first token: at short outputs it is far above that of others",
                 "its ITL is a mean for each request: a stall inside one cannot be seen",
-            ),
-        ),
-        ToolDefinition(
-            name="genai-bench",
-            title="genai-bench",
-            starts="connect",
-            stops="stream",
-            itl="none",
-            notes=(
-                "it opens a connection for each request, which servebench does not: its TTFT holds one more round trip",
             ),
         ),
     )

@@ -538,6 +538,7 @@ def _client(measured: Sequence[Record], window: Window | None, report: PhaseRepo
     late = [derive.lateness_ms(r) for r in measured if window is not None and _sent_inside(r, window)]
     return {
         **_percentiles("lateness_ms", _floats(late)),
+        "lateness_ms_mean": _mean(late),
         "client_cpu_share": _rate(report.cpu_s / report.workers, report.elapsed_s),
         "connections_failed": report.connections_failed,
         "receive_queue_bytes_max": report.receive_queue_bytes_max,

@@ -58,7 +58,7 @@ def error_message(body: Any, most: int = MESSAGE_CHARS_MAX) -> str | None:
         error = error.get("message") or error.get("detail") or error
     for value in (error, body.get("message"), body.get("detail")):
         if value:
-            return _line(join_text([value if isinstance(value, str) else _dump(value)]), most)
+            return _line(join_text([value if isinstance(value, str) else as_json(value)]), most)
     return None
 
 
@@ -72,8 +72,9 @@ def _line(text: str, most: int) -> str:
     return in_one_line(redact_text(text[: SEARCHED * most]), most)
 
 
-def _dump(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """Return the JSON of a value that a server sent, or that it cannot be shown."""
     try:
         return json.dumps(value)
     except RecursionError:
-        return "an error that is nested too deeply to be shown"
+        return "a value that is nested too deeply to be shown"

@@ -6,6 +6,7 @@ the text, the text, and what stands after it, a read with the same bytes before 
 parsing. Everything else goes through `framing`, `sse` and `answer`; the result is the same either way.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import repeat, takewhile
 from typing import Any
@@ -19,6 +20,9 @@ from servebench.protocol.framing import ChunkStarts, FramingError, ResponseHead
 PROBE = "text?"
 LEARN_MAX = 8
 """How often a shape is learned from one answer: events that differ in more than their text (a clock, say) are not worth it."""
+
+EVENT_BEGINS = re.compile(rb"(?:event: *[\w.-]+\r?\n)?data: *")
+"""What stands before the data of an event: perhaps its name."""
 
 RUN = 256
 """How many reads are compared at once."""
@@ -174,7 +178,7 @@ def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: a
     another text in place of its own: the JSON must differ in that and nothing else.
     """
     place_of_text = scan.text_place(chunk)
-    if place_of_text is None or data[-2:] != b"\r\n" or not body.startswith(b"data:"):
+    if place_of_text is None or data[-2:] != b"\r\n":
         return None
     size = len(data) - len(body) - 4
     digits = next((form for form in "xX" if data[:size] == format(len(body), form).encode()), None)
@@ -182,7 +186,7 @@ def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: a
     if (
         digits is None
         or data[size : size + 2] != b"\r\n"
-        or at < 0
+        or not EVENT_BEGINS.fullmatch(body[: max(0, at)])
         or body[at + len(event) :] not in (b"\n\n", b"\r\n\r\n")
     ):
         return None
@@ -192,7 +196,7 @@ def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: a
     key = b'"' + name.encode() + b'":'
     place = event.find(key + quoted)
     place = place + len(key) if place >= 0 else event.find(key + b" " + quoted) + len(key) + 1
-    if place <= len(key) or body[5:at].strip(b" "):
+    if place <= len(key):
         return None
     before, after = event[: place + 1], event[place + len(quoted) - 1 :]
     try:

@@ -97,7 +97,9 @@ class _AskSession:
 
     def __post_init__(self) -> None:
         one = self.endpoint
-        self._client = bounded_client(one.headers, timeout_s=self.timeout_s, verify_tls=one.verify_tls)
+        self._client = bounded_client(
+            {**self.kind.headers, **one.headers}, timeout_s=self.timeout_s, verify_tls=one.verify_tls
+        )
         query = f"?{urlencode(list(one.query))}" if one.query else ""
         self._url = f"{one.base_url}{self.kind.path_of(self.dialect)}{query}"
         self._failed: list[str | None] = []

@@ -12,7 +12,6 @@ from servebench.analysis.warnings import catalog
 from servebench.contracts.exchange import PhaseReport, StopReason
 from servebench.contracts.results import Outcome, Point, Record, RunStatus
 from servebench.contracts.settings import RunSettings
-from servebench.protocol.kinds.table import KINDS
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, ServebenchError
 
 SILENCE_MARGIN_S = 30.0
@@ -80,7 +79,7 @@ def no_success_error(points: Sequence[Point], settings: RunSettings) -> LoadErro
             "; if the engine does not serve workload.adapters, start it with them (engine.extra_args) or leave them out"
         )
     elif "HTTP 404" in reason:
-        others = " or ".join(name for name in KINDS if name != settings.workload.api)
+        others = " or ".join(name for name in ("chat", "completions") if name != settings.workload.api)
         reason += f"; if the server has another route only, set workload.api={others}"
     return LoadError(f"no request succeeded: {reason}")
 

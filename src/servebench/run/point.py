@@ -19,6 +19,7 @@ from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.precision import WINDOW_S_MIN
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Point, Record
+from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.measure.content import json_columns, needle_columns
 from servebench.measure.in_flight import excess_and_freed
@@ -46,7 +47,7 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     row = replace(row, **content_columns(evidence.requests, evidence.records, evidence.tokenizer, row))
     lacks = kind_named(evidence.settings.workload.api).lacks
     nothing: dict[str, Any] = dict.fromkeys([*unknown, *(name for name in POINT_COLUMNS if name.startswith(lacks))])
-    row = replace(row, **nothing)
+    row = replace(row, **nothing, **_pooled_columns(row, evidence.settings))
     warnings = point_warnings(replace(evidence, row=row, drifts=drifts))
     return Point(row=row, doubts=(*warnings, *content_doubts(evidence.requests, evidence.engine), *extra))
 
@@ -77,6 +78,21 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
     more["interval_prior"] = facts.noise_from or FLAT_PRIOR
     intervals = headline_intervals(sample, prior=learned_prior(facts.wander))
     return with_intervals(replace(row, **more), intervals), drifts
+
+
+def _pooled_columns(row: PointRow, settings: RunSettings) -> dict[str, Any]:
+    """Return the rates of texts that are embedded or ranked: each request has a batch of them. Null for other workloads."""
+    each, rate, tokens = (
+        getattr(settings.workload, "batch_size", None),
+        row.request_throughput_req_s,
+        row.input_tokens_mean,
+    )
+    if each is None or rate is None:
+        return {}
+    return {
+        "input_throughput_texts_s": each * rate,
+        "input_throughput_tok_s": None if tokens is None else tokens * rate,
+    }
 
 
 def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence[Reading]) -> PointRow:

@@ -11,7 +11,7 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.exchange import PlannedRequest, Target
 from servebench.contracts.request import Request
 from servebench.contracts.settings import RunSettings
-from servebench.protocol.kinds.table import compose
+from servebench.protocol.kinds.table import compose, kind_of
 from servebench.util.errors import ConfigError
 from servebench.workload.build.requests import add_extras
 
@@ -19,6 +19,8 @@ ANSWER_BYTES_BASE = 4 << 20
 ANSWER_BYTES_PER_TOKEN = 4096
 """An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. An endless answer
 must be cut off before the answers of all streams fill the memory."""
+ANSWER_BYTES_PER_INPUT = 256 << 10
+"""A vector of 8,192 numbers in decimal has less."""
 
 
 def target_of(running: RunningEngine, headers: Mapping[str, str] | None = None) -> Target:
@@ -43,6 +45,7 @@ def planned_requests(
     base_path = unquote(urlsplit(running.base_url).path).rstrip("/")
     query = f"?{urlencode(running.query)}" if running.query else ""
     planned = []
+    given = {name.lower() for name, _ in (*running.headers, *settings.workload.headers.items())}
     for request in requests:
         path, body = compose(engine, add_extras(request, settings.workload), running.model)
         plain, holes = split_at_answers(orjson.dumps(body), request)
@@ -56,6 +59,7 @@ def planned_requests(
                 after=request.after,
                 holes=holes,
                 headers=(
+                    *(one for one in kind_of(request).headers.items() if one[0] not in given),
                     ("x-request-id", wire_id(trace.rpartition("/")[0], request.request_id)),
                     *(trace_headers(trace, request) if settings.sends_trace_headers else ()),
                 ),
@@ -84,7 +88,8 @@ def trace_headers(trace: str, request: Request) -> tuple[tuple[str, str], ...]:
 
 def answer_bytes_max(requests: Sequence[Request]) -> int:
     """Return the largest size that an answer to these requests may have."""
-    return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
+    each = (ANSWER_BYTES_PER_TOKEN * one.output_tokens + ANSWER_BYTES_PER_INPUT * len(one.inputs) for one in requests)
+    return ANSWER_BYTES_BASE + max(each, default=0)
 
 
 def split_at_answers(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, str], ...]]:

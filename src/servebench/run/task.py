@@ -15,7 +15,7 @@ from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
-from servebench.engine.pool import EngineLease, FirstStart
+from servebench.engine.pool import EngineLease
 from servebench.engine.weights import weights_facts
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
@@ -34,7 +34,7 @@ from servebench.util.units import NS_PER_S
 
 OF_ENGINE = (
     *("weights", "engine_version", "endpoint", "served_model", "image", "command", "engine_log", "resolved_settings"),
-    *("cold_start", "warm_restart", "stop", "telemetry"),
+    *("cold_start", "stop", "telemetry"),
 )
 """The facts in a manifest that come from the engine and its telemetry."""
 OF_MACHINE = ("machine", "packages", "git", "place", "self_check")
@@ -205,13 +205,11 @@ def engine_facts(lease: EngineLease) -> dict[str, object]:
         "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,
         "engine_log": f"{lease.owner_log.parent.name}/{lease.owner_log.name}",
         "resolved_settings": lease.resolved,
-        "cold_start": _start(lease.first_start or running, lease),
-        # when files and compiled code are cached
-        "warm_restart": _start(running, lease) if lease.first_start is not None else None,
+        "cold_start": _start(running, lease),
     }
 
 
-def _start(start: FirstStart | RunningEngine, lease: EngineLease) -> dict[str, object] | None:
+def _start(start: RunningEngine, lease: EngineLease) -> dict[str, object] | None:
     """Return the phases of a start, in seconds from its command; null for an engine already running. `shared`: an earlier run of
     the study started the engine, so its cold start must not be counted twice."""
     if not start.phases:

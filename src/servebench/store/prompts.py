@@ -137,6 +137,7 @@ def _request(stored: dict[str, Any]) -> Request:
     typed = {
         "messages": None if messages is None else tuple(Message(**one) for one in messages),
         "after": tuple(stored["after"]),
+        **{name: tuple(stored.get(name, ())) for name in ("inputs", "images")},
         "answers": tuple(PriorAnswer(**one) for one in stored["answers"]),
     }
     return Request(**{**stored, **typed})

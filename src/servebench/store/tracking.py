@@ -170,12 +170,11 @@ def _summary(rows: Sequence[PointRow], manifest: dict[str, Any], estimators: Est
     best = estimators.best_level(rows)
     if best is not None:
         found["best_output_throughput_tok_s"], found["best_output_throughput_level"] = best.value, best.level.load
-    for kind in ("cold_start", "warm_restart"):
-        start = manifest.get(kind) or {}
-        for phase in start.get("phases", []):
-            found[f"{kind}/{phase['name']}_s"] = float(phase["seconds"])
-        if start.get("seconds") is not None:
-            found[f"{kind}_s"] = float(start["seconds"])
+    start = manifest.get("cold_start") or {}
+    for phase in start.get("phases", []):
+        found[f"cold_start/{phase['name']}_s"] = float(phase["seconds"])
+    if start.get("seconds") is not None:
+        found["cold_start_s"] = float(start["seconds"])
     search = manifest.get("search") or {}
     if search.get("level") is not None:
         found["search_level"] = float(search["level"])

@@ -17,7 +17,7 @@ from servebench.workload.build.seeding import generator
 
 INHERITED = ("seed", "api", "temperature", "cache")
 OF_PARTS = ("input_tokens", "output_tokens", "exact_output")
-OF_ALL = ("adapters", "adapter_skew", "priorities", "body", "headers")
+OF_ALL = ("adapters", "adapter_skew", "images", "priorities", "body", "headers")
 """Keys that only parts have an effect with, and those that only the mix has."""
 Weight = Annotated[float, Ge(0), Le(1e9)]
 

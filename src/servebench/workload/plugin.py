@@ -21,5 +21,7 @@ def servebench_workloads() -> Mapping[str, str]:
         "trace": "servebench.workload.trace:TraceWorkload",
         "multi_turn": "servebench.workload.multi_turn:MultiTurnWorkload",
         "agent_loop": "servebench.workload.agent_loop:AgentLoopWorkload",
+        "embeddings": "servebench.workload.pooling:EmbeddingsWorkload",
+        "rerank": "servebench.workload.pooling:RerankWorkload",
         "mix": "servebench.workload.mix:MixWorkload",
     }

@@ -6,24 +6,14 @@ import numpy as np
 import pytest
 
 from servebench.contracts.settings import SearchSettings
-from servebench.load.plan.search import (
-    Probe,
-    Search,
-    knee_bracket,
-    next_for_knee,
-    next_in_bracket,
-    requests_needed,
-    saturated_rate,
-    split_bracket,
-    sure_knee_bracket,
-)
-from servebench.load.plan.slo_curve import crossing
+from servebench.load.plan.search import Search, requests_needed
+from servebench.load.plan.slo_curve import Probe, crossing
 from servebench.measure.points import design_effect
 from servebench.util.proportions import wilson
 
 
 def settings(**keys):
-    return SearchSettings(**{"goal": "slo", "upper": 64.0, **keys})
+    return SearchSettings(**{"upper": 64.0, "tolerance": 0.05, **keys})
 
 
 @pytest.mark.parametrize(("attainment", "requests"), [(0.99, 268), (0.9, 25), (0.5, 3)])
@@ -57,94 +47,6 @@ def test_the_curve_crosses_where_too_many_requests_become_bad(probes, low, high)
         assert found.low == 0
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "whole", "expected"),
-    [
-        (4, 8, True, 6),
-        (4, 5, True, None),
-        (1, 3, True, 2),
-        (100, 104, True, None),
-        (1, 2, False, 1.414),
-        (2, 2.05, False, None),
-    ],
-)
-def test_split_bracket(low, high, whole, expected):
-    """The middle in the logarithm, strictly inside; None for a narrow bracket."""
-    assert split_bracket(low, high, whole=whole, tolerance=0.05) == expected
-
-
-@pytest.mark.parametrize(
-    ("judged", "expected"),
-    [
-        ({}, 1),
-        ({1: False}, None),
-        ({1: None}, None),
-        ({1: True}, 2),
-        ({1: True, 2: True, 4: True, 8: True, 16: True, 32: True}, 64),
-        ({1: True, 50: True}, 64),
-        ({1: True, 64: True}, None),
-        ({1: True, 2: True, 4: False}, 3),
-        ({1: True, 2: True, 4: None}, 3),
-        ({1: True, 2: True, 3: True, 4: False}, None),
-    ],
-)
-def test_next_in_bracket(judged, expected):
-    """Doubled until a level is missed or the bound is met, then bisected."""
-    assert next_in_bracket(judged, settings()) == expected
-
-
-@pytest.mark.parametrize(
-    ("throughput", "expected"),
-    [
-        ({}, 1),
-        ({1: 10}, 2),
-        ({1: 10, 2: 20, 4: 40, 8: 80, 16: 81}, 32),
-        ({1: 10, 2: 20, 4: 40, 8: 80, 16: 81, 32: 80}, 6),
-        ({1: 10, 2: 20, 4: 40, 6: 60, 7: 70, 8: 80, 16: 81, 32: 80}, None),
-        ({1: 10, 2: 20, 4: 40, 8: 80, 16: 160, 32: 320, 64: 640}, 45),
-        ({1: 10, 2: 10, 4: 10}, None),
-    ],
-)
-def test_next_for_knee(throughput, expected):
-    """Doubled until two doublings bring nothing, then bisected below the knee."""
-    assert next_for_knee(throughput, settings(goal="saturation")) == expected
-
-
-def test_the_knee_is_the_first_level_with_nearly_all():
-    """At 95%, 96 of 100 is enough and 94 is not."""
-    assert knee_bracket({1: 50, 2: 94, 4: 96, 8: 100}, 0.95) == (2, 4)
-
-
-@pytest.mark.parametrize(
-    ("scatter", "repeats", "expected"),
-    [(0.001, 2, (2, 4)), (0.02, 2, (1, 8)), (0.02, 200, (2, 4)), (0.02, 1, (None, None))],
-)
-def test_the_knee_has_a_bracket_with_confidence(scatter, repeats, expected):
-    """Levels are certainly below the knee, or not, as far as the scatter of repeated points shows it."""
-    around = [1 - scatter, 1 + scatter] * (repeats // 2) or [1.0]
-    levels = {level: [value * one for one in around] for level, value in {1: 50, 2: 94, 4: 97, 8: 100}.items()}
-    assert sure_knee_bracket(levels, 0.95, 0.95) == expected
-
-
-def test_what_an_overloaded_engine_completes():
-    """At least four points that it did not keep up with, not those far above the lowest."""
-    probes = [
-        Probe(point="p", level=v, kept_up=k, completed_req_s=c)
-        for v, k, c in [
-            (8, 1.0, 8.0),
-            (12, 0.9, 10.1),
-            (14, 0.8, 9.9),
-            (12, 0.9, 10.0),
-            (13, 0.85, 10.0),
-            (32, 0.3, 5.0),
-        ]
-    ]
-    low, high = saturated_rate(probes, 0.95, 0.95)
-    assert low == pytest.approx(10 - 2.353 * 0.0816 / 2, abs=0.001)
-    assert high == pytest.approx(10 + 2.353 * 0.0816 / 2, abs=0.001)
-    assert saturated_rate(probes[:4], 0.95, 0.95) is None
-
-
 def searched(search, engine, attainment=0.99):
     """Run a search against `engine(level, requests)`, which returns the values of a probe."""
     work = Search(search, attainment)
@@ -156,13 +58,12 @@ def searched(search, engine, attainment=0.99):
 
 
 def steps_at(limit, judged=100, grows=True):
-    """An engine that meets the SLO up to a limit, at which its throughput ends."""
+    """An engine that meets the SLO up to a limit."""
 
     def engine(level, requests):
         count = max(judged, requests) if grows else judged
         good = count if level <= limit else count // 2
-        throughput = min(level, limit) * 10.0
-        return {"good": good, "judged": count, "throughput_tok_s": throughput, "kept_up": 1.0}
+        return {"good": good, "judged": count}
 
     return engine
 
@@ -188,12 +89,6 @@ def test_the_other_outcomes(limit, grows, outcome, level):
     assert (answer.outcome, answer.level) == (outcome, level)
 
 
-def test_an_attainment_of_1_is_found_by_bisection():
-    """A level is met if no request was bad, for no sample proves it."""
-    answer = searched(settings(tolerance=0.001), steps_at(11), attainment=1.0)
-    assert (answer.outcome, answer.level, answer.confidence) == ("found", 11, None)
-
-
 def test_a_rate_is_found_to_the_tolerance():
     """Rates need not be whole."""
     answer = searched(settings(of="rate", lower=0.5, tolerance=0.1), steps_at(7.3))
@@ -202,54 +97,11 @@ def test_a_rate_is_found_to_the_tolerance():
     assert answer.bracket[1] <= answer.level * 1.1
 
 
-def test_saturation_of_a_rate():
-    """The engine completes 10 a second when more arrive: less than that is sustained."""
-    rng = np.random.default_rng(3)
-
-    def engine(rate, requests):
-        return {"kept_up": min(1.0, 10 / rate), "completed_req_s": min(rate, 10) * rng.normal(1, 0.01)}
-
-    answer = searched(settings(goal="saturation", of="rate"), engine)
-    assert answer.outcome == "found"
-    assert 9.5 <= answer.level <= 10
-    assert answer.confidence == 0.95
-    assert sum(probe.kept_up < 0.95 for probe in answer.probes) >= 4
-
-
-def test_a_rate_above_which_the_engine_becomes_slower():
-    """What it completes when overloaded is not what it sustains."""
-
-    def engine(rate, requests):
-        return {"kept_up": 1.0 if rate <= 10 else 0.3, "completed_req_s": rate if rate <= 10 else 3.0}
-
-    answer = searched(settings(goal="saturation", of="rate"), engine)
-    assert answer.outcome == "found"
-    assert 8.5 <= answer.level <= 10
-    assert "overloaded the engine completes only 3" in answer.said
-
-
-@pytest.mark.parametrize(
-    ("limit", "outcome", "level"), [(20, "found", 19), (4, "found", 4), (1000, "always_met", 64), (1, "found", 1)]
-)
-def test_saturation_of_a_concurrency(limit, outcome, level):
-    """The smallest concurrency with 95% of the highest throughput seen."""
-    answer = searched(settings(goal="saturation", tolerance=0.001), steps_at(limit))
-    assert (answer.outcome, answer.level) == (outcome, level)
-
-
-def test_an_engine_that_answers_nothing_ends_a_saturation_search():
-    """The search does not hang at a level without throughput."""
-    answer = searched(settings(goal="saturation"), lambda level, requests: {})
-    assert answer.outcome == "not_enough_data"
-    assert len(answer.probes) == 3
-
-
 def test_max_probes_ends_the_search_with_a_caveat():
     """The result has the bracket so far and the reason why it is wide."""
-    answer = searched(
-        settings(goal="saturation", of="rate", max_probes=3), lambda rate, _: {"kept_up": min(1.0, 3 / rate)}
-    )
-    assert (answer.outcome, answer.bracket) == ("found", (2, 4))
+    answer = searched(settings(max_probes=3), steps_at(3))
+    assert len(answer.probes) == 3
+    assert answer.outcome == "not_enough_data"
     assert any("max_probes=3" in caveat for caveat in answer.caveats)
 
 
@@ -265,6 +117,13 @@ def test_a_noisy_engine():
     levels = [searched(settings(), engine, attainment=0.9).level for _ in range(10)]
     assert sum(36 <= level <= 44 for level in levels) >= 9
     assert sum(level > 40 for level in levels) <= 2
+
+
+def test_an_engine_that_answers_nothing_ends_a_search():
+    """A level without a judged request is measured again, and then the search is over."""
+    answer = searched(settings(), lambda level, requests: {})
+    assert answer.outcome == "not_enough_data"
+    assert [probe.level for probe in answer.probes] == [1, 1, 1]
 
 
 def test_warnings_of_the_points_are_caveats():

@@ -69,14 +69,14 @@ def test_the_lines_of_events(capsys):
     display = Display()
     for event in (
         Said("built in 3 s"),
-        EngineReady("vllm", [("loaded", 1.0), ("first_token", 2.5)], restarted=True),
+        EngineReady("vllm", [("loaded", 1.0), ("first_token", 2.5)]),
         StepFailed("timings", "refused"),
         Tracked("https://me:secret@host/mlflow", "tests"),  # pragma: allowlist secret
     ):
         display(event)
     assert capsys.readouterr().err.splitlines() == [
         "built in 3 s",
-        "vllm: warm restart took 2.5 s (loaded 1.00, first token 2.50)",
+        "vllm: start took 2.5 s (loaded 1.00, first token 2.50)",
         "no request timings after the load: refused",
         "MLflow experiment 'tests': mlflow ui --backend-store-uri https://host/mlflow",
     ]

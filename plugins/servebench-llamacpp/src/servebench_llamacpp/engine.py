@@ -26,12 +26,14 @@ from servebench.plugin import (
     LogHint,
     ModelSettings,
     PhaseMarker,
+    Request,
     Say,
     ServerTimings,
     command_output,
     engine_knobs,
     extra_arguments,
     find_program,
+    kind_named,
     milliseconds,
     object_at,
     read_emulation,
@@ -205,14 +207,25 @@ class LlamaCppEngine(Engine):
         # the context is divided among the slots
         length = settings.max_model_len and slots * settings.max_model_len
         arguments += FLAGS.arguments(replace(settings, max_num_seqs=slots, max_model_len=length))
+        ranks, generates = context.api == "rerank", kind_named(context.api).answers_text
         if settings.executable is not None:
+            arguments += [] if generates else ["--reranking" if ranks else "--embeddings"]
             extra = {PROGRAM_FLAGS.get(name, name): value for name, value in settings.extra_args.items()}
             argv = (settings.executable, *arguments, *extra_arguments(extra))
             return Command(argv=argv, env=dict(settings.env))
-        for name, parameter in settings.extra_args.items():
+        own = {} if generates else {"embedding": "true", **({"pooling_type": "rank"} if ranks else {})}
+        for name, parameter in {**own, **settings.extra_args}.items():
             arguments += ["--set", f"{name}={parameter}"]
         argv = (sys.executable, "-P", "-m", "servebench_llamacpp.server", *arguments)
         return Command(argv=argv, env=dict(settings.env))
+
+    def adapt_body(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Return the body with the schema of a `responses` request as in a chat, where llama.cpp looks for it."""
+        schema = object_at(body, "text", "format") if request.api == "responses" else {}
+        if schema:
+            del body["text"]
+            body["response_format"] = {"type": "json_schema", "json_schema": dict(schema)}
+        return body
 
     def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
         """Return the `timings` of the last chunk (`server-context.cpp`, `get_timings`); llama.cpp reports no queue.

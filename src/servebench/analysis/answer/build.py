@@ -132,14 +132,16 @@ def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:
 
 
 def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
-    found = estimate_level(level.rows, THROUGHPUT)
+    pools = any(row.input_throughput_texts_s is not None for row in level.rows)
+    rate, unit = ("input_throughput_texts_s", "texts/s") if pools else (THROUGHPUT, "tok/s")
+    found = estimate_level(level.rows, rate)
     low, high = (found.low, found.high) if found else (None, None)
-    names = (THROUGHPUT, "ttft_ms_p50", "ttft_ms_p99", "itl_ms_mean", "e2e_ms_p50")
+    names = (rate, "ttft_ms_p50", "ttft_ms_p99", "itl_ms_mean", "e2e_ms_p50")
     value, ttft_ms, ttft_ms_p99, itl_ms, e2e_ms = (mean_of(level.rows, name) for name in names)
     codes = tuple(code for code in level.doubts if not type_of(code).mark) if level.verdict != "valid" else ()
     wide = is_wide(codes_of_mean(level, entrant))
     return AnswerCell(
-        value=value, low=low, high=high, ttft_ms=ttft_ms, ttft_ms_p99=ttft_ms_p99, itl_ms=itl_ms, e2e_ms=e2e_ms,
+        value=value, unit=unit, low=low, high=high, ttft_ms=ttft_ms, ttft_ms_p99=ttft_ms_p99, itl_ms=itl_ms, e2e_ms=e2e_ms,
         few_for_p99=any(is_weak_percentile(row, "ttft_ms_p99") for row in level.rows),
         verdict=level.verdict, codes=codes, wide=wide,
     )  # fmt: skip

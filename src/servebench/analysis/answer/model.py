@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerCell:
-    """A load level of a run: output throughput in tok/s with its 95% interval, TTFT p50 and p99, mean ITL and E2E p50 in ms. A
-    `best` cell leads all others of its level by more than the intervals leave open; a `few_for_p99` has too few requests for an
-    interval of its p99."""
+    """A load level of a run: its throughput (of texts where nothing is generated) with its 95% interval, TTFT p50 and p99, mean
+    ITL and E2E p50 in ms. A `best` cell leads all others of its level by more than the intervals leave open; a `few_for_p99` has
+    too few requests for an interval of its p99."""
 
     value: float | None
+    unit: str = "tok/s"
     low: float | None = None
     high: float | None = None
     ttft_ms: float | None = None
@@ -218,6 +219,11 @@ class WorkloadAnswer:
     others: tuple[OtherDifference, ...] = ()
     overall: Overall | None = None
     not_usable: NotUsable | None = None
+
+    @property
+    def unit(self) -> str:
+        """The unit of its throughputs."""
+        return next((cell.unit for column in self.columns for cell in column.cells.values()), "tok/s")
 
 
 @dataclass(frozen=True, kw_only=True)

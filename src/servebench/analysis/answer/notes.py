@@ -27,6 +27,7 @@ OUT_OF_LINE = 2.0
 def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Remark, ...]:
     """Return each warning once, in the order of the catalog, what is void or doubtful before what is only marked."""
     where: dict[str, dict[str, Counter[Level]]] = {}
+    spoiling = set[str]()
     points = {
         run.run_id: Counter(row.level for row in sorted(run.point_rows, key=lambda row: row.level)) for run in runs
     }
@@ -34,9 +35,11 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
         for row in run.point_rows:
             for code in dict.fromkeys(row.doubts):
                 where.setdefault(code, {}).setdefault(run.run_id, Counter())[row.level] += 1
+                if row.verdict != "valid" and not type_of(code).mark:
+                    spoiling.add(code)
     order = [*CATALOG, *where]
     found = []
-    for code in sorted(where, key=lambda code: (type_of(code).mark, order.index(code))):
+    for code in sorted(where, key=lambda code: (code not in spoiling, order.index(code))):
         known = type_of(code)
         if known.of_all:
             continue
@@ -48,7 +51,7 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
                 places=tuple(_places(where[code], points, labels)),
                 points=sum(one.total() for one in where[code].values()),
                 of=sum(one.total() for one in points.values()),
-                mark=known.mark,
+                mark=code not in spoiling,
             )
         )
     return tuple(found)

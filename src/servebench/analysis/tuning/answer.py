@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
 from typing import Literal
@@ -22,7 +22,6 @@ from servebench.contracts.stored import is_number, value_at
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion
 from servebench.store.tune import TuneState
 
-GRID_REPEATS = 3
 UNFIT = ("start failed", "requests failed", "slo", "answers")
 TuneVerdict = Literal["better", "as good", "open", "stock", "none", "too little"]
 """What is known of the best candidate: better than stock; not proven to be, and by less than half the margin in the finals or in
@@ -83,7 +82,6 @@ class Tried:
     value: float | None = None
     from_stock: Difference | None = None
     figures: Figures = Figures()
-    on_front: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +121,6 @@ class TuneAnswer:
     refused: tuple[tuple[str, str], ...]
     spent: float
     budget: float
-    grid: float
     space_size: int
     would_change: tuple[WouldChange, ...]
     equals: tuple[str, ...] = ()
@@ -255,13 +252,10 @@ def answer_of(
         contributions=tuple(_contributions(race, candidates, stock_config)) if pick == best else (),
         as_good=tuple(candidates[name].name for name in near),
         equals=tuple(candidates[name].name for name in race.equals),
-        tried=tuple(
-            sorted(_with_front(tried), key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))
-        ),
+        tried=tuple(sorted(tried, key=lambda one: -(one.from_stock.effect if one.from_stock else -math.inf))),
         refused=tuple((one.candidate.name, one.why) for one in state.refused),
         spent=race.spent,
         budget=race.rules.budget,
-        grid=_grid_cost(race, per_start=question.trials is not None),
         space_size=state.space_size,
         least_budget=race.least_budget,
         one_more=race.cost_of_start(1) + race.least_finals,
@@ -285,17 +279,6 @@ def _as_good(race: Race, pick: Candidate | None) -> list[str]:
     others = [name for name in found.ranking if name != pick.run and name not in unfit]
     least, margin = (1 - CONFIDENCE) / 2, math.log1p(race.rules.margin)
     return [name for name in others if found.difference(pick.run, name).quantile(least) < margin]
-
-
-def _grid_cost(race: Race, *, per_start: bool) -> float:
-    """What a grid over the same candidates with three repeats would have cost: starts that measure as many blocks as those
-    of the finals, and one try of each engine that does not start."""
-    results = [one for name in race.entrants for one in race.results(name)]
-    works = {*race.measured, *_untried(race)} | {name for name in race.entrants if name not in race.left}
-    failed = sum(result.cost for _, result in results if result.failure is not None)
-    blocks = max((step.block + 1 for step, _ in results), default=1)
-    each = 1.0 if per_start else race.cost_of_start(blocks)
-    return GRID_REPEATS * each * len(works & set(race.entrants)) + failed
 
 
 def _values(race: Race, name: str | None) -> list[float]:
@@ -337,21 +320,6 @@ def _status(race: Race, name: str) -> CandidateStatus:
     if left is None:
         return "in the race" if race.results(name) else "not tried yet"
     return "left"
-
-
-def _with_front(tried: Sequence[Tried]) -> list[Tried]:
-    """Mark those of which no other has both more throughput and a shorter TTFT."""
-    known = {
-        one.run: (one.figures.throughput, one.figures.ttft_ms)
-        for one in tried
-        if one.figures.throughput is not None and one.figures.ttft_ms is not None
-    }
-    front = {
-        run
-        for run, own in known.items()
-        if not any(other[0] >= own[0] and other[1] <= own[1] and other != own for other in known.values())
-    }
-    return [replace(one, on_front=one.run in front) for one in tried]
 
 
 def _contributions(

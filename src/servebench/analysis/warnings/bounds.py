@@ -61,10 +61,12 @@ def not_stationary(row: PointRow, part: str) -> float | None:
 
 def client_bound(row: PointRow, part: str) -> float | None:
     """The client's own error by its self-check and how late it sent, relative to the median. A client without CPU left, or
-    that leaves data in the kernel, may have limited the engine by any amount."""
+    that leaves data in the kernel, may have limited the engine by any amount. Where streams wait for answers (a closed loop), a
+    latency begins when its request is sent, so lateness is no part of it."""
     if (row.client_cpu_share or 0.0) > CPU_SHARE_MAX or (row.receive_queue_bytes_max or 0) >= QUEUE_BYTES_MAX:
         return None
-    late, e2e = row.lateness_ms_p99, row.e2e_ms_p50
+    closed = row.rate is None
+    late, e2e = (row.lateness_ms_mean, row.e2e_ms_mean) if closed else (row.lateness_ms_p99, row.e2e_ms_p50)
     lag = (row.loop_lag_ms_p99 or 0.0) if row.stamp_source == "user" else 0.0
     own = {"ttft": row.client_error_ms_ttft, "itl": row.client_error_ms_itl}
     if part == "throughput":
@@ -75,7 +77,7 @@ def client_bound(row: PointRow, part: str) -> float | None:
         error, value = own["itl"], (row.tpot_ms_p50 or 0.0) * max((row.output_tokens_mean or 1.0) - 1, 1.0)
     else:
         error, value = own.get(part, own["ttft"]), row.get(f"{part}_ms_p50", 0.0)
-    waited = (late or 0.0) if part not in {"itl", "tpot"} else 0.0
+    waited = (late or 0.0) if not closed and part not in {"itl", "tpot"} else 0.0
     return (error + lag + waited) / value if error is not None and value else None
 
 

@@ -10,6 +10,7 @@ from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt, Record
 from servebench.util.figures import number, rough, seconds, short_number, short_percent
@@ -34,7 +35,10 @@ HALF_WIDTH_SHARE_MAX = 0.25
 FORECAST_S_MAX = 600.0
 """Nobody waits longer than this for one point, and a forecast of so much is a guess."""
 LATENESS_SHARE_MAX = 0.1
-"""The p99 of lateness as a share of the TTFT p50, of which it is a part for a user."""
+"""In an open loop: the p99 of lateness as a share of the TTFT p50, of which it is a part for a user."""
+LATENESS_SHARE_CLOSED_MAX = 0.01
+"""In a closed loop: the mean of lateness as a share of the mean E2E. Latencies begin when a request is sent, so all that a late
+request changes there is how many are in flight, and by this share the throughput."""
 LATENESS_FLOOR_MS = 1.0
 """Less lateness than this comes from the operating system."""
 LATENESS_ALONE_MS_MAX = 5.0
@@ -198,11 +202,8 @@ def client_bound(point: PointEvidence) -> Doubt | None:
     """Warn when the client was late, busy or inexact compared with what it measured."""
     row = point.row
     causes = []
-    late, ttft = row.lateness_ms_p99, row.ttft_ms_p50
-    limit = LATENESS_ALONE_MS_MAX if ttft is None else max(LATENESS_FLOOR_MS, LATENESS_SHARE_MAX * ttft)
-    if late is not None and late > limit:
-        against = "" if ttft is None else f", compared with a TTFT p50 of {short_number(ttft)} ms"
-        causes.append(f"1% of the requests were sent at least {short_number(late)} ms late{against}")
+    if (late := _sent_late(row)) is not None:
+        causes.append(late)
     cpu = row.client_cpu_share
     if cpu is not None and cpu > CPU_SHARE_MAX:
         causes.append(f"the client used {short_percent(cpu)} of a core per worker")
@@ -221,6 +222,20 @@ def client_bound(point: PointEvidence) -> Doubt | None:
     if not causes:
         return None
     return catalog.CLIENT_BOUND.issue(f"the client may have limited the results: {'; '.join(causes)}")
+
+
+def _sent_late(row: PointRow) -> str | None:
+    if row.rate is None:
+        late, e2e = row.lateness_ms_mean, row.e2e_ms_mean
+        if late is None or not e2e or late <= LATENESS_SHARE_CLOSED_MAX * e2e:
+            return None
+        return f"requests were sent {short_number(late)} ms late on average, compared with a mean E2E of {short_number(e2e)} ms"
+    late, ttft = row.lateness_ms_p99, row.ttft_ms_p50
+    limit = LATENESS_ALONE_MS_MAX if ttft is None else max(LATENESS_FLOOR_MS, LATENESS_SHARE_MAX * ttft)
+    if late is None or late <= limit:
+        return None
+    against = "" if ttft is None else f", compared with a TTFT p50 of {short_number(ttft)} ms"
+    return f"1% of the requests were sent at least {short_number(late)} ms late{against}"
 
 
 def clock_stepped(point: PointEvidence) -> Doubt | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
 from servebench.contracts.results import Doubt, Record
@@ -11,9 +9,10 @@ from servebench.util.figures import short_percent
 from servebench.util.units import NS_PER_MS
 
 RESIDUAL_SHARE_MAX = 0.05
-"""The share of a request's time that may be outside of the engine's times: network, front end, delivery."""
+"""The share of the time, of a request and of all together, that may be outside of the engine's times: network, front end,
+delivery."""
 OFF_SHARE_MAX, OFF_MIN = 0.01, 3
-"""The share of requests in which it may be more, and the fewest such requests that say something."""
+"""The share of requests in which the engine's times may be longer, and the fewest requests of either kind that say something."""
 CLOCK_ERROR_MS = 1.0
 """The engine rounds its times to a millisecond or takes them on its next step; the client's stamps are the kernel's."""
 CLOCK_RATE_MAX = 500e-6
@@ -21,24 +20,22 @@ CLOCK_RATE_MAX = 500e-6
 
 
 def timings_do_not_add_up(point: PointEvidence) -> Doubt | None:
-    """Warn when in more than 1% of the requests the residual is more than 5%, or negative beyond the clocks' error."""
+    """Warn when requests whose residual is more than 5% miss more than 5% of the time of all, so that the means of the parts are
+    wrong, or when in more than 1% of the requests it is negative beyond the clocks' error."""
     known = [(r.residual_ms, _answer_ms(r)) for r in point.ok if r.residual_ms is not None and _answer_ms(r) > 0]
     off = [r for r in point.ok if _is_off(r, point.row.itl_ms_mean or 0.0)]
     more = [(r.residual_ms or 0.0) / _answer_ms(r) for r in off]
     less = [residual for residual, e2e in known if residual < -CLOCK_ERROR_MS - CLOCK_RATE_MAX * e2e]
     causes = []
-
-    def are_many(values: Sequence[float]) -> bool:
-        return len(values) >= OFF_MIN and len(values) > OFF_SHARE_MAX * len(known)
-
-    if are_many(more):
+    missing = sum(r.residual_ms or 0.0 for r in off)
+    if len(off) >= OFF_MIN and missing > RESIDUAL_SHARE_MAX * sum(e2e for _, e2e in known):
         early = sum((r.network_ms or 0.0) > (r.delivery_ms or 0.0) for r in off)
         where = "before the first token: network or front end" if 2 * early >= len(more) else "after the first token"
         causes.append(
             f"in {len(more)} of {len(known)} requests more than 5% of the time is in none of the engine's times "
             f"({short_percent(sum(more) / len(more))} on average there, mostly {where})"
         )
-    if are_many(less):
+    if len(less) >= OFF_MIN and len(less) > OFF_SHARE_MAX * len(known):
         causes.append(
             f"in {len(less)} of {len(known)} requests the engine's times are longer than the client's, "
             f"by up to {-min(less):.1f} ms"

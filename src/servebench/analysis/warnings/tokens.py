@@ -17,6 +17,9 @@ WRONG_LENGTH_SHARE_MAX = 0.01
 CACHED_SHARE_MAX = 0.05
 """The share of cached prompt tokens that is allowed for unique prompts, on top of the chat template."""
 MERGED_SHARE_MAX = 0.01
+"""From here on the p99 of ITL is that of pairs of events."""
+MERGED_SHARE_DOUBTFUL = 0.1
+"""From here on the p90 of ITL is too, and its p50 moves; below, what a point shows of ITL (mean, p50) holds."""
 WHOLE_TOKENS_MIN = 8
 """An answer of this many tokens that arrives at once was not streamed; a shorter one may be one speculative step."""
 WHOLE_SHARE_MAX = 0.01
@@ -27,7 +30,7 @@ def tokens_disagree(point: PointEvidence) -> Doubt | None:
     causes = [
         _server_count(point),
         _prompt_count(point) if point.facts.tokenizer_exact else None,
-        *_answer_counts(point.ok),
+        *(_answer_counts(point.ok) if kind_named(point.settings.workload.api).answers_text else ()),
     ]
     causes = [cause for cause in causes if cause]
     return catalog.TOKENS_DISAGREE.issue("; ".join(causes)) if causes else None  # type: ignore[arg-type]
@@ -55,7 +58,9 @@ def _server_count(point: PointEvidence) -> str | None:
 
 def _prompt_count(point: PointEvidence) -> str | None:
     """Compare the server's prompt lengths with the plan: longer may be the chat template, shorter cannot be."""
-    most = None if kind_named(point.settings.workload.api).takes_messages else PROMPT_TOKENS_SLACK
+    kind = kind_named(point.settings.workload.api)
+    # a template adds to each message, a pooling model its own tokens to each text
+    most = None if kind.takes_messages or not kind.answers_text else PROMPT_TOKENS_SLACK
     off = [
         r
         for r in point.ok
@@ -136,7 +141,7 @@ def short_answers(point: PointEvidence) -> Doubt | None:
         f"{len(wrong)} of {len(known)} answers do not have the requested length "
         f"(largest difference: {got} tokens, {requested} requested)",
         # an endpoint that cannot be asked for lengths is right for what it answered
-        mark=not point.engine.dialect.exact_output,
+        mark=not (point.engine.dialect.exact_output and kind_named(point.settings.workload.api).exact_length),
     )
 
 
@@ -176,7 +181,8 @@ def merged_events(point: PointEvidence) -> Doubt | None:
         return None
     return catalog.MERGED_EVENTS.issue(
         f"{merged} of {events} content events ({short_percent(merged / events)}) shared a read with an earlier one: "
-        "their ITL is the time between reads, with gaps of 0 inside a read"
+        "their ITL is the time between reads, with gaps of 0 inside a read",
+        mark=merged < MERGED_SHARE_DOUBTFUL * events,
     )
 
 

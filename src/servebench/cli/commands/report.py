@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from servebench.report.output import Output
     from servebench.report.screens.page import Page
 
-TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
+MLPERF = "mlperf"
+TOOLS = ("vllm", "sglang", "aiperf", "guidellm", MLPERF)
 
 
 @define(
@@ -35,11 +36,15 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
         ("servebench report last --json", "the page, and its answers as JSON for a script"),
         ("servebench report last --format markdown", "the answer for a pull request or a chat"),
         ("servebench report last --as vllm", "the numbers by the definitions of 'vllm bench serve'"),
+        ("servebench report last --as mlperf", "by MLPerf Endpoints' rules, and which are broken (unofficial)"),
     ],
 )
 @stored_argument()
 @click.option("--out", metavar="FILE", type=FILE, help="File to write (default: report.html in the run or study).")
 @click.option("--as", "tool", type=OneOf(TOOLS), help="Print the numbers by this tool's definitions; write no page.")
+@click.option(
+    "--data-set", metavar="N", type=click.IntRange(1), help="With --as mlperf: the number of samples of the data set."
+)
 @click.option("--open", "opened", is_flag=True, help="Show the page in your browser.")
 @format_option
 @json_option
@@ -52,6 +57,7 @@ def report_command(
     name: str,
     out: Path | None,
     tool: str | None,
+    data_set: int | None,
     opened: bool,
     form: str | None,
     as_json: bool,
@@ -73,11 +79,13 @@ def report_command(
     from servebench.util.errors import ConfigError
 
     to = Output(form, as_json=as_json)
+    if data_set is not None and tool != MLPERF:
+        raise ConfigError(f"--data-set is for --as {MLPERF}: leave it out")
     if tool is not None:
         for option, given in (("--out", out), ("--open", opened), ("--varying", varying), ("--rules", rules_path)):
             if given:
                 raise ConfigError(f"{option} is for the page, and --as {tool} prints numbers: leave one of the two out")
-        return _print_as(tool, name, to, outputs=outputs)
+        return _print_as(tool, name, to, data_set, outputs=outputs)
     found = find(name, outputs)
     data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
     if to.form == "markdown":
@@ -120,17 +128,20 @@ def _plain(data: Page, target: Path) -> dict[str, Any]:
     return {**found, **as_plain(data.conclusions)}
 
 
-def _print_as(tool: str, name: str, to: Output, *, outputs: Path) -> int:
+def _print_as(tool: str, name: str, to: Output, data_set: int | None, *, outputs: Path) -> int:
     """Print a run as another tool would. Raises ConfigError, StoreError."""
     from servebench.measure.dialects import DIALECTS
+    from servebench.report.screens.as_mlperf import as_document, as_mlperf_blocks, curves_of
     from servebench.report.screens.as_tool import as_tool_blocks, points_as_tool
     from servebench.store.studies import find, runs_of
     from servebench.util.errors import ConfigError
 
-    dialect = DIALECTS[tool]
-    points = points_as_tool(runs_of(find(name, outputs)), dialect)
-    if not points:
+    runs, dialect = runs_of(find(name, outputs)), DIALECTS.get(tool)
+    if dialect is not None and (points := points_as_tool(runs, dialect)):
+        data = {"as": tool, "notes": list(dialect.notes), "points": [point.as_dict() for point in points]}
+        to.write(as_tool_blocks(points, dialect), data)
+    elif dialect is None and (curves := curves_of(runs, data_set)):
+        to.write(as_mlperf_blocks(curves, data_set), as_document(curves, data_set))
+    else:
         raise ConfigError(f"'{name}' has no successful requests to recompute from: all failed, or it was imported")
-    data = {"as": tool, "notes": list(dialect.notes), "points": [point.as_dict() for point in points]}
-    to.write(as_tool_blocks(points, dialect), data)
     return 0

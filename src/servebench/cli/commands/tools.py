@@ -1,8 +1,9 @@
-"""`servebench plugins`, `selfcheck`, `dashboard`, `export`, `import`, `bundle` and `help`."""
+"""`servebench plugins`, `selfcheck`, `dashboard`, `record`, `export`, `import`, `bundle` and `help`."""
 
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -115,15 +116,46 @@ def dashboard_command(port: int, hosts: tuple[str, ...], outputs: Path) -> int:
 
 
 @define(
+    "record",
+    examples=[
+        (
+            "servebench record --to monday.jsonl -- http://host:8000",
+            "clients use port 8800 of this machine, until Ctrl-C",
+        ),
+        (
+            "servebench record --to a.jsonl --host 0.0.0.0 --port 80 -- https://host",
+            "also for clients on other machines",
+        ),
+    ],
+)
+@click.argument("url", metavar="URL")
+@click.option("--to", "file", metavar="FILE", type=FILE, required=True, help="New file of the trace, a .jsonl.")
+@click.option("--port", metavar="N", type=PORT, default=8800, help="Port to listen on (default: 8800).")
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on (default: 127.0.0.1).")
+@click.option(
+    "--salt", metavar="TEXT", help="Salt of the hashes, the same for traces to be compared (default: random)."
+)
+@click.option(
+    "--block-tokens", "block", metavar="N", type=click.IntRange(16), default=64, help="Tokens of a hashed block."
+)
+def record_command(url: str, **options: Any) -> int:
+    """Record the requests to a service as a trace without their content: a proxy that clients use in its place."""
+    from servebench.record.recording import record
+
+    record(url, say=click.echo, **options)
+    return 0
+
+
+@define(
     "export",
     examples=[
         ("servebench export last --format csv", "all points, to standard output"),
-        ("servebench export my_study --format llm-d --out reports", "one llm-d report per point, in a folder"),
+        ("servebench export my_study --format json --out runs.json", "all runs with their manifests"),
     ],
 )
 @stored_argument(several=True)
-@click.option("--format", "form", type=OneOf(("csv", "json", "llm-d")), required=True, help="Format of the export.")
-@click.option("--out", metavar="PATH", type=FILE, help="File or folder to write (default: standard output).")
+@click.option("--format", "form", type=OneOf(("csv", "json")), required=True, help="Format of the export.")
+@click.option("--out", metavar="PATH", type=FILE, help="File to write (default: standard output).")
 @outputs_option
 def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
     """Export runs for other programs."""
@@ -132,11 +164,6 @@ def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs:
     from servebench.store.studies import find, runs_of
 
     runs = [run for name in names for run in runs_of(find(name, outputs))]
-    if form == "llm-d":
-        from servebench.report.export.llm_d import write_reports
-
-        click.echo(write_reports(runs, out), nl=False)
-        return 0
     text = to_csv(runs) if form == "csv" else to_json(runs)
     if out is None:
         click.echo(text, nl=False)
@@ -177,7 +204,7 @@ def bundle_command(name: str, out: Path | None, requests: bool, outputs: Path) -
     "import",
     examples=[
         ("servebench import vllm_c1.json vllm_c8.json", "two load levels of one run"),
-        ("servebench import genai.json --tool genai-bench --engine sglang --gpu h100", "name what the file leaves out"),
+        ("servebench import theirs.json --tool guidellm --engine sglang --gpu h100", "name what the file leaves out"),
     ],
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
@@ -189,7 +216,7 @@ def bundle_command(name: str, out: Path | None, requests: bool, outputs: Path) -
 @click.option("--name", metavar="NAME", help="Name of the new study.")
 @outputs_option
 def import_command(files: tuple[Path, ...], tool: str | None, outputs: Path, **names: str | None) -> int:
-    """Import result files of vllm bench, sglang, guidellm, aiperf and genai-bench as runs of a new study.
+    """Import result files of vllm bench, sglang, guidellm and aiperf as runs of a new study.
 
     Files of one tool, engine and model become the load levels of one run, which is marked as foreign.
     """

@@ -1,7 +1,8 @@
 """KV memory in blocks, shared by a chain of hashes."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from servebench.emulator.memory.base import Holding, KvMemory
 from servebench.emulator.text import CHARACTERS
@@ -12,7 +13,7 @@ def _round_up(tokens: int, block: int) -> int:
 
 
 class BlockMemory(KvMemory):
-    """Paged memory with an optional prefix cache (vLLM, TensorRT-LLM, LMDeploy).
+    """Paged memory with an optional prefix cache (vLLM, SGLang, TensorRT-LLM, LMDeploy).
 
     Blocks are found by a chain of hashes. Only whole blocks are shared, and the last token of a prompt is always computed.
     """
@@ -29,14 +30,12 @@ class BlockMemory(KvMemory):
         """Return private tokens and the tokens of pinned blocks."""
         return self._private + len(self._pins) * self._block
 
-    def _chain(self, text: str) -> list[int]:
+    def _chain(self, text: str) -> Iterator[int]:
         width = self._block * CHARACTERS
-        links: list[int] = []
         last = 0
         for start in range(0, len(text) - width + 1, width):
             last = hash((last, text[start : start + width]))
-            links.append(last)
-        return links
+            yield last
 
     def _present(self, text: str) -> list[int]:
         if not self._shared:
@@ -93,7 +92,7 @@ class BlockMemory(KvMemory):
             self._share(holding, text)
 
     def _share(self, holding: Holding, text: str) -> None:
-        for link in self._chain(text)[len(holding.pin) :]:
+        for link in islice(self._chain(text), len(holding.pin), None):
             if holding.tokens < self._block:
                 break
             holding.tokens -= self._block

@@ -24,6 +24,7 @@ from servebench.engine.adapters.flags import FlagTable, is_python, missing_execu
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
 from servebench.protocol.json_values import between, load_object, milliseconds
+from servebench.protocol.kinds.table import kind_named
 from servebench.util.bounded_file import open_regular
 
 FLAGS = FlagTable(
@@ -115,6 +116,7 @@ class SglangEngine(Engine):
         arguments += ["--host", settings.host, "--port", str(context.port), "--enable-metrics", "--enable-cache-report"]
         # the sampling defaults of the model's own file would differ from those of other engines
         arguments += ["--sampling-defaults", "openai"]
+        arguments += [] if kind_named(context.api).answers_text else ["--is-embedding"]
         if context.model.revision is not None:
             arguments += ["--revision", context.model.revision]
         env = spans_environment(context)

@@ -23,6 +23,7 @@ from servebench.engine.adapters.flags import FlagTable, is_python, missing_execu
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
 from servebench.protocol.json_values import milliseconds, object_at
+from servebench.protocol.kinds.table import kind_named
 
 FLAGS = FlagTable(
     flags={
@@ -152,6 +153,7 @@ class VllmEngine(Engine):
             arguments.append(self.timings_flag)
         if context.spans_endpoint is not None:
             arguments += ["--otlp-traces-endpoint", context.spans_endpoint]
+        arguments += [] if kind_named(context.api).answers_text else ["--runner", "pooling"]
         # the development endpoints show the resolved settings and empty the cache: only for this machine
         dev_mode = {DEV_MODE: "1"} if settings.host in LOOPBACK else {}
         return FLAGS.command(settings, *start, *arguments, env={**dev_mode, **spans_environment(context)})

@@ -110,6 +110,8 @@ def generate_token(
     first_problem: EngineError | None = None
     for name in (api, *kind_named(api).probe_instead):
         kind = kind_named(name)
+        for header in kind.headers.items():
+            http.headers.setdefault(*header)
         path, body = compose(engine, kind.probe, model)
         content = FirstContent(kind.scan())
         problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)

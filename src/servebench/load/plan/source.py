@@ -98,10 +98,7 @@ def probe_of(point: Point, *, usable: bool) -> Probe:
         good=row.slo_good or 0,
         judged=row.slo_requests or 0,
         design_effect=row.slo_design_effect,
-        throughput_tok_s=row.output_throughput_tok_s,
         seconds=row.window_s or 0.0,
-        completed_req_s=row.request_throughput_req_s,
-        kept_up=row.kept_up,
         usable=usable,
         doubts=point.codes,
     )

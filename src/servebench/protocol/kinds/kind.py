@@ -45,6 +45,10 @@ class RequestKind(ABC):
     """The request that a server answers once it is ready. It must generate at least one content event."""
     probe_instead: ClassVar[tuple[str, ...]] = ()
     """Kinds that show that a server is ready where it has no route for this one."""
+    headers: ClassVar[Mapping[str, str]] = {}
+    """Headers of each request, unless the user sets them."""
+    exact_length: ClassVar[bool] = True
+    """Whether an answer of exactly a length can be asked for, if the engine's dialect has a way."""
     takes_messages: ClassVar[bool] = False
     """Whether a conversation is sent as messages, to which the server adds its template; otherwise as one text."""
     lacks: ClassVar[tuple[str, ...]] = ()
@@ -65,6 +69,18 @@ class RequestKind(ABC):
     @abstractmethod
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
         """Return the JSON body of a request."""
+
+    def image_parts(self, text: str, images: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the content of a message with images, which are data URLs."""
+        shown = [{"type": "image_url", "image_url": {"url": one}} for one in images]
+        return [*shown, {"type": "text", "text": text}]
+
+    def illustrated(self, turns: list[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
+        """Return the messages of a body with the request's images in the first one of a user."""
+        place = next((at for at, turn in enumerate(turns) if turn.get("role") == "user"), None)
+        if request.images and place is not None:
+            turns[place] = {**turns[place], "content": self.image_parts(turns[place]["content"], request.images)}
+        return turns
 
     def path_of(self, dialect: Dialect) -> str:
         """Return the path of its requests below the base URL."""

@@ -30,7 +30,8 @@ class _Generation(RequestKind):
         """See RequestKind.body."""
         body: dict[str, Any] = {"model": model}
         if request.messages is not None:
-            body["messages"] = [{"role": m.role, "content": m.content, **m.extra} for m in request.messages]
+            turns = [{"role": m.role, "content": m.content, **m.extra} for m in request.messages]
+            body["messages"] = self.illustrated(turns, request)
         else:
             body["prompt"] = request.prompt
         body["max_tokens"] = request.output_tokens

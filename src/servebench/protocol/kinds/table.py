@@ -5,10 +5,15 @@ from typing import Any
 from servebench.contracts.engine import Engine
 from servebench.contracts.request import Request
 from servebench.protocol.kinds.kind import RequestKind
+from servebench.protocol.kinds.messages import Messages
 from servebench.protocol.kinds.openai import Chat, Completions
+from servebench.protocol.kinds.pooling import Embeddings, Rerank
+from servebench.protocol.kinds.responses import Responses
 from servebench.util.errors import ConfigError
 
-KINDS: dict[str, RequestKind] = {kind.name: kind for kind in (Chat(), Completions())}
+KINDS: dict[str, RequestKind] = {
+    kind.name: kind for kind in (Chat(), Completions(), Responses(), Messages(), Embeddings(), Rerank())
+}
 """By name: the values of `workload.api` and `quality.api`."""
 
 
@@ -21,8 +26,8 @@ def kind_named(name: str) -> RequestKind:
 
 def api_problems(key: str, name: str) -> list[str]:
     """Return a line if a setting names no kind."""
-    known = " or ".join(f"'{one}'" for one in KINDS)
-    return [] if name in KINDS else [f"{key} must be {known} (got '{name}')"]
+    *most, last = (f"'{one}'" for one in KINDS)
+    return [] if name in KINDS else [f"{key} must be {', '.join(most)} or {last} (got '{name}')"]
 
 
 def kind_of(request: Request) -> RequestKind:

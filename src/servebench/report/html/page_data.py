@@ -66,7 +66,7 @@ def page_of(
         times=run_times(readable, names),
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         distribution_at=common_level(pages),
-        repeats=[(name, found) for name, found in over if found.levels],
+        repeats=[(name, found) for name, found in over if found],
         limits=shared_limits(runs),
         with_earlier=with_earlier,
     )

@@ -131,11 +131,11 @@ def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
     columns = [TableColumn(column.label, wrap=True, width_max=CELL_WIDTH + 12) for column in one.columns]
     rows = [row(level.words, *(_cell(column.cells.get(level)) for column in one.columns)) for level in one.levels]
     rows.append(row("trust", *(_trust(column, marks) for column in one.columns)))
-    return Table([TableColumn("tok/s", left=True), *columns], rows)
+    return Table([TableColumn(one.unit, left=True), *columns], rows)
 
 
 def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
-    columns = [TableColumn("tok/s", left=True, wrap=True, width_max=room)]
+    columns = [TableColumn(one.unit, left=True, wrap=True, width_max=room)]
     columns += [TableColumn(level.words) for level in one.levels]
     rows = [
         row(column.label, *(_cell(column.cells.get(level)) for level in one.levels), _trust(column, marks))
@@ -146,7 +146,9 @@ def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
 
 def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
     columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
-    names = ("load", "tok/s", "TTFT p50 ms", *(() if with_runs else ("p99", "ITL", "E2E p50")), "trust")
+    streams = one.unit == "tok/s"
+    ttft, own = (["TTFT p50 ms"], ["p99", "ITL"]) if streams else ([], [])
+    names = ("load", one.unit, *ttft, *([] if with_runs else [*own, "E2E p50"]), "trust")
     columns += [TableColumn(name, left=name in ("load", "trust")) for name in names]
     rows = []
     for column in one.columns:
@@ -154,10 +156,12 @@ def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) 
             run = [column.label if index == 0 else ""] if with_runs else []
             trust = _trust_of({level: cell}, marks)
             p99 = "~" * cell.few_for_p99 + number(cell.ttft_ms_p99)
-            times = [] if with_runs else [p99, number(cell.itl_ms), number(cell.e2e_ms)]
-            rows.append(row(*run, level.words, _cell(cell), number(cell.ttft_ms), *times, trust))
+            times = [number(cell.ttft_ms)] if streams else []
+            if not with_runs:
+                times += [*([p99, number(cell.itl_ms)] if streams else []), number(cell.e2e_ms)]
+            rows.append(row(*run, level.words, _cell(cell), *times, trust))
         if not column.cells and with_runs:
-            rows.append(row(column.label, MISSING, MISSING, MISSING, column.status))
+            rows.append(row(column.label, *[MISSING] * (2 + streams), column.status))
     return Table(columns, rows)
 
 

@@ -98,8 +98,8 @@ def gate_blocks(gate: Gate, *, reasons: bool = True) -> Iterator[Block]:
 
 
 def decision_blocks(found: StudyDecision, *, verbose: bool = True) -> Iterator[Block]:
-    """Yield what is decided of each pair of runs, what is still open, and with `verbose` how much starts differ; without it only
-    what is open, and a single pair."""
+    """Yield what is decided of each pair of runs, and what is still open; without `verbose` only what is open, and a single
+    pair."""
     for pair in found.pairs:
         if not verbose and pair.answered and len(found.pairs) > 1:
             continue

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Literal
 
-from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.repeats import RepeatedMetric, RepeatSummary
 from servebench.analysis.statistics import is_weak_percentile, missing_interval, values_needed
 from servebench.contracts.columns import SHARE
 from servebench.contracts.level import Level
@@ -14,7 +14,6 @@ from servebench.contracts.results import Doubt, Point
 from servebench.report.blocks import Block, Heading, Items, Label, Line, Table, TableColumn, items, row
 from servebench.report.content import shares_prefixes
 from servebench.report.trust import point_trust
-from servebench.report.wording.repeats import note_text, value_text
 from servebench.util.figures import MISSING, number, percent, rough, with_interval
 
 Screen = Literal["run", "show", "report"]
@@ -36,11 +35,14 @@ def trust_label(row: PointRow) -> Label:
 def point_line(point: Point) -> str:
     """Return a point in one line."""
     row = point.row
-    return (
-        f"{'rate' if row.rate is not None else 'concurrency'} {row.level}: "
+    figures = (
         f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
-        f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
+        f"ITL mean {number(row.itl_ms_mean)} ms"
     )
+    if row.input_throughput_texts_s is not None:
+        figures = f"{number(row.input_throughput_texts_s)} texts/s, E2E p50 {number(row.e2e_ms_p50)} ms"
+    level = f"{'rate' if row.rate is not None else 'concurrency'} {row.level}"
+    return f"{level}: {figures}, {row.requests_ok:,} ok, {row.requests_failed:,} failed, {point.verdict}"
 
 
 def cell_text(row: PointRow, column: str) -> str:
@@ -119,11 +121,11 @@ def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> It
 
 def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") -> Iterator[Block]:
     """Yield what the repeats of each level of runs show together; nothing without any."""
-    known = [(run, one) for run, one in found if one.levels]
+    known = [(run, one) for run, one in found if one]
     columns_of = {
         name: POINT_COLUMNS[metric.estimate.column]
         for _, one in known
-        for metrics in one.levels.values()
+        for metrics in one.values()
         for name, metric in metrics.items()
     }
     if not known:
@@ -135,17 +137,22 @@ def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") 
     ]
     rows = []
     for run, one in known:
-        for at, metrics in one.levels.items():
+        for at, metrics in one.items():
             count = str(max(metric.estimate.points for metric in metrics.values()))
-            cells = (value_text(metrics[name]) if name in metrics else MISSING for name in columns_of)
+            cells = (_mean_text(metrics[name]) if name in metrics else MISSING for name in columns_of)
             rows.append(row(*([run] if several else []), str(at), count, *cells))
     if title:
         yield Heading(title)
     yield Table(columns, rows, ruled=True, caption="Over repeats")
     yield Line.of(REPEATS_NOTE, tone="dim")
-    for run, one in known:
-        name = f"{run}: " if several else "repeats: "
-        yield from (Line.of(f"{name}{note_text(note)}", tone="warn") for note in one.notes)
+
+
+def _mean_text(found: RepeatedMetric) -> str:
+    """A mean with its interval, or with the spread of one repeat where there are too few."""
+    one = found.estimate
+    if one.low is None:
+        return f"{number(one.value)} (one repeat ±{percent(found.spread)})"
+    return f"{number(one.value)} [{number(one.low)}, {number(one.high)}]"
 
 
 def warning_items(points: Iterable[Point]) -> Items:

@@ -89,20 +89,19 @@ def timeline(data: Page) -> Iterator[Block]:
 
 
 def cold_start(data: Page) -> Iterator[Block]:
-    """Yield the phases of each cold start and warm restart."""
+    """Yield the phases of each cold start."""
     starts, shared = [], []
     for one in data.runs:
-        for kind, suffix in (("cold_start", ""), ("warm_restart", " (warm restart)")):
-            start = mapping(one.run.manifest.get(kind))
-            phases = [
-                (str(mapping(phase).get("name")), float(mapping(phase)["seconds"]))
-                for phase in start.get("phases") or ()
-                if isinstance(mapping(phase).get("seconds"), (int, float))
-            ]
-            if phases and not start.get("shared"):
-                starts.append((one.name + suffix, phases))
-            elif phases and not suffix:
-                shared.append(one.name)
+        start = mapping(one.run.manifest.get("cold_start"))
+        phases = [
+            (str(mapping(phase).get("name")), float(mapping(phase)["seconds"]))
+            for phase in start.get("phases") or ()
+            if isinstance(mapping(phase).get("seconds"), (int, float))
+        ]
+        if phases and start.get("shared"):
+            shared.append(one.name)
+        elif phases:
+            starts.append((one.name, phases))
     if (chart := runs.cold_start(starts)) is not None:
         rows = [[name, phase, f"{at:.2f}"] for name, phases in starts for phase, at in phases]
         yield Charts([chart])

@@ -64,7 +64,7 @@ def run_data(
 
 
 def _header(run: RunData) -> dict[str, str | None]:
-    start, restart = mapping(run.manifest.get("cold_start")), mapping(run.manifest.get("warm_restart"))
+    start = mapping(run.manifest.get("cold_start"))
     shared = " (shared)" if start.get("shared") else ""
     return {
         "folder": str(run.path),
@@ -77,7 +77,6 @@ def _header(run: RunData) -> dict[str, str | None]:
         "started": local_time(run.started_s),
         "measured by": run.foreign,
         "cold start": None if start.get("seconds") is None else f"{number(start['seconds'])} s{shared}",
-        "warm restart": None if restart.get("seconds") is None else f"{number(restart['seconds'])} s",
     }
 
 

@@ -20,7 +20,7 @@ from servebench.report.blocks import (
 from servebench.report.charts.tune_gains import gains
 from servebench.report.wording.budget import least_text
 from servebench.report.wording.tuning import (
-    FRONT_NOTE,
+    FROM_STOCK_NOTE,
     HEADINGS,
     SLICES_NOTE,
     asked_line,
@@ -114,6 +114,6 @@ def _candidates(answer: TuneAnswer, width: int, *, complete: bool) -> Iterator[B
         yield Line.of(f"more with -v: {len(shown) - len(few)} candidates", tone="dim")
     if untried := untried_line(answer):
         yield Line.of(untried, tone="dim")
-    yield Line.of(FRONT_NOTE, tone="dim")
+    yield Line.of(FROM_STOCK_NOTE, tone="dim")
     if answer.as_good:
         yield Line.of(f"may be as good as {answer.recommended_name}: {', '.join(answer.as_good)}")

@@ -26,12 +26,10 @@ WAITING = {
     "self_check": "self-check of the client",
     "spans": "waiting for spans",
     "stopping_engine": "stopping {of}",
-    "stopping_first_start": "stopping {of} for its warm restart",
     "summary": "writing the summary",
     "timings": "reading request timings of {of}",
     "tracking": "logging to MLflow",
     "waiting_quiet": "waiting for a quiet machine",
-    "warm_restart": "waiting for the warm restart of {of}",
 }
 
 FAILED = {
@@ -86,8 +84,7 @@ def _doing(event: e.Doing) -> str:
 
 def _ready(event: e.EngineReady) -> str:
     steps = ", ".join(f"{name.replace('_', ' ')} {ended_s:.2f}" for name, ended_s in event.phases)
-    what = "warm restart" if event.restarted else "start"
-    return f"{event.engine}: {what} took {event.phases[-1][1]:.1f} s ({steps})"
+    return f"{event.engine}: start took {event.phases[-1][1]:.1f} s ({steps})"
 
 
 def _kept(event: e.AnswersKept) -> str:

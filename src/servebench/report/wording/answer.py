@@ -183,7 +183,7 @@ def _alone(answer: WorkloadAnswer) -> str:
     ttft = f", TTFT p50 {number(ttft_ms)} ms" if ttft_ms is not None else ""
     most = "most output at " if len(known) > 1 else ""
     only = f"only {measured[0].label} was measured: " if len(answer.columns) > 1 else ""
-    return f"{only}{most}{top.words}: {cells[top].text} tok/s{ttft}"
+    return f"{only}{most}{top.words}: {cells[top].text} {answer.unit}{ttft}"
 
 
 def lead_text(lead: LevelLead) -> str:

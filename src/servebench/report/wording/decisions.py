@@ -17,7 +17,7 @@ from servebench.analysis.verdict.model import (
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS
 from servebench.report.wording.comparison import description_of, mattering_keys, text_of
-from servebench.util.figures import duration, percent
+from servebench.util.figures import duration
 
 DIFFERENT = (FASTER, SLOWER, MIXED)
 WORDS = {EQUAL: "equal", OPEN: "open"}
@@ -97,8 +97,7 @@ def _minutes(found: StudyDecision) -> str:
 
 
 def notes_of(found: StudyDecision, *, verbose: bool = True) -> list[str]:
-    """Return what is open and what it would take, and with `verbose` how much starts differ, and why rows are provisional or
-    missing."""
+    """Return what is open and what it would take, and with `verbose` why rows are provisional or missing."""
     lines = [line for pair in found.pairs for line in _open_lines(pair, found)]
     places: dict[str, list[str]] = {}
     for pair in found.pairs if verbose else ():
@@ -112,12 +111,6 @@ def notes_of(found: StudyDecision, *, verbose: bool = True) -> list[str]:
     every = [title_of(pair) for pair in found.pairs]
     for why, where_all in places.items():
         lines.append(f"{why}: {'all pairs' if where_all == every and len(every) > 1 else '; '.join(where_all)}")
-    for name, spread in found.spreads.items() if verbose else ():
-        if spread.between is not None:
-            lines.append(
-                f"{found.labels[name]}: its {spread.starts} starts differ by {percent(spread.between)}, points of one start by "
-                f"{percent(spread.within)} more (standard deviations of output throughput)"
-            )
     return [*lines, f"the engines ran for {_minutes(found)}"]
 
 

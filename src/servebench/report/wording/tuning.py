@@ -68,13 +68,12 @@ def asked_line(answer: TuneAnswer) -> str:
 
 
 def spent_line(answer: TuneAnswer) -> str:
-    """Return what was spent, and what a grid would have taken."""
-    spent, budget, grid = (number(answer.cost(one)) for one in (answer.spent, answer.budget, answer.grid))
+    """Return what was spent."""
+    spent, budget = (number(answer.cost(one)) for one in (answer.spent, answer.budget))
     tried = sum(one.blocks > 0 for one in answer.tried)
-    share = f" ({percent(answer.spent / answer.grid)})" if answer.grid else ""
     return (
-        f"spent {spent} of {budget} {answer.unit} on {tried} of {len(answer.tried)} candidates; a grid over them with three "
-        f"repeats would have taken {grid}{share}, and the whole space has {answer.space_size:,} settings"
+        f"spent {spent} of {budget} {answer.unit} on {tried} of {len(answer.tried)} candidates; the whole space has "
+        f"{answer.space_size:,} settings"
     )
 
 
@@ -85,7 +84,7 @@ def value_line(answer: TuneAnswer) -> str:
 
 
 def gain_line(answer: TuneAnswer) -> str:
-    """Return what the gain rests on where engines took turns; empty elsewhere, where FRONT_NOTE says it."""
+    """Return what the gain rests on where engines took turns; empty elsewhere, where FROM_STOCK_NOTE says it."""
     method = answer.gain.method if answer.gain is not None else None
     return f"the gain is by {method_text(method)}" if method is not None and method.slice_by_slice else ""
 
@@ -109,7 +108,7 @@ def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
     """Return the rows of the table of candidates under HEADINGS."""
     return [
         (
-            f"{one.name}{' *' if one.on_front else ''}",
+            one.name,
             one.settings if one.origin != "stock" else MISSING,
             str(one.starts or MISSING),
             number(one.value),
@@ -213,7 +212,4 @@ NOT_MEASURED = "not measured: too little budget left"
 SLICES_NOTE = (
     "in the finals engines run at the same time; the load goes from one to the other every few seconds (study.slices)"
 )
-FRONT_NOTE = (
-    "*: no other has both more throughput and a shorter TTFT (p50, ms); from stock: by all starts, while the gain in the "
-    "first line is by those of the finals alone"
-)
+FROM_STOCK_NOTE = "from stock: by all starts, while the gain in the first line is by those of the finals alone"

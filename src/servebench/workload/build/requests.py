@@ -1,12 +1,13 @@
 """Build requests from texts, and add what is not part of the prompt."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from servebench.contracts.request import Message, PriorAnswer, Request
 from servebench.contracts.settings import WorkloadSettings
 from servebench.protocol.kinds.table import kind_named
+from servebench.workload.build.images import images_of
 from servebench.workload.build.seeding import generator, zipf
 
 LABELS = {"user": "User: ", "assistant": "Assistant: "}
@@ -53,18 +54,21 @@ def transcript(messages: Sequence[Message], answers: Iterable[PriorAnswer]) -> s
 
 
 def add_extras(request: Request, settings: WorkloadSettings) -> Request:
-    """Return the request with one of the `adapters` as its `model`, one of the `priorities`, and the fields of `body`.
+    """Return the request with images, one of the `adapters` as its `model`, one of the `priorities`, and the fields of `body`.
 
-    The first two follow from the seed and the request's id; all requests of a session get the same. Adapters are drawn by
-    Zipf's law, the k-th with a weight of 1 / k^`adapter_skew`; priorities are drawn uniformly. What the workload set itself
-    stays, unless `body` has it.
+    The first three follow from the seed and the request's id; all requests of a session get the same. Adapters are drawn by their
+    weights, those of a list by Zipf's law, the k-th with a weight of 1 / k^`adapter_skew`; priorities are drawn uniformly. What
+    the workload set itself stays, unless `body` has it.
     """
     extras: dict[str, Any] = {}
     rng = generator(settings.seed, f"dressing/{request.session_id or request.request_id}")
-    if settings.adapters:
-        weights = zipf(len(settings.adapters), settings.adapter_skew)
-        extras["model"] = rng.choices(settings.adapters, weights)[0]
+    if adapters := settings.adapters:
+        weights = (
+            list(adapters.values()) if isinstance(adapters, Mapping) else zipf(len(adapters), settings.adapter_skew)
+        )
+        extras["model"] = rng.choices(list(adapters), weights)[0]
     if settings.priorities:
         extras["priority"] = rng.choice(settings.priorities)
     found = {**extras, **request.extra, **settings.body}
-    return replace(request, extra=found) if found != request.extra else request
+    images = images_of(request, settings)
+    return replace(request, extra=found, images=images) if images or found != request.extra else request

@@ -93,7 +93,7 @@ def row_of(value: Any, names: FieldNames = FieldNames()) -> Row | None:
     # a line of an OpenAI batch file is one request, as it is
     batch = isinstance(value.get("body"), Mapping) and "url" in value
     if batch:
-        if not str(value["url"]).endswith(tuple(kind.path for kind in KINDS.values())):
+        if not str(value["url"]).endswith((KINDS["chat"].path, KINDS["completions"].path)):
             raise ValueError(f"url {in_one_line(str(value['url']), SHOWN_MAX)} is no chat or completion")
         value, names = value["body"], FieldNames()
     found = {what: _field(value, what, name) for what, name in asdict(names).items()}

@@ -1,0 +1,66 @@
+"""The kinds `embeddings` (OpenAI's) and `rerank` (Cohere's and Jina's, as vLLM and llama.cpp have it): texts go in, numbers come
+out in one piece, and nothing is generated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servebench.contracts.engine import Dialect
+from servebench.contracts.request import Request
+from servebench.protocol.answer import AnswerScan
+from servebench.protocol.errors import error_message
+from servebench.protocol.json_values import count_of, object_at
+from servebench.protocol.kinds.kind import RequestKind
+
+
+class PoolingScan(AnswerScan):
+    """Reads a list of vectors (`data`) or of scores (`results`). Its arrival is the one content event."""
+
+    __slots__ = ()
+
+    def add_chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
+        """See AnswerScan.add_chunk."""
+        found = chunk.get("data") or chunk.get("results")
+        self.prompt_tokens = count_of(object_at(chunk, "usage").get("prompt_tokens"))
+        if found and isinstance(found, list):
+            self.add_event(stamp_ns, read_index)
+        else:
+            self.fail(error_message(chunk) or "the answer has no data and no results")
+
+
+class _Pooling(RequestKind):
+    """What both kinds share."""
+
+    scan = PoolingScan
+    lacks = (
+        *("ttft", "ttfo", "itl", "tpot", "output_", "hidden_", "events", "cost_", "energy_j_per", "client_error_ms"),
+        *("lock_step", "prefix_cache_hit_rate_ideal"),
+    )
+    answers_text = False
+    exact_length = False
+
+
+class Embeddings(_Pooling):
+    """Each text becomes a vector."""
+
+    name = "embeddings"
+    path = "/embeddings"
+    title = "list of embeddings"
+    probe = Request(request_id="probe", api="embeddings", prompt="A text.")
+
+    def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
+        """See RequestKind.body."""
+        return {"model": model, "input": [request.prompt, *request.inputs], **request.extra}
+
+
+class Rerank(_Pooling):
+    """Each document is scored by how well it answers the query, which is the prompt."""
+
+    name = "rerank"
+    path = "/rerank"
+    title = "ranking"
+    probe = Request(request_id="probe", api="rerank", prompt="A query?", inputs=("A text.",))
+
+    def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
+        """See RequestKind.body."""
+        return {"model": model, "query": request.prompt, "documents": list(request.inputs), **request.extra}

@@ -1,0 +1,1 @@
+"""Records the traffic of a running service as a trace, without its content: a proxy, and a process that reads its copies."""

@@ -1,0 +1,62 @@
+"""Requests that generate nothing: embeddings and rankings, as vLLM and llama.cpp answer them."""
+
+import json
+
+import pytest
+
+from servebench.contracts.engine import Dialect
+from servebench.contracts.request import Request
+from servebench.protocol import answer, http
+from servebench.protocol.kinds.table import KINDS
+
+EMBEDDINGS, RERANK = KINDS["embeddings"], KINDS["rerank"]
+USAGE = {"prompt_tokens": 4, "total_tokens": 4}
+ANSWERS = {
+    # of llama.cpp and of vLLM 0.32, shortened
+    "llamacpp": (EMBEDDINGS, {"object": "list", "usage": USAGE, "data": [{"embedding": [0.5, -0.1], "index": 0}]}),
+    "vllm": (
+        EMBEDDINGS,
+        {"id": "embd-1", "object": "list", "data": [{"index": 0, "embedding": "kAC5"}], "usage": USAGE},
+    ),
+    "llamacpp rerank": (
+        RERANK,
+        {"object": "list", "usage": USAGE, "results": [{"index": 2, "relevance_score": -1.02}]},
+    ),
+    "vllm rerank": (
+        RERANK,
+        {"id": "score-1", "usage": USAGE, "results": [{"index": 0, "document": {"text": "a"}, "relevance_score": 0.9}]},
+    ),
+}
+
+
+def read(kind, document):
+    body = json.dumps(document).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    scan = kind.scan()
+    answer.read(http.decode([(1, head), (2, body)]), scan)
+    return scan
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_one_event_and_its_prompt(name):
+    scan = read(*ANSWERS[name])
+    assert (scan.event_ns, scan.prompt_tokens, scan.error, scan.said_end) == ([2], 4, None, True)
+    assert scan.count() == (None, None)
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"data": [], "results": []}, {"error": {"message": "no"}}, {"data": 1, "results": {}}]
+)
+def test_an_answer_without_results_is_an_error(document):
+    assert [read(kind, document).error is not None for kind in (EMBEDDINGS, RERANK)] == [True, True]
+
+
+def test_what_is_sent():
+    request = Request(request_id="r", api="embeddings", prompt="a", inputs=("b", "c"), extra={"dimensions": 8})
+    assert EMBEDDINGS.body(request, "m", Dialect()) == {"model": "m", "input": ["a", "b", "c"], "dimensions": 8}
+    assert RERANK.body(request, "m", Dialect()) == {
+        "model": "m",
+        "query": "a",
+        "documents": ["b", "c"],
+        "dimensions": 8,
+    }
