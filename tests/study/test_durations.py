@@ -82,7 +82,7 @@ def test_levels_to_where_throughput_stops_growing_are_those_that_were_measured()
 
 
 def test_a_search_takes_its_budget_or_what_earlier_ones_took():
-    job = job_of("load=saturation", "load.concurrency=null", "load.duration_s=20")
+    job = job_of("load=slo", "slo=interactive", "load.concurrency=null", "load.duration_s=20")
     assert start_time(job, []).load_s == job.settings.load.search.budget_s
     found = start_time(job, [run_of(job, 30.0, 40.0)])
     assert (found.load_s, found.earlier) == (pytest.approx(70.0), True)
