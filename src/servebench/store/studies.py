@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.store.files import object_in
+from servebench.store.graded import read_quality
 from servebench.store.hold import is_abandoned
 from servebench.store.layout import RunFolder, StudyFolder, check_plain, is_name
 from servebench.store.state import UNFINISHED
@@ -44,6 +45,8 @@ def _heavy(
     """Return a heavy table of a run by name, as `contracts.stored.Tables`. Raises StoreError for a broken one."""
     if name == "requests":
         return read_requests(folder, columns, request_id)
+    if name == "quality":
+        return read_quality(folder)
     return read_frame(folder.path / f"{name}.parquet")
 
 

@@ -10,6 +10,7 @@ from statistics import median
 
 from servebench.analysis.setups import LEVEL_KEYS, circumstances
 from servebench.config import Job
+from servebench.contracts.age import seconds_of_age
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, is_number, mapping
@@ -49,6 +50,7 @@ def start_time(job: Job, earlier: Iterable[RunData]) -> StartTime:
     of_engine = [run for run in earlier if [run.fact(name) for name in FACTS] == names]
     known = [one for run in of_engine if is_number(one := mapping(run.manifest.get("cold_start")).get("seconds"))]
     start_s, load = median(known) if known else usual_start_s(job), job.settings.load
+    start_s += seconds_of_age(job.settings.engine.age) or 0.0
     here = circumstances(job.resolved, capture_machine(), LEVEL_KEYS)
     alike = [one for one in of_engine if circumstances(one.config, one.manifest.get("machine"), LEVEL_KEYS) == here]
     seconds, totals = defaultdict[str, list[float]](list), []
@@ -95,9 +97,9 @@ def _measured(run: RunData) -> tuple[list[tuple[str, float]], int]:
     cold = mapping(run.manifest.get("cold_start"))
     for start, rows in starts.items():
         before = float("inf")
-        # an engine that was running before, for another run, has no beginning here
+        # an engine that was running before, for another run or to age, has no beginning here
         with suppress(ValueError, TypeError):
-            if not cold.get("shared"):
+            if not cold.get("shared") and not mapping(run.config.get("engine")).get("age"):
                 before = datetime.fromisoformat(str(start)).timestamp() + cold["seconds"]
         for row in sorted(rows, key=lambda one: one.window_ns or (0, 0)):
             began, ended = (one / NS_PER_S for one in row.window_ns or (0, 0))
