@@ -11,7 +11,7 @@ from pathlib import Path
 from servebench.analysis.warnings.catalog import AFFECTS_ALL, CATALOG, SPEED, WarningType
 from servebench.contracts.columns import Column, columns_of
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.results import Record
+from servebench.contracts.results import Record, SessionRow
 from servebench.registry.conf import conf_dir
 from servebench.report.export.markdown import table
 
@@ -98,7 +98,7 @@ def config_reference() -> str:
 def _section(group: str) -> Iterator[str]:
     files = {path.stem: path for path in sorted(_files(group))}
     yield f"## {group}\n"
-    base = files.pop("base", None)
+    base = files.pop("base", None) or files.get("none" if group == "gpu" else "")
     if base is not None:
         purpose, keys = read_keys(base.read_text())
         yield f"{purpose}\n"
@@ -140,8 +140,9 @@ def read_keys(text: str) -> tuple[str, list[ConfigKey]]:
         elif match := _KEY.match(line):
             indent, name, value, beside = match.groups()
             parents = [*parents[: len(indent) // 2], name]
-            if value and parents[0] not in UNLISTED:
-                keys.append(ConfigKey(".".join(parents), value, " ".join([*comment, *filter(None, [beside])])))
+            meaning = " ".join([*comment, *filter(None, [beside])])
+            if meaning or (value and parents[0] not in UNLISTED):
+                keys.append(ConfigKey(".".join(parents), value or "", meaning))
             comment = []
         else:
             comment = []
@@ -155,6 +156,8 @@ def column_reference() -> str:
         *_columns(columns_of(PointRow)),
         "\n## requests.parquet\n\nOne row a request, failed ones and those of the warm-up too.\n",
         *_columns(columns_of(Record)),
+        "\n## sessions.csv\n\nOne row a session of each point, where the workload has jobs.\n",
+        *_columns(columns_of(SessionRow)),
     ]
     return "\n".join([COLUMNS, *sections]) + "\n"
 

@@ -480,7 +480,7 @@ def test_more_starts_are_proposed_where_a_verdict_takes_them(make_study, slow, s
         (SimulatedEngine(name=name, slow=one, run_sd=0.01), load(levels=(8,), starts=starts, seed=seed))
         for seed, (name, one) in enumerate(zip("abc", slow, strict=True))
     ]
-    found = answer(make_study(*runs), words=["-m", "engine=a,b,c", "study.starts=1", "study.name=x"])
+    found = answer(make_study(*runs), words=["-m", "engine=a,b,c", "study.starts=1", "starts=1", "study.name=x"])
     (step,) = [one.command for one in found.next_steps if "study." in one.command]
     assert step == f"servebench -m engine=a,b,c {word}"
 

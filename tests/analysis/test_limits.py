@@ -263,8 +263,8 @@ def test_nothing_is_proposed_that_the_run_has_already(knob, config, override):
         (Level(8), {"concurrency": [1, 8]}, "load.concurrency=[16]"),
         (Level(1), {"concurrency": [1, 8]}, ()),
         (Level(4), {"search": {"for": "slo"}}, ()),
-        (Level(rate=2.5), {"trace": {"path": "x"}, "time_scale": 1.0}, "load.time_scale=0.5"),
-        (Level(), {"trace": {"path": "x"}}, "load.time_scale=0.5"),
+        (Level(rate=2.5), {"replay": {"path": "x"}, "time_scale": 1.0}, "load.time_scale=0.5"),
+        (Level(), {"replay": {"path": "x"}}, "load.time_scale=0.5"),
         (Level(), {}, None),
     ],
 )
@@ -352,7 +352,7 @@ def test_what_a_disturbed_stretch_made_late_is_not_the_client():
     [
         (["load=rate", "load.rate=[20]"], "load.rate=[40]"),
         (["load.concurrency=[8]"], "load.concurrency=[16]"),
-        (["load=trace", "workload=trace"], "load.time_scale=0.5"),
+        (["load=replay", "workload=trace"], "load.time_scale=0.5"),
         ([], "load.workers=2"),
     ],
 )
@@ -380,13 +380,13 @@ def test_every_run_of_a_study_has_a_line(make_study):
     ]
     assert [(label, one.code) for label, one in summary.more] == [("e1", Limit.CLIENT)]
     assert (summary.without, summary.unread) == (("e2", "e3", "e4", "e5"), ("e6",))
-    lines = [line.partition(":")[2].partition(":")[0].strip() for line in limit_lines(summary)]
+    lines = [line.partition(" ")[2].partition(":")[0] for line in limit_lines(summary)]
     assert lines == [
-        "e0 at 1 user",
-        "e1 at 8 users",
+        "of e0 at 1 user",
+        "of e1 at 8 users",
         "none found for e2, e3, e4, e5",
         "'servebench show RUN' has those of e6",
-        "e1 at 1 user",
+        "of e1 at 1 user",
     ]
     assert limit_lines(limits.summary_of(runs[:2], [])) == []
 

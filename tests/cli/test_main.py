@@ -1,6 +1,10 @@
 """Help, usage errors and routing of the command line."""
 
+import os
+import pty
 import shlex
+import subprocess
+import sys
 
 import click
 import pytest
@@ -148,3 +152,17 @@ def test_choices_of_the_command_line_are_those_of_the_packages():
     assert tuple(KINDS) == tools.KINDS
     (port,) = (param for param in tools.dashboard_command.params if param.name == "port")
     assert port.default == PORT
+
+
+@pytest.mark.slow
+def test_an_error_wraps_at_words_on_a_terminal():
+    """It is one line for other programs."""
+    command = [sys.executable, "-m", "servebench", "engine=vlm"]
+    ours, theirs = pty.openpty()
+    subprocess.run(command, stderr=theirs, env={**os.environ, "COLUMNS": "60"}, check=False)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    piped = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    assert shown.split() == piped.split()
+    assert (len(piped.splitlines()), max(map(len, shown.splitlines())) <= 60) == (1, True)

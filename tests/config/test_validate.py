@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from servebench.config import compose_jobs, settings_from_dict
+from servebench.registry.shorthand import RENAMED_KEYS
 from servebench.util.errors import ConfigError
 
 
@@ -37,6 +38,9 @@ def test_a_stored_config_gives_the_same_settings(job, resolved, registry):
 def test_a_key_that_earlier_versions_stored_stops_no_stored_study(job, resolved, registry):
     resolved["gpu"]["power_w"] = 700.0
     resolved["engine"]["measure_restart"] = False
+    for old, now in RENAMED_KEYS.items():
+        section, _, key = old.partition(".")
+        resolved[section][key] = resolved[section].pop(now.partition(".")[2])
     assert settings_from_dict(resolved, registry) == job.settings
 
 

@@ -10,7 +10,7 @@ from servebench.contracts.point_id import PointId
         ("c8-r0-a10", PointId("c8", 0, 10)),
         ("q2.5-r1-a2", PointId("q2.5", 1, 2)),
         ("q1e-05-r0", PointId("q1e-05", 0)),
-        ("trace-r3", PointId("trace", 3)),
+        ("replay-r3", PointId("replay", 3)),
         ("p0", PointId("p0")),
         ("c8", PointId("c8")),
     ],
@@ -23,7 +23,7 @@ def test_names_are_read_and_written_the_same(name, point):
 def test_a_level_says_its_load():
     assert (PointId.parse("c8-r0").concurrency, PointId.parse("c8-r0").rate) == (8, None)
     assert (PointId.parse("q2.5-r0").concurrency, PointId.parse("q2.5-r0").rate) == (None, 2.5)
-    assert (PointId.parse("trace-r0").concurrency, PointId.parse("trace-r0").rate) == (None, None)
+    assert (PointId.parse("replay-r0").concurrency, PointId.parse("replay-r0").rate) == (None, None)
 
 
 def test_attempts_at_a_point_share_the_first():

@@ -21,11 +21,11 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
     arrivals_ms = [1000, 1100, 1160, 1400, 1410, 1800]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"timestamp": at}) + "\n" for at in arrivals_ms))
     url, _ = endpoint()
-    words = ("load=trace", "load.trace.path=t.jsonl", "load.time_scale=2", "load.workers=2")
+    words = ("load=replay", "load.replay.path=t.jsonl", "load.time_scale=2", "load.workers=2")
     servebench(*attached_study(url, *SHORT, *words), code=0)
     manifest, points, requests = tables(tmp_path)
     (point,) = points.itertuples()
-    assert (point.point, point.requests_ok, point.requests_planned) == ("trace-r0", 6, 6)
+    assert (point.point, point.requests_ok, point.requests_planned) == ("replay-r0", 6, 6)
     assert abs(point.rate - 5 / 1.6) < 1e-6
     due_ms = requests.sort_values("request_id").scheduled_ns.to_numpy() / 1e6
     for worker in (0, 1):
@@ -59,8 +59,8 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
 
 def test_mistakes_in_a_load(run_main):
     """All told together, before anything starts."""
-    words = attached_study("http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
+    words = attached_study("http://127.0.0.1:9/v1", "load=replay", "load.replay.path=absent.jsonl")
     done = run_main(*words, "load.rate=[1]", code=2)
     assert "load.rate" in done.stderr
-    assert "load.trace" in done.stderr
-    assert "load.trace.path=absent.jsonl" in run_main(*words, code=3).stderr
+    assert "load.replay" in done.stderr
+    assert "load.replay.path=absent.jsonl" in run_main(*words, code=3).stderr

@@ -47,7 +47,7 @@ def test_a_queue_is_found_in_its_part(run_main, tmp_path):
 @pytest.mark.slow
 def test_the_times_of_a_server_are_read(run_main, tmp_path):
     """An emulated engine over HTTP, with trace headers: all parts are there, and each request has its trace."""
-    words = ("launch=emulated", "launch.time_scale=0.002", "load.trace_headers=true", "load.requests=24")
+    words = ("launch=emulated", "launch.time_scale=0.002", "load.span_headers=true", "load.requests=24")
     run_main(*ENGINE, *LOAD, *words, code=0)
     found = requests(run_of(tmp_path))
     found = found[found.outcome == "ok"]

@@ -290,6 +290,11 @@ READ: dict[str, tuple[Exchange, dict[str, Any]]] = {
     "a named error event": (
         exchange([(1, SSE_HEAD + NAMED_ERROR)]), {"outcome": "stream_error", "error": "it broke", "event_ns": [1]},
     ),
+    "a refusal inside 200": (
+        stream({"error": {"message": "slow", "type": "tokens", "code": "rate_limit_exceeded"}}),
+        {"outcome": "stream_error", "http_status": 200, "error_code": "rate_limit_exceeded"},
+    ),
+    "a code with a key": (stream({"error": {"code": "sk-" + "a1B2" * 12}}), {"error_code": "[redacted]"}),
     "a failed request keeps its events": (
         stream(ROLE, delta(content="a"), delta(content="b"), ended=False, outcome="timeout"),
         {"text": "ab", "event_ns": [101 * MS, 102 * MS], "http_status": 200},

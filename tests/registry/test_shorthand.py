@@ -1,6 +1,6 @@
 import pytest
 
-from servebench.registry.shorthand import RENAMED, SHORT_WORDS, spelled_out
+from servebench.registry.shorthand import RENAMED, RENAMED_KEYS, SHORT_WORDS, spelled_out
 
 ATTACHED = ["launch=attach", "engine=openai"]
 
@@ -31,3 +31,11 @@ def test_what_is_renamed_is_offered():
         assert set(names.values()) <= set(offered[group])
         assert not set(names) & set(offered[group])
     assert not set(SHORT_WORDS) & set(offered)
+
+
+def test_keys_that_are_renamed_are_keys():
+    from servebench.config.keys import known_keys, section_types
+
+    known = set(known_keys(section_types()))
+    assert set(RENAMED_KEYS.values()) <= known
+    assert not set(RENAMED_KEYS) & known

@@ -70,7 +70,7 @@ def test_conversations_are_stored_whole(tmp_path):
 def test_a_trace_is_stored_for_each_number(tmp_path):
     """Its arrival times are those of the whole: more prompts may not continue fewer."""
     prompts = source(tmp_path, EmulatedTokenizer())
-    few, many = (prompts.prompts(count, "trace-r0", whole=True) for count in (10, 20))
+    few, many = (prompts.prompts(count, "replay-r0", whole=True) for count in (10, 20))
     assert [len(one.requests) for one in (few, many)] == [10, 20]
     assert all("more" not in request.request_id for request in many.requests)
 

@@ -1,9 +1,9 @@
-"""The headers by which a server's traces name a request."""
+"""The headers by which a server's spans name a request."""
 
 import re
 
 from servebench.contracts.request import Request
-from servebench.run.requests import trace_headers, traceparent
+from servebench.run.requests import span_headers, traceparent
 
 
 def test_a_traceparent_follows_from_the_names():
@@ -17,5 +17,5 @@ def test_a_traceparent_follows_from_the_names():
 def test_the_session_is_sent_where_there_is_one():
     """A request without a session has no session header."""
     alone, turn = Request(request_id="a", prompt="x"), Request(request_id="b", prompt="x", session_id="s1")
-    assert [name for name, _ in trace_headers("t", alone)] == ["traceparent"]
-    assert dict(trace_headers("t", turn)) == {"traceparent": traceparent("t", "b"), "x-session-id": "s1"}
+    assert [name for name, _ in span_headers("t", alone)] == ["traceparent"]
+    assert dict(span_headers("t", turn)) == {"traceparent": traceparent("t", "b"), "x-session-id": "s1"}

@@ -16,7 +16,7 @@ STUDY = (
     *("load.until=null", "load.requests=20", "tracking=none", "quality=none"),
 )
 LATE = [
-    (("workload=short", "load=trace", "load.concurrency=null"), "load=trace"),
+    (("workload=short", "load=replay", "load.concurrency=null"), "load=replay"),
     (("workload=long_context", "workload.input_tokens=50"), "workload.input_tokens=50"),
     (
         ("workload=summarization", "workload.input_tokens={kind: uniform, min: 40, max: 4000}"),
@@ -31,7 +31,7 @@ LATE = [
     (("workload=sharegpt", "workload.max_prompt_tokens=1"), "0 to 1 tokens"),
     (("workload=trace", "workload.max_input_tokens=1"), "workload.max_input_tokens=1"),
     (("workload=trace", "workload.path=empty.jsonl"), "workload.path=empty.jsonl"),
-    (("load=trace", "load.concurrency=null", "load.trace.path=empty.jsonl"), "load.trace.path=empty.jsonl"),
+    (("load=replay", "load.concurrency=null", "load.replay.path=empty.jsonl"), "load.replay.path=empty.jsonl"),
     (("workload=mix", "workload.parts={}"), "workload.parts is empty"),
     (
         ("workload=mix", "workload.parts={long_context: {input_tokens: 50}}"),

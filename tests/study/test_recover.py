@@ -211,7 +211,7 @@ def test_the_spools_of_all_workers_make_one_point(outputs):
     [
         (("load=slo", "slo=interactive"), "c6-r1", 6, None),
         (("load=slo", "slo=interactive", "load.search.of=rate"), "q2.5-r0", None, 2.5),
-        (("load=trace",), "trace-r0", None, 25.0),
+        (("load=replay",), "replay-r0", None, 25.0),
     ],
 )
 def test_points_of_searches_and_traces_are_known_by_their_names(outputs, words, point, concurrency, rate):

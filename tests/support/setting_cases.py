@@ -90,7 +90,7 @@ def sections() -> Iterator[tuple[str, tuple[str, ...], Any]]:
         elif section == "load":
             yield section, (), kind
             yield section, ("load=rate", "load.rate=[20]", "load.concurrency=null"), kind
-            yield section, ("load=trace", "workload=trace", "load.concurrency=null"), kind
+            yield section, ("load=replay", "workload=trace", "load.concurrency=null"), kind
             yield section, ("load=slo", "slo=interactive", "load.concurrency=null", "load.search.upper=8"), kind
         elif section == "launch":
             yield section, (), kinds["launch"]["simulated"].settings_type

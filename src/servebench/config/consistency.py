@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from servebench.config.problems import format_value
+from servebench.contracts.age import WARM, seconds_of_age
 from servebench.contracts.labels import setting_text
 from servebench.contracts.precision import precision_targets, seconds_of, share_of
 from servebench.contracts.settings import (
@@ -68,11 +69,11 @@ def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, lo
 
 
 def _levels(load: LoadSettings) -> Iterator[str]:
-    """Yield what is wrong with the levels of a load, which have one source: a list, a search or a trace."""
-    if load.trace is not None:
-        yield from _excluded(load, "trace", ("concurrency", "rate", "search", "ramp"))
-        if load.trace.point is not None and load.trace.path is None:
-            yield f"load.trace.point={load.trace.point} needs load.trace.path, the requests.parquet that has this point"
+    """Yield what is wrong with the levels of a load, which have one source: a list, a search or a replay."""
+    if load.replay is not None:
+        yield from _excluded(load, "replay", ("concurrency", "rate", "search", "ramp"))
+        if load.replay.point is not None and load.replay.path is None:
+            yield f"load.replay.point={load.replay.point} needs load.replay.path, the requests.parquet that has this point"
     elif load.search is not None:
         yield from _excluded(load, "search", ("concurrency", "rate"))
         yield from _search(load.search)
@@ -151,7 +152,7 @@ def _length_of_a_point(load: LoadSettings) -> Iterator[str]:
 
 
 def _until(load: LoadSettings) -> Iterator[str]:
-    other = "load.search" if load.search is not None else "load.trace" if load.trace is not None else None
+    other = "load.search" if load.search is not None else "load.replay" if load.replay is not None else None
     if load.until is None:
         return
     if other is not None:
@@ -291,6 +292,21 @@ def _asks_for_starts(study: StudySettings) -> str:
     return f"study.starts={study.starts}" if study.most_starts > 1 else ""
 
 
+def _age(engine: EngineSettings) -> Iterator[str]:
+    try:
+        seconds_of_age(engine.age)
+    except ValueError as error:
+        yield str(error)
+
+
+def _age_of_a_running_server(engine: EngineSettings, launch: LaunchSettings) -> Iterator[str]:
+    if engine.age not in (None, WARM):
+        yield (
+            f"engine.age={engine.age} needs an engine that servebench starts, but launch={launch.name} measures a running "
+            "server; set engine.age=warm or leave it out"
+        )
+
+
 Check = tuple[tuple[str, ...], Callable[..., Iterator[str]]]
 _CHECKS: Sequence[Check] = (
     (("load",), _levels),
@@ -302,6 +318,7 @@ _CHECKS: Sequence[Check] = (
     (("workload",), lambda workload: iter(api_problems("workload.api", workload.api))),
     (("engine", "workload"), _fits),
     (("engine",), _spans),
+    (("engine",), _age),
     (("launch", "workload"), _headers),
     (("gpu",), _no_gpu),
     (("model",), _model_name),
@@ -309,4 +326,8 @@ _CHECKS: Sequence[Check] = (
     (("study", "load"), _starts),
 )
 _LOCAL_CHECKS: Sequence[Check] = ((("engine", "gpu"), _parallelism),)
-_REMOTE_CHECKS: Sequence[Check] = ((("launch",), _address), (("study", "launch"), _running))
+_REMOTE_CHECKS: Sequence[Check] = (
+    (("launch",), _address),
+    (("study", "launch"), _running),
+    (("engine", "launch"), _age_of_a_running_server),
+)

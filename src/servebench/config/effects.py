@@ -43,8 +43,8 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     Dependency(("load.arrival", "load.burstiness"), "arrivals at a rate (load=rate)", _drawn),
     Dependency(("load.burstiness",), "load.arrival=gamma", lambda s: s.load.arrival == "gamma"),
     Dependency(("load.stagger", "load.hold_level"), "a closed loop (load.concurrency)", _closed),
-    Dependency(("load.max_concurrency",), "an open loop (load.rate or a trace)", lambda s: not _closed(s)),
-    Dependency(("load.time_scale",), "a trace (load=trace)", lambda s: s.load.trace is not None),
+    Dependency(("load.max_concurrency",), "an open loop (load.rate or load=replay)", lambda s: not _closed(s)),
+    Dependency(("load.time_scale",), "load=replay", lambda s: s.load.replay is not None),
     Dependency(
         ("load.repeats", "load.order"),
         "a list of levels: a search chooses its own points (load.search.probes_per_level)", lambda s: s.load.search is None,
@@ -67,6 +67,9 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         lambda s: s.load.duration_s is not None or (s.load.until is not None and not _counted(s)),
     ),
     Dependency(("load.cancel_after_s",), "load.cancel_fraction above 0", lambda s: s.load.cancel_fraction),
+    Dependency(
+        ("workload.hit_rate",), "a warm-up, which primes the cache (load.warmup_requests)", lambda s: s.load.warmup_requests
+    ),
     Dependency(
         ("workload.adapter_skew",), "a list of several workload.adapters",
         lambda s: len(s.workload.adapters or ()) > 1 and not isinstance(s.workload.adapters, Mapping),

@@ -12,7 +12,7 @@ from yaml import MarkedYAMLError  # type: ignore[import-untyped, unused-ignore]
 
 from servebench.registry.conf import install_command
 from servebench.registry.registry import DISABLE_VARIABLE, Registry
-from servebench.registry.shorthand import RENAMED
+from servebench.registry.shorthand import RENAMED, RENAMED_KEYS
 
 Kind = Literal["words", "syntax", "group", "compose", "key", "value", "class", "combination", "unused"]
 """`words`: an option of the command line. `syntax`: an override that cannot be read. `group`: an unknown group or
@@ -54,12 +54,14 @@ def format_value(value: Any) -> str:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like `name`, or None.
+    """Return the known name that is most like `name`, or its own new name; None if there is none.
 
     For a dotted name, try keys of the same section first, then all keys by their last part (right key, wrong section), then
     whole names.
     """
     candidates = sorted(set(known))
+    if RENAMED_KEYS.get(name) in candidates:
+        return RENAMED_KEYS[name]
     section, dot, rest = name.partition(".")
     within = {item.partition(".")[2]: item for item in candidates if dot and item.startswith(f"{section}.")}
     leaves: dict[str, str] = {}

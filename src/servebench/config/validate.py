@@ -20,6 +20,7 @@ from servebench.config.problems import Problem, format_value, missing_option, ne
 from servebench.contracts.precision import DURATION, SECONDS_IN
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
+from servebench.registry.shorthand import RENAMED_KEYS
 from servebench.util.errors import ConfigError
 from servebench.util.plain_data import leaves
 
@@ -107,7 +108,7 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
         for path, value in leaves(resolved)
         if isinstance(value, str) and "${" in value
     ]
-    checked = check(_without_retired(resolved), registry)
+    checked = check(_with_todays_keys(resolved), registry)
     problems.extend(checked.problems)
     if problems or checked.settings is None:
         raise ConfigError([problem.text for problem in problems])
@@ -118,11 +119,17 @@ RETIRED = (("gpu", "power_w"), ("engine", "measure_restart"), ("load", "search",
 """Keys that earlier versions stored."""
 
 
-def _without_retired(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored config without the keys that are no more."""
+def _with_todays_keys(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored config without the keys that are no more, and with the names of today."""
     for path in RETIRED:
         resolved = _without(resolved, path)
-    return resolved
+    load = resolved.get("load")
+    return {**resolved, "load": _renamed("load", load)} if isinstance(load, Mapping) else resolved
+
+
+def _renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {key: RENAMED_KEYS.get(f"{section}.{key}", f"{section}.{key}").partition(".")[2] for key in values}
+    return {names[key]: one for key, one in values.items()}
 
 
 def _without(config: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:

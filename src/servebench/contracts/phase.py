@@ -30,11 +30,17 @@ class PhaseFacts:
     tokenizer_name: str = "the tokenizer"
     tokenizer_exact: bool = True
     start_id: str | None = None
+    server_started_ns: int | None = None
+    """When servebench started the server; null for one that it did not start."""
+    server_requests_before: int | None = None
+    """How many requests it had sent to it since."""
     fillers: Sequence[str] = ()
     """The ids of the requests that only keep the level."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
-    trace_headers: bool = False
+    jobs: dict[str, Sequence[Any]] = field(default_factory=dict)
+    """By session: the job that it works for, and how many requests that has in all."""
+    span_headers: bool = False
     keep_ids: bool = False
     """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""
     timings_of: str | None = None
@@ -60,8 +66,8 @@ class PhaseFacts:
     """By what the secrets that answers may repeat are found after a kill."""
 
     @property
-    def trace(self) -> str:
-        """The name of the traces of its requests; the warm-up of a point has its own request ids."""
+    def name(self) -> str:
+        """The name of the phase, of which ids of its spans are made; the warm-up of a point has its own request ids."""
         return f"{self.run_id}/{self.point}"
 
     def requests(self) -> list[Request]:

@@ -7,14 +7,14 @@ from typing import Self
 _NAME = re.compile(r"(?P<level>.+?)(?:-r(?P<repeat>\d{1,9}))?(?:-a(?P<attempt>\d{1,9}))?", re.DOTALL)
 _LEVEL = re.compile(r"(?P<kind>[cq])(?P<value>\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)")
 
-TRACE = "trace"
+REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True)
 class PointId:
     """A point of a run. `format` gives the name that files store, such as `c8-r0` or `q2.5-r1-a2`; `parse` reads it.
 
-    `level` is `c8` for concurrency 8, `q2.5` for 2.5 requests a second, `trace` for a replayed trace. `repeat` is None in
+    `level` is `c8` for concurrency 8, `q2.5` for 2.5 requests a second, `replay` for a replayed trace. `repeat` is None in
     names without one (imported runs). A point that was cut off is measured again with the next `attempt`.
     """
 

@@ -1,5 +1,6 @@
 """The results of a run: a record for each request, points with their warnings, judged answers, and how the run ended."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -26,7 +27,14 @@ generated content. `abandoned`: the client left on purpose (`load.cancel_fractio
 `session_ended`: never sent, because an answer that its prompt needs failed. The others as in `WireOutcome` (`too_large` and
 `tls` count as `protocol`)."""
 
+_TOO_MANY = re.compile("^429$|rate.?limit|too.?many.?requests", re.I)
+"""OpenRouter's, LiteLLM's and vLLM's code is 429, OpenAI's `rate_limit_exceeded`, Anthropic's type `rate_limit_error`."""
+
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
+
+Thinking = Literal["cut", "graded", "unfinished"]
+"""What became of an answer's thinking: `cut` before it was graded, `graded` with it, or `unfinished`: the answer ended inside it,
+and counts as not answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +85,7 @@ class Record:
     filler: bool = column(
         "", "Whether it was sent only to keep the level while the last measured requests ended.", default=False
     )
-    traceparent: str | None = column("", "Its W3C trace context, where `load.trace_headers` sent one.")
+    traceparent: str | None = column("", "Its W3C trace context, where `load.span_headers` sent one.")
     answered_ns: int | None = column("ns", "When the last byte of a complete answer arrived.")
     response_id: str | None = column("", "The `id` of its answer, where the engine's times are found by it.")
     timings_from: str | None = column(
@@ -96,6 +104,7 @@ class Record:
         "ms",
         "From the first content event to the end of the answer, minus the engine's decode time: what the client waited more.",
     )
+    error_code: str | None = column("", "The code or type of an error that came inside HTTP 200.")
     residual_ms: float | None = column(
         "ms",
         "Time from sent to the end of the answer that no time of the engine covers; negative: the engine reports more.",
@@ -110,7 +119,9 @@ class Record:
 
 
 def refused(record: Record) -> bool:
-    """Whether the server refused a request because it has too many."""
+    """Whether the server refused a request because it has too many: with HTTP 429, or the same as an error inside HTTP 200."""
+    if record.outcome == "stream_error":
+        return _TOO_MANY.search(record.error_code or "") is not None
     return record.http_status == HTTPStatus.TOO_MANY_REQUESTS and record.outcome == "http_error"
 
 
@@ -125,12 +136,33 @@ class Doubt:
     mark: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """One session of a point: an agent, a sub-agent or a conversation. What is unknown is None, never 0."""
+
+    point: str = column("", "Name of the point.", default="")
+    job: str = column(
+        "", "What the session works for: the session of the agent, or the conversation itself.", default=""
+    )
+    session: str = column("", "Name of the session, as in requests.parquet.", default="")
+    requests: int = column("", "Its requests in the point.", default=0)
+    requests_ok: int = column("", "Those that were answered completely.", default=0)
+    seconds: float | None = column("s", "From its first request sent to its last answer, pauses included.")
+    input_tokens: int = column("tokens", "Prompt tokens of its ok requests.", default=0)
+    output_tokens: int = column("tokens", "Output tokens of its ok requests.", default=0)
+    prefix_cache_hit_rate: float | None = column(
+        "0..1", "Share of its prompt tokens that the engine found in its cache."
+    )
+    prefix_cache_hit_rate_ideal: float | None = column("0..1", "The best share that a prefix cache could have found.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One load level of a run: its columns, and the warnings about it."""
+    """One load level of a run: its columns, the warnings about it, and its sessions where its workload has jobs."""
 
     row: PointRow
     doubts: tuple[Doubt, ...] = ()
+    sessions: tuple[SessionRow, ...] = ()
 
     @property
     def id(self) -> PointId:
@@ -163,6 +195,7 @@ class QualityRecord:
     `error` say why. `point` is the point that the answer belongs to, null for a question asked after the load. `detail` is
     JSON of the scorer. `item_digest` distinguishes questions of the same id from other files or with other examples.
     `cache_error` says why the prefix cache could not be emptied before a question that was asked before; null otherwise.
+    `thinking` is null for an answer without; `reasoning` is the thinking that is not part of `answer`.
     """
 
     run_id: str
@@ -197,6 +230,8 @@ class QualityRecord:
     max_tokens: int
     emulated: bool
     cache_error: str | None = None
+    thinking: Thinking | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,10 +239,11 @@ class QualitySummary:
     """The result of a benchmark at one load. Shares are between 0 and 1.
 
     `accuracy` is `right` / `n`, where `n` counts the questions that were answered and graded; `low` and `high` are its 95%
-    interval (Wilson). `unanswered` requests failed; `unread` answers have nothing to grade and count as wrong. `score` is
-    the mean of a graded measure; the interval is its own where nothing is right or wrong. `right_per_s` are right answers a
-    second while questions were in flight: goodput by content. `details` are the scorer's numbers for each answer, averaged,
-    or summed for tokens and costs. `means` describes what `accuracy` is the share of.
+    interval (Wilson). `unanswered` requests failed, or their answers ended inside their thinking (`unfinished_thinking`);
+    `unread` answers have nothing to grade and count as wrong. `score` is the mean of a graded measure; the interval is its own
+    where nothing is right or wrong. `right_per_s` are right answers a second while questions were in flight: goodput by
+    content. `details` are the scorer's numbers for each answer, averaged, or summed for tokens and costs. `means` describes
+    what `accuracy` is the share of. `with_thinking` answers had thinking, finished or not.
     """
 
     benchmark: str
@@ -232,6 +268,8 @@ class QualitySummary:
     emulated: bool
     details: Mapping[str, float] = field(default_factory=dict)
     means: str = "right"
+    with_thinking: int = 0
+    unfinished_thinking: int = 0
     doubts: tuple[Doubt, ...] = ()
 
     @property

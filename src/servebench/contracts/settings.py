@@ -51,7 +51,8 @@ class EngineSettings(StrictSettings):
     `port` 0 means any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
     bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment. `request_timings` has
     the engine report its own times with each answer, if it can; `spans` also receives its OpenTelemetry spans at `spans_address`
-    (port 0: any free one), and `after_load` also asks it after the load for the times that it has kept.
+    (port 0: any free one), and `after_load` also asks it after the load for the times that it has kept. `age` is that of the
+    server at each point (`contracts.age`): `fresh`, `warm` or a time such as `60m`; null: as it comes.
     """
 
     name: str
@@ -73,6 +74,7 @@ class EngineSettings(StrictSettings):
     request_timings: bool | Literal["spans", "after_load"] = True
     spans_address: str = "127.0.0.1:0"
     reuse: bool = True
+    age: str | None = None
 
     @property
     def spans_listener(self) -> tuple[str, int]:
@@ -271,7 +273,7 @@ class ReplaySettings(StrictSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings(StrictSettings):
-    """Load levels and how each is driven. Exactly one of `concurrency`, `rate`, `search` and `trace` names the levels.
+    """Load levels and how each is driven. Exactly one of `concurrency`, `rate`, `search` and `replay` names the levels.
 
     `requests` is the number a point sends: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point
     runs for that long instead; with `until` it ends as soon as it is precise (a share, or one for each metric), after at
@@ -285,7 +287,7 @@ class LoadSettings(StrictSettings):
     not all at once. With `hold_level` it keeps its level with requests that are not measured until the measured ones have
     ended. The window excludes the first `warmup_s`, the last `cooldown_s` and the last `cooldown_requests`. The
     client abandons `cancel_fraction` of the requests `cancel_after_s` after sending. `time_scale` stretches the times of a
-    trace (0.5: twice as fast). `trace_headers` sends `traceparent` and `x-session-id` with each request. `self_check` measures
+    trace (0.5: twice as fast). `span_headers` sends `traceparent` and `x-session-id` with each request. `self_check` measures
     the client's own error before the study (`auto`: once a day on a machine).
     """
 
@@ -293,7 +295,7 @@ class LoadSettings(StrictSettings):
     concurrency: tuple[Annotated[int, Ge(1), Le(1_000_000)], ...] | None = None
     rate: tuple[LevelBound, ...] | None = None
     search: SearchSettings | None = None
-    trace: ReplaySettings | None = None
+    replay: ReplaySettings | None = None
     time_scale: PositiveFloat = 1.0
     ramp: RampSettings | None = None
     stagger: bool = True
@@ -316,7 +318,7 @@ class LoadSettings(StrictSettings):
     timeout_s: Seconds = 600.0
     drain_s: Seconds | Literal["auto"] = "auto"
     connect_timeout_s: Seconds = 10.0
-    trace_headers: bool = False
+    span_headers: bool = False
     workers: PositiveInt | Literal["auto"] = "auto"
     repeats: PositiveInt = 1
     order: Literal["ascending", "shuffled", "interleaved"] = "ascending"
@@ -432,6 +434,6 @@ class RunSettings(StrictSettings):
     study: StudySettings
 
     @property
-    def sends_trace_headers(self) -> bool:
+    def sends_span_headers(self) -> bool:
         """Whether each request has a `traceparent`: spans are joined with requests by it."""
-        return self.load.trace_headers or self.engine.request_timings == "spans"
+        return self.load.span_headers or self.engine.request_timings == "spans"

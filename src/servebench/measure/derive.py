@@ -48,7 +48,7 @@ _OF_EXCHANGE = (
 )
 _OF_SCAN = (
     *("first_output_ns", "event_ns", "reads_merged", "prompt_tokens", "cached_tokens", "reasoning_tokens"),
-    *("finish_reason", "text", "reasoning"),
+    *("finish_reason", "text", "reasoning", "error_code"),
 )
 """Columns that a record takes over from the exchange and from its answer under the same names."""
 

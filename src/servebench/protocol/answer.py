@@ -10,7 +10,7 @@ import orjson
 
 from servebench.contracts.results import CountedBy
 from servebench.protocol import http, sse
-from servebench.protocol.errors import error_message, shorten
+from servebench.protocol.errors import error_code, error_message, shorten
 from servebench.protocol.json_values import decode_text, join_text, load_object
 
 DONE = b"[DONE]"
@@ -30,6 +30,7 @@ def read(response: http.HttpResponse, scan: AnswerScan) -> None:
     chunk = load_object(body)
     if chunk is not None:
         scan.add_chunk(chunk, response.body[-1][0], 0)
+        scan.error_code = error_code(chunk) if scan.error is not None else None
         scan.done = True
     elif response.complete:
         scan.fail(f"the answer is not a JSON object: {shorten(decode_text(body))}")
@@ -48,7 +49,7 @@ class AnswerScan(ABC):
 
     __slots__ = (
         "_generated", "_ids", "_last_read", "_predicted", "cached_tokens", "details", "done", "ended_by_usage", "error",
-        "event_ns", "finish_reason", "first_output_ns", "prompt_tokens", "reads_merged", "reasoning_parts",
+        "error_code", "event_ns", "finish_reason", "first_output_ns", "prompt_tokens", "reads_merged", "reasoning_parts",
         "reasoning_tokens", "text_parts", "unknown_line", "unknown_lines",
         "usage_tokens",
     )  # fmt: skip
@@ -65,6 +66,7 @@ class AnswerScan(ABC):
         self.unknown_lines = 0
         self.unknown_line = b""
         self.error: str | None = None
+        self.error_code: str | None = None
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.reasoning_tokens: int | None = None
@@ -228,10 +230,13 @@ class ContentEvents:
         if chunk is None and data.strip() == DONE:
             scan.done = True
             return None
+        known = scan.error
         if name == "error":
             scan.fail(error_message(chunk) or shorten(decode_text(data)) or "an error without a message")
         if chunk.__class__ is dict:
             scan.add_chunk(chunk, stamp_ns, read_index)
+            if scan.error is not known:
+                scan.error_code = error_code(chunk)
             added: dict[str, Any] = chunk
             return added
         if data.strip() and name is None:

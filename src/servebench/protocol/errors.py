@@ -7,12 +7,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from servebench.protocol.http import HttpResponse
-from servebench.protocol.json_values import decode_text, join_text, load_object
+from servebench.protocol.json_values import decode_text, join_text, load_object, object_at
 from servebench.util.redaction import redact_text
 from servebench.util.safe_text import in_one_line
 
 MESSAGE_CHARS_MAX = 300
 """How much of a server's error message is kept."""
+
+CODE_CHARS_MAX = 64
 
 SEARCHED = 16
 """How many times the length of a message is searched for keys."""
@@ -60,6 +62,13 @@ def error_message(body: Any, most: int = MESSAGE_CHARS_MAX) -> str | None:
         if value:
             return _line(join_text([value if isinstance(value, str) else as_json(value)]), most)
     return None
+
+
+def error_code(body: Mapping[str, Any]) -> str | None:
+    """Return the `code` of the error in an event, else its `type`, in one line; None where it has neither."""
+    error = object_at(body, "error") or object_at(body, "response", "error") or body
+    found = next((error[name] for name in ("code", "type") if isinstance(error.get(name), str | int)), None)
+    return None if found is None else _line(str(found), CODE_CHARS_MAX)
 
 
 def shorten(text: str) -> str:

@@ -21,9 +21,12 @@ RENAMED = {
         "extreme": "sweep",
         "search_slo": "slo",
         "search_saturation": "saturation",
+        "trace": "replay",
     }
 }
 """Options of earlier versions, by group, and what they are called now."""
+RENAMED_KEYS = {"load.trace": "load.replay", "load.trace_headers": "load.span_headers"}
+"""Keys of earlier versions, and what they are called now."""
 ATTACHED = {"launch": "attach", "engine": "openai"}
 """What `endpoint=` chooses where the command does not."""
 

@@ -20,14 +20,14 @@ PAUSE_S = 0.2
 MISSING_SHARE_MAX = 0.05
 
 
-def with_late_timings(session: RunSession, trace: str, records: Sequence[Record]) -> list[Record]:
+def with_late_timings(session: RunSession, phase: str, records: Sequence[Record]) -> list[Record]:
     """Return the records of a phase with the times that spans or the engine's own lists add to those in the answers, which count
-    where both exist. Waits a bounded time for late ones. `trace` names the phase in trace ids."""
+    where both exist. Waits a bounded time for late ones. `phase` is its name (`PhaseFacts.name`)."""
     ok = [record for record in records if record.outcome == "ok"]
     wanted = {record.response_id for record in ok if record.response_id is not None}
     if session.lease.spans is not None:
         session.request.events(Doing("spans"))
-        by_trace = {traceparent(trace, record.request_id).split("-")[1]: record.request_id for record in ok}
+        by_trace = {traceparent(phase, record.request_id).split("-")[1]: record.request_id for record in ok}
         said = {by_trace[trace_id]: one for trace_id, one in session.lease.spans.collect(by_trace).items()}
     elif wanted and session.settings.engine.request_timings == "after_load":
         session.request.events(Doing("timings", session.lease.engine.name))

@@ -38,7 +38,10 @@ def load_facts(spool: Path) -> PhaseFacts:
     """Return the facts that are stored beside a spool. Raises StoreError."""
     path = facts_file(spool)
     try:
-        return PhaseFacts(**orjson.loads(path.read_bytes()))
+        stored = dict(orjson.loads(path.read_bytes()))
+        if "trace_headers" in stored:  # by an earlier version
+            stored["span_headers"] = stored.pop("trace_headers")
+        return PhaseFacts(**stored)
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
 
@@ -60,6 +63,15 @@ def references_of(requests: Sequence[Request]) -> dict[str, dict[str, Any]]:
         request.request_id: {"schema": request.schema, "reference": request.reference}
         for request in requests
         if request.schema is not None or isinstance(request.reference, Mapping)
+    }
+
+
+def jobs_of(requests: Sequence[Request]) -> dict[str, tuple[str, int]]:
+    """Return the job of each session of these requests, and how many requests that has in all."""
+    return {
+        request.session_id: (request.job, request.job_requests)
+        for request in requests
+        if request.session_id and request.job and request.job_requests
     }
 
 
@@ -121,8 +133,8 @@ def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
             keep_id=facts.keep_ids,
             api=facts.apis.get(exchange.request_id, facts.api),
         )
-        if facts.trace_headers and exchange.sent_ns is not None:
-            found = replace(found, traceparent=traceparent(facts.trace, exchange.request_id))
+        if facts.span_headers and exchange.sent_ns is not None:
+            found = replace(found, traceparent=traceparent(facts.name, exchange.request_id))
         return _clean(found, secrets)
 
     collecting = gc.isenabled()

@@ -69,7 +69,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += descriptor_faults(settings)
             faults += trace_errors(settings.load)
             faults += tokenizer_faults(settings.model)
-        needed = (settings.workload, settings.load.trace, settings.model, settings.launch.name)
+        needed = (settings.workload, settings.load.replay, settings.model, settings.launch.name)
         if needed not in tried:
             tried.append(needed)
             faults += workload_faults(settings, registry, launcher, here=here)
@@ -150,11 +150,11 @@ def too_long(settings: RunSettings, made: Sequence[Request]) -> list[str]:
 
 def no_arrivals(settings: RunSettings) -> list[str]:
     """Return an error if arrival times are wanted of a workload that has none."""
-    trace, workload = settings.load.trace, settings.workload.name
-    if trace is None or trace.path is not None:
+    replay, workload = settings.load.replay, settings.workload.name
+    if replay is None or replay.path is not None:
         return []
     return [
-        f"load=trace: workload={workload} has no arrival times; use workload=trace, or set load.trace.path to a file"
+        f"load=replay: workload={workload} has no arrival times; use workload=trace, or set load.replay.path to a file"
     ]
 
 

@@ -31,6 +31,7 @@ from servebench.store.state import read_run, write_run
 from servebench.store.tables import (
     RecordWriter,
     add_points,
+    add_sessions,
     add_telemetry,
     merged_count,
     read_readings,
@@ -210,6 +211,8 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
         again = replace(level, id=last)
         points.append(_point(job, again, own, readings=readings, facts=facts.get(name), engine_version=version))
     add_points(folder, points)
+    for point in points:
+        add_sessions(folder, point)
     return len(points)
 
 
@@ -217,7 +220,7 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[PlannedPoint]:
     load = job.settings.load
     if load.search is None:
         listed = plan_levels(load, job.settings.workload.seed, job.settings.study.listed_starts)
-        return [_as_replayed(level, records) for level in listed] if load.trace is not None else list(listed)
+        return [_as_replayed(level, records) for level in listed] if load.replay is not None else list(listed)
     measured = dict.fromkeys(PointId.parse(record.point).first for record in records)
     return [level for point in measured if (level := level_of(load, point)) is not None]
 

@@ -38,9 +38,9 @@ def target_of(running: RunningEngine, headers: Mapping[str, str] | None = None) 
 
 
 def planned_requests(
-    engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request], trace: str
+    engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request], phase: str
 ) -> list[PlannedRequest]:
-    """Return the requests of a point in the engine's dialect, as bytes. `trace` names the point (`run_id/point`). Raises
+    """Return the requests of a point in the engine's dialect, as bytes. `phase` is `run_id/point`. Raises
     ConfigError if the dialect changes prompts with marks."""
     base_path = unquote(urlsplit(running.base_url).path).rstrip("/")
     query = f"?{urlencode(running.query)}" if running.query else ""
@@ -60,8 +60,8 @@ def planned_requests(
                 holes=holes,
                 headers=(
                     *(one for one in kind_of(request).headers.items() if one[0] not in given),
-                    ("x-request-id", wire_id(trace.rpartition("/")[0], request.request_id)),
-                    *(trace_headers(trace, request) if settings.sends_trace_headers else ()),
+                    ("x-request-id", wire_id(phase.rpartition("/")[0], request.request_id)),
+                    *(span_headers(phase, request) if settings.sends_span_headers else ()),
                 ),
             )
         )
@@ -74,16 +74,16 @@ def wire_id(run_id: str, request_id: str) -> str:
     return f"{run_id.replace('/', '.')}.{request_id}"
 
 
-def traceparent(trace: str, request_id: str) -> str:
+def traceparent(phase: str, request_id: str) -> str:
     """Return the `traceparent` of a request (W3C Trace Context, version 00, sampled): the same for the same names."""
-    digest = hashlib.blake2b(f"{trace}/{request_id}".encode(), digest_size=24).hexdigest()
+    digest = hashlib.blake2b(f"{phase}/{request_id}".encode(), digest_size=24).hexdigest()
     return f"00-{digest[:32]}-{digest[32:]}-01"
 
 
-def trace_headers(trace: str, request: Request) -> tuple[tuple[str, str], ...]:
-    """Return the headers by which a server's traces name a request and its session."""
+def span_headers(phase: str, request: Request) -> tuple[tuple[str, str], ...]:
+    """Return the headers by which a server's spans name a request and its session."""
     session = () if request.session_id is None else (("x-session-id", request.session_id),)
-    return (("traceparent", traceparent(trace, request.request_id)), *session)
+    return (("traceparent", traceparent(phase, request.request_id)), *session)
 
 
 def answer_bytes_max(requests: Sequence[Request]) -> int:

@@ -136,8 +136,13 @@ def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
             faults.append(
                 "study.starts and study.until have no meaning in a tune: it decides how many starts each candidate has"
             )
-        if settings.load.search is not None or settings.load.trace is not None:
+        if settings.load.search is not None or settings.load.replay is not None:
             faults.append(f"load={settings.load.name}: a tune measures at fixed levels, such as load.concurrency=[32]")
+        if settings.load.while_growing and question.levels is None and question.objective != MAX_LOAD:
+            faults.append(
+                f"load={settings.load.name}: the best settings depend on the load; give yours, such as load.concurrency=[64] "
+                "(or tune.levels=[64])"
+            )
         if question.objective == MAX_LOAD and settings.study.slices == "always":
             faults.append(
                 "study.slices=always: tune.objective=max_load measures only the levels that it needs; leave one of them out"

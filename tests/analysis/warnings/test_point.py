@@ -54,14 +54,21 @@ def test_few_events_that_share_a_read_are_a_mark() -> None:
     assert (doubt.code, doubt.mark) == ("merged_events", True)
 
 
+REFUSALS = (
+    {"outcome": "http_error", "http_status": 429, "error": "HTTP 429: slow down"},
+    {"outcome": "stream_error", "http_status": 200, "error": "slow down", "error_code": "rate_limit_error"},
+)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize(("bad", "verdict"), [(0, "valid"), (10, "doubtful"), (11, "void")])
-def test_a_server_that_refuses_requests(bad: int, verdict: str) -> None:
+def test_a_server_that_refuses_requests(bad: int, verdict: str, refusal: dict[str, Any]) -> None:
     """Refusals are a warning of their own; more than 5% of them leave nothing to compare."""
-    refusal = {"outcome": "http_error", "http_status": 429, "error": "HTTP 429: slow down", "retry_after_s": 2.0}
+    refusal = {**refusal, "retry_after_s": 2.0}
     doubts = judge(of=records(bad, **refusal, event_ns=[], output_tokens=None, finish_reason=None))
     assert Point(row=PointRow(), doubts=doubts).verdict == verdict
     assert [doubt.code for doubt in doubts] == ["rate_limited"] * (bad > 0)
-    assert all("HTTP 429, Retry-After 2 s" in doubt.message and "slow down" in doubt.message for doubt in doubts)
+    assert all("Retry-After 2 s" in doubt.message and "slow down" in doubt.message for doubt in doubts)
 
 
 def test_other_failures_beside_refusals() -> None:
@@ -187,6 +194,9 @@ CASES = {
     "more hits than a chat template's": case("cache_contaminated", ["30%"],
         of=records(200, of=200, prompt_tokens=158, planned_prompt_tokens=128), prefix_cache_hit_rate=0.3),
     "cache hits": case("cache_contaminated", ["92%"], prefix_cache_hit_rate=0.92),
+    "hits that were not reached": case("hit_rate_missed", ["80.0%", "75.0%"],
+        prefix_cache_hit_rate_asked=0.8, prefix_cache_hit_rate=0.75),
+    "hits that nobody counts": case("hit_rate_missed", ["50.0%"], prefix_cache_hit_rate_asked=0.5),
     "a wide interval": case("imprecise", ["±67.5%", "13.0 to 67.0 tok/s"], output_throughput_tok_s=40.0,
         output_throughput_tok_s_low=13.0, output_throughput_tok_s_high=67.0),
     "merged": case("merged_events", ["2001 of 20000", "10%"], events_merged=2001),

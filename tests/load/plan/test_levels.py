@@ -169,7 +169,7 @@ def test_cancellations_are_a_share_fixed_by_the_seed():
 
 
 @pytest.mark.parametrize(
-    ("point", "expected"), [("c8-r1", (8, None, 1)), ("q2.5-r0", (None, 2.5, 0)), ("trace-r0", None), ("x", None)]
+    ("point", "expected"), [("c8-r1", (8, None, 1)), ("q2.5-r0", (None, 2.5, 0)), ("replay-r0", None), ("x", None)]
 )
 def test_a_level_is_known_by_its_name(point, expected):
     """Recovery needs it for the points of a killed search."""

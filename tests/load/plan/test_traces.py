@@ -86,9 +86,9 @@ def test_a_requests_parquet(tmp_path):
     assert read_arrivals(path, "a") == [0.0, 2.0, 4.0]
     pq.write_table(table, path)
     assert read_arrivals(path, "a") == [0.0, 2.0]
-    with pytest.raises(ConfigError, match=r"load\.trace\.point=a"):
+    with pytest.raises(ConfigError, match=r"load\.replay\.point=a"):
         read_arrivals(path)
-    with pytest.raises(ConfigError, match=r"load\.trace.point=c is not in"):
+    with pytest.raises(ConfigError, match=r"load\.replay.point=c is not in"):
         read_arrivals(path, "c")
 
 
@@ -96,7 +96,7 @@ def test_a_missing_file_is_reported_before_the_run(tmp_path):
     """So is a file whose suffix is unknown."""
 
     def errors(path):
-        return trace_errors(LoadSettings(name="trace", trace=ReplaySettings(path=path)))
+        return trace_errors(LoadSettings(name="replay", replay=ReplaySettings(path=path)))
 
     assert "no.jsonl" in errors(str(tmp_path / "no.jsonl"))[0]
     assert "trace.txt" in errors("trace.txt")[0]
@@ -115,7 +115,7 @@ def test_a_missing_file_is_reported_before_the_run(tmp_path):
 )
 def test_a_trace_is_an_open_loop(settings, times):
     """Scaled, cut to length, and with its mean rate."""
-    load = LoadSettings(name="trace", trace=ReplaySettings(), **settings)
+    load = LoadSettings(name="replay", replay=ReplaySettings(), **settings)
     (level,) = plan_levels(load, 0)
     assert level.open_loop
     assert requests_to_prepare(level, None) == (200 if load.requests in ("auto", None) else 2)

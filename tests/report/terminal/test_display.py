@@ -1,5 +1,6 @@
 """What is printed while a study runs, by the events that it emits."""
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ from servebench.contracts.events import (
     EngineReady,
     Event,
     RaceEnded,
+    ResultsStored,
     RunFinished,
     Said,
     ScorerLeftOut,
@@ -90,3 +92,18 @@ def test_the_runs_of_a_tune_that_are_closed_after_its_race_print_their_errors_on
     display(RunFinished(outcome=outcome, settings=None, folder=tmp_path))
     shown = capsys.readouterr()
     assert (shown.out, shown.err.splitlines()) == ("", ["servebench: the disk is full"])
+
+
+def test_places_are_said_from_the_current_folder(capsys, tmp_path, monkeypatch):
+    """Short enough for a line, and a command that works as it stands."""
+    monkeypatch.chdir(tmp_path)
+    display = Display()
+    for event in (
+        ResultsStored(tmp_path / "outputs" / "s"),
+        ResultsStored(Path("/elsewhere") / str(tmp_path).lstrip("/") / "s"),
+        Tracked(f"sqlite:///{tmp_path}/outputs/mlflow.db", "tests"),
+    ):
+        display(event)
+    assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == [
+        "outputs/s", f"/elsewhere{tmp_path}/s", "sqlite:///outputs/mlflow.db",
+    ]  # fmt: skip

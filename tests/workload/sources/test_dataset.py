@@ -214,6 +214,7 @@ def test_parquet(tmp_path, rows):
 WRONG = {
     "a broken line": ("a.jsonl", '{"prompt": "x"}\n{"prompt": \n{"prompt": "y"}\n', ":2:"),
     "a broken last line": ("a.jsonl", lines(two()) + '{"prompt": "thr', ":3:"),
+    "where a line breaks": ("a.jsonl", '{"prompt": "thr\n', "column 12"),
     "a row without a prompt": ("a.jsonl", lines(two()) + '\n{"promt": "x"}\n', ":4:"),
     "a line that is no object": ("a.jsonl", "3\n", ":1:"),
     "a line that nests for ever": ("a.jsonl", lines(two()) + "[" * 200_000, ":3:"),

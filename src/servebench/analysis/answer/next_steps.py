@@ -95,7 +95,7 @@ def long_command(run: RunData) -> str:
 def _starts_step(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], words: Sequence[str]) -> NextStep | None:
     if not any(more_starts_help(lead, once=one_start(runs)) for one in workloads for lead in one.leads):
         return None
-    same = [word for word in words if not word.startswith("study.starts=")]
+    same = [word for word in words if not word.startswith(("study.starts=", "starts="))]
     if not one_start(runs):
         return NextStep(command=f"{command_again(same)} study.until=decided", purposes=(Purpose.UNTIL_DECIDED,))
     each = [seconds_per_start(run) for run in runs]

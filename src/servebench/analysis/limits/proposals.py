@@ -104,7 +104,7 @@ def _plain(flag: str) -> str:
 
 def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, ...]:
     load, cost = mapping(config.get("load")), "latency rises as the engine fills up"
-    if load.get("trace") is not None:
+    if load.get("replay") is not None:
         scale = load.get("time_scale")
         text = f"{(scale if is_number(scale) else 1.0) / 2:.4g}"
         return (Proposal(way="lower", key="load.time_scale", to=text, override=f"load.time_scale={text}", cost=cost),)

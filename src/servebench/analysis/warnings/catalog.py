@@ -172,8 +172,8 @@ ERRORS = _define(
 )
 RATE_LIMITED = _define(
     "rate_limited",
-    "the server refused requests with HTTP 429: the numbers describe its limit (of requests or tokens a minute, or of its queue) "
-    "and not its speed",
+    "the server refused requests (HTTP 429, or the same as an error inside HTTP 200): the numbers describe its limit (of "
+    "requests or tokens a minute, or of its queue) and not its speed",
     "lower the load below the limit (load.concurrency, load.rate), or have the limit raised",
     bound=bounds.failed_requests,
 )
@@ -262,6 +262,13 @@ CACHE_CONTAMINATED = _define(
     "set workload.cache=cold or engine.prefix_caching=false, choose another workload.seed, or restart the engine",
     affects=SPEED,
     bound=bounds.cache_contaminated,
+)
+HIT_RATE_MISSED = _define(
+    "hit_rate_missed",
+    "the prefix cache found more than 2 points more or less of the prompts than workload.hit_rate asks for",
+    "use longer prompts (workload.input_tokens) where the cache keeps larger blocks than 16 tokens, workload.api=completions, "
+    "engine.prefix_caching=true, more load.warmup_requests, and room in the cache; prefix_cache_hit_rate is what was measured",
+    affects=SPEED,
 )
 CACHE_NOT_RESET = _define(
     "cache_not_reset",
@@ -355,6 +362,12 @@ UNANSWERED = _define(
     "unanswered",
     "questions got no answer; they count neither as right nor as wrong",
     "lower quality.concurrency or raise quality.timeout_s, and read the errors in quality.parquet",
+    affects=("quality",),
+)
+UNFINISHED_THINKING = _define(
+    "unfinished_thinking",
+    "answers ended inside their thinking; they count neither as right nor as wrong",
+    "raise quality.max_tokens (workload.output_tokens for answers of the load), or have the model think less",
     affects=("quality",),
 )
 NOT_JUDGED = _define(

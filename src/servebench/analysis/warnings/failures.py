@@ -41,8 +41,10 @@ def rate_limited(point: PointEvidence) -> Doubt | None:
     share = len(found) / len(point.measured)
     waits = sorted(record.retry_after_s for record in found if record.retry_after_s is not None)
     wait = f", Retry-After {waits[len(waits) // 2]:g} s" if waits else ""
-    reason = next((f": {record.error.partition(': ')[2]}" for record in found if record.error), "")
-    counted = f"{len(found)} of {len(point.measured)}, HTTP 429{wait}"
+    reason = next((f": {record.error.removeprefix('HTTP 429: ')}" for record in found if record.error), "")
+    inside = sum(record.outcome == "stream_error" for record in found)
+    how = " or ".join(["HTTP 429"] * (inside < len(found)) + ["an error inside HTTP 200"] * (inside > 0))
+    counted = f"{len(found)} of {len(point.measured)}, {how}{wait}"
     return catalog.RATE_LIMITED.issue(
         f"the server refused {short_percent(share)} of the requests ({counted}){reason}",
         void=share > REFUSED_SHARE_VOID,

@@ -116,13 +116,15 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
 def print_plan(words: Sequence[str]) -> int:
     """Print what a run of these words would do. Returns 0. Raises ConfigError, PreflightError, EngineError."""
     from servebench.registry.registry import registry
+    from servebench.report.blocks import Line
     from servebench.report.listeners import listeners
+    from servebench.report.output import Output
     from servebench.report.terminal.display import Detail
     from servebench.report.terminal.words import line_of
     from servebench.study.study import dry_run
 
     known = registry()
-    click.echo(line_of(dry_run(_with_model(words), known, listen=listeners(known, Detail()))))
+    Output().write([Line.of(line_of(dry_run(_with_model(words), known, listen=listeners(known, Detail()))))])
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servebench.contracts.level import REQUESTS_PER_STREAM
-from servebench.contracts.point_id import TRACE, PointId
+from servebench.contracts.point_id import REPLAY, PointId
 from servebench.contracts.precision import precision_targets
 from servebench.contracts.settings import RATE_AUTO_S, LoadSettings
 
@@ -34,7 +34,7 @@ class PlannedPoint:
     requests are too few by then, `limit_s`.
 
     A closed loop has a `concurrency`. An open loop has a `rate` in requests per second, and at most `in_flight_max` in flight.
-    A `trace` is an open loop with arrival times `times_s`, which are None until the workload has given them.
+    A `replay` is an open loop with arrival times `times_s`, which are None until the workload has given them.
     """
 
     id: PointId
@@ -45,7 +45,7 @@ class PlannedPoint:
     targets: Mapping[str, float] = field(default_factory=dict)
     rate: float | None = None
     in_flight_max: int | None = None
-    trace: bool = False
+    replay: bool = False
     times_s: tuple[float, ...] | None = None
 
     @property
@@ -68,7 +68,7 @@ class PlannedPoint:
     @property
     def offered_req_s(self) -> float | None:
         """The rate at which requests are sent on average at all times; None where there is none."""
-        return None if self.trace or self.in_flight_max is not None else self.rate
+        return None if self.replay or self.in_flight_max is not None else self.rate
 
     @property
     def open_loop(self) -> bool:
@@ -88,7 +88,7 @@ def plan_levels(load: LoadSettings, seed: int, starts: int = 1) -> tuple[Planned
     `shuffled`: a random order fixed by the seed. With several `starts` of the engine each start measures everything, in
     repeats of its own.
     """
-    if load.trace is not None:
+    if load.replay is not None:
         return tuple(_trace_level(load, repeat) for repeat in range(load.repeats * starts))
     of = "concurrency" if load.concurrency else "rate"
     ordered = (pair for start in range(starts) for pair in _ordered_levels(load, repeats_of(load, start), seed + start))
@@ -157,11 +157,11 @@ def _warmup_count(load: LoadSettings, streams: int) -> int:
 
 def _trace_level(load: LoadSettings, repeat: int) -> PlannedPoint:
     return PlannedPoint(
-        id=PointId(TRACE, repeat),
+        id=PointId(REPLAY, repeat),
         concurrency=None,
         requests=_request_count(load, TRACE_REQUESTS),
         duration_s=load.duration_s,
         warmup_requests=_warmup_count(load, RATE_WARMUP_CONCURRENCY),
         in_flight_max=load.max_concurrency,
-        trace=True,
+        replay=True,
     )

@@ -43,7 +43,7 @@ def with_edges(level: PlannedPoint, load: LoadSettings, answer_s: float | None) 
     """Return the level of a rate with as many requests more as arrive in the time of EDGE_ANSWERS answers of the warm-up: the
     window leaves out the first and the last. Others, and those without `load.requests=auto` and a known answer time, stay
     as they are."""
-    if level.rate is None or level.trace or level.requests is None or load.requests != "auto" or not answer_s:
+    if level.rate is None or level.replay or level.requests is None or load.requests != "auto" or not answer_s:
         return level
     return replace(level, requests=level.requests + math.ceil(EDGE_ANSWERS * answer_s * level.rate))
 
@@ -56,7 +56,7 @@ def requests_to_prepare(level: PlannedPoint, rate_req_s: float | None, least: in
     """
     if level.requests is not None:
         return level.requests
-    if level.trace:
+    if level.replay:
         return TRACE_REQUESTS
     assert level.duration_s is not None
     if level.rate is not None:

@@ -18,8 +18,8 @@ class _ListedLevels:
 
     def __init__(self, load: LoadSettings, seed: int, starts: int) -> None:
         listed = plan_levels(load, seed, starts)
-        if load.trace is not None and load.trace.path is not None:
-            times = read_arrivals(load.trace.path, load.trace.point)
+        if load.replay is not None and load.replay.path is not None:
+            times = read_arrivals(load.replay.path, load.replay.point)
             listed = tuple(with_trace_times(level, load, times) for level in listed)
         self._levels = iter(listed)
         self._while_growing = load.while_growing and load.order == "ascending" and starts == load.repeats == 1

@@ -20,15 +20,15 @@ FORMATS = (
 
 def trace_errors(load: LoadSettings) -> list[str]:
     """Return why the trace file cannot be used."""
-    if load.trace is None or load.trace.path is None:
+    if load.replay is None or load.replay.path is None:
         return []
-    path = Path(load.trace.path).expanduser()
+    path = Path(load.replay.path).expanduser()
     if path.suffix.lower() not in (*SUFFIXES, ".parquet"):
-        return [f"load.trace.path={load.trace.path}: unknown file type; use {FORMATS}"]
+        return [f"load.replay.path={load.replay.path}: unknown file type; use {FORMATS}"]
     if not path.is_file():
-        return [f"load.trace.path={load.trace.path}: no such file; use {FORMATS}"]
+        return [f"load.replay.path={load.replay.path}: no such file; use {FORMATS}"]
     try:
-        read_arrivals(load.trace.path, load.trace.point)
+        read_arrivals(load.replay.path, load.replay.point)
     except ConfigError as error:
         return list(error.faults)
     return []
@@ -43,10 +43,10 @@ def read_arrivals(name: str, point: str | None = None) -> list[float]:
     if path.suffix.lower() == ".parquet":
         times = _read_requests_parquet(path, name, point)
     else:
-        times = [one.arrival_s for one in read_recorded(name, "load.trace.path", FORMATS)]
+        times = [one.arrival_s for one in read_recorded(name, "load.replay.path", FORMATS)]
     finite = sorted(time_s for time_s in times if math.isfinite(time_s))
     if not finite:
-        raise ConfigError(f"load.trace.path={name} contains no arrivals; use {FORMATS}")
+        raise ConfigError(f"load.replay.path={name} contains no arrivals; use {FORMATS}")
     return [time_s - finite[0] for time_s in finite]
 
 
@@ -60,19 +60,19 @@ def _read_requests_parquet(path: Path, name: str, point: str | None) -> list[flo
             filler = ["filler"] if "filler" in pq.read_schema(file).names else []
         table = read_parquet(path, columns=["point", "scheduled_ns", "warmup", *filler])
     except OSError as error:
-        raise ConfigError(f"load.trace.path={name} cannot be read: {reason_of(error)}; use {FORMATS}") from error
+        raise ConfigError(f"load.replay.path={name} cannot be read: {reason_of(error)}; use {FORMATS}") from error
     except (pa.ArrowException, ValueError) as error:
         raise ConfigError(
-            f"load.trace.path={name} is not a requests.parquet: {str(error).splitlines()[0]}; use {FORMATS}"
+            f"load.replay.path={name} is not a requests.parquet: {str(error).splitlines()[0]}; use {FORMATS}"
         ) from error
     points: dict[str, list[float]] = {}
     for row in table.to_pylist():
         if not row["warmup"] and not row.get("filler"):
             points.setdefault(row["point"], []).append(row["scheduled_ns"] / NS_PER_S)
     if point is not None and point not in points:
-        raise ConfigError(f"load.trace.point={point} is not in {name}; its points: {', '.join(points) or 'none'}")
+        raise ConfigError(f"load.replay.point={point} is not in {name}; its points: {', '.join(points) or 'none'}")
     if point is None and len(points) > 1:
         raise ConfigError(
-            f"load.trace.path={name} has several points: select one with load.trace.point={next(iter(points))}"
+            f"load.replay.path={name} has several points: select one with load.replay.point={next(iter(points))}"
         )
     return points[point] if point is not None else next(iter(points.values()), [])

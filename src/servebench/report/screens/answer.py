@@ -20,6 +20,7 @@ from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Heading, Line, NextCommand, Span, Table, TableColumn, row
 from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
+from servebench.report.wording.budget import took_text
 from servebench.report.wording.limits import limit_lines
 from servebench.util.figures import MISSING, number
 
@@ -27,11 +28,10 @@ CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
-LIMITS_MAX = 4
-"""A line for each of three runs, and one that names the others."""
+LIMITS_MAX = 1
+"""How many limits the screen of a terminal has."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
-TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 
 
 def answer_blocks(
@@ -41,8 +41,9 @@ def answer_blocks(
     meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too. `hint` names what -v adds."""
     complete = complete or verbose
     marks = footnotes(answer)
+    took = took_text(answer.expected_s, answer.took_s)
     for one in answer.workloads:
-        yield Heading(title_of(one))
+        yield Heading(title_of(one), note=took if one is answer.workloads[0] else "")
         if one.levels:
             yield _table(one, marks, width)
         if sentence := sentence_of(one):
@@ -61,7 +62,9 @@ def answer_blocks(
     hidden = _hidden(answer, complete=complete, verbose=verbose)
     if hidden and hint:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
-    yield from map(step_block, answer.next_steps)
+    steps = answer.next_steps
+    # the first matters most, and the last shows more
+    yield from map(step_block, steps if complete else dict.fromkeys((*steps[:1], *steps[-1:])))
 
 
 def slow_starts_blocks(answer: Answer) -> list[Block]:
@@ -187,7 +190,7 @@ def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
         kinds.setdefault((cell.verdict, cell.wide and cell.verdict != "void"), {})[level] = cell
     if len(kinds) > 1:
         kinds.pop(("valid", False), None)
-    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind[0]))
+    worst = sorted(kinds, key=lambda kind: -list(VERDICTS).index(kind[0]))
     parts = []
     for kind in worst:
         own = kinds[kind]
@@ -197,4 +200,4 @@ def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
         verdict, wide = kind
         word = "wide" if wide and verdict == "valid" and len(kinds) > 1 else f"{verdict}, wide" if wide else verdict
         parts.append(f"{word}{at}" + (f" [{notes}]" if notes else ""))
-    return Line.of("\n".join(parts), tone=TONES.get(worst[0][0], ""))
+    return Line.of("\n".join(parts), tone=VERDICTS.get(worst[0][0], ""))

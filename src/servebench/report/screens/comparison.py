@@ -98,10 +98,10 @@ def gate_blocks(gate: Gate, *, reasons: bool = True) -> Iterator[Block]:
 
 
 def decision_blocks(found: StudyDecision, *, verbose: bool = True) -> Iterator[Block]:
-    """Yield what is decided of each pair of runs, and what is still open; without `verbose` only what is open, and a single
-    pair."""
+    """Yield what is decided of each pair of runs, and what is still open; without `verbose` only what is open, and the verdicts
+    of a gate: the answer has the others."""
     for pair in found.pairs:
-        if not verbose and pair.answered and len(found.pairs) > 1:
+        if not verbose and pair.answered and pair.gate is None:
             continue
         tone = TONES.get(pair.gate or pair.first.result, "") if pair.first is not None else ""
         yield Line.of(Span(f"{decisions.title_of(pair)}: ", "strong"), Span(decisions.levels_line(pair), tone))

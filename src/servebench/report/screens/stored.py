@@ -66,11 +66,12 @@ def run_data(
 def _header(run: RunData) -> dict[str, str | None]:
     start = mapping(run.manifest.get("cold_start"))
     shared = " (shared)" if start.get("shared") else ""
+    version, launch = run.fact("engine_version"), run.fact("launch")
     return {
         "folder": str(run.path),
         "command": run.command or None,
         "status": run.standing + (f": {run.error}" if run.error else ""),
-        "engine": " ".join(filter(None, (run.fact("engine"), run.fact("engine_version"), f"({run.fact('launch')})"))),
+        "engine": " ".join(filter(None, (run.fact("engine"), version if version != launch else "", f"({launch})"))),
         "model": run.fact("model"),
         "gpu": run.fact("gpu") if run.fact("gpu") != "none" else None,
         "workload": run.fact("workload"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from servebench.contracts import events as e
-from servebench.report.wording.budget import least_text, starts_text
-from servebench.util.figures import duration, number, seconds
+from servebench.report.wording.budget import least_text, time_lines
+from servebench.util.figures import number, seconds
 from servebench.util.short_id import short_id
 
 WAITING = {
@@ -66,15 +67,8 @@ UNEQUAL_SHOWN = 3
 
 
 def _plan(event: e.PlanReady) -> str:
-    runs, points = len(event.labels), event.points
-    parts = [f"{runs} run{'s' * (runs != 1)}"]
-    parts += [f"{points} point{'s' * (points > 1)}"] if points else []
-    takes = f"up to about {duration(event.seconds)}" if event.seconds else "the time is known after the first point"
-    takes += f", about ${event.cost_usd:,.2f}" if event.cost_usd is not None and not event.starts else ""
-    starts = [starts_text(event.starts)] if event.starts is not None else []
-    starts = [f"{one}, about ${event.cost_usd:,.2f} at most" if event.cost_usd is not None else one for one in starts]
     lines = [f"{' and '.join(event.gpus) or 'for a GPU'}: {' '.join(event.by_machine)}"] if event.by_machine else []
-    lines += [", ".join([*parts, takes]), *starts] if points or not starts else [f"{parts[0]}: {starts[0]}"]
+    lines += time_lines(event)
     lines += event.notes
     lines += [
         f"no verdict between {one.baseline} and {one.candidate}: unequal settings ({one.settings})"
@@ -142,13 +136,13 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.PortTaken: "another process took port {taken}: starting {engine} again at port {port}",
     e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
     e.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),
-    e.ResultsStored: "results: {folder}",
+    e.ResultsStored: lambda event: f"results: {_from_here(str(event.folder))}",
     e.Said: "{text}",
     e.ScorerLeftOut: "quality: left out: {reason}",
     e.SecretsLeft: "{path} may still hold keys ({reason}); to remove them: servebench recover",
     e.StepFailed: lambda event: FAILED[event.step].format_map(vars(event)),
     e.Tracked: lambda event: (
-        f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {redacted_uri(event.uri)}"
+        f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {_from_here(redacted_uri(event.uri))}"
     ),
     e.TrackingFailed: lambda event: (
         f"{event.error}; no results are lost: 'servebench sync {short_id(event.study)}' sends them later"
@@ -182,3 +176,8 @@ def is_detail(event: e.Event) -> bool:
 def redacted_uri(uri: str) -> str:
     """Return a tracking URI without user name and password."""
     return re.sub(r"(?<=://)[^/@]+@", "", uri)
+
+
+def _from_here(text: str) -> str:
+    """Return a path, or the address of a file, as it is from the current folder where it is in it."""
+    return re.sub(rf"^(sqlite:///)?{re.escape(str(Path.cwd()))}/", r"\1", text)

@@ -42,7 +42,7 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.PROVISIONAL: lambda one: f"provisional: {_codes(one)}",
     ReasonKind.INTERVAL_TOO_WIDE: lambda _: f"the interval is too wide for a verdict: {MORE_STARTS}",
     ReasonKind.MAY_BE_CHANCE: lambda _: f"among this many rows, an interval may leave out 0 by chance: {MORE_STARTS}",
-    ReasonKind.STARTS_NEEDED: lambda _: "not decided: more starts are needed (servebench resume STUDY --budget 30m)",
+    ReasonKind.STARTS_NEEDED: lambda _: "more starts are needed (servebench resume STUDY --budget 30m)",
     ReasonKind.STARTS_OF_TTFT: lambda one: f"TTFT takes {one.needed} starts",
 }
 
@@ -106,13 +106,11 @@ def change_of(row: ComparisonRow) -> str:
 
 
 def verdict_of(row: ComparisonRow) -> str:
-    """Return a row's verdict, which never contradicts its interval; in brackets if it does not compete."""
-    if row.has(ReasonKind.ONE_START) and row.result == "not enough data":
-        return "one start"
-    if row.result == "not enough data" and row.p_corrected is not None:
-        return "may be chance" if row.may_be_chance else "not decided"
+    """Return a row's verdict; in brackets if it does not compete."""
+    if row.result == "not enough data":
+        return "open"
     text = result_of(row)
-    return text if row.competes or row.result in ("not enough data", "unequal_settings") else f"({text})"
+    return text if row.competes or row.result == "unequal_settings" else f"({text})"
 
 
 def result_of(found: Comparison | ComparisonRow) -> str:

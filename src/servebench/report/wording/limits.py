@@ -7,6 +7,8 @@ from servebench.analysis.limits.decide import DECODE_SHARE
 from servebench.analysis.limits.model import share_of
 from servebench.util.figures import number, short_percent
 
+CORES_SHOWN_MIN = 0.01
+
 
 def fact_text(fact: Fact) -> str:
     """Return a piece of evidence with the threshold that it passed."""
@@ -44,7 +46,8 @@ def _run(count: float | None) -> str:
 
 
 def _cores(one: LimitFinding) -> str:
-    return f"{number(one.facts.front_end_cores, 2)} cores"
+    cores = one.facts.front_end_cores or 0.0
+    return f"{number(cores, 2)} cores" if cores >= CORES_SHOWN_MIN else "hardly any CPU time"
 
 
 def _prompt_steps(one: LimitFinding) -> str:
@@ -87,10 +90,10 @@ REASONS: Mapping[LimitReason, Callable[[LimitFinding], str]] = {
     LimitReason.FRONT_END_WORK: lambda one: (
         f"{_part(one)} the front end: {number(one.facts.front_end_cpu_ms)} ms of CPU for each request"
     ),
-    LimitReason.FRONT_END_IDLE: lambda one: f"{_part(one)} the network: the front end uses only {_cores(one)}",
+    LimitReason.FRONT_END_IDLE: lambda one: f"{_part(one)} the network: the front end uses {_cores(one)}",
     LimitReason.BEFORE_SCHEDULER: lambda one: (
-        f"{_part(one)} before {one.facts.engine}'s scheduler: in its front end, which uses only {_cores(one)}, or until a step "
-        "ends"
+        f"{_part(one)} before {one.facts.engine} schedules a request: in its front end, which uses {_cores(one)}, or waiting for "
+        "a step to end"
     ),
     LimitReason.CACHE_FULL: lambda one: f"{_queue(one)} for room in the KV cache",
     LimitReason.AT_RUNNING_LIMIT: lambda one: (
@@ -133,9 +136,9 @@ def limit_lines(found: LimitSummary | None) -> list[str]:
         return []
 
     def line(label: str, one: LimitFinding) -> str:
-        where = one.level.words if found.alone else f"{label} at {one.level.words}"
+        where = f"at {one.level.words}" if found.alone else f"of {label} at {one.level.words}"
         override = next((proposal.override for proposal in one.proposals if proposal.override), None)
-        return f"Limit: {where}: {statement_of(one)}" + (f"; try {override}" if override else "")
+        return f"Limit {where}: {statement_of(one)}" + (f"; try {override}" if override else "")
 
     return [
         *(line(*each) for each in found.first),

@@ -208,11 +208,17 @@ def _line_rows(path: Path) -> Iterator[Placed]:
 
 def _json(data: bytes, place: str) -> Any:
     try:
-        return parse_json(data.decode("utf-8-sig"))
+        return parse_json(data.decode("utf-8-sig").rstrip())
     except UnicodeDecodeError as error:
         raise BadRow(f"{place}: not UTF-8: {error.reason}") from error
     except ValueError as error:
-        raise BadRow(f"{place}: not JSON: {getattr(error, 'msg', error)}") from error
+        raise BadRow(f"{place}: not JSON: {_fault(error)}") from error
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg.removesuffix(' at')} at column {error.colno}"
+    return str(error)
 
 
 def _json_rows(path: Path) -> Iterator[Placed]:
@@ -225,7 +231,7 @@ def _json_rows(path: Path) -> Iterator[Placed]:
     except (ValueError, RecursionError) as error:
         # several objects are lines
         if not str(error).startswith("Extra data"):
-            raise BadRow(f":{getattr(error, 'lineno', 1)}: not JSON: {getattr(error, 'msg', error)}") from error
+            raise BadRow(f":{getattr(error, 'lineno', 1)}: not JSON: {_fault(error)}") from error
         yield from _line_rows(path)
         return
     rows = whole if isinstance(whole, list) else [whole]
@@ -284,7 +290,7 @@ def dataset_faults(dataset: str) -> list[str]:
     return [] if fault is None else [f"workload.dataset={dataset}{fault}"]
 
 
-def _hub_rows(dataset: str, subset: str | None, split: str) -> Iterator[Placed]:
+def hub_rows(dataset: str, subset: str | None, split: str) -> Iterator[Placed]:
     """Yield the first rows of a data set of the Hugging Face hub, or of a folder with the same layout."""
     from datasets import load_dataset
 
@@ -312,7 +318,7 @@ def load_dataset_rows(
     if faults := dataset_faults(dataset):
         raise ConfigError(faults)
     if dataset.startswith(HUB):
-        return _load(dataset, partial(_hub_rows, dataset, subset, split), names)
+        return _load(dataset, partial(hub_rows, dataset, subset, split), names)
     path = Path(os.path.expanduser(dataset)).absolute()  # noqa: PTH111 - never raises
     return _load_file(dataset, path, path.stat().st_mtime_ns, names)
 
