@@ -51,6 +51,19 @@ def test_an_answer_without_results_is_an_error(document):
     assert [read(kind, document).error is not None for kind in (EMBEDDINGS, RERANK)] == [True, True]
 
 
+def test_a_ranking_is_read_for_scorers():
+    results = [
+        {"index": 1, "relevance_score": -1.5},
+        {"index": 0, "relevance_score": 2},
+        {"index": 2, "relevance_score": 0},
+    ]
+    found = RERANK.read_whole(json.dumps({"results": results, "usage": USAGE}).encode())
+    assert (found.text, found.prompt_tokens, found.calls) == ("[0, 2, 1]", 4, None)
+    for bad in ({}, {"error": {"message": "no"}}, {"results": [{"index": 0}]}, {"results": [1]}):
+        with pytest.raises(ValueError, match=r"results|no"):
+            RERANK.read_whole(json.dumps(bad).encode())
+
+
 def test_what_is_sent():
     request = Request(request_id="r", api="embeddings", prompt="a", inputs=("b", "c"), extra={"dimensions": 8})
     assert EMBEDDINGS.body(request, "m", Dialect()) == {"model": "m", "input": ["a", "b", "c"], "dimensions": 8}

@@ -181,20 +181,32 @@ def test_whole_answers():
         "text": "Yes",
         "logprobs": [{"token": "Y", "logprob": -1}, {"token": "es", "logprob": -2}],
     }
-    items = [{"type": "reasoning", "content": [{"text": "Hm"}]}, {"type": "message", "content": [part]}]
+    items = [
+        {"type": "reasoning", "content": [{"text": "Hm"}]},
+        {"type": "message", "content": [part]},
+        {"type": "function_call", "name": "f", "arguments": '{"a": 1}'},
+    ]
     usage = {"input_tokens": 4, "output_tokens": 2}
     document = {"object": "response", "status": "incomplete", "output": items, "usage": usage}
     document["incomplete_details"] = {"reason": "max_output_tokens"}
     whole = RESPONSES.read_whole(json.dumps(document).encode())
-    assert (whole.text, whole.finish_reason, whole.prompt_tokens, whole.output_tokens) == ("Yes", "length", 4, 2)
+    assert (whole.text, whole.finish_reason, whole.prompt_tokens, whole.output_tokens) == (
+        'Yes{"a": 1}',
+        "length",
+        4,
+        2,
+    )
+    called = [{"name": "f", "arguments": '{"a": 1}'}]
+    assert (whole.reasoning, whole.calls) == ("Hm", called)
     blocks = [
         {"type": "thinking", "thinking": "Hm"},
         {"type": "text", "text": "Yes"},
-        {"type": "tool_use", "input": {"a": 1}},
+        {"type": "tool_use", "name": "f", "input": {"a": 1}},
     ]
     document = {"type": "message", "content": blocks, "stop_reason": "end_turn", "usage": usage}
     whole = MESSAGES.read_whole(json.dumps(document).encode())
     assert (whole.text, whole.finish_reason, whole.prompt_tokens, whole.output_tokens) == ('Yes{"a": 1}', "stop", 4, 2)
+    assert (whole.reasoning, whole.calls) == ("Hm", called)
     for kind in (RESPONSES, MESSAGES):
         for bad in ({}, {"output": 1, "content": 1}, {"error": {"message": "no"}, "output": [], "content": []}):
             with pytest.raises(ValueError, match=r"it|no"):

@@ -1,9 +1,15 @@
 """servebench's own scorers keep what is asked of a plugin's."""
 
+import json
+from typing import ClassVar
+
+from servebench.contracts.quality import ItemAnswer
 from servebench.quality.scorers.gsm8k import Gsm8kScorer
 from servebench.quality.scorers.mmlu import MmluScorer
 from servebench.quality.scorers.parity import ParityScorer
+from servebench.quality.scorers.rerank import RerankScorer
 from servebench.quality.scorers.structured import JsonScorer
+from servebench.quality.scorers.tool_calls import ToolCallScorer
 from servebench.testing import ScorerConformance
 
 
@@ -46,6 +52,32 @@ class TestJson(Quick):
 
     def right(self, item):
         return item.expected
+
+
+class TestToolCalls(Quick):
+    scorer = ToolCallScorer
+    questions = tuple(
+        {
+            "question": f"Count to {n}.",
+            "tools": [{"type": "function", "function": {"name": "count", "parameters": {"type": "object"}}}],
+            "expected": [{"name": "count", "arguments": {"to": [n]}}],
+        }
+        for n in range(1, 6)
+    )
+
+    def right_answer(self, item):
+        calls = [{"name": "count", "arguments": json.dumps({"to": json.loads(item.expected)[0]["arguments"]["to"][0]})}]
+        return ItemAnswer(item_id=item.item_id, text="", calls=calls)
+
+
+class TestRerank(Quick):
+    scorer = RerankScorer
+    settings: ClassVar[dict[str, str]] = {"api": "rerank"}
+    wrong = "[0, 1, 2]"
+    questions = tuple({"query": f"Where is {n}?", "documents": ["a", "b", str(n)], "relevant": [2]} for n in range(5))
+
+    def right(self, item):
+        return "[2, 0, 1]"
 
 
 class TestParity(Quick):

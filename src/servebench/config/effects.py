@@ -68,11 +68,14 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     Dependency(("load.cancel_after_s",), "load.cancel_fraction above 0", lambda s: s.load.cancel_fraction),
     Dependency(
-        ("workload.adapter_skew",), "a list of several workload.adapters",
-        lambda s: len(s.workload.adapters) > 1 and not isinstance(s.workload.adapters, Mapping),
+        ("workload.hit_rate",), "a warm-up, which primes the cache (load.warmup_requests)", lambda s: s.load.warmup_requests
     ),
     Dependency(
-        ("workload.images",), "messages (workload.api=chat)",
+        ("workload.adapter_skew",), "a list of several workload.adapters",
+        lambda s: len(s.workload.adapters or ()) > 1 and not isinstance(s.workload.adapters, Mapping),
+    ),
+    Dependency(
+        ("workload.images.",), "messages (workload.api=chat)",
         lambda s: s.workload.images is None or kind_named(s.workload.api).takes_messages,
     ),
     Dependency(("workload.sub_steps",), "workload.fan_out above 0", _own("fan_out", "workload", 0)),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from servebench.contracts.request import Request
-from servebench.contracts.results import Outcome, Record
+from servebench.contracts.results import Outcome, Record, Thinking
 from servebench.contracts.settings import QualitySettings
 from servebench.util.tls import Trust
 from servebench.util.wheel_file import PackagedFile
@@ -45,11 +45,15 @@ class ItemAnswer:
 
     `outcome` is that of the request, as in requests.parquet. Stamps are CLOCK_REALTIME nanoseconds; `latency_ms` is from
     sent to the last byte, by a monotonic clock. Token counts are the server's usage, null if it reports none. `tokens` and
-    `logprobs` are set where they were requested and returned.
+    `logprobs` are set where they were requested and returned. `reasoning` is thinking that is not part of `text`; `calls` are
+    the tool calls, the `name` and `arguments` (as sent) of each, null without any.
     """
 
     item_id: str
     text: str
+    reasoning: str = ""
+    thinking: Thinking | None = None
+    calls: Sequence[Mapping[str, str]] | None = None
     error: str | None = None
     outcome: Outcome = "ok"
     http_status: int | None = None
@@ -136,6 +140,8 @@ class Scorer:
     """Set it in `__init__` if it depends on the settings."""
     load_reference: ClassVar[str] = ""
     """For `grades_load`: the key of a request's reference that it needs (`Workload.reference_keys`)."""
+    cuts_thinking: ClassVar[bool] = True
+    """Whether answers come without their thinking (`quality.thinking`)."""
 
     def __init__(self, settings: QualitySettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type(name=self.name)

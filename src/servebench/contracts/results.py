@@ -32,6 +32,10 @@ _TOO_MANY = re.compile("^429$|rate.?limit|too.?many.?requests", re.I)
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 
+Thinking = Literal["cut", "graded", "unfinished"]
+"""What became of an answer's thinking: `cut` before it was graded, `graded` with it, or `unfinished`: the answer ended inside it,
+and counts as not answered."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -132,12 +136,33 @@ class Doubt:
     mark: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """One session of a point: an agent, a sub-agent or a conversation. What is unknown is None, never 0."""
+
+    point: str = column("", "Name of the point.", default="")
+    job: str = column(
+        "", "What the session works for: the session of the agent, or the conversation itself.", default=""
+    )
+    session: str = column("", "Name of the session, as in requests.parquet.", default="")
+    requests: int = column("", "Its requests in the point.", default=0)
+    requests_ok: int = column("", "Those that were answered completely.", default=0)
+    seconds: float | None = column("s", "From its first request sent to its last answer, pauses included.")
+    input_tokens: int = column("tokens", "Prompt tokens of its ok requests.", default=0)
+    output_tokens: int = column("tokens", "Output tokens of its ok requests.", default=0)
+    prefix_cache_hit_rate: float | None = column(
+        "0..1", "Share of its prompt tokens that the engine found in its cache."
+    )
+    prefix_cache_hit_rate_ideal: float | None = column("0..1", "The best share that a prefix cache could have found.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One load level of a run: its columns, and the warnings about it."""
+    """One load level of a run: its columns, the warnings about it, and its sessions where its workload has jobs."""
 
     row: PointRow
     doubts: tuple[Doubt, ...] = ()
+    sessions: tuple[SessionRow, ...] = ()
 
     @property
     def id(self) -> PointId:
@@ -170,6 +195,7 @@ class QualityRecord:
     `error` say why. `point` is the point that the answer belongs to, null for a question asked after the load. `detail` is
     JSON of the scorer. `item_digest` distinguishes questions of the same id from other files or with other examples.
     `cache_error` says why the prefix cache could not be emptied before a question that was asked before; null otherwise.
+    `thinking` is null for an answer without; `reasoning` is the thinking that is not part of `answer`.
     """
 
     run_id: str
@@ -204,6 +230,8 @@ class QualityRecord:
     max_tokens: int
     emulated: bool
     cache_error: str | None = None
+    thinking: Thinking | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,10 +239,11 @@ class QualitySummary:
     """The result of a benchmark at one load. Shares are between 0 and 1.
 
     `accuracy` is `right` / `n`, where `n` counts the questions that were answered and graded; `low` and `high` are its 95%
-    interval (Wilson). `unanswered` requests failed; `unread` answers have nothing to grade and count as wrong. `score` is
-    the mean of a graded measure; the interval is its own where nothing is right or wrong. `right_per_s` are right answers a
-    second while questions were in flight: goodput by content. `details` are the scorer's numbers for each answer, averaged,
-    or summed for tokens and costs. `means` describes what `accuracy` is the share of.
+    interval (Wilson). `unanswered` requests failed, or their answers ended inside their thinking (`unfinished_thinking`);
+    `unread` answers have nothing to grade and count as wrong. `score` is the mean of a graded measure; the interval is its own
+    where nothing is right or wrong. `right_per_s` are right answers a second while questions were in flight: goodput by
+    content. `details` are the scorer's numbers for each answer, averaged, or summed for tokens and costs. `means` describes
+    what `accuracy` is the share of. `with_thinking` answers had thinking, finished or not.
     """
 
     benchmark: str
@@ -239,6 +268,8 @@ class QualitySummary:
     emulated: bool
     details: Mapping[str, float] = field(default_factory=dict)
     means: str = "right"
+    with_thinking: int = 0
+    unfinished_thinking: int = 0
     doubts: tuple[Doubt, ...] = ()
 
     @property

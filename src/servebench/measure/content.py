@@ -11,15 +11,17 @@ from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.measure import derive
 from servebench.util.json_schema import compliance
+from servebench.util.thinking import split_thinking
 
 
 def json_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict[str, float | None]:
     """Return the columns of a point about JSON schemas; empty when no request has one.
 
-    `json_compliance`: the share of ok requests with an enforced schema whose answer fits it; an answer cut at its maximum length
-    does not. `json_compliance_n`: the number of those requests. `json_compliance_unconstrained`: the same share of their twins,
-    which have the schema only in the prompt. `constraint_ttft_ms` and `constraint_tpot_ms`: the mean over pairs, both ok, of the
-    constrained request's time less its twin's. Warm-up records are left out.
+    `json_compliance`: the share of ok requests with an enforced schema whose answer fits it, without its thinking; an answer cut
+    at its maximum length does not, one that ends inside its thinking is left out. `json_compliance_n`: the number of those
+    requests. `json_compliance_unconstrained`: the same share of their twins, which have the schema only in the prompt.
+    `constraint_ttft_ms` and `constraint_tpot_ms`: the mean over pairs, both ok, of the constrained request's time less its
+    twin's. Warm-up records are left out.
     """
     ok = {r.request_id: r for r in records if r.measured and r.outcome == "ok"}
     bound = [r for r in requests if r.schema is not None]
@@ -33,12 +35,13 @@ def json_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict
         for twin in twins
         if twin.request_id in ok and twin.reference["twin_of"] in ok
     ]
-    answers = [(ok[r.request_id].text, r.schema or {}) for r in bound if r.request_id in ok]
+    answers = {key: rest for key, one in ok.items() if (rest := split_thinking(one.text, one.reasoning)[1]) is not None}
+    constrained = [(answers[r.request_id], r.schema or {}) for r in bound if r.request_id in answers]
     return {
-        "json_compliance": _share(answers),
-        "json_compliance_n": len(answers),
+        "json_compliance": _share(constrained),
+        "json_compliance_n": len(constrained),
         "json_compliance_unconstrained": _share(
-            [(ok[r.request_id].text, r.reference["schema"]) for r in twins if r.request_id in ok]
+            [(answers[r.request_id], r.reference["schema"]) for r in twins if r.request_id in answers]
         ),
         "constraint_ttft_ms": _difference([(derive.ttft_ms(a), derive.ttft_ms(b)) for a, b in pairs]),
         "constraint_tpot_ms": _difference([(derive.tpot_ms(a), derive.tpot_ms(b)) for a, b in pairs]),
@@ -65,7 +68,7 @@ def needles_found(text: str, reference: Mapping[str, object]) -> list[bool]:
 def needle_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict[str, float | None]:
     """Return `needle_recall`: the share of the needles of ok requests that their answers contain. Empty without needles.
 
-    Only the number is checked, not what the answer says about it. Warm-up records are left out.
+    Only the number is checked, not what the answer says about it; not in thinking. Warm-up records are left out.
     """
     asked = {
         request.request_id: request.reference
@@ -78,6 +81,6 @@ def needle_columns(records: Sequence[Record], requests: Sequence[Request]) -> di
         hit
         for record in records
         if record.request_id in asked and record.measured and record.outcome == "ok"
-        for hit in needles_found(record.text, asked[record.request_id])
+        for hit in needles_found(split_thinking(record.text, record.reasoning)[1] or "", asked[record.request_id])
     ]
     return {"needle_recall": fmean(found) if found else None}

@@ -64,6 +64,7 @@ from servebench.protocol.json_values import milliseconds, object_at
 from servebench.protocol.kinds.table import kind_named
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
+from servebench.quality.thinking import answer_to_grade
 from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
 from servebench.util.errors import ConfigError, EngineError, PreflightError, QualityError
 from servebench.util.safe_text import in_one_line
@@ -98,7 +99,7 @@ __all__ += [
     "log_hints",
 ]
 __all__ += ["milliseconds", "missing_executable", "object_at", "read_emulation"]
-__all__ += ["answer_of", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
+__all__ += ["answer_of", "answer_to_grade", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
 __all__ += ["access_problems", "gguf_files", "in_one_line", "kind_named", "tls_context"]
 __all__ += ["HUB_TOKENS", "python_environment"]
 __all__ += [

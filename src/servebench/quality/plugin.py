@@ -13,4 +13,6 @@ def servebench_scorers() -> Mapping[str, str]:
         "gsm8k": "servebench.quality.scorers.gsm8k:Gsm8kScorer",
         "json": "servebench.quality.scorers.structured:JsonScorer",
         "parity": "servebench.quality.scorers.parity:ParityScorer",
+        "rerank": "servebench.quality.scorers.rerank:RerankScorer",
+        "tool_calls": "servebench.quality.scorers.tool_calls:ToolCallScorer",
     }

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import orjson
 
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
+from servebench.quality.thinking import answer_to_grade
 from servebench.util import wheel_file as packaged
 from servebench.util.bounded_file import LimitError, gunzip, open_regular, read_bytes, size_text
 from servebench.util.bounded_parquet import read_parquet
@@ -30,7 +31,9 @@ GSM8K = PackagedFile(
 )
 
 
-OPEN_PROMPTS = Path(__file__).parent / "prompts" / "open.jsonl"
+PROMPTS = Path(__file__).parent / "prompts"
+"""The shipped items, see NOTICE.md there."""
+OPEN_PROMPTS = PROMPTS / "open.jsonl"
 """The shipped open tasks, without right answers."""
 
 
@@ -127,11 +130,12 @@ class OpenPromptScorer(Scorer):
     def ask(
         self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int, **changes: Any
     ) -> list[ItemAnswer]:
-        """Return answers as `ask_once` does, by the settings; `changes` are other arguments of it."""
+        """Return answers as `ask_once` does, by the settings, for `answer_to_grade`; `changes` are other arguments of it."""
         from servebench.quality.ask import ask_once
 
         options = {"timeout_s": self.settings.timeout_s, "api": self.settings.api, **changes}
-        return ask_once(items, endpoint, part, concurrency=concurrency, **options)
+        answers = ask_once(items, endpoint, part, concurrency=concurrency, **options)
+        return [answer_to_grade(answer, cut=self.cuts_thinking) for answer in answers]
 
 
 def read_answers(place: Path) -> list[dict[str, Any]]:
@@ -139,7 +143,7 @@ def read_answers(place: Path) -> list[dict[str, Any]]:
     import pyarrow as pa
 
     table = place / ANSWERS if place.is_dir() else place
-    columns = ["benchmark", "item_id", "prompt", "answer", "outcome"]
+    columns = ["benchmark", "item_id", "prompt", "answer", "outcome", "error"]
     try:
         rows: list[dict[str, Any]] = read_parquet(table, columns=columns).to_pylist()
     except (OSError, pa.ArrowException, KeyError) as problem:

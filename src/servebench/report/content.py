@@ -106,6 +106,8 @@ def quality_line(summary: QualitySummary) -> str:
         f"latency p50 {number(summary.latency_ms_p50)} ms{alone}" if summary.latency_ms_p50 is not None else "",
         f"mean score {summary.score:.3f}" if summary.score is not None and summary.accuracy is not None else "",
         f"{summary.unanswered} not answered" if summary.unanswered else "",
+        f"{summary.with_thinking} with thinking" if summary.with_thinking else "",
+        f"{summary.unfinished_thinking} ended inside it" if summary.unfinished_thinking else "",
     ]
     more = ", ".join(filter(None, parts))
     result = f"{percent(summary.value)} {of}{interval} at {summary.at}"

@@ -16,6 +16,7 @@ from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.levels import PlannedPoint
+from servebench.quality.thinking import answer_to_grade
 from servebench.run.scorers import ALL
 from servebench.run.session import RunRequest
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, graded_questions, read_quality
@@ -24,7 +25,7 @@ from servebench.util.errors import EngineError, FailureKind, QualityError
 
 ANSWER_COLUMNS = (
     *("outcome", "http_status", "error", "finish_reason", "prompt_tokens", "output_tokens"),
-    *("sent_ns", "ended_ns", "latency_ms"),
+    *("sent_ns", "ended_ns", "latency_ms", "thinking", "reasoning"),
 )
 """The columns of a graded answer that are those of the answer."""
 
@@ -49,10 +50,13 @@ def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:
 def grade_questions(request: RunRequest, lease: EngineLease) -> None:
     """Ask all questions that have no stored answer, and store the grades of one scorer and concurrency at a time.
 
-    Raises QualityError, StoreError, EngineError when the engine dies, KeyboardInterrupt.
+    Raises QualityError when a scorer gets no answer (with `quality=all`, when none does: an engine may lack what one of them
+    needs), StoreError, EngineError when the engine dies, KeyboardInterrupt.
     """
+    failed: list[QualityError] = []
+    asked = unasked_questions(request)
     first = request.settings.quality.concurrency[0]
-    for scorer, path, concurrency in unasked_questions(request):
+    for scorer, path, concurrency in asked:
         cache_error = _empty_cache(request, lease, repeated=concurrency != first)
         if scorer.asks_itself:
             graded = _evaluate(request, lease, scorer, concurrency)
@@ -61,9 +65,12 @@ def grade_questions(request: RunRequest, lease: EngineLease) -> None:
         _store(request, lease, scorer, graded, concurrency=concurrency, cache_error=cache_error)
         discard_answers(request.folder, scorer.name, concurrency)
         if graded and all(one.answer.error is not None for one in graded):
-            raise QualityError(
-                f"quality={scorer.name}: none of {len(graded)} questions was answered: {graded[0].answer.error}"
+            reason = graded[0].answer.error
+            failed.append(
+                QualityError(f"quality={scorer.name}: none of {len(graded)} questions was answered: {reason}")
             )
+            if request.settings.quality.name != ALL or len(failed) == len(asked):
+                raise failed[0]
 
 
 def _empty_cache(request: RunRequest, lease: EngineLease, *, repeated: bool) -> str | None:
@@ -145,7 +152,8 @@ def _ask_and_grade(
     return [_grade(scorer, item, answers[item.item_id]) for item in items]
 
 
-def _grade(scorer: Scorer, item: Item, answer: ItemAnswer) -> Judged:
+def _grade(scorer: Scorer, item: Item, raw: ItemAnswer) -> Judged:
+    answer = answer_to_grade(raw, cut=scorer.cuts_thinking)
     grade = scorer.grade(item, answer) if answer.error is None else Grade(correct=None, extracted=None)
     return Judged(item=item, answer=answer, grade=grade)
 

@@ -27,7 +27,7 @@ def _schema() -> pa.Schema:
     import pyarrow as pa
 
     hints = get_type_hints(QualityRecord)
-    columns = [(name, arrow_type(kind_of(hint)[0])) for name, hint in hints.items()]
+    columns = [(name, arrow_type(kind_of(hint))) for name, hint in hints.items()]
     return pa.schema(columns, {KEY: str(SCHEMA_VERSION)})
 
 
@@ -43,6 +43,8 @@ def add_quality(folder: RunFolder, records: Sequence[QualityRecord]) -> None:
 
 def _clean(name: str, value: Any, secrets: Sequence[str]) -> Any:
     """Return a value without secrets that a server repeated: from errors whatever looks like one, else the known ones."""
+    if name == "calls" and value:
+        return [{key: without_known(text, secrets) for key, text in call.items()} for call in value]
     if not isinstance(value, str):
         return value
     return redact_text(value, secrets) if name == "error" else without_known(value, secrets)
@@ -50,7 +52,7 @@ def _clean(name: str, value: Any, secrets: Sequence[str]) -> Any:
 
 def read_quality(folder: RunFolder) -> pd.DataFrame:
     """Return the graded answers of a run; empty, with all columns, when there are none. Raises StoreError."""
-    table = read_table(folder.quality)
+    table = read_table(folder.quality, _schema())
     frame: pd.DataFrame = (_schema().empty_table() if table is None else table).to_pandas(use_threads=False)
     return frame
 

@@ -275,13 +275,13 @@ class Tuner(StoredTune):
             bad = [one for one in found if one.finding in ("more than itself", "too small to tell")]
             note = parity_text((bad or found)[0])
             return Result(same_answers=not bad, cost=cost, note=note)
-        floor = {one.benchmark: one.accuracy for one in summaries(stock)}
+        floor = {one.benchmark: one.value for one in summaries(stock)}
         margin = self.state.question.share("quality_margin")
         scores = [(one, floor.get(one.benchmark)) for one in summaries(own)]
         worse = [
-            f"{one.benchmark}: {one.accuracy:.1%} right, stock {known:.1%}"
+            f"{one.benchmark}: {one.value:.1%} {one.measure}, stock {known:.1%}"
             for one, known in scores
-            if one.accuracy is not None and known is not None and one.accuracy < known - margin
+            if one.value is not None and known is not None and one.value < known - margin
         ]
         known = [one for one, of_stock in scores if of_stock is not None]
         note = "; ".join(worse) if worse else "" if known else "the answers could not be compared"

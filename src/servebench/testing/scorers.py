@@ -65,6 +65,10 @@ class ScorerConformance:
         """Return a right answer to a question."""
         raise NotImplementedError("define right(self, item), which returns a right answer")
 
+    def right_answer(self, item: Item) -> ItemAnswer:
+        """Return the right answer to a question; define it for answers that are more than a text."""
+        return ItemAnswer(item_id=item.item_id, text=self.right(item))
+
     # helpers
 
     def make(self, **settings: Any) -> Scorer:
@@ -172,7 +176,7 @@ class ScorerConformance:
         """They differ in `correct`, else in the score."""
         for item in self.items(file)[:SHOWN]:
             scorer = self.make(path=str(file))
-            good = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=self.right(item)))
+            good = scorer.grade(item, self.right_answer(item))
             bad = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=self.wrong))
             _assert_differ(good, bad, item)
 

@@ -15,6 +15,17 @@ class Compliance:
     reason: str | None = None
 
 
+def schema_problem(schema: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a JSON Schema of draft 2020-12; None for a valid one."""
+    from jsonschema import Draft202012Validator, SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return str(error.message)
+    return None
+
+
 def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:
     """Check one answer. White space around the JSON is allowed, other text is not; NaN and Infinity are not JSON.
 

@@ -24,9 +24,9 @@ from servebench.workload.sources.trace_files import (
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings(WorkloadSettings):
-    """`path` is `builtin` or a trace file. `block_tokens` is the size of a hash block (null: 512, as in Mooncake's traces;
-    64 in the shipped one). `length_scale` scales all lengths and blocks; `max_input_tokens` leaves out requests that are
-    longer after scaling. `input_tokens` and `output_tokens` must be null."""
+    """`path` is `builtin` or a trace file. `block_tokens` is the size of a hash block (null: what the trace says, else 512 as in
+    Mooncake's traces; 64 in the shipped one). `length_scale` scales all lengths and blocks; `max_input_tokens` leaves out
+    requests that are longer after scaling. `input_tokens` and `output_tokens` must be null."""
 
     path: str = "builtin"
     block_tokens: Annotated[int, Ge(1)] | None = None
@@ -50,23 +50,30 @@ class TraceWorkload(FillingWorkload):
 
     def check(self) -> list[str]:
         """Report a trace that cannot be read, lengths that have no effect, and blocks too short to be distinct."""
+        return trace_faults(self.settings.path) + self.length_faults(self.block_tokens())
+
+    def length_faults(self, block_tokens: int) -> list[str]:
+        """Return why lengths have no effect, and that blocks of this many tokens are too short to be distinct."""
         settings = self.settings
-        faults = trace_faults(settings.path)
-        faults += [
-            f"workload.{key}: trace takes lengths from its file; set it to null and use workload.length_scale"
+        faults = [
+            f"workload.{key}: {self.name} takes lengths from its file; set it to null and use workload.length_scale"
             for key in ("input_tokens", "output_tokens")
             if getattr(settings, key) is not None
         ]
-        if self.block_tokens() < SALT_TOKENS_MAX:
+        if block_tokens < SALT_TOKENS_MAX:
             faults.append(
-                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {self.block_tokens()} tokens; "
+                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {block_tokens} tokens; "
                 f"distinct blocks need at least {SALT_TOKENS_MAX}: raise it or workload.block_tokens"
             )
         return faults
 
     def block_tokens(self) -> int:
         """Return the tokens of a hash block, scaled."""
-        usual = BUILTIN_BLOCK_TOKENS if self.settings.path == "builtin" else MOONCAKE_BLOCK_TOKENS
+        path = self.settings.path
+        usual = BUILTIN_BLOCK_TOKENS if path == "builtin" else MOONCAKE_BLOCK_TOKENS
+        if self.settings.block_tokens is None and path != "builtin" and not trace_faults(path):
+            # a recording knows the size best at its end
+            usual = trace_rows(path)[-1].block_tokens or usual
         return max(1, round((self.settings.block_tokens or usual) * self.settings.length_scale))
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
@@ -80,7 +87,8 @@ class TraceWorkload(FillingWorkload):
             lap, place = divmod(index, len(rows))
             row = rows[place]
             names = [f"{owner}/{lap}/{block}" for block in row.blocks]
-            text, length = self._text(row, [*names, f"{owner}/alone/{stream}/{index}"], blocks, tokenizer)
+            names.append(f"{owner}/alone/{stream}/{index}")
+            text, length = self.prompt_of(names, self._length(row), self.block_tokens(), blocks, tokenizer)
             requests.append(
                 as_request(
                     text,
@@ -113,21 +121,21 @@ class TraceWorkload(FillingWorkload):
     def _length(self, row: TraceRow) -> int:
         return max(1, round(row.input_tokens * self.settings.length_scale))
 
-    def _text(
-        self, row: TraceRow, names: Sequence[str], blocks: dict[str, str], tokenizer: Tokenizer
+    def prompt_of(
+        self, names: Sequence[str], total: int, size: int, blocks: dict[str, str], tokenizer: Tokenizer
     ) -> tuple[str, int]:
-        """Return the whole blocks followed by words up to the length: those of the next block, or unique ones (the last name)."""
-        size, total = self.block_tokens(), self._length(row)
-        whole = min(total // size, len(row.blocks))
+        """Return whole blocks of `size` tokens followed by words up to `total`, and the tokens reached: the words are those of
+        the next block, or unique ones (the last name). `blocks` keeps the texts of blocks by name."""
+        whole = min(total // size, len(names) - 1)
         for name in names[:whole]:
             if name not in blocks:
-                blocks[name] = self._piece("", name, size, tokenizer)[0]
+                blocks[name] = self.piece("", name, size, tokenizer)[0]
         start = "".join(blocks[name] for name in names[:whole])
         if total == whole * size and tokenizer.count([start]) == [total]:
             return start, total
-        return self._piece(start, names[whole], total, tokenizer)
+        return self.piece(start, names[whole], total, tokenizer)
 
-    def _piece(self, before: str, name: str, length: int, tokenizer: Tokenizer) -> tuple[str, int]:
+    def piece(self, before: str, name: str, length: int, tokenizer: Tokenizer) -> tuple[str, int]:
         """Return `before` followed by words that belong to the name, up to a length in tokens, and the length reached."""
         seed = self.settings.seed
         rng = generator(seed, name)

@@ -173,7 +173,7 @@ class JudgeScorer(OpenPromptScorer):
         return {
             (row["item_id"], row["prompt"]): row["answer"]
             for row in rows
-            if row["benchmark"] == self.name and row["outcome"] == "ok"
+            if row["benchmark"] == self.name and row["outcome"] == "ok" and row.get("error") is None
         }
 
     def _calls(self, item: Item, answer: ItemAnswer, others: Mapping[tuple[str, str], str]) -> list[Item]:

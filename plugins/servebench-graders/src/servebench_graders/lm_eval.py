@@ -19,6 +19,7 @@ from servebench.plugin import (
     Judged,
     QualityError,
     Scorer,
+    answer_to_grade,
     python_environment,
 )
 
@@ -29,11 +30,13 @@ CHILD = "servebench_graders.lm_eval_child"
 
 class LmEvalScorer(Scorer):
     """Runs the harness against the endpoint: tasks that generate, by chat or completions; tasks that compare likelihoods, by
-    completions with `echo`, which not every engine supports. `quality.path` is a folder of your own task files."""
+    completions with `echo`, which not every engine supports. `quality.path` is a folder of your own task files. The harness gets
+    no reasoning that a server sends apart, and grades thinking inside an answer along with it."""
 
     name = "lm_eval"
     method = "lm-evaluation-harness; the task's own metric"
     asks_itself = True
+    cuts_thinking = False
 
     def check(self) -> list[str]:
         """See Scorer.check. Loads the tasks' data, so that missing data is reported before an engine starts."""
@@ -142,4 +145,5 @@ def _judged(sample: Mapping[str, Any]) -> Judged:
     grade = Grade(
         correct=sample["correct"], extracted=sample["extracted"], score=sample["score"], detail=sample["detail"]
     )
-    return Judged(item=item, answer=ItemAnswer(item_id=item.item_id, text=str(sample["text"])), grade=grade)
+    answer = answer_to_grade(ItemAnswer(item_id=item.item_id, text=str(sample["text"])), cut=False)
+    return Judged(item=item, answer=answer, grade=grade)

@@ -77,7 +77,7 @@ def _preference(place: Place | None, *, swapped: bool) -> float:
 def _judge_detail(replies: Sequence[ItemAnswer], read: Sequence[object | None]) -> dict[str, Any]:
     """Return the tokens and the outcome of the calls."""
     outcomes = [
-        one.outcome if one.error else ("ok" if known is not None else "nonsense")
+        (one.thinking or one.outcome) if one.error else ("ok" if known is not None else "nonsense")
         for one, known in zip(replies, read, strict=True)
     ]
     return {

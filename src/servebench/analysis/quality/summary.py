@@ -13,7 +13,7 @@ from servebench.analysis.quality.paired import MARGIN
 from servebench.analysis.quality.parity import BENCHMARK as PARITY
 from servebench.analysis.quality.tables import CHANCE, details_of, plain_value, whole_value
 from servebench.analysis.warnings import catalog
-from servebench.contracts.results import Doubt, QualitySummary
+from servebench.contracts.results import Doubt, QualitySummary, Thinking
 from servebench.util.proportions import wilson
 from servebench.util.units import NS_PER_S
 
@@ -25,6 +25,7 @@ UNANSWERED_SHARE = 0.01
 UNREAD_SHARE = 0.1
 CUT_TOKENS_MIN = 32
 """Answers with a lower limit are meant to be cut: their letter stands at the beginning."""
+UNFINISHED: Thinking = "unfinished"
 MEANS = {PARITY: "the same alone and under load", "json": "that match their schema"}
 """What `correct` means, by scorer; for all others, that the answer is right."""
 
@@ -42,7 +43,7 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
     n, right = len(graded), int(graded["correct"].astype(bool).sum())
     scores = own["score"].dropna().to_numpy(dtype=np.float64)
     low, high = wilson(right, n) if n else _mean_interval(scores)
-    answered = own[own["outcome"] == "ok"]
+    answered = own[_answered(own)]
     latency = answered["latency_ms"].dropna().to_numpy(dtype=np.float64)
     tokens = answered["output_tokens"].dropna().to_numpy(dtype=np.float64)
     seconds = busy_s(own)
@@ -71,8 +72,14 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
         emulated=bool(own["emulated"].any()),
         details={key: value for key, value in details.items() if key != CHANCE},
         means=MEANS.get(benchmark.partition(".")[0], "right"),
+        with_thinking=int(own["thinking"].notna().sum()),
+        unfinished_thinking=int((own["thinking"] == UNFINISHED).sum()),
     )
     return replace(found, doubts=tuple(_warnings(own, found, details.get(CHANCE))))
+
+
+def _answered(own: pd.DataFrame) -> pd.Series:
+    return (own["outcome"] == "ok") & (own["thinking"] != UNFINISHED)
 
 
 def busy_s(own: pd.DataFrame) -> float:
@@ -113,15 +120,21 @@ def _warnings(own: pd.DataFrame, found: QualitySummary, chance: float | None) ->
             f"{100 * MARGIN:g} points",
             remedy="send more requests per point (load.requests)" if of_load else None,
         )
-    if found.unanswered > UNANSWERED_SHARE * len(own):
-        errors = own.loc[own["outcome"] != "ok", "error"].dropna()
+    failed = own[own["outcome"] != "ok"]
+    if len(failed) > UNANSWERED_SHARE * len(own):
+        errors = failed["error"].dropna()
         why = f": {errors.iloc[0]}" if len(errors) else ""
         yield catalog.UNANSWERED.issue(
-            f"{benchmark}: {found.unanswered} of {len(own)} questions got no answer{why}",
+            f"{benchmark}: {len(failed)} of {len(own)} questions got no answer{why}",
             remedy="read the errors in requests.parquet" if of_load else None,
+            void=len(failed) == len(own),
+        )
+    if found.unfinished_thinking > UNANSWERED_SHARE * len(own):
+        yield catalog.UNFINISHED_THINKING.issue(
+            f"{benchmark}: {found.unfinished_thinking} of {len(own)} answers ended inside their thinking",
             void=found.unanswered == len(own),
         )
-    ungraded = own[(own["outcome"] == "ok") & own["correct"].isna() & own["score"].isna()]
+    ungraded = own[_answered(own) & own["correct"].isna() & own["score"].isna()]
     if len(ungraded) > UNANSWERED_SHARE * len(own):
         notes = ungraded["note"].dropna()
         first = f": {notes.iloc[0]}" if len(notes) else ""

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Message, Request
 from servebench.protocol.answer import AnswerScan
-from servebench.protocol.json_values import decode_text
+from servebench.protocol.json_values import decode_text, join_text
 from servebench.util.safe_text import in_one_line
 
 SHOWN = 60
 
 
 class WholeAnswer(NamedTuple):
-    """What an answer says that is not streamed. `tokens` and `logprobs` are null unless every token has a log-probability."""
+    """What an answer says that is not streamed. `tokens` and `logprobs` are null unless every token has a log-probability;
+    `calls` are the `name` and `arguments` of each tool call, null without any."""
 
     text: str
+    reasoning: str = ""
+    calls: Sequence[Mapping[str, str]] | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -99,9 +102,30 @@ class RequestKind(ABC):
             raise ValueError(problem)
         scan = self.scan()
         scan.add_chunk(document, 0, 0)
-        answer = WholeAnswer(scan.text, scan.finish_reason, scan.prompt_tokens, scan.usage_tokens)
-        found = self.logprobs_of(document)
-        return answer if found is None else answer._replace(tokens=found[0], logprobs=found[1])
+        tokens, logprobs = self.logprobs_of(document) or (None, None)
+        return WholeAnswer(
+            text=self.whole_text(document, scan),
+            reasoning=scan.reasoning,
+            calls=[
+                {"name": join_text([name]), "arguments": join_text([arguments])}
+                for name, arguments in self.calls_in(document)
+                if isinstance(name, str) and isinstance(arguments, str)
+            ]
+            or None,
+            finish_reason=scan.finish_reason,
+            prompt_tokens=scan.prompt_tokens,
+            output_tokens=scan.usage_tokens,
+            tokens=tokens,
+            logprobs=logprobs,
+        )
+
+    def whole_text(self, document: Mapping[str, Any], scan: AnswerScan) -> str:
+        """Return what scorers read of a whole answer."""
+        return scan.text
+
+    def calls_in(self, document: Mapping[str, Any]) -> Iterator[tuple[object, object]]:
+        """Yield the name and the arguments (JSON as text) of each tool call of a whole answer, as the server sent them."""
+        yield from ()
 
     def whole_problem(self, document: Mapping[str, Any]) -> str | None:
         """Return what is wrong if this is no whole answer of this kind."""

@@ -6,7 +6,7 @@ Events as Anthropic documents them (platform.claude.com, streaming messages), an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from servebench.contracts.request import Message, Request
@@ -126,6 +126,12 @@ class Messages(TypedKind):
             named = {"type": "any" if choice == "required" else choice}
             found["tool_choice"] = named if isinstance(choice, str) else {"type": "tool", **choice}
         return found
+
+    def calls_in(self, document: Mapping[str, Any]) -> Iterator[tuple[object, object]]:
+        """See RequestKind.calls_in."""
+        for block in objects_in(document["content"]):
+            if block.get("type") == "tool_use":
+                yield block.get("name"), as_json(block.get("input") or {})
 
 
 def _message(message: Message) -> dict[str, Any]:

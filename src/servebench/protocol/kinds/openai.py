@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Message, Request
-from servebench.protocol.json_values import join_text
+from servebench.protocol.json_values import join_text, object_at
 from servebench.protocol.kinds.choices import ChoicesScan
 from servebench.protocol.kinds.kind import RequestKind
 
@@ -55,8 +55,9 @@ class _Generation(RequestKind):
         try:
             held = document["choices"][0]
             for name in self.text_at:
-                held = held[name]
-        except (KeyError, IndexError, TypeError):
+                # some servers leave the content of an answer out that only calls tools
+                held = held.get(name) if held.get("tool_calls") else held[name]
+        except (KeyError, IndexError, TypeError, AttributeError):
             return f"it has no choices[0].{'.'.join(self.text_at)}"
         return None if held is None or isinstance(held, str | list) else "its content is not text"
 
@@ -93,6 +94,13 @@ class Chat(_Generation):
     probe_instead = ("completions",)
     logprob_fields: ClassVar[Mapping[str, Any]] = {"logprobs": True}
     text_at = ("message", "content")
+
+    def calls_in(self, document: Mapping[str, Any]) -> Iterator[tuple[object, object]]:
+        """See RequestKind.calls_in."""
+        calls = document["choices"][0]["message"].get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            function = object_at(call, "function")
+            yield function.get("name"), function.get("arguments", "")
 
 
 class Completions(_Generation):

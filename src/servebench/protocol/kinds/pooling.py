@@ -3,6 +3,8 @@ out in one piece, and nothing is generated."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from servebench.contracts.engine import Dialect
@@ -59,8 +61,23 @@ class Rerank(_Pooling):
     name = "rerank"
     path = "/rerank"
     title = "ranking"
+    correctness = "rerank"
     probe = Request(request_id="probe", api="rerank", prompt="A query?", inputs=("A text.",))
 
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
         """See RequestKind.body."""
         return {"model": model, "query": request.prompt, "documents": list(request.inputs), **request.extra}
+
+    def whole_problem(self, document: Mapping[str, Any]) -> str | None:
+        """See RequestKind.whole_problem."""
+        results = document.get("results")
+        kinds = {"index": int, "relevance_score": int | float}
+        ranked = isinstance(results, list) and all(
+            isinstance(object_at(one).get(name), kind) for one in results for name, kind in kinds.items()
+        )
+        return None if ranked else error_message(document) or f"its results need {' and '.join(kinds)}"
+
+    def whole_text(self, document: Mapping[str, Any], scan: AnswerScan) -> str:
+        """Return the indices of the documents as JSON, best first."""
+        best_first = sorted(document["results"], key=lambda one: one["relevance_score"], reverse=True)
+        return json.dumps([one["index"] for one in best_first])

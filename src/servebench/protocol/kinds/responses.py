@@ -6,7 +6,7 @@ Events as OpenAI documents them, and as vLLM 0.32 and llama.cpp send them. Both 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from servebench.contracts.request import Message, Request
@@ -109,6 +109,12 @@ class Responses(TypedKind):
         if choice:
             found["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", **choice}
         return found
+
+    def calls_in(self, document: Mapping[str, Any]) -> Iterator[tuple[object, object]]:
+        """See RequestKind.calls_in."""
+        for item in objects_in(document["output"]):
+            if item.get("type") == "function_call":
+                yield item.get("name"), item.get("arguments", "")
 
 
 def _items(message: Message) -> list[dict[str, Any]]:

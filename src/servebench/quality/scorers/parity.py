@@ -18,12 +18,14 @@ class ParityScorer(OpenPromptScorer):
     """Sends each prompt twice: one at a time, then at the given concurrency. Right when both answers are identical.
 
     `answer` is the one alone, `extracted` the one under load; `detail` has the tokens and log-probabilities of both, where
-    the engine returns them. `servebench compare` compares the answers of two runs. Rows of your own file need `prompt`.
+    the engine returns them. `servebench compare` compares the answers of two runs. Thinking is compared with the answer that
+    follows it: it is generated as well. Rows of your own file need `prompt`.
     """
 
     name = "parity"
     method = "greedy; the same answer alone and under load"
     max_tokens = 128
+    cuts_thinking = False
 
     def check(self) -> list[str]:
         """See Scorer.check."""

@@ -20,6 +20,7 @@ from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Heading, Line, NextCommand, Span, Table, TableColumn, row
 from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
+from servebench.report.wording.budget import took_text
 from servebench.report.wording.limits import limit_lines
 from servebench.util.figures import MISSING, number
 
@@ -32,7 +33,6 @@ REMARKS_MAX = 3
 """How many limits and warnings the screen of a terminal has."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
-TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 
 
 def answer_blocks(
@@ -43,8 +43,9 @@ def answer_blocks(
     complete = complete or verbose
     remarks = answer.remarks if complete else [one for one in answer.remarks if one.first][:REMARKS_MAX]
     marks = footnotes(remarks)
+    took = took_text(answer.expected_s, answer.took_s)
     for one in answer.workloads:
-        yield Heading(title_of(one))
+        yield Heading(title_of(one), note=took if one is answer.workloads[0] else "")
         if one.levels:
             yield _table(one, marks, width)
         # a table of one row says what the sentence of a single run says
@@ -190,7 +191,7 @@ def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
         kinds.setdefault((cell.verdict, cell.wide and cell.verdict != "void"), {})[level] = cell
     if len(kinds) > 1:
         kinds.pop(("valid", False), None)
-    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind[0]))
+    worst = sorted(kinds, key=lambda kind: -list(VERDICTS).index(kind[0]))
     parts = []
     for kind in worst:
         own = kinds[kind]
@@ -200,4 +201,4 @@ def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
         verdict, wide = kind
         word = "wide" if wide and verdict == "valid" and len(kinds) > 1 else f"{verdict}, wide" if wide else verdict
         parts.append(f"{word}{at}" + (f" [{notes}]" if notes else ""))
-    return Line.of("\n".join(parts), tone=TONES.get(worst[0][0], ""))
+    return Line.of("\n".join(parts), tone=VERDICTS.get(worst[0][0], ""))

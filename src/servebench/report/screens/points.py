@@ -13,11 +13,10 @@ from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_show
 from servebench.contracts.results import Doubt, Point
 from servebench.report.blocks import Block, Heading, Items, Label, Line, Table, TableColumn, items, row
 from servebench.report.content import shares_prefixes
-from servebench.report.trust import point_trust
+from servebench.report.trust import VERDICTS, point_trust
 from servebench.util.figures import MISSING, number, percent, rough, with_interval
 
 Screen = Literal["run", "show", "report"]
-TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 POINTS_NOTE = "times in ms; ± is half of the 95% interval, of one start of the engine only"
 WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
 FAILED_NOTE = "with failed: failed requests count as infinitely slow (∞)"
@@ -29,7 +28,7 @@ LIVE = ("output_throughput_tok_s", "ttft_ms_p50", "requests_failed")
 def trust_label(row: PointRow) -> Label:
     """Return how far to trust a point, with the codes that say why."""
     word, why = point_trust(row.verdict, row.doubts)
-    return Label(word, TONES.get(row.verdict or "", ""), ", ".join(why))
+    return Label(word, VERDICTS.get(row.verdict or "", ""), ", ".join(why))
 
 
 def point_line(point: Point) -> str:
@@ -72,25 +71,24 @@ def points_blocks(found: Sequence[tuple[str, PointRow]], screen: Screen, title: 
     ]
     if title:
         yield Heading(title)
-    yield points_table(found, names, narrow=True)
+    yield points_table(found, names)
     yield Line.of("; ".join(_notes(rows, names, screen)), tone="dim")
 
 
-def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *, narrow: bool = False) -> Table:
-    """Return a row for each point, with its run where there are several; `narrow` headings have a line for each word."""
+def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str]) -> Table:
+    """Return a row for each point, with its run where there are several; headings have a line for each word."""
     runs, repeats = len({run for run, _ in found}) > 1, any(row.repeat for _, row in found)
-    texts = [POINT_COLUMNS[name].heading if narrow else POINT_COLUMNS[name].labelled for name in names]
     columns = [
         *([TableColumn("run", left=True, wrap=True)] if runs else []),
-        TableColumn("load", left=not narrow),
-        *([TableColumn("re-\npeat" if narrow else "repeat")] if repeats else []),
-        *(TableColumn(text.replace(" ", "\n") if narrow else text) for text in texts),
+        TableColumn("load"),
+        *([TableColumn("re-\npeat")] if repeats else []),
+        *(TableColumn(POINT_COLUMNS[name].heading.replace(" ", "\n")) for name in names),
         TableColumn("trust", left=True),
     ]
     rows = [
         row(
             *([run] if runs else []),
-            str(one.level) if narrow else one.level.words,
+            str(one.level),
             *([str(one.repeat)] if repeats else []),
             *(cell_text(one, name) for name in names),
             trust_label(one),
@@ -102,7 +100,7 @@ def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *,
 
 def live_table(points: Sequence[tuple[str, Point]]) -> Table:
     """Return finished points with the labels of their runs."""
-    return points_table([(run, point.judged_row) for run, point in points], LIVE, narrow=True)
+    return points_table([(run, point.judged_row) for run, point in points], LIVE)
 
 
 def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> Iterator[str]:
