@@ -11,7 +11,7 @@ from pathlib import Path
 from servebench.analysis.warnings.catalog import AFFECTS_ALL, CATALOG, SPEED, WarningType
 from servebench.contracts.columns import Column, columns_of
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.results import Record
+from servebench.contracts.results import Record, SessionRow
 from servebench.registry.conf import conf_dir
 from servebench.report.export.markdown import table
 
@@ -156,6 +156,8 @@ def column_reference() -> str:
         *_columns(columns_of(PointRow)),
         "\n## requests.parquet\n\nOne row a request, failed ones and those of the warm-up too.\n",
         *_columns(columns_of(Record)),
+        "\n## sessions.csv\n\nOne row a session of each point, where the workload has jobs.\n",
+        *_columns(columns_of(SessionRow)),
     ]
     return "\n".join([COLUMNS, *sections]) + "\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.contracts.level import Level
+from servebench.contracts.level import Level, levels_in_words
 
 LEVELS = {
     "8": (Level(8), "8 users", 8.0),
@@ -33,3 +33,9 @@ def test_rates_that_read_alike_are_one_level():
 def test_levels_are_ordered_by_their_load():
     assert sorted([Level(16), Level(rate=2.5), Level(), Level(2)]) == [Level(), Level(2), Level(rate=2.5), Level(16)]
     assert sorted([Level(rate=2), Level(2)]) == [Level(2), Level(rate=2)]
+
+
+def test_levels_are_listed_with_one_unit_and_each_once():
+    assert levels_in_words([Level(1)]) == "1 user"
+    assert levels_in_words([Level(1), Level(4), Level(4), Level(16)]) == "1, 4 and 16 users"
+    assert levels_in_words([Level(rate=0.5), Level(rate=2)]) == "0.5 and 2 req/s"

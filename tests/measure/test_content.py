@@ -10,7 +10,6 @@ import pytest
 from servebench.contracts.engine import Dialect, Engine
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request
-from servebench.engine.tokenize import ApproximateTokenizer
 from servebench.run.point import content_columns, content_doubts
 from servebench.util.proportions import wilson
 
@@ -43,17 +42,14 @@ def test_compliance_has_an_interval() -> None:
     """Wilson's, over the answers that were judged."""
     requests = [Request(request_id=str(n), prompt="", schema=SCHEMA) for n in range(4)]
     records = [answer(str(n), "[]" if n else "none") for n in range(4)]
-    row = content_columns(requests, records, ApproximateTokenizer(), PointRow())
+    row = content_columns(requests, records, {}, PointRow())
     assert (row["json_compliance"], row["json_compliance_n"]) == (0.75, 4)
     assert (row["json_compliance_low"], row["json_compliance_high"]) == wilson(3, 4)
 
 
 def test_nothing_to_say() -> None:
     """Plain requests have none of it."""
-    assert (
-        content_columns([Request(request_id="0", prompt="")], [answer("0", "x")], ApproximateTokenizer(), PointRow())
-        == {}
-    )
+    assert content_columns([Request(request_id="0", prompt="")], [answer("0", "x")], {}, PointRow()) == {}
 
 
 @pytest.mark.parametrize(("engine", "schema", "doubted"), [(Strict, SCHEMA, 0), (Lax, SCHEMA, 1), (Lax, None, 0)])

@@ -14,8 +14,8 @@ from servebench.contracts.settings import (
     StudySettings,
     TelemetrySettings,
     TrackingSettings,
-    WorkloadSettings,
 )
+from servebench.workload.unique import UniqueSettings
 
 
 def run_settings(**changes: Any) -> RunSettings:
@@ -25,7 +25,7 @@ def run_settings(**changes: Any) -> RunSettings:
         "launch": LaunchSettings(name="process"),
         "model": ModelSettings(name="m"),
         "gpu": GpuSettings(name="none"),
-        "workload": WorkloadSettings(name="unique"),
+        "workload": UniqueSettings(name="unique"),
         "load": LoadSettings(name="baseline", concurrency=(4,)),
         "quality": QualitySettings(name="none"),
         "slo": SloSettings(),

@@ -2,6 +2,7 @@
 
 from servebench.testing import WorkloadConformance
 from servebench.workload.agent_loop import AgentLoopWorkload
+from servebench.workload.agent_trace import AgentTraceWorkload
 from servebench.workload.dataset import DatasetWorkload, ShareGptWorkload
 from servebench.workload.long_context import LongContextWorkload
 from servebench.workload.mix import MixWorkload
@@ -52,6 +53,12 @@ class TestLongContext(WorkloadConformance):
 
 class TestTrace(WorkloadConformance):
     workload = TraceWorkload
+    fresh_streams = False
+    bounds_output = False
+
+
+class TestAgentTrace(Quick):
+    workload = AgentTraceWorkload
     fresh_streams = False
     bounds_output = False
 

@@ -6,16 +6,15 @@ import pytest
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Message, Request
-from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.build.requests import add_extras
-from servebench.workload.ideal_cache import hit_rate, ideal_columns, ideal_hits
+from servebench.workload.ideal_cache import hit_rate, ideal_columns, ideal_hits, ideal_hits_of
 from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
 from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload
-from servebench.workload.unique import UniqueWorkload
+from servebench.workload.unique import UniqueSettings, UniqueWorkload
 
 
 def settings(**keys):
-    return WorkloadSettings(name="unique", **keys)
+    return UniqueSettings(name="unique", **keys)
 
 
 def test_ideal_hits_of_documents(pieces):
@@ -81,7 +80,15 @@ def test_columns_follow_the_order_of_sending(pieces, quarters):
     requests = [Request(request_id=name, prompt=words) for name in "abc"]
     records = [sent("a", 30), sent("b", 10, "timeout"), sent("c", 20), sent("w", 1, warmup=True)]
     row = PointRow(window_start_ns=15, window_end_ns=40)
-    assert ideal_columns(requests, records, pieces, row) == {"prefix_cache_hit_rate_ideal": 32 / 33}
+    assert ideal_columns(ideal_hits_of(requests, records, pieces), records, row) == {
+        "prefix_cache_hit_rate_ideal": 32 / 33
+    }
     first = PointRow(window_start_ns=5, window_end_ns=15)
-    assert ideal_columns(requests, records, pieces, first) == {"prefix_cache_hit_rate_ideal": None}
-    assert ideal_columns(requests, records, quarters, row) == ideal_columns(requests, [], pieces, PointRow()) == {}
+    assert ideal_columns(ideal_hits_of(requests, records, pieces), records, first) == {
+        "prefix_cache_hit_rate_ideal": None
+    }
+    assert (
+        ideal_columns(ideal_hits_of(requests, records, quarters), records, row)
+        == ideal_columns(ideal_hits_of(requests, [], pieces), [], PointRow())
+        == {}
+    )

@@ -5,10 +5,9 @@ from collections import Counter
 import pytest
 
 from servebench.contracts.request import Request
-from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.build.requests import add_extras
 from servebench.workload.mix import MixSettings, MixWorkload
-from servebench.workload.unique import UniqueWorkload
+from servebench.workload.unique import UniqueSettings, UniqueWorkload
 
 
 def mix(parts, **keys):
@@ -31,7 +30,7 @@ def test_a_part_is_what_the_workload_gives(pieces):
     found = mix({"mine": {"workload": "unique", "input_tokens": 50}}, seed=4, api="completions").requests(
         5, stream="c1-0", tokenizer=pieces
     )
-    alone = UniqueWorkload(WorkloadSettings(name="unique", seed=4, api="completions", input_tokens=50))
+    alone = UniqueWorkload(UniqueSettings(name="unique", seed=4, api="completions", input_tokens=50))
     assert list(found) == list(alone.requests(5, stream="c1-0-mine", tokenizer=pieces))
 
 
@@ -63,7 +62,7 @@ def test_lengths_belong_to_the_parts():
 
 
 def settings(**keys):
-    return WorkloadSettings(name="unique", **keys)
+    return UniqueSettings(name="unique", **keys)
 
 
 def test_adapters_by_popularity():

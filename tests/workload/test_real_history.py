@@ -15,7 +15,7 @@ from servebench.protocol.kinds.table import compose
 from servebench.run.requests import split_at_answers
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import AgentLoopWorkload
-from servebench.workload.ideal_cache import ideal_columns
+from servebench.workload.ideal_cache import ideal_columns, ideal_hits_of
 from servebench.workload.multi_turn import MultiTurnWorkload
 from support.workloads import requests_of
 
@@ -107,12 +107,12 @@ def test_ideal_hits_know_the_answers(pieces):
         )
 
     records = [record(first.request_id, 10, 20, said), record(second.request_id, 30, 40, "")]
-    found = ideal_columns([first, second], records, pieces, row)["prefix_cache_hit_rate_ideal"]
+    found = ideal_columns(ideal_hits_of([first, second], records, pieces), records, row)["prefix_cache_hit_rate_ideal"]
     assert found is not None
     # 50 tokens of the first prompt with its role, 2 of the role, 320 of the answer; then 50 new ones
     assert found == pytest.approx(368 / 474, abs=0.05)
     late = [record(first.request_id, 10, 35, said), records[1]]
-    without = ideal_columns([first, second], late, pieces, row)["prefix_cache_hit_rate_ideal"]
+    without = ideal_columns(ideal_hits_of([first, second], late, pieces), late, row)["prefix_cache_hit_rate_ideal"]
     assert without == pytest.approx(48 / 474, abs=0.02)
 
 

@@ -1,17 +1,19 @@
 """Prompts of exact length that share nothing."""
 
 import random
+import re
 from functools import partial
 
 import pytest
 
-from servebench.contracts.settings import LengthSettings, WorkloadSettings
+from servebench.contracts.settings import LengthSettings
+from servebench.util.common_prefix import common_prefix_length
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import fill, single_token_words
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.seeding import generator, salt
 from servebench.workload.sources.prompts import vocabulary
-from servebench.workload.unique import UniqueWorkload
+from servebench.workload.unique import UniqueSettings, UniqueWorkload
 from support.workloads import requests_of
 
 asked = partial(requests_of, UniqueWorkload)
@@ -74,7 +76,7 @@ def test_streams_share_nothing(any_tokenizer, text_of):
 
 def test_words_are_asked_for_once(pieces):
     """An engine that counts takes a call for each word: a second point costs none of them again."""
-    workload = UniqueWorkload(WorkloadSettings(name="unique"))
+    workload = UniqueWorkload(UniqueSettings(name="unique"))
     workload.requests(10, stream="a", tokenizer=pieces)
     before = pieces.counted
     workload.requests(10, stream="b", tokenizer=pieces)
@@ -102,3 +104,38 @@ def test_fill_with_words_of_many_tokens(pieces):
     lengths = list(range(10, 60))
     texts, counts = fill(["ab"] * 50, lengths, random.Random(0), pieces, words=["elephant", "elegance"])
     assert counts == pieces.count(texts) == lengths
+
+
+@pytest.mark.parametrize(("rate", "tokens"), [(0.5, 32), (0.5, 128), (0.8, 128), (0.95, 512)])
+def test_a_hit_rate_is_a_shared_beginning(any_tokenizer, text_of, rate, tokens):
+    """Whole blocks of 16 tokens that are exactly that share, the same in every stream; the rest is unique."""
+    settings = partial(requests_of, UniqueWorkload, any_tokenizer, input_tokens=tokens, hit_rate=rate)
+    first, again = settings(20), settings(20, stream="warmup-c1-0")
+    texts = [text_of(one) for one in (*first, *again)]
+    shared = texts[0][: min(common_prefix_length(texts[0], text) for text in texts[1:])]
+    (prompt_tokens,) = {one.prompt_tokens for one in first}
+    (counted,) = any_tokenizer.count([shared])
+    found = counted // 16 * 16
+    assert found / prompt_tokens == pytest.approx(rate, abs=0.02)
+    assert counted - found <= 3
+    assert prompt_tokens == pytest.approx(tokens, abs=8 / rate + 1)
+    assert len(set(texts)) == 40
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hit_rate": 0.95, "input_tokens": 128},
+        {"hit_rate": 0.01, "input_tokens": 128},
+        {"hit_rate": 0.5, "cache": "cold"},
+        {"hit_rate": 0.5, "input_tokens": LengthSettings(kind="uniform", min=100, max=200)},
+    ],
+    ids=str,
+)
+def test_a_hit_rate_that_cannot_be_reached_is_refused(wrong):
+    """Before anything starts; the length that it names is enough."""
+    (line,) = UniqueWorkload(UniqueSettings(name="unique", **wrong)).check()
+    enough = re.search(r"input_tokens=(\d+) or more", line)
+    if enough:
+        fine = UniqueSettings(name="unique", **{**wrong, "input_tokens": int(enough[1])})
+        assert UniqueWorkload(fine).check() == []

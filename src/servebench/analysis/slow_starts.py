@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from math import exp, log
 from statistics import fmean, median
 
-from servebench.analysis.setups import EARLIER_MAX, same_setup
+from servebench.analysis.setups import newest_alike
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData
 
@@ -52,14 +51,11 @@ class OwnSlowStarts:
 
 def own_slow_starts(run: RunData, earlier: Iterable[RunData]) -> OwnSlowStarts | None:
     """Return which starts of a run's set-up are slow, among its own and those of the newest `earlier` runs; None if none is."""
-    newest = sorted(earlier, key=lambda one: one.started_s or 0.0, reverse=True)
-    alike = (other for other in newest if other.run_id != run.run_id and same_setup(run, other))
     own = _throughputs(run)
     if not own:
         return None
-    found = find_slow_starts(
-        {**own, **{key: one for other in islice(alike, EARLIER_MAX) for key, one in _throughputs(other).items()}}
-    )
+    others = {key: one for other in newest_alike(run, earlier) for key, one in _throughputs(other).items()}
+    found = find_slow_starts({**own, **others})
     if not found.slower:
         return None
     return OwnSlowStarts(

@@ -9,6 +9,8 @@ from servebench.registry.shorthand import spelled_out
 LOCK_WORD = "--lock"
 """The option before the manifest of a stored run that is repeated."""
 
+SWEPT = "workload.hit_rate=["
+"""A list of these is a run for each."""
 _SWITCHES = ("-m", "--multirun")
 _FOLDER = ("-cd", "--config-dir")
 _WITH_VALUE = (*_FOLDER, "-cn", "--config-name")
@@ -47,7 +49,11 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
                 words.config_name = value.removesuffix(".yaml")
         else:
             words.problems.append(_unknown(word))
-    words.overrides = spelled_out(words.overrides)
+    words.multirun |= any(word.startswith(SWEPT) for word in words.overrides)
+    words.overrides = [
+        word.replace("[", "").replace("]", "") if word.startswith(SWEPT) else word
+        for word in spelled_out(words.overrides)
+    ]
     return words
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from servebench.config.problems import format_value
+from servebench.contracts.age import WARM, seconds_of_age
 from servebench.contracts.labels import setting_text
 from servebench.contracts.precision import precision_targets, seconds_of, share_of
 from servebench.contracts.settings import (
@@ -291,6 +292,21 @@ def _asks_for_starts(study: StudySettings) -> str:
     return f"study.starts={study.starts}" if study.most_starts > 1 else ""
 
 
+def _age(engine: EngineSettings) -> Iterator[str]:
+    try:
+        seconds_of_age(engine.age)
+    except ValueError as error:
+        yield str(error)
+
+
+def _age_of_a_running_server(engine: EngineSettings, launch: LaunchSettings) -> Iterator[str]:
+    if engine.age not in (None, WARM):
+        yield (
+            f"engine.age={engine.age} needs an engine that servebench starts, but launch={launch.name} measures a running "
+            "server; set engine.age=warm or leave it out"
+        )
+
+
 Check = tuple[tuple[str, ...], Callable[..., Iterator[str]]]
 _CHECKS: Sequence[Check] = (
     (("load",), _levels),
@@ -302,6 +318,7 @@ _CHECKS: Sequence[Check] = (
     (("workload",), lambda workload: iter(api_problems("workload.api", workload.api))),
     (("engine", "workload"), _fits),
     (("engine",), _spans),
+    (("engine",), _age),
     (("launch", "workload"), _headers),
     (("gpu",), _no_gpu),
     (("model",), _model_name),
@@ -309,4 +326,8 @@ _CHECKS: Sequence[Check] = (
     (("study", "load"), _starts),
 )
 _LOCAL_CHECKS: Sequence[Check] = ((("engine", "gpu"), _parallelism),)
-_REMOTE_CHECKS: Sequence[Check] = ((("launch",), _address), (("study", "launch"), _running))
+_REMOTE_CHECKS: Sequence[Check] = (
+    (("launch",), _address),
+    (("study", "launch"), _running),
+    (("engine", "launch"), _age_of_a_running_server),
+)

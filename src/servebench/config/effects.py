@@ -68,6 +68,9 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     Dependency(("load.cancel_after_s",), "load.cancel_fraction above 0", lambda s: s.load.cancel_fraction),
     Dependency(
+        ("workload.hit_rate",), "a warm-up, which primes the cache (load.warmup_requests)", lambda s: s.load.warmup_requests
+    ),
+    Dependency(
         ("workload.adapter_skew",), "a list of several workload.adapters",
         lambda s: len(s.workload.adapters) > 1 and not isinstance(s.workload.adapters, Mapping),
     ),

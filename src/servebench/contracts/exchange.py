@@ -88,6 +88,9 @@ class PointPlan:
     """When requests of a closed loop may be sent, as (opens, closes) in order; empty: all the time."""
     slice_drain_s: float = 0.0
     """How long requests may take after their slice; then the client goes away."""
+    idle_cap_s: float | None = None
+    """Where nothing is in flight and only pauses are left, all of them are shortened alike, so that the next request is sent
+    after at most this time; null: they are not."""
     slice_requests: int = 0
     """The n-th slice (from 0) begins with the request of n times this number, or the next one where it was sent already."""
     answer_bytes_max: int = ANSWER_BYTES_MAX

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import total_ordering
 from typing import Self
 
-from servebench.util.figures import MISSING
+from servebench.util.figures import MISSING, listed
 
 REQUESTS_PER_STREAM = 10
 """With ten requests per stream the level of a closed loop is held for nine tenths of the point."""
@@ -69,3 +70,9 @@ class Level:
         if self.rate is not None:
             return f"{self.number} req/s"
         return MISSING if self.concurrency is None else f"{self} user{'' if self.concurrency == 1 else 's'}"
+
+
+def levels_in_words(levels: Iterable[Level]) -> str:
+    """Return load levels with one unit, each once: `1, 4 and 16 users`."""
+    *first, last = dict.fromkeys(levels)
+    return listed([*(level.number for level in first), last.words])

@@ -30,10 +30,16 @@ class PhaseFacts:
     tokenizer_name: str = "the tokenizer"
     tokenizer_exact: bool = True
     start_id: str | None = None
+    server_started_ns: int | None = None
+    """When servebench started the server; null for one that it did not start."""
+    server_requests_before: int | None = None
+    """How many requests it had sent to it since."""
     fillers: Sequence[str] = ()
     """The ids of the requests that only keep the level."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
+    jobs: dict[str, Sequence[Any]] = field(default_factory=dict)
+    """By session: the job that it works for, and how many requests that has in all."""
     span_headers: bool = False
     keep_ids: bool = False
     """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""

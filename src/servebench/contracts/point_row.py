@@ -359,6 +359,53 @@ class PointRow:
     start_id: str | None = column(
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
     )
+    jobs: int | None = column(
+        "",
+        "Jobs (an agent with its sub-agents, or a conversation) all of whose requests were answered.",
+        shown=("report",),
+    )
+    jobs_per_h: float | None = column(
+        "jobs/h",
+        "Jobs an hour: each request answered inside the window counts by its share of its job.",
+        title="jobs",
+        heading="jobs/h",
+        better="higher",
+        shown=(*TABLES, "mlflow"),
+    )
+    jobs_per_gpu_h: float | None = column(
+        "jobs/GPU-h",
+        "Jobs an hour for each GPU.",
+        title="jobs per GPU",
+        heading="jobs/GPU-h",
+        better="higher",
+        shown=("report",),
+    )
+    job_s_p50: float | None = column(
+        "s",
+        "Median time of a job from its first request to its last answer, pauses included.",
+        title="job p50",
+        better="lower",
+        shown=TABLES,
+    )
+    job_s_p90: float | None = column(
+        "s", "90th percentile of the time of a job.", title="job p90", better="lower", shown=("show", "report")
+    )
+    prefix_cache_hit_rate_asked: float | None = column(
+        "0..1",
+        "The hit rate that workload.hit_rate asks for; prefix_cache_hit_rate is what was reached, by the engine's own counts.",
+        title="prefix cache hits asked for",
+        heading="hits asked for",
+        shown=("report",),
+    )
+    server_age_s: float | None = column(
+        "s",
+        "Seconds from the start of the server to the first request of the point; null for a server that was already running.",
+        title="age of the server",
+        shown=("report",),
+    )
+    server_requests_before: int | None = column(
+        "", "Requests of the load, warm-ups included, that the server had got before the point; null as above."
+    )
     interval_prior: str | None = column(
         "",
         "What the intervals take the engine's wander to be: `flat` (nothing is known), or the long point (`run/point`) of this "

@@ -47,7 +47,8 @@ class Request:
     workload's count, without the chat template. `output_tokens` is the longest answer; with `exact_output` the engine must
     give exactly that many. `schema` is a JSON Schema for the answer. `reference` is what a scorer compares the answer with;
     it is never sent. `extra` are further body fields, sent unchanged. `arrival_s` is the arrival time in a trace, from its
-    first request; `think_s` is how long a user of the session `session_id` waits after the previous answer.
+    first request; `think_s` is how long a user of the session `session_id` waits after the previous answer. `job` is what
+    the session works for, an agent with its sub-agents or a conversation, and `job_requests` how many requests that has in all.
 
     The request is sent after the previous one of its session and those named in `after` have ended. `answers` are the real
     answers that its prompt has placeholders for; if one of them fails, the request is never sent.
@@ -70,6 +71,8 @@ class Request:
     extra: Mapping[str, Any] = field(default_factory=dict)
     arrival_s: float | None = None
     think_s: float | None = None
+    job: str | None = None
+    job_requests: int | None = None
     after: tuple[str, ...] = ()
     answers: tuple[PriorAnswer, ...] = ()
 

@@ -136,12 +136,33 @@ class Doubt:
     mark: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """One session of a point: an agent, a sub-agent or a conversation. What is unknown is None, never 0."""
+
+    point: str = column("", "Name of the point.", default="")
+    job: str = column(
+        "", "What the session works for: the session of the agent, or the conversation itself.", default=""
+    )
+    session: str = column("", "Name of the session, as in requests.parquet.", default="")
+    requests: int = column("", "Its requests in the point.", default=0)
+    requests_ok: int = column("", "Those that were answered completely.", default=0)
+    seconds: float | None = column("s", "From its first request sent to its last answer, pauses included.")
+    input_tokens: int = column("tokens", "Prompt tokens of its ok requests.", default=0)
+    output_tokens: int = column("tokens", "Output tokens of its ok requests.", default=0)
+    prefix_cache_hit_rate: float | None = column(
+        "0..1", "Share of its prompt tokens that the engine found in its cache."
+    )
+    prefix_cache_hit_rate_ideal: float | None = column("0..1", "The best share that a prefix cache could have found.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One load level of a run: its columns, and the warnings about it."""
+    """One load level of a run: its columns, the warnings about it, and its sessions where its workload has jobs."""
 
     row: PointRow
     doubts: tuple[Doubt, ...] = ()
+    sessions: tuple[SessionRow, ...] = ()
 
     @property
     def id(self) -> PointId:

@@ -51,7 +51,8 @@ class EngineSettings(StrictSettings):
     `port` 0 means any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
     bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment. `request_timings` has
     the engine report its own times with each answer, if it can; `spans` also receives its OpenTelemetry spans at `spans_address`
-    (port 0: any free one), and `after_load` also asks it after the load for the times that it has kept.
+    (port 0: any free one), and `after_load` also asks it after the load for the times that it has kept. `age` is that of the
+    server at each point (`contracts.age`): `fresh`, `warm` or a time such as `60m`; null: as it comes.
     """
 
     name: str
@@ -73,6 +74,7 @@ class EngineSettings(StrictSettings):
     request_timings: bool | Literal["spans", "after_load"] = True
     spans_address: str = "127.0.0.1:0"
     reuse: bool = True
+    age: str | None = None
 
     @property
     def spans_listener(self) -> tuple[str, int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from servebench.contracts.age import FRESH
 from servebench.contracts.engine import (
     Engine,
     LaunchContext,
@@ -43,6 +44,13 @@ LOG_BUDGET_S = 20.0
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
+@dataclass
+class Served:
+    """How many requests the load has sent to one start of an engine, in all of its runs."""
+
+    requests: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineLease:
     """A running engine that a run may use.
@@ -61,6 +69,7 @@ class EngineLease:
     """The engine's settings as the engine itself reports them."""
     spans: SpanReceiver | None = None
     """What receives the engine's spans, with `engine.request_timings=spans`."""
+    served: Served = field(default_factory=Served)
 
 
 def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[str], int] = free_port) -> LaunchContext:
@@ -96,7 +105,8 @@ def same_engine(one: RunSettings, other: RunSettings) -> bool:
     """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal."""
     parts = ("engine", "launch", "model", "gpu")
     generates, also = (kind_named(each.workload.api).answers_text for each in (one, other))
-    return one.engine.reuse and generates == also and all(getattr(one, part) == getattr(other, part) for part in parts)
+    shared = one.engine.reuse and one.engine.age != FRESH and generates == also
+    return shared and all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
 def keeps_files(engine: Engine, context: LaunchContext) -> bool:

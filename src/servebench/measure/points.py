@@ -60,6 +60,7 @@ from servebench.measure.in_flight import (
     mean_in_flight,
     sent_and_ended,
 )
+from servebench.measure.jobs import job_columns, job_shares
 from servebench.measure.slices import slice_columns
 from servebench.measure.window import Window, find_window, leave_out, pauses_of
 from servebench.util.arrays import Floats, Ints
@@ -166,7 +167,7 @@ def summarize(
         measured, ok, window, disturbed, offered_req_s, open_loop=open_loop, mean_tokens=facts.mean_tokens
     )
     found: dict[str, Any] = {
-        **_identity(facts, settings),
+        **_identity(facts, report, settings),
         "requests_planned": report.planned,
         "requests_ok": len(ok),
         "requests_refused": sum(map(refused, measured)),
@@ -177,6 +178,13 @@ def summarize(
         "lock_step": _lock_step(inside, window, facts.concurrency),
         "ended_by": report.ended_by,
         **_throughput(measured, ok, window, sample),
+        **job_columns(
+            measured,
+            facts,
+            _answered(ok, window, job_shares(measured, facts)) if window is not None and facts.jobs else None,
+            window.seconds if window is not None else 0.0,
+            settings.gpu.count,
+        ),
         "goodput_req_s": _goodput(measured, inside, window, slo, offered_req_s, open_loop=open_loop),
         **_attained(measured, window, slo, from_schedule=open_loop),
         "kept_up": _kept_up(measured, window) if open_loop else None,
@@ -251,18 +259,25 @@ def _is_refused(record: Record, window: Window) -> bool:
     return record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
 
 
-_OF_FACTS = ("run_id", "engine_version", "concurrency", "rate", "repeat", "point", "cache_state", "start_id")
+_OF_FACTS = (
+    *("run_id", "engine_version", "concurrency", "rate", "repeat", "point", "cache_state", "start_id"),
+    "server_requests_before",
+)
 
 
-def _identity(facts: PhaseFacts, settings: RunSettings) -> dict[str, object]:
+def _identity(facts: PhaseFacts, report: PhaseReport, settings: RunSettings) -> dict[str, object]:
     return {
         **{name: getattr(facts, name) for name in _OF_FACTS},
         "engine": settings.engine.name,
         "launch": settings.launch.name,
+        "server_age_s": None
+        if facts.server_started_ns is None
+        else (report.started_ns - facts.server_started_ns) / NS_PER_S,
         "model": settings.model.name,
         "gpu": settings.gpu.name,
         "gpu_count": settings.gpu.count,
         "workload": settings.workload.name,
+        "prefix_cache_hit_rate_asked": getattr(settings.workload, "hit_rate", None),
     }
 
 
@@ -438,13 +453,14 @@ def _without_pauses(
     return columns
 
 
-def _answered(ok: Sequence[Record], window: Window) -> float:
+def _answered(ok: Sequence[Record], window: Window, worth: Mapping[str, float] | None = None) -> float:
     """Return how many requests were answered inside the window, by the share of each one's content events inside it; one
-    without events counts where it ended."""
+    without events counts where it ended. With `worth` each counts as much as that says of its id, or nothing."""
     every = _events(ok)
-    shares = np.repeat(1 / np.maximum(every.counts, 1), every.counts)[_inside(every.stamp_ns, window)]
-    silent = np.array([r.ended_ns for r in ok if not r.event_ns], dtype=np.int64)
-    return float(shares.sum()) + int(_inside(silent, window).sum())
+    each = np.array([1.0 if worth is None else worth.get(r.request_id, 0.0) for r in ok])
+    shares = np.repeat(each / np.maximum(every.counts, 1), every.counts)[_inside(every.stamp_ns, window)]
+    ended = _inside(np.array([r.ended_ns for r in ok], dtype=np.int64), window)
+    return float(shares.sum() + (each * (every.counts == 0) * ended).sum())
 
 
 def _goodput(

@@ -6,7 +6,8 @@ from servebench.analysis.warnings.catalog import trust_word, type_of
 from servebench.contracts.point_row import PointRow
 from servebench.util.figures import MISSING
 
-VERDICTS = ("valid", "doubtful", "void")
+VERDICTS = {"valid": "good", "doubtful": "warn", "void": "bad"}
+"""The verdicts of points, and the tone of each."""
 
 
 def count_verdicts(rows: Sequence[PointRow]) -> dict[str, int]:

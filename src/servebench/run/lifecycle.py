@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servebench.analysis.warnings.catalog import is_usable
+from servebench.contracts.age import FRESH
 from servebench.contracts.events import PointFinished, RunStarted
 from servebench.contracts.results import Point, RunOutcome
 from servebench.engine.pool import EngineLease
@@ -24,7 +25,7 @@ from servebench.run.outcome import (
 from servebench.run.quiet import measure_undisturbed
 from servebench.run.session import RunRequest, RunSession, open_session, open_telemetry
 from servebench.run.steps import Steps
-from servebench.store.tables import RecordWriter, stored_counts, write_points
+from servebench.store.tables import RecordWriter, add_sessions, stored_counts, write_points
 from servebench.telemetry.sampler import Telemetry
 from servebench.util.errors import EngineError, FailureKind, ServebenchError
 
@@ -126,7 +127,9 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             continue
         if not request.turn.includes(level.id):
             continue
-        if session is None:
+        if session is None or request.settings.engine.age == FRESH:
+            if progress.telemetry is not None:
+                progress.telemetry.close()
             lease = progress.lease = request.pool.acquire(request.settings, log_path=request.folder.engine_log)
             telemetry = progress.telemetry = open_telemetry(request, lease)
             session = open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
@@ -140,6 +143,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         # the table holds the stored points that the run has not reached yet, too
         later = [point for point in request.task.earlier.points.values() if point.row.point not in names]
         write_points(request.folder, [*progress.points, *later])
+        add_sessions(request.folder, point)
         if evidence.report.stopped is None:
             learn_noise(session, evidence.level, point, evidence)
         request.events(PointFinished(run_id=request.run_id, point=point, folder=request.folder.path))

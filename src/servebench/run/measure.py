@@ -1,5 +1,6 @@
 """Measurement of one point: warm-up, cache, load, records."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.serial import learned_prior
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
+from servebench.contracts.age import is_too_young, round_requests
 from servebench.contracts.events import Doing
 from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
 from servebench.contracts.phase import PhaseFacts
@@ -29,7 +31,7 @@ from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
 from servebench.run.noise import known_noise
 from servebench.run.outcome import SILENCE_MARGIN_S, entry
-from servebench.run.phase import references_of
+from servebench.run.phase import jobs_of, references_of
 from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
 from servebench.run.requests import answer_bytes_max, planned_requests
@@ -53,6 +55,7 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
     """
     label = level_title(level, repeats=session.settings.load.repeats * session.settings.study.most_starts)
+    yield from _bring_to_age(session, level, label)
     rate_req_s = answer_s = None
     if level.warmup_requests:
         prompts = _prepare_prompts(session, level.warmup_requests, f"warmup-{level.point}")
@@ -103,6 +106,18 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
         _evidence(session, level, report, facts), requests=prompts.requests, records=records, readings=readings
     )
     return build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)]), evidence
+
+
+def _bring_to_age(session: RunSession, level: PlannedPoint, label: str) -> Steps[None]:
+    """Have the server serve requests of the workload until it is as old as `engine.age` says; nothing of them is stored."""
+    rounds = itertools.count(1)
+    while is_too_young(session.settings.engine.age, session.age_s, session.lease.served.requests):
+        stream = f"age{next(rounds)}-{level.point}"
+        prompts = replace(session.prompts, folder=None).prompts(round_requests(level.warmup_concurrency), stream)
+        facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
+        _, records = yield from _run_phase(session, level, prompts.requests, facts, label=f"{label}: age", kept=False)
+        if not any(record.outcome == "ok" for record in records):
+            return
 
 
 def _evidence(session: RunSession, level: PlannedPoint, report: PhaseReport, facts: PhaseFacts) -> PointEvidence:
@@ -240,8 +255,11 @@ def _facts(
         tokenizer_name=prompts.tokenizer,
         tokenizer_exact=prompts.exact,
         start_id=session.start_id,
+        server_started_ns=session.server_started_ns,
+        server_requests_before=None if session.server_started_ns is None else session.lease.served.requests,
         fillers=[request.request_id for request in fillers],
         references=references_of(prompts.requests),
+        jobs=jobs_of(prompts.requests),
         span_headers=session.settings.sends_span_headers,
         keep_ids=session.settings.engine.request_timings == "after_load",
         timings_of=session.lease.engine.name if session.settings.engine.request_timings else None,
@@ -258,8 +276,9 @@ def _run_phase(
     label: str,
     answer_s: float | None = None,
     looks: Looks | None = None,
+    kept: bool = True,
 ) -> Steps[Driven]:
-    """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
+    """Drive the requests of a warm-up or a measurement, and store their records if `kept`, also when the load raises."""
     warmup = facts.warmup
     plan = _plan(session, level, requests, facts, answer_s)
     ids = {request.request_id for request in plan.requests}
@@ -292,16 +311,18 @@ def _run_phase(
         if not warmup and report.stopped is None:
             records = with_late_timings(session, facts.name, records)
     except (KeyboardInterrupt, ServebenchError):
-        session.writer.append(driver.ended(facts))
+        session.writer.append(driver.ended(facts) if kept else [])
         driver.discard()
         raise
     if looks is not None:
         used_up = report.sent >= report.planned and not level.open_loop
         otherwise = None if report.stopped is not None else EndReason.REQUESTS if used_up else EndReason.TIME
         report = replace(report, ended_by=looks.ended_by or otherwise)
+    session.lease.served.requests += report.sent + report.fillers
     records = _counted(session, records)
-    session.writer.append(records)
-    session.ledger.append(entry(level.point, report, records, warmup=warmup))
+    if kept:
+        session.writer.append(records)
+        session.ledger.append(entry(level.point, report, records, warmup=warmup))
     driver.discard()
     if report.stopped is StopReason.NOT_ANSWERING:
         return replace(report, error=watch.said), records
@@ -328,7 +349,8 @@ def _plan(
     # those whose answers other prompts need are of one kind
     kind = next((kind_of(request) for request in requests if request.answers), None)
     reader = plan.reader if kind is None else f"{ANSWER_READER} {kind.name}"
-    return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
+    idle_cap_s = getattr(session.settings.workload, "idle_cap_s", None)
+    return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader, idle_cap_s=idle_cap_s)
 
 
 def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler, facts: PhaseFacts) -> Looks | None:

@@ -66,6 +66,15 @@ def references_of(requests: Sequence[Request]) -> dict[str, dict[str, Any]]:
     }
 
 
+def jobs_of(requests: Sequence[Request]) -> dict[str, tuple[str, int]]:
+    """Return the job of each session of these requests, and how many requests that has in all."""
+    return {
+        request.session_id: (request.job, request.job_requests)
+        for request in requests
+        if request.session_id and request.job and request.job_requests
+    }
+
+
 def drive_of(
     target: Target,
     plan: PointPlan,

@@ -17,19 +17,20 @@ from servebench.contracts.engine import Engine
 from servebench.contracts.noise import FLAT_PRIOR
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 from servebench.contracts.precision import WINDOW_S_MIN
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.measure.content import json_columns, needle_columns
 from servebench.measure.in_flight import excess_and_freed
+from servebench.measure.jobs import session_rows
 from servebench.measure.points import summarize, with_intervals
 from servebench.protocol.kinds.table import kind_named
 from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
 from servebench.util.stretches import expanded, merged
 from servebench.util.units import NS_PER_S
-from servebench.workload.ideal_cache import ideal_columns
+from servebench.workload.ideal_cache import ideal_columns, ideal_hits_of
 
 
 def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: Sequence[Doubt] = ()) -> Point:
@@ -44,12 +45,15 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     row = replace(
         row, **disturbance_columns(row, evidence.disturbances, evidence.records, evidence.readings, evidence.pauses)
     )
-    row = replace(row, **content_columns(evidence.requests, evidence.records, evidence.tokenizer, row))
+    tokenizer = evidence.tokenizer
+    ideal = ideal_hits_of(evidence.requests, evidence.records, tokenizer) if tokenizer is not None else {}
+    row = replace(row, **content_columns(evidence.requests, evidence.records, ideal, row))
     lacks = kind_named(evidence.settings.workload.api).lacks
     nothing: dict[str, Any] = dict.fromkeys([*unknown, *(name for name in POINT_COLUMNS if name.startswith(lacks))])
     row = replace(row, **nothing, **_pooled_columns(row, evidence.settings))
     warnings = point_warnings(replace(evidence, row=row, drifts=drifts))
-    return Point(row=row, doubts=(*warnings, *content_doubts(evidence.requests, evidence.engine), *extra))
+    doubts = (*warnings, *content_doubts(evidence.requests, evidence.engine), *extra)
+    return Point(row=row, doubts=doubts, sessions=session_rows(evidence.measured, evidence.facts, ideal))
 
 
 def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift]]:
@@ -117,16 +121,14 @@ def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence
 
 
 def content_columns(
-    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer | None, row: PointRow
+    requests: Sequence[Request], records: Sequence[Record], ideal: Mapping[str, tuple[int, int]], row: PointRow
 ) -> dict[str, Any]:
-    """Return the columns that follow from prompts and answers; `_low` and `_high` are Wilson intervals.
-
-    The ideal hit rate needs whole prompts, and a `tokenizer`.
-    """
+    """Return the columns that follow from prompts and answers; `_low` and `_high` are Wilson intervals. `ideal` are the hits that
+    the best cache would have, by request."""
     columns: dict[str, Any] = {
         **json_columns(records, requests),
         **needle_columns(records, requests),
-        **(ideal_columns(requests, records, tokenizer, row) if tokenizer is not None else {}),
+        **ideal_columns(ideal, records, row),
     }
     share, count = columns.get("json_compliance"), columns.get("json_compliance_n")
     if share is not None and count:

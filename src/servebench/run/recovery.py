@@ -31,6 +31,7 @@ from servebench.store.state import read_run, write_run
 from servebench.store.tables import (
     RecordWriter,
     add_points,
+    add_sessions,
     add_telemetry,
     merged_count,
     read_readings,
@@ -210,6 +211,8 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
         again = replace(level, id=last)
         points.append(_point(job, again, own, readings=readings, facts=facts.get(name), engine_version=version))
     add_points(folder, points)
+    for point in points:
+        add_sessions(folder, point)
     return len(points)
 
 

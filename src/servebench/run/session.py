@@ -1,5 +1,6 @@
 """A running engine and everything that the points of one run share."""
 
+import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.tables import RecordWriter
 from servebench.telemetry.sampler import Telemetry
 from servebench.util.clock import utc_time
+from servebench.util.units import NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,18 @@ class RunSession:
     def settings(self) -> RunSettings:
         """The settings of the run."""
         return self.request.settings
+
+    @property
+    def server_started_ns(self) -> int | None:
+        """When servebench started the server; None for one that it did not start."""
+        return self.lease.running.started_ns if self.lease.launcher.local else None
+
+    @property
+    def age_s(self) -> float | None:
+        """How long ago the server was started, by the clock of its load; None for one that servebench did not start."""
+        if isinstance(self.load, SimulatedLoad):
+            return self.load.now_s
+        return None if self.server_started_ns is None else (time.time_ns() - self.server_started_ns) / NS_PER_S
 
     @property
     def start_id(self) -> str:

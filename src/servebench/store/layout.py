@@ -104,6 +104,8 @@ class RunFolder(_Folder):
     """One row a point."""
     points_csv = _Entry("points.csv")
     """The same for people and other tools."""
+    sessions = _Entry("sessions.csv")
+    """One row a session, where the workload has jobs."""
     telemetry = _Entry("telemetry.parquet")
     """One row a reading: what the engine and the machine reported during load."""
     quality = _Entry("quality.parquet")

@@ -16,14 +16,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.contracts.columns import Kind, columns_of
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.results import SCHEMA_VERSION, Point, Record
+from servebench.contracts.results import SCHEMA_VERSION, Point, Record, SessionRow
 from servebench.contracts.telemetry import Reading
 from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder, StudyFolder
@@ -208,6 +208,19 @@ def write_points(folder: RunFolder, points: Sequence[Point]) -> None:
 def add_points(folder: RunFolder, points: Sequence[Point]) -> None:
     """Append points to those that are stored. Raises StoreError."""
     _write_rows(folder, [*read_rows(folder), *(point.judged_row for point in points)])
+
+
+def add_sessions(folder: RunFolder, point: Point) -> None:
+    """Append the sessions of a point to sessions.csv, if it has any. Raises StoreError."""
+    if not point.sessions:
+        return
+    with writing(folder.sessions):
+        new = not folder.sessions.exists()
+        with folder.sessions.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, [one.name for one in columns_of(SessionRow)], lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerows(map(asdict, point.sessions))
 
 
 def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:

@@ -11,6 +11,7 @@ from servebench.analysis.conclude import Conclusions, Options, conclude
 from servebench.analysis.decided import same_question
 from servebench.analysis.fairness import compare_manifests, varied_keys
 from servebench.config import Job
+from servebench.contracts.age import seconds_of_age
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.events import PlanReady, StartsChosen, TunePlanned, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
@@ -51,7 +52,8 @@ def load_seconds(levels: Sequence[PlannedPoint]) -> float | None:
 
 def start_seconds(job: Job) -> float:
     """Return how long a start of a job's engine is taken to need, before anything is known."""
-    return EMULATED_START_S if job.settings.launch.name in EMULATING else START_S
+    ageing_s = seconds_of_age(job.settings.engine.age) or 0.0
+    return ageing_s + (EMULATED_START_S if job.settings.launch.name in EMULATING else START_S)
 
 
 def plan_of(tasks: Sequence[RunTask], registry: Registry, starts: StartsChosen | None = None) -> PlanReady:

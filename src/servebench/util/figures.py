@@ -1,6 +1,7 @@
 """Figures as text for people: rounded, with their interval, a hyphen where a value is missing."""
 
 import time
+from collections.abc import Sequence
 from math import floor, inf, isfinite, log10
 from typing import Any, Protocol
 
@@ -27,6 +28,12 @@ def number(value: float | int | None, digits: int = 3) -> str:
     rounded = round(abs(value), max(0, digits - magnitude))
     magnitude = len(str(int(rounded))) if rounded >= 1 else 0
     return f"{value:z,.{max(0, digits - magnitude)}f}"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return texts as a list in a sentence: `1, 4 and 16`."""
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def short_number(value: float | None) -> str:

@@ -84,10 +84,19 @@ class AgentLoopWorkload(SessionWorkload):
         if not children:
             return [Session(name, steps_of_agent, before=system)]
         context = (*system, *steps_of_agent[0].news, steps_of_agent[0].answer)
-        sessions = [Session(name, steps_of_agent, before=system, waits_for={1: tuple(children)})]
+        job_requests = steps + sum(sizes.values())
+        waits_for = {1: tuple(children)}
+        sessions = [Session(name, steps_of_agent, before=system, waits_for=waits_for, job_requests=job_requests)]
         for child, count in sizes.items():
             sessions.append(
-                Session(child, self._steps(child, count, stream, rng), before=context, opens_after=(name, 1))
+                Session(
+                    child,
+                    self._steps(child, count, stream, rng),
+                    before=context,
+                    opens_after=(name, 1),
+                    job=name,
+                    job_requests=job_requests,
+                )
             )
         return sessions
 

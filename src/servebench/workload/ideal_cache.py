@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 import numpy as np
@@ -84,19 +84,17 @@ def hit_rate(hits: Sequence[tuple[int, int]]) -> float | None:
     return sum(hit for hit, _ in hits) / total if total else None
 
 
-def ideal_columns(
-    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: PointRow
-) -> dict[str, float | None]:
-    """Return `prefix_cache_hit_rate_ideal` of a point: the best possible rate, over the same requests (ok, sent inside the
-    window) as the engine's own, of a cache that is empty when the point begins. Nothing for more than IDEAL_REQUESTS_MAX
-    requests, and with a tokenizer that only estimates.
+def ideal_hits_of(
+    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer
+) -> dict[str, tuple[int, int]]:
+    """Return, by id, the tokens of each prompt sent that the best cache would have found, and all of them, for a cache that is
+    empty when the point begins. Nothing for more than IDEAL_REQUESTS_MAX requests, and with a tokenizer that only estimates.
 
     Prompts contain the real answers that were sent; an answer is in the cache from its end on. The cache holds single tokens: an
     engine with larger blocks finds less.
     """
-    start_ns, end_ns = row.window_start_ns, row.window_end_ns
     sent = {r.request_id: r for r in records if r.sent_ns is not None and r.measured}
-    if start_ns is None or end_ns is None or len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact:
+    if len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact:
         return {}
     sent_requests = sorted((r for r in requests if r.request_id in sent), key=lambda r: sent[r.request_id].sent_ns or 0)
     needed = {answer.of for request in requests for answer in request.answers}
@@ -110,12 +108,24 @@ def ideal_columns(
     ]
     served = [sent[request.request_id].prompt_tokens for request in sent_requests]
     hits = ideal_hits(sent_requests, tokenizer, 1, answers=answers, served=served)
+    return {request.request_id: hit for request, hit in zip(sent_requests, hits, strict=True)}
+
+
+def ideal_columns(
+    hits: Mapping[str, tuple[int, int]], records: Sequence[Record], row: PointRow
+) -> dict[str, float | None]:
+    """Return `prefix_cache_hit_rate_ideal` of a point from the hits of its requests: the best possible rate, over the same
+    requests (ok, sent inside the window) as the engine's own. Nothing without hits."""
+    start_ns, end_ns = row.window_start_ns, row.window_end_ns
+    sent = {r.request_id: r for r in records if r.sent_ns is not None and r.measured}
+    if start_ns is None or end_ns is None or not hits:
+        return {}
     every = np.array([(r.sent_ns, r.ended_ns) for r in sent.values()], dtype=np.int64).reshape(-1, 2)
     untouched = set(every[outside(every[:, 0], unsent(row.left_out, every[:, 0], every[:, 1])), 0].tolist())
     inside = [
         hit
-        for hit, request in zip(hits, sent_requests, strict=True)
-        if (record := sent[request.request_id]).outcome == "ok"
+        for name, hit in hits.items()
+        if (record := sent[name]).outcome == "ok"
         and start_ns <= (record.sent_ns or 0) <= end_ns
         and record.sent_ns in untouched
     ]

@@ -18,6 +18,7 @@ def servebench_workloads() -> Mapping[str, str]:
         "structured_json": "servebench.workload.structured_json:StructuredJsonWorkload",
         "long_context": "servebench.workload.long_context:LongContextWorkload",
         "summarization": "servebench.workload.summarization:SummarizationWorkload",
+        "agent_trace": "servebench.workload.agent_trace:AgentTraceWorkload",
         "trace": "servebench.workload.trace:TraceWorkload",
         "multi_turn": "servebench.workload.multi_turn:MultiTurnWorkload",
         "agent_loop": "servebench.workload.agent_loop:AgentLoopWorkload",

@@ -50,16 +50,19 @@ class TraceWorkload(FillingWorkload):
 
     def check(self) -> list[str]:
         """Report a trace that cannot be read, lengths that have no effect, and blocks too short to be distinct."""
+        return trace_faults(self.settings.path) + self.length_faults(self.block_tokens())
+
+    def length_faults(self, block_tokens: int) -> list[str]:
+        """Return why lengths have no effect, and that blocks of this many tokens are too short to be distinct."""
         settings = self.settings
-        faults = trace_faults(settings.path)
-        faults += [
-            f"workload.{key}: trace takes lengths from its file; set it to null and use workload.length_scale"
+        faults = [
+            f"workload.{key}: {self.name} takes lengths from its file; set it to null and use workload.length_scale"
             for key in ("input_tokens", "output_tokens")
             if getattr(settings, key) is not None
         ]
-        if self.block_tokens() < SALT_TOKENS_MAX:
+        if block_tokens < SALT_TOKENS_MAX:
             faults.append(
-                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {self.block_tokens()} tokens; "
+                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {block_tokens} tokens; "
                 f"distinct blocks need at least {SALT_TOKENS_MAX}: raise it or workload.block_tokens"
             )
         return faults
@@ -80,7 +83,8 @@ class TraceWorkload(FillingWorkload):
             lap, place = divmod(index, len(rows))
             row = rows[place]
             names = [f"{owner}/{lap}/{block}" for block in row.blocks]
-            text, length = self._text(row, [*names, f"{owner}/alone/{stream}/{index}"], blocks, tokenizer)
+            names.append(f"{owner}/alone/{stream}/{index}")
+            text, length = self.prompt_of(names, self._length(row), self.block_tokens(), blocks, tokenizer)
             requests.append(
                 as_request(
                     text,
@@ -113,21 +117,21 @@ class TraceWorkload(FillingWorkload):
     def _length(self, row: TraceRow) -> int:
         return max(1, round(row.input_tokens * self.settings.length_scale))
 
-    def _text(
-        self, row: TraceRow, names: Sequence[str], blocks: dict[str, str], tokenizer: Tokenizer
+    def prompt_of(
+        self, names: Sequence[str], total: int, size: int, blocks: dict[str, str], tokenizer: Tokenizer
     ) -> tuple[str, int]:
-        """Return the whole blocks followed by words up to the length: those of the next block, or unique ones (the last name)."""
-        size, total = self.block_tokens(), self._length(row)
-        whole = min(total // size, len(row.blocks))
+        """Return whole blocks of `size` tokens followed by words up to `total`, and the tokens reached: the words are those of
+        the next block, or unique ones (the last name). `blocks` keeps the texts of blocks by name."""
+        whole = min(total // size, len(names) - 1)
         for name in names[:whole]:
             if name not in blocks:
-                blocks[name] = self._piece("", name, size, tokenizer)[0]
+                blocks[name] = self.piece("", name, size, tokenizer)[0]
         start = "".join(blocks[name] for name in names[:whole])
         if total == whole * size and tokenizer.count([start]) == [total]:
             return start, total
-        return self._piece(start, names[whole], total, tokenizer)
+        return self.piece(start, names[whole], total, tokenizer)
 
-    def _piece(self, before: str, name: str, length: int, tokenizer: Tokenizer) -> tuple[str, int]:
+    def piece(self, before: str, name: str, length: int, tokenizer: Tokenizer) -> tuple[str, int]:
         """Return `before` followed by words that belong to the name, up to a length in tokens, and the length reached."""
         seed = self.settings.seed
         rng = generator(seed, name)

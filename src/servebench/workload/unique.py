@@ -1,35 +1,99 @@
 """The workload `unique`: prompts of exact length that share nothing, so that no prefix cache can help."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.settings import LengthSettings, WorkloadSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_requests
 from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator, salt
+from servebench.workload.ideal_cache import BLOCK_TOKENS
 
 DEFAULT_INPUT_TOKENS = 128
 DEFAULT_OUTPUT_TOKENS = 64
+PREFIX = "prefix"
+"""The stream of the beginning that all prompts share with a `hit_rate`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniqueSettings(WorkloadSettings):
+    """`hit_rate` is the share of each prompt that a prefix cache finds: all prompts share a beginning of that length, which the
+    warm-up has left in the cache. Null and 0: prompts share nothing."""
+
+    hit_rate: Annotated[float, Ge(0), Le(0.99)] | None = None
 
 
 class UniqueWorkload(FillingWorkload):
     """Random words after a salt. With an exact tokenizer each prompt has exactly `input_tokens`, not counting the template.
 
-    Prompts shorter than their salt (8 to 12 tokens) are only a part of it, and may begin alike.
+    Prompts shorter than their salt (8 to 12 tokens) are only a part of it, and may begin alike. With a `hit_rate` each begins
+    with the same whole blocks of a cache, and is made longer or shorter by a few tokens so that these are that share of it.
     """
 
     name = "unique"
+    settings: UniqueSettings
+    settings_type = UniqueSettings
     reference_keys = ()
     draws_lengths = True
+
+    def check(self) -> list[str]:
+        """Report a `hit_rate` for prompts of different or too short lengths, and one that the warm-up cannot prime."""
+        settings, rate = self.settings, self.settings.hit_rate
+        if not rate:
+            return []
+        if isinstance(settings.input_tokens, LengthSettings):
+            return [f"workload.hit_rate={rate:g} needs prompts of one length; set workload.input_tokens to a number"]
+        if settings.cache == "cold":
+            return [
+                f"workload.hit_rate={rate:g} needs what the warm-up leaves in the cache; leave workload.cache at as_is"
+            ]
+        prefix, total = self._split()
+        if prefix and total - prefix > SALT_TOKENS_MAX:
+            return []
+        least = math.ceil(max(BLOCK_TOKENS / rate, (SALT_TOKENS_MAX + BLOCK_TOKENS / 2 + 1) / (1 - rate)))
+        return [
+            f"workload.hit_rate={rate:g} of workload.input_tokens={self._tokens} leaves no room for a block of {BLOCK_TOKENS} "
+            f"tokens and a unique rest of {SALT_TOKENS_MAX}; set workload.input_tokens={least} or more"
+        ]
+
+    @property
+    def _tokens(self) -> int:
+        """The tokens of a prompt, where all have one length."""
+        tokens = self.settings.input_tokens or DEFAULT_INPUT_TOKENS
+        assert isinstance(tokens, int)
+        return tokens
+
+    def _split(self) -> tuple[int, int]:
+        """Return the tokens of the shared beginning that a cache of whole blocks keeps, and of a prompt; (0, 0) for none.
+
+        The beginning has one token more, for a tokenizer may join its last one with what follows: half of it is in the rate.
+        """
+        rate = self.settings.hit_rate
+        if not rate:
+            return 0, 0
+        prefix = round(rate * self._tokens / BLOCK_TOKENS) * BLOCK_TOKENS
+        return prefix, round((prefix + 0.5) / rate)
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests, no two alike. Raises ConfigError when the prompts are too short for that."""
         settings = self.settings
         rng = generator(settings.seed, stream)
-        lengths = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, count, rng, floor=SALT_TOKENS_MAX)
+        prefix, total = self._split()
+        wanted = total or settings.input_tokens or DEFAULT_INPUT_TOKENS
+        lengths = sample_lengths(wanted, count, rng, floor=SALT_TOKENS_MAX)
         outputs = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, count, rng)
         salts = [salt(settings.seed, stream, index) for index in range(count)]
+        if prefix:
+            start = salt(settings.seed, PREFIX, prefix)
+            (shared,), _ = self.fill([start], [prefix + 1], generator(settings.seed, PREFIX), tokenizer)
+            salts = [f"{shared} {one}" for one in salts]
         texts, counts = self.fill(salts, lengths, rng, tokenizer)
         if alike := count - len(set(texts)):
             raise ConfigError(

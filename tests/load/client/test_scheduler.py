@@ -137,6 +137,31 @@ def test_a_turn_whose_place_comes_later_thinks_meanwhile():
     assert play.scheduled_s(2) == 7.0
 
 
+def test_pauses_are_shortened_alike_only_while_nothing_else_is_left():
+    """The next request after ten seconds, the others as much later as they were."""
+    pauses = [0, 0, 0, 60.0, 65.0, 30.0]
+    requests = [request(i, session=f"s{i % 3}", think_s=pause) for i, pause in enumerate(pauses)]
+    play = Play(requests, concurrency=3, more={"idle_cap_s": 10.0})
+    assert play.send(0.0) == [0, 1, 2]
+    for index in (0, 1):
+        play.end(index, time_s=1.0)
+        # the third request is in flight
+        assert play.send(1.0) == []
+    assert play.scheduler.next_due(play.now) == START_S + 61.0
+    play.end(2, time_s=5.0)
+    assert play.send() == []
+    # the shortest pause would have ended at 35: all end 20 s sooner
+    assert play.scheduler.next_due(play.now) == START_S + 15.0
+    assert play.send(14.9) == []
+    assert play.send(15.0) == [5]
+    assert play.scheduled_s(5) == 15.0
+    play.end(5, time_s=20.0)
+    assert play.send() == []
+    assert play.send(30.0) == [3]
+    assert play.send(35.0) == [4]
+    assert play.scheduled_s(4) == 35.0
+
+
 def test_a_stream_is_reserved_while_the_answer_for_a_next_turn_is_read():
     turns = [request(0, session="a"), request(1, session="a", needs=[0]), request(2)]
     play = Play(turns, concurrency=1)

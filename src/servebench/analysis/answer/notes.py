@@ -15,7 +15,7 @@ from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import CATALOG, type_of
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import RunLabel
-from servebench.contracts.level import Level
+from servebench.contracts.level import Level, levels_in_words
 from servebench.contracts.stored import RunData, mapping
 
 WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest")
@@ -68,22 +68,16 @@ def _places(
         if every == set[Level]().union(*measured.values()):
             yield "all points" if sum(one.total() for one in points.values()) > 1 else "the point"
         else:
-            yield f"all at {_levels(one for own in points.values() for one in own if one in every)}"
+            yield f"all at {levels_in_words(one for own in points.values() for one in own if one in every)}"
         return
     for run, levels in where.items():
         at = (
-            f" at {_levels(level for level in points[run] if level in levels)}"
+            f" at {levels_in_words(level for level in points[run] if level in levels)}"
             if len(levels) < len(measured[run])
             else ""
         )
         count, of = levels.total(), sum(points[run][level] for level in levels)
         yield f"{labels[run].text}{at}" + (f" ({count} of {of} points)" if count < of else "")
-
-
-def _levels(found: Iterable[Level]) -> str:
-    *first, last = dict.fromkeys(found)
-    more = f"{', '.join(level.number for level in first)} and " if first else ""
-    return f"{more}{last.words}"
 
 
 def inequalities(comparisons: Sequence[Comparison], labels: Mapping[str, RunLabel]) -> tuple[Inequality, ...]:

@@ -263,6 +263,13 @@ CACHE_CONTAMINATED = _define(
     affects=SPEED,
     bound=bounds.cache_contaminated,
 )
+HIT_RATE_MISSED = _define(
+    "hit_rate_missed",
+    "the prefix cache found more than 2 points more or less of the prompts than workload.hit_rate asks for",
+    "use longer prompts (workload.input_tokens) where the cache keeps larger blocks than 16 tokens, workload.api=completions, "
+    "engine.prefix_caching=true, more load.warmup_requests, and room in the cache; prefix_cache_hit_rate is what was measured",
+    affects=SPEED,
+)
 CACHE_NOT_RESET = _define(
     "cache_not_reset",
     "the engine could not empty its prefix cache",

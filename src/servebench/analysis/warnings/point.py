@@ -29,6 +29,7 @@ CHECKS: tuple[Callable[[PointEvidence], Doubt | None], ...] = (
     tokens.hidden_tokens,
     tokens.short_answers,
     tokens.cache_contaminated,
+    tokens.hit_rate_missed,
     tokens.prompt_size_approximate,
     tokens.merged_events,
     tokens.not_streamed,

@@ -16,6 +16,7 @@ PROMPT_TOKENS_SLACK = 2
 WRONG_LENGTH_SHARE_MAX = 0.01
 CACHED_SHARE_MAX = 0.05
 """The share of cached prompt tokens that is allowed for unique prompts, on top of the chat template."""
+HIT_RATE_APART_MAX = 0.02
 MERGED_SHARE_MAX = 0.01
 """From here on the p99 of ITL is that of pairs of events."""
 MERGED_SHARE_DOUBTFUL = 0.1
@@ -148,11 +149,21 @@ def short_answers(point: PointEvidence) -> Doubt | None:
 def cache_contaminated(point: PointEvidence) -> Doubt | None:
     """Warn when unique prompts hit the prefix cache."""
     rate = point.row.prefix_cache_hit_rate
-    if point.row.workload != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(point.ok):
+    asked = point.row.prefix_cache_hit_rate_asked
+    if point.row.workload != "unique" or asked or rate is None or rate <= CACHED_SHARE_MAX + _template_share(point.ok):
         return None
     return catalog.CACHE_CONTAMINATED.issue(
         f"{short_percent(rate)} of the prompt tokens came from the prefix cache, though no prompt is sent twice"
     )
+
+
+def hit_rate_missed(point: PointEvidence) -> Doubt | None:
+    """Warn when the prefix cache did not find the share of prompt tokens that the workload asks for."""
+    asked, reached = point.row.prefix_cache_hit_rate_asked, point.row.prefix_cache_hit_rate
+    if asked is None or not point.ok or (reached is not None and abs(reached - asked) <= HIT_RATE_APART_MAX):
+        return None
+    found = "the engine does not say what it found" if reached is None else f"the engine found {reached:.1%}"
+    return catalog.HIT_RATE_MISSED.issue(f"workload.hit_rate asks for {asked:.1%} of the prompt tokens; {found}")
 
 
 def _template_share(ok: list[Record]) -> float:

@@ -38,6 +38,7 @@ _OF_PLAN = (
         "slice_requests",
         "answer_bytes_max",
         "reader",
+        "idle_cap_s",
     ),
 )
 """What a worker knows of the plan, under the same names."""
@@ -94,6 +95,7 @@ class PhaseJob:
     slices: Sequence[Sequence[float]] = ()
     slice_drain_s: float = 0.0
     slice_requests: int = 0
+    idle_cap_s: float | None = None
     reader: str | None = None
     answer_bytes_max: int = ANSWER_BYTES_MAX
 

@@ -138,6 +138,8 @@ class Scheduler:
             self._scheduled_ns[index] = max(scheduled_ns, self._wanted_ns.pop(index, 0))
             self._open += index < self.measured
             self.ready.append(index)
+        if self._job.idle_cap_s is not None and self._thinking and not (self.in_flight or self.ready or self._reading):
+            self._shorten_pauses(now + self._job.idle_cap_s)
 
     def next_due(self, now: float) -> float | None:
         """Return the next time at which the clock makes something due; None when only an answer can.
@@ -401,6 +403,14 @@ class Scheduler:
             heappush(self._thinking, (due, index))
         else:
             self._not_before[index] = due
+
+    def _shorten_pauses(self, latest: float) -> None:
+        """End all pauses so much sooner that the next one is over at `latest`, if none is."""
+        if self._may_release(latest) or (early_s := self._thinking[0][0] - latest) <= 0:
+            return
+        self._thinking = [(due - early_s, index) for due, index in self._thinking]
+        for _, index in self._thinking:
+            self._wanted_ns[index] -= int(early_s * NS_PER_S)
 
     def _give_up(self, index: int) -> None:
         self._parked.discard(index)

@@ -31,7 +31,6 @@ LIMITS_MAX = 1
 """How many limits the screen of a terminal has."""
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
-TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 
 
 def answer_blocks(
@@ -189,7 +188,7 @@ def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
         kinds.setdefault((cell.verdict, cell.wide and cell.verdict != "void"), {})[level] = cell
     if len(kinds) > 1:
         kinds.pop(("valid", False), None)
-    worst = sorted(kinds, key=lambda kind: -VERDICTS.index(kind[0]))
+    worst = sorted(kinds, key=lambda kind: -list(VERDICTS).index(kind[0]))
     parts = []
     for kind in worst:
         own = kinds[kind]
@@ -199,4 +198,4 @@ def _trust_of(cells: Mapping[Level, AnswerCell], marks: dict[str, str]) -> Line:
         verdict, wide = kind
         word = "wide" if wide and verdict == "valid" and len(kinds) > 1 else f"{verdict}, wide" if wide else verdict
         parts.append(f"{word}{at}" + (f" [{notes}]" if notes else ""))
-    return Line.of("\n".join(parts), tone=TONES.get(worst[0][0], ""))
+    return Line.of("\n".join(parts), tone=VERDICTS.get(worst[0][0], ""))

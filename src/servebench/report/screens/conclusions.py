@@ -1,12 +1,12 @@
 """The sections of a report on conclusions: comparison, warnings, limits, and how the runs were made."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import compress
 
 from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.warnings.catalog import explain
-from servebench.contracts.level import Level
+from servebench.contracts.level import Level, levels_in_words
 from servebench.contracts.stored import mapping
 from servebench.report.blocks import Block, Fold, Heading, Label, Line, NextCommand, Span, Verbatim, items, table
 from servebench.report.screens.comparison import comparison_blocks
@@ -72,7 +72,7 @@ def limits(data: Page) -> Iterator[Block]:
         proposals = "; ".join(f"{action_text(proposal)} (may cost: {proposal.cost})" for proposal in one.proposals)
         key = (run, f"{statement_of(one)} [{one.code}]", evidence, proposals)
         levels.setdefault(key, []).append(one.level)
-    rows = [[run, _levels_in_words(at), *rest] for (run, *rest), at in levels.items()]
+    rows = [[run, levels_in_words(at), *rest] for (run, *rest), at in levels.items()]
     left = sum(bool(run.rows) for run in data.runs) - RUNS_MAX
     if rows and left > 0:
         rows.append([f"{left} more", "", "'servebench show RUN' has those of each run", "", ""])
@@ -80,13 +80,6 @@ def limits(data: Page) -> Iterator[Block]:
         kept = [any(cells) for cells in zip(*rows, strict=True)]
         head, *shown = (list(compress(cells, kept)) for cells in (LIMITS_HEAD, *rows))
         yield table(head, shown, left=(0, 1), wrap=(2, 3, 4), caption="Limits")
-
-
-def _levels_in_words(levels: Sequence[Level]) -> str:
-    """Return load levels with one unit: `1, 4 and 16 users`."""
-    *first, last = levels
-    more = f"{', '.join(level.number for level in first)} and " if first else ""
-    return more + last.words
 
 
 def commands(data: Page) -> Iterator[Block]:

@@ -25,7 +25,7 @@ from servebench.report.screens.trust import progress, trust_blocks
 from servebench.report.trust import point_trust, reason_of_code
 from servebench.report.wording.answer import sentence_of, step_reason, title_of
 from servebench.report.wording.recommendation import best_word, lead_text, reason_text, reservations_text
-from servebench.util.figures import MISSING, number
+from servebench.util.figures import MISSING, listed, number
 
 NAMED_MAX = 4
 """More setups are only counted in the question."""
@@ -64,7 +64,7 @@ def first_screen(data: Page) -> Iterator[Block]:
 def _question(data: Page) -> str:
     names = list(dict.fromkeys(one.series.name for one in data.runs if one.rows or one.run.manifest))
     if len(names) > 1:
-        some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= NAMED_MAX else f"these {len(names)} setups"
+        some = listed(names) if len(names) <= NAMED_MAX else f"these {len(names)} setups"
         subject = f"Which of {some} is best, and for what?"
     else:
         subject = f"How fast is {names[0]}?" if names else ""

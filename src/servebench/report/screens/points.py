@@ -13,11 +13,10 @@ from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_show
 from servebench.contracts.results import Doubt, Point
 from servebench.report.blocks import Block, Heading, Items, Label, Line, Table, TableColumn, items, row
 from servebench.report.content import shares_prefixes
-from servebench.report.trust import point_trust
+from servebench.report.trust import VERDICTS, point_trust
 from servebench.util.figures import MISSING, number, percent, rough, with_interval
 
 Screen = Literal["run", "show", "report"]
-TONES = {"valid": "good", "doubtful": "warn", "void": "bad"}
 POINTS_NOTE = "times in ms; ± is half of the 95% interval, of one start of the engine only"
 WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
 FAILED_NOTE = "with failed: failed requests count as infinitely slow (∞)"
@@ -29,7 +28,7 @@ LIVE = ("output_throughput_tok_s", "ttft_ms_p50", "requests_failed")
 def trust_label(row: PointRow) -> Label:
     """Return how far to trust a point, with the codes that say why."""
     word, why = point_trust(row.verdict, row.doubts)
-    return Label(word, TONES.get(row.verdict or "", ""), ", ".join(why))
+    return Label(word, VERDICTS.get(row.verdict or "", ""), ", ".join(why))
 
 
 def point_line(point: Point) -> str:

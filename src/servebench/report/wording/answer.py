@@ -20,9 +20,9 @@ from servebench.analysis.answer.model import (
 )
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.verdict.model import FAILED
-from servebench.contracts.level import Level
+from servebench.contracts.level import levels_in_words
 from servebench.report.wording.comparison import description_of, not_usable_text, text_of
-from servebench.util.figures import duration, number
+from servebench.util.figures import duration, listed, number
 
 AHEAD_MIN = 0.03
 """Smaller leads of single starts are not worth a word: starts of one engine often differ by as much."""
@@ -147,24 +147,19 @@ def _overall(found: Overall, answer: WorkloadAnswer) -> str:
     where = f"at {last.words}: sure" if first == last else f"on average over {first.number} to {last.words}: sure"
     if found.best is None:
         names = [column.label for column in answer.columns if column.cells]
-        return f"{', '.join(names[:-1])} and {names[-1]} differ by at most {found.within or 0.0:.1%} in tok/s {where}"
+        return f"{listed(names)} differ by at most {found.within or 0.0:.1%} in tok/s {where}"
     text = f"{found.best} gives {_more(found.size or 0.0, found.low, found.high, found.rival or '')} {where}"
     otherwise = leads_in_words([one for one in answer.leads if one.clear and one.best != found.best])
     open_at = [one.level for one in answer.leads if not one.clear]
-    unclear = f"not clear at {_levels(open_at)}" if open_at else ""
+    unclear = f"not clear at {levels_in_words(open_at)}" if open_at else ""
     return "; ".join(filter(None, (text, otherwise, unclear)))
-
-
-def _levels(levels: Sequence[Level]) -> str:
-    *first, last = levels
-    return " and ".join(filter(None, (", ".join(one.number for one in first), last.words)))
 
 
 def _not_usable(found: NotUsable, levels: int) -> str:
     """Which points are not compared, because others took their machine: runs that lack the same levels together."""
     runs: dict[str, list[str]] = {}
     for label, own in found.places.items():
-        runs.setdefault("" if levels == 1 else f" at {_levels(own)}", []).append(label)
+        runs.setdefault("" if levels == 1 else f" at {levels_in_words(own)}", []).append(label)
     places = "; ".join(f"{' and '.join(names)}{at}" for at, names in runs.items())
     return f"{places}: {not_usable_text(found.by)}"
 
@@ -269,7 +264,7 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             names = list(dict.fromkeys(name for lead in group for name in (lead.best, *lead.tied)))
             if len(names) > NAMED_MAX:
                 names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
-            both = f"{', '.join(names[:-1])} and {names[-1]}"
+            both = listed(names)
             bound = max(lead.within or 0.0 for lead in group)
             text = f"open: no clear difference in tok/s between {both}"
             text = f"{both} are not usable: {text_of([last.few])}" if last.few is not None else text
@@ -287,7 +282,7 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
     """What holds for some levels of a clause, with these levels if it does not hold for all."""
     if not found:
         return []
-    return [word if len(found) == len(group) else f"{word} at {_levels([lead.level for lead in found])}"]
+    return [word if len(found) == len(group) else f"{word} at {levels_in_words([lead.level for lead in found])}"]
 
 
 def _others_in_words(found: Sequence[OtherDifference]) -> str:

@@ -68,6 +68,10 @@ class Session:
     before: tuple[Piece, ...] = ()
     opens_after: tuple[str, int] | None = None
     waits_for: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    job: str = ""
+    """The session that this one works for; itself without one."""
+    job_requests: int = 0
+    """The number of requests of all sessions of the job; 0: those of this session."""
 
 
 def interleave(sessions: Sequence[Session], active: int, rng: random.Random) -> list[tuple[Session, int]]:
@@ -190,7 +194,9 @@ class SessionWorkload(FillingWorkload):
             schema=step.schema,
             reference=step.reference,
             think_s=step.think_s,
-            after=_ids_before(session, number, ids),
+            after=ids_before(session, number, ids),
+            job=f"{stream}/{session.job or session.name}",
+            job_requests=session.job_requests or len(session.steps),
             answers=tuple(answers.values()),
         )
 
@@ -245,7 +251,7 @@ def _content(piece: Piece, texts: Mapping[Piece, str], answers: Mapping[Piece, P
     return mark if piece.role == "assistant" else f"{piece.start}\n{mark}"
 
 
-def _ids_before(session: Session, number: int, ids: Mapping[tuple[str, int], str]) -> tuple[str, ...]:
+def ids_before(session: Session, number: int, ids: Mapping[tuple[str, int], str]) -> tuple[str, ...]:
     """Return what a step waits for besides the one before it: the step that opens its session, and sessions to end."""
     before = []
     if number == 0 and session.opens_after is not None:

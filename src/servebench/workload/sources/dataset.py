@@ -290,7 +290,7 @@ def dataset_faults(dataset: str) -> list[str]:
     return [] if fault is None else [f"workload.dataset={dataset}{fault}"]
 
 
-def _hub_rows(dataset: str, subset: str | None, split: str) -> Iterator[Placed]:
+def hub_rows(dataset: str, subset: str | None, split: str) -> Iterator[Placed]:
     """Yield the first rows of a data set of the Hugging Face hub, or of a folder with the same layout."""
     from datasets import load_dataset
 
@@ -318,7 +318,7 @@ def load_dataset_rows(
     if faults := dataset_faults(dataset):
         raise ConfigError(faults)
     if dataset.startswith(HUB):
-        return _load(dataset, partial(_hub_rows, dataset, subset, split), names)
+        return _load(dataset, partial(hub_rows, dataset, subset, split), names)
     path = Path(os.path.expanduser(dataset)).absolute()  # noqa: PTH111 - never raises
     return _load_file(dataset, path, path.stat().st_mtime_ns, names)
 

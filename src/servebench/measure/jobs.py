@@ -1,0 +1,105 @@
+"""Jobs: an agent with its sub-agents, or a conversation, from its first request to its last answer.
+
+A job is complete when all of its requests are ok. Jobs an hour count each answered request by its share of its job, as far as it
+was answered inside the window: whole jobs are too few and too long to be counted. A job of which a request failed counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from servebench.contracts.phase import PhaseFacts
+from servebench.contracts.results import Record, SessionRow
+from servebench.util.percentile import percentile
+from servebench.util.units import NS_PER_S
+
+SECONDS_PER_HOUR = 3600
+
+
+def by_job(measured: Sequence[Record], facts: PhaseFacts) -> dict[str, list[Record]]:
+    """Return the records of each job."""
+    found: dict[str, list[Record]] = {}
+    for record in measured:
+        if record.session_id in facts.jobs:
+            found.setdefault(facts.jobs[record.session_id][0], []).append(record)
+    return found
+
+
+def job_shares(measured: Sequence[Record], facts: PhaseFacts) -> dict[str, float]:
+    """Return which part of its job each request is, by its id; 0 if a request of the job failed."""
+    sizes = dict(facts.jobs.values())
+    return {
+        record.request_id: all(one.outcome == "ok" for one in records) / sizes[job]
+        for job, records in by_job(measured, facts).items()
+        for record in records
+    }
+
+
+def job_columns(
+    measured: Sequence[Record], facts: PhaseFacts, answered: float | None, window_s: float, gpus: int
+) -> dict[str, float | None]:
+    """Return the columns of jobs; nothing for a workload without. `answered` are the jobs that were answered inside the window,
+    as a sum of the shares of requests."""
+    if not facts.jobs:
+        return {}
+    sizes = dict(facts.jobs.values())
+    whole = [
+        records
+        for job, records in by_job(measured, facts).items()
+        if len(records) == sizes[job] and all(one.outcome == "ok" for one in records)
+    ]
+    seconds = np.array([_seconds(records) for records in whole])
+    per_h = answered / window_s * SECONDS_PER_HOUR if answered is not None and window_s > 0 else None
+    return {
+        "jobs": len(whole),
+        "jobs_per_h": per_h,
+        "jobs_per_gpu_h": per_h / gpus if per_h is not None and gpus else None,
+        "job_s_p50": float(percentile(seconds, 50)) if whole else None,
+        "job_s_p90": float(percentile(seconds, 90)) if whole else None,
+    }
+
+
+def _seconds(records: Sequence[Record]) -> float:
+    """Return how long it took from the first request sent to the last answer."""
+    return (max(one.ended_ns for one in records) - min(one.sent_ns or one.ended_ns for one in records)) / NS_PER_S
+
+
+def session_rows(
+    measured: Sequence[Record], facts: PhaseFacts, ideal: Mapping[str, tuple[int, int]]
+) -> tuple[SessionRow, ...]:
+    """Return a row for each session of a point whose workload has jobs. `ideal` are the tokens of each prompt that the best cache
+    would have found, and all of them, by request id."""
+    sessions: dict[str, list[Record]] = {}
+    for record in measured:
+        if record.session_id in facts.jobs:
+            sessions.setdefault(record.session_id or "", []).append(record)
+    return tuple(_session_row(name, records, facts, ideal) for name, records in sessions.items())
+
+
+def _session_row(
+    name: str, records: Sequence[Record], facts: PhaseFacts, ideal: Mapping[str, tuple[int, int]]
+) -> SessionRow:
+    ok = [one for one in records if one.outcome == "ok"]
+    hits = [(one.cached_tokens, one.prompt_tokens) for one in ok if one.cached_tokens is not None]
+    best = [ideal[one.request_id] for one in ok if one.request_id in ideal]
+    row: dict[str, Any] = {
+        "point": facts.point,
+        "job": facts.jobs[name][0],
+        "session": name,
+        "requests": len(records),
+        "requests_ok": len(ok),
+        "seconds": _seconds(records),
+        "input_tokens": sum(one.prompt_tokens or 0 for one in ok),
+        "output_tokens": sum(one.output_tokens or 0 for one in ok),
+        "prefix_cache_hit_rate": _rate(hits),
+        "prefix_cache_hit_rate_ideal": _rate(best),
+    }
+    return SessionRow(**row)
+
+
+def _rate(hits: Sequence[tuple[int, int | None]]) -> float | None:
+    total = sum(tokens or 0 for _, tokens in hits)
+    return sum(found for found, _ in hits) / total if total else None

@@ -1,0 +1,239 @@
+"""Read recorded sessions of agents: the WEKA format (`hash_ids`), and a requests.parquet of servebench. Never text.
+
+A WEKA trace (github.com/callanjfox/kv-cache-tester, docs/trace_replay_tester.md) is a JSON object of one job: `id`, `block_size`,
+`hash_id_scope` and `requests`, each with its time `t` in seconds, the tokens `in` and `out`, and the `hash_ids` of its prompt's
+blocks; `api_time` and `think_time` are how long the recorded answer and the pause before the request took. An entry of `type`
+`subagent` has the `requests` of a sub-agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from servebench.contracts.settings import SECONDS_MAX, TOKENS_MAX
+from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json
+from servebench.util.bounded_parquet import read_parquet
+from servebench.util.errors import ConfigError, reason_of
+from servebench.util.units import NS_PER_S
+from servebench.workload.sources.dataset import HUB, READERS, BadRow, Placed, dataset_faults, hub_rows
+
+FORMATS = (
+    "a WEKA trace (id, block_size, requests with t, in, out and hash_ids) as .jsonl, .json, .parquet, a folder of them or "
+    "hf:OWNER/NAME, or a requests.parquet of servebench"
+)
+BUILTIN = "builtin"
+BLOCK_TOKENS = 64
+"""The block of a trace that does not say its own."""
+NOT_AWAITED = "async_launched"
+"""The status of a sub-agent whose agent goes on meanwhile."""
+OWN_COLUMNS = ("point", "session_id", "request_id", "sent_ns", "ended_ns", "prompt_tokens", "output_tokens", "warmup")
+
+
+@dataclass(frozen=True)
+class AgentStep:
+    """One request. `pause_s` counts from the end of what is before it: the step before, and the sub-agents it waits for."""
+
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...]
+    pause_s: float
+
+
+@dataclass(frozen=True)
+class SubAgent:
+    """A sub-agent that starts when `after` steps of its agent have ended; step number `before` waits for its end (None: none)."""
+
+    steps: tuple[AgentStep, ...]
+    after: int
+    before: int | None
+
+
+@dataclass(frozen=True)
+class AgentJob:
+    """An agent with its sub-agents. Blocks of equal number are equal within a `scope`, of `block_tokens` each."""
+
+    name: str
+    steps: tuple[AgentStep, ...]
+    sub_agents: tuple[SubAgent, ...] = ()
+    block_tokens: int = BLOCK_TOKENS
+    scope: str = ""
+
+    @property
+    def requests(self) -> int:
+        """The number of its requests."""
+        return len(self.steps) + sum(len(one.steps) for one in self.sub_agents)
+
+    @property
+    def longest(self) -> int:
+        """The tokens of its longest prompt."""
+        return max(
+            step.input_tokens for steps in (self.steps, *(one.steps for one in self.sub_agents)) for step in steps
+        )
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A recorded request: when it was sent and answered, in seconds, and the pause before it where that is recorded."""
+
+    sent_s: float
+    ended_s: float
+    think_s: float | None
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...]
+
+    def step(self, ended_s: float | None) -> AgentStep:
+        """Return the step of a session; what is before it ended at `ended_s` (None: nothing is)."""
+        recorded = 0.0 if ended_s is None else self.sent_s - ended_s
+        pause_s = recorded if self.think_s is None else self.think_s
+        return AgentStep(
+            self.input_tokens, max(1, self.output_tokens), self.blocks, min(max(0.0, pause_s), SECONDS_MAX)
+        )
+
+
+def agent_trace_faults(path: str) -> list[str]:
+    """Return why a trace cannot be read, judged by its name."""
+    if path == BUILTIN or Path(path).expanduser().is_dir():
+        return []
+    return [line.replace("workload.dataset=", "workload.path=").partition("; set it to")[0] + f"; use {FORMATS}"
+            for line in dataset_faults(path)]  # fmt: skip
+
+
+def agent_jobs(path: str) -> tuple[AgentJob, ...]:
+    """Return the jobs of `builtin`, a file, a folder or a hub data set, in order. Raises ConfigError for one that cannot be read
+    or has none."""
+    if faults := agent_trace_faults(path):
+        raise ConfigError(faults)
+    file = Path(path).expanduser()
+    return _read(path, file.stat().st_mtime_ns if file.exists() else 0)
+
+
+@lru_cache(maxsize=4)
+def _read(path: str, _changed_ns: int) -> tuple[AgentJob, ...]:
+    at = ""
+    jobs = []
+    try:
+        for place, value in _rows(path):
+            at = place
+            jobs.append(value if isinstance(value, AgentJob) else weka_job(value, len(jobs)))
+    except (BadRow, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        where = "" if isinstance(error, BadRow) else f"{at}: "
+        raise ConfigError(f"workload.path={path}{where}{what}; use {FORMATS}") from error
+    except OSError as error:
+        raise ConfigError(f"workload.path={path} cannot be read: {reason_of(error)}; use {FORMATS}") from error
+    jobs = [job for job in jobs if job.requests]
+    if not jobs:
+        raise ConfigError(f"workload.path={path} has no requests; use {FORMATS}")
+    return tuple(jobs)
+
+
+def _rows(path: str) -> Iterator[tuple[str, Any]]:
+    """Yield each row with its place in the file. Raises BadRow, OSError."""
+    if path == BUILTIN:
+        text = files("servebench.workload").joinpath("data", "agent_traces.jsonl").read_text(encoding="utf-8")
+        yield from ((f":{number}", parse_json(line)) for number, line in enumerate(text.splitlines(), 1))
+        return
+    if path.startswith(HUB):
+        yield from hub_rows(path, None, "train")
+        return
+    file = Path(path).expanduser()
+    for one in sorted(file.rglob("*.json*")) if file.is_dir() else [file]:
+        for place, value in own_rows(one) if one.suffix == ".json" else READERS[one.suffix.lower()](one):
+            if "requests" not in value and "session_id" in value:
+                # rows of a requests.parquet are requests: the whole file is read at once
+                yield from _own_jobs(one)
+                return
+            yield (f"/{one.name}{place}" if file.is_dir() else place), value
+
+
+def own_rows(path: Path) -> Iterator[Placed]:
+    """Yield the traces of a .json file: one object, or a list of them. Raises ValueError, OSError."""
+    with open_text(path, DATASET_BYTES_MAX) as file:
+        whole = parse_json(file.read())
+    yield from ((f", row {number}", row) for number, row in enumerate(whole if isinstance(whole, list) else [whole], 1))
+
+
+def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
+    """Return the job of one WEKA trace, the `number`-th of its file. Raises ValueError, KeyError, TypeError for what is none."""
+    main: list[_Timed] = []
+    known: dict[int, int] = {}
+    markers: list[tuple[int, Mapping[str, Any]]] = []
+    for entry in value["requests"]:
+        if entry.get("type") == "subagent":
+            markers.append((len(main), entry))
+        else:
+            main.append(_timed(entry, known))
+    name = str(value.get("id") or number)
+    spawned = [
+        (after, marker, [_timed(one, known) for one in marker.get("requests") or ()]) for after, marker in markers
+    ]
+    spawned = [one for one in spawned if one[2]]
+    # some files count the times of a sub-agent from its start, some from that of the job
+    absolute = all(steps[0].sent_s >= float(marker["t"]) for _, marker, steps in spawned)
+    sub_agents = []
+    ended_s: dict[int, float] = {}
+    for after, marker, steps in spawned:
+        awaited = after if after < len(main) and marker.get("status") != NOT_AWAITED else None
+        zero_s = 0.0 if absolute else float(marker["t"])
+        if awaited is not None:
+            ended_s[awaited] = max(ended_s.get(awaited, 0.0), zero_s + steps[-1].ended_s)
+        opened_s = main[after - 1].ended_s - zero_s if after else None
+        sub_agents.append(SubAgent(_steps(steps, opened_s), after, awaited))
+    before_s = [None, *(one.ended_s for one in main)]
+    own = [
+        one.step(ended if ended is None and at not in ended_s else max(ended or 0.0, ended_s.get(at, 0.0)))
+        for at, (one, ended) in enumerate(zip(main, before_s, strict=False))
+    ]
+    size = int(value.get("block_size") or BLOCK_TOKENS)
+    if not 1 <= size <= TOKENS_MAX:
+        raise ValueError(f"block_size {size} is no length of a block")
+    scope = f"{number}" if value.get("hash_id_scope") == "local" else ""
+    return AgentJob(name, tuple(own), tuple(sub_agents), size, scope)
+
+
+def _steps(timed: Sequence[_Timed], opened_s: float | None) -> tuple[AgentStep, ...]:
+    first = [timed[0].step(opened_s)]
+    return tuple(first + [later.step(sooner.ended_s) for sooner, later in pairwise(timed)])
+
+
+def _timed(entry: Mapping[str, Any], known: dict[int, int]) -> _Timed:
+    # a prompt repeats the ids of the one before: each is kept in memory once
+    sent_s = float(entry["t"])
+    tokens = int(entry["in"]), int(entry["out"])
+    if not (1 <= tokens[0] <= TOKENS_MAX and 0 <= tokens[1] <= TOKENS_MAX):
+        raise ValueError(f"in {tokens[0]} and out {tokens[1]} are no token counts")
+    think, api_s = entry.get("think_time"), float(entry.get("api_time") or 0.0)
+    blocks = tuple(known.setdefault(block, block) for block in map(int, entry.get("hash_ids") or ()))
+    return _Timed(sent_s, sent_s + api_s, None if think is None else float(think), *tokens, blocks)
+
+
+def _own_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:
+    """Yield the sessions of a requests.parquet, one job each: a prompt begins as the one before it in its session, as far as
+    their lengths allow, and pauses are those between answer and request."""
+    sessions: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in read_parquet(path, columns=list(OWN_COLUMNS)).to_pylist():
+        if not row["warmup"] and row["sent_ns"] and row["prompt_tokens"]:
+            sessions.setdefault((row["point"], row["session_id"] or row["request_id"]), []).append(row)
+    for number, ((point, session), rows) in enumerate(sessions.items()):
+        timed = [_own(row) for row in sorted(rows, key=lambda row: row["sent_ns"])]
+        yield f", session {session}", AgentJob(f"{point}/{session}", _steps(timed, None), scope=str(number))
+
+
+def _own(row: Mapping[str, Any]) -> _Timed:
+    tokens = int(row["prompt_tokens"])
+    blocks: Iterable[int] = range(-(-tokens // BLOCK_TOKENS))
+    return _Timed(
+        row["sent_ns"] / NS_PER_S,
+        row["ended_ns"] / NS_PER_S,
+        None,
+        tokens,
+        int(row["output_tokens"] or 1),
+        tuple(blocks),
+    )

@@ -1,0 +1,113 @@
+"""Recorded sessions of agents: what is read from a file."""
+
+import json
+from importlib.resources import files
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from servebench.util.errors import ConfigError
+from servebench.workload.sources.agent_traces import AgentJob, AgentStep, SubAgent, agent_jobs, weka_job
+from support.weka import weka_lines, weka_traces
+
+
+def request(t, tokens, out=5, **more):
+    return {"t": t, "type": "s", "model": "m", "in": tokens, "out": out, "hash_ids": [1, 2], **more}
+
+
+def test_the_shipped_set_is_the_generators():
+    """Nothing in it was recorded."""
+    shipped = files("servebench.workload").joinpath("data", "agent_traces.jsonl").read_text()
+    assert shipped == weka_lines()
+    assert len(agent_jobs("builtin")) == 24
+
+
+def test_pauses_are_what_is_recorded_or_what_is_between_answer_and_request():
+    """A think time counts; without one the time from the answer, or from the request where its length is unknown."""
+    entries = [request(10.0, 100, api_time=2.0), request(15.0, 120), request(16.0, 130, think_time=0.25)]
+    (first, second, third) = weka_job({"requests": entries}, 0).steps
+    assert (first.pause_s, second.pause_s, third.pause_s) == (0.0, 3.0, 0.25)
+    assert first == AgentStep(100, 5, (1, 2), 0.0)
+
+
+@pytest.mark.parametrize("absolute", [True, False], ids=["times of the job", "times of the sub-agent"])
+def test_a_sub_agent_starts_and_is_waited_for_as_recorded(absolute):
+    """It starts after the step before its marker; the step after it waits, unless it was launched without waiting."""
+    zero = 0.0 if absolute else 4.0
+    inner = [request(4.5 - zero, 50, api_time=1.0), request(6.0 - zero, 60, api_time=2.0)]
+    marker = {"t": 4.0, "type": "subagent", "status": "completed", "requests": inner}
+    entries = [request(1.0, 100, api_time=3.0), marker, request(9.0, 120, api_time=1.0)]
+    job = weka_job({"requests": entries, "block_size": 16, "hash_id_scope": "local"}, 3)
+    assert job.sub_agents == (SubAgent((AgentStep(50, 5, (1, 2), 0.5), AgentStep(60, 5, (1, 2), 0.5)), 1, 1),)
+    # after the end of the sub-agent at 8 s
+    assert [step.pause_s for step in job.steps] == [0.0, 1.0]
+    assert (job.block_tokens, job.scope, job.requests) == (16, "3", 4)
+    marker["status"] = "async_launched"
+    assert weka_job({"requests": entries}, 0).sub_agents[0].before is None
+    assert weka_job({"requests": entries}, 0).steps[1].pause_s == 5.0
+    # nothing comes after it
+    assert weka_job({"requests": entries[:2]}, 0).sub_agents[0].before is None
+
+
+def as_parquet(path, text):
+    rows = [json.loads(line) for line in text.splitlines()]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def test_each_kind_of_file_has_the_same_jobs(tmp_path):
+    """Lines, a list, a folder with a file each, and the table of a hub."""
+    text = weka_lines(4, 6)
+    (tmp_path / "t.jsonl").write_text(text)
+    (tmp_path / "t.json").write_text(json.dumps(weka_traces(4, 6)))
+    as_parquet(tmp_path / "t.parquet", text)
+    (tmp_path / "folder").mkdir()
+    for number, line in enumerate(text.splitlines()):
+        (tmp_path / "folder" / f"trace_{number:03d}.json").write_text(line)
+    wanted = agent_jobs(str(tmp_path / "t.jsonl"))
+    assert [job.name for job in wanted] == [f"synthetic-{number:04d}" for number in range(6)]
+    for name in ("t.json", "t.parquet", "folder"):
+        assert agent_jobs(str(tmp_path / name)) == wanted
+
+
+def test_a_stored_run_is_a_trace(tmp_path):
+    """Sessions by their names, pauses from answer to request; warm-ups and what was never sent are no part of it."""
+    names = ("point", "session_id", "request_id", "sent_ns", "ended_ns", "prompt_tokens", "output_tokens", "warmup")
+    second = 10**9
+    rows = [
+        ("c1", "c1/s0", "r0", 1 * second, 3 * second, 100, 7, False),
+        ("c1", "c1/s0", "r1", 5 * second, 6 * second, 150, 8, False),
+        ("c1", None, "r2", 2 * second, 3 * second, 64, 9, False),
+        ("c1", "c1/s0", "w", 0, second, 64, 9, True),
+        ("c1", "c1/s0", "r3", None, 7 * second, None, None, False),
+    ]
+    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows]), tmp_path / "r.parquet")
+    talk, alone = agent_jobs(str(tmp_path / "r.parquet"))
+    assert talk.steps == (AgentStep(100, 7, (0, 1), 0.0), AgentStep(150, 8, (0, 1, 2), 2.0))
+    assert alone == AgentJob("c1/r2", (AgentStep(64, 9, (0,), 0.0),), scope="1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.txt", ""),
+        ("none.jsonl", None),
+        ("t.jsonl", ""),
+        ("t.jsonl", '{"id": 1}'),
+        ("t.jsonl", '{"requests": [{"t": 0, "in": -1, "out": 1}]}'),
+        ("t.jsonl", '{"requests": [{"t": 0, "in": 5, "out": 1, "hash_ids": ["a"]}]}'),
+        ("t.jsonl", '{"requests": [{"t": "x", "in": 5, "out": 1}]}'),
+        ("t.jsonl", '{"requests": [1]}'),
+        ("t.jsonl", "[]"),
+        ("t.jsonl", "{"),
+        ("t.json", "{"),
+        ("t.jsonl", '{"block_size": -4, "requests": [{"t": 0, "in": 5, "out": 1}]}'),
+    ],
+)
+def test_what_is_no_trace_is_an_error_that_names_it(tmp_path, name, text):
+    """And never a traceback."""
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"workload\.path={path}"):
+        agent_jobs(str(path))
