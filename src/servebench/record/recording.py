@@ -61,7 +61,7 @@ def record(
     requests, sessions, prompt, output = (counts.get(name, 0) for name in ("requests", "sessions", "input", "output"))
     say(f"{file}: {requests} requests of {sessions} sessions, {prompt} tokens in, {output} out{more}")
     if requests:
-        say(f"replay it: servebench endpoint={url} workload=trace workload.path={file} load=trace")
+        say(f"replay it: servebench endpoint={url} workload=trace workload.path={file} load=replay")
 
 
 async def _serve(
