@@ -116,7 +116,7 @@ def agent_jobs(path: str) -> tuple[AgentJob, ...]:
 @lru_cache(maxsize=4)
 def _read(path: str, _changed_ns: int) -> tuple[AgentJob, ...]:
     at = ""
-    jobs = []
+    jobs: list[AgentJob] = []
     try:
         for place, value in _rows(path):
             at = place
