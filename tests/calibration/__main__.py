@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -20,6 +20,7 @@ from servebench.report.files import write_file
 from servebench.util.errors import ServebenchError
 
 REPETITIONS = 200
+Table = Callable[[int, int, Callable[[str], None]], str]
 
 
 @click.command()
@@ -51,9 +52,9 @@ def main(*, repetitions: int, seed: int, only: tuple[str, ...], cell: str, proce
     `not_stationary` with the detector of MLPerf Endpoints. The exit code is 1 if a promise is broken beyond doubt.
     """
     if only in (("price",), ("tune_table",), ("steady",)):
-        tables = {"price": price_page, "tune_table": tune_page, "steady": partial(steady_page, cell=cell)}
-        table = tables[only[0]]
-        text = table(repetitions, seed, lambda line: click.echo(line, err=True))
+        steady = partial(steady_page, cell=cell)
+        tables: dict[str, Table] = {"price": price_page, "tune_table": tune_page, "steady": steady}
+        text = tables[only[0]](repetitions, seed, lambda line: click.echo(line, err=True))
         if output is None:
             click.echo(text, nl=False)
         else:

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from calibration.simulate import STEADY, Plant, simulate_run
 from calibration.windows import SCENARIOS, window_of
-from servebench.analysis.mlperf.steady import SteadyState, issued_requests, steady_state
+from servebench.analysis.mlperf.steady import SteadyState, by_issue, steady_state
 from servebench.analysis.warnings.catalog import NOT_STATIONARY
 from servebench.report.export.markdown import table
 from support.records import requests_frame
@@ -81,7 +81,7 @@ def detected(course: Course, seed: int) -> Detected:
     run = simulate_run(plant, f"{seed}", seed=seed)
     (point,) = run.points
     warned = NOT_STATIONARY.code in point.codes
-    steady = steady_state(issued_requests(requests_frame(run.records[0])), PASS, 0.0, floor_s=0.0)
+    steady = steady_state(by_issue(requests_frame(run.records[0])), PASS, 0.0, floor_s=0.0)
     return Detected(warned=warned, cut=bool(point.row.warmup_cut_s) and not warned, steady=steady)
 
 

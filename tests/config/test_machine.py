@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from servebench.analysis.decided import same_question
 from servebench.config import compose_jobs
 from servebench.config.machine import gpu_name
 from servebench.registry.registry import build, registry
 from servebench.study.show_commands import engine_command
+from servebench.study.tune_plan import plan_tune
 from servebench.util.errors import ConfigError
 from servebench.util.gpus import find_gpus
 from support.gpus import H100X8, MI250X2, PAIR, SLICES, with_programs, with_smi
@@ -72,6 +74,24 @@ def test_engines_on_a_gpu_get_its_data_sheet_a_small_model_and_a_load_that_climb
 def test_what_is_said_stays(h100s, words, expected):
     (settings,) = settings_of(*words)
     assert shown(settings) == expected
+
+
+def test_engines_of_one_sweep_run_one_model_workload_and_load(h100s):
+    jobs = compose_jobs(["-m", "engine=llamacpp,vllm"], registry())
+    assert [shown(job.settings) for job in jobs] == [
+        ("none", 0, QWEN, "medium", "climb"),
+        ("h100", 1, QWEN, "medium", "climb"),
+    ]
+    assert jobs[0].by_machine == ("model=qwen2.5-1.5b-instruct", "workload=medium", "load=climb")
+    assert same_question(jobs[0].resolved, jobs[1].resolved)
+    assert "GGUF" in " ".join(engine_command(jobs[0].settings, registry()).argv)
+    jobs = compose_jobs(["-m", "engine=llamacpp,vllm", "model=smollm2-135m-instruct", "workload=short"], registry())
+    assert {shown(job.settings)[2:] for job in jobs} == {(SMOLLM2, "short", "climb")}
+
+
+def test_a_tune_on_a_gpu_is_asked_at_which_load(h100s):
+    with pytest.raises(ConfigError, match=r"load=climb.*tune\.levels"):
+        plan_tune(["engine=vllm", "model=llama-3.1-8b-instruct"], registry())
 
 
 def test_an_engine_that_needs_no_gpu_runs_as_without_one(h100s):

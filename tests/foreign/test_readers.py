@@ -124,6 +124,7 @@ def test_kinds_without_a_stream_have_no_columns_of_one(tmp_path, capsys, documen
     assert (row.e2e_ms_mean, row.input_tokens_mean) == (250.0, 100.0)
     expected = (50.0, 10.0, 20.0, 80.0) if streams else (None,) * 4
     assert (row.ttft_ms_mean, row.tpot_ms_mean, row.output_tokens_mean, row.output_throughput_tok_s) == expected
+    assert row.input_throughput_tok_s == (None if streams else 400.0)
     assert dispatch(["report", "--outputs", str(tmp_path / "o"), run.study_id]) == 0
 
 

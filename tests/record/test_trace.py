@@ -129,6 +129,14 @@ def test_the_workload_reads_what_was_written(tmp_path):
     assert (later.input_tokens, later.output_tokens) == (200, 5)
     assert sooner.blocks[: len(later.blocks)] == later.blocks
     assert len(sooner.blocks) > len(later.blocks) > 1
+    assert (later.block_tokens, sooner.block_tokens) == (rows[0]["block_size"], rows[1]["block_size"])
+
+
+def test_a_block_has_as_many_tokens_as_the_server_counts_in_it():
+    recorded = Recorded(block_bytes=256)
+    assert recorded.row(body("hello"), [SSE_HEAD, content_event("x")])["block_size"] == 64
+    counted = len(body("hello")["messages"][0]["content"]) // 2
+    assert 110 < recorded.row(body("hello"), streamed(prompt_tokens=counted))["block_size"] <= 128
 
 
 def test_a_cut_frame_ends_the_frames():

@@ -1,16 +1,20 @@
 """What a study says before it runs."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from servebench.analysis.conclude import conclude
 from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
 from servebench.contracts.events import StartsChosen, UnequalRuns
+from servebench.contracts.stored import StudyData
 from servebench.registry.registry import registry
 from servebench.report.terminal.words import line_of
-from servebench.report.wording.budget import starts_text
+from servebench.report.wording.budget import starts_text, took_text
 from servebench.run.session import RunTask
+from servebench.study.durations import usual_start_s
 from servebench.study.outlook import plan_of
 from servebench.util.errors import ConfigError
 from servebench.util.gpus import find_gpus
@@ -79,10 +83,76 @@ def test_a_dry_run_says_what_it_takes_and_costs_and_starts_nothing(tmp_path, mon
         "gpu.count=2",
     ]
     assert dispatch([*words, *long, "--dry-run"]) == 0
-    # a start of 10 s and 29:30 min of load, on two GPUs
-    assert "$3.96" in capsys.readouterr().out
+    # a start of 32 s and 29:30 min of load, on two GPUs
+    assert "$4.00" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
     assert dispatch([*words, *long[:3], "--dry-run"]) == 0
     assert "$" not in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"load\.timeout_s"):
         dispatch([*words, "load.timeout_s=soon", "--dry-run"])
+
+
+ENGINES = (
+    "-m",
+    "model=llama-3.1-8b-instruct",
+    "gpu=h100",
+    "gpu.price_usd_per_hour=4",
+    "load.until=null",
+    "load.duration_s=60",
+)
+
+
+def planned(*words):
+    jobs = compose_jobs([*ENGINES, "load.concurrency=[1,4]", *words], registry())
+    return jobs, plan_of([RunTask(str(number), job) for number, job in enumerate(jobs)], registry())
+
+
+def test_the_time_is_that_of_engines_starts_and_levels():
+    jobs, plan = planned("engine=vllm,sglang", "study.starts=3")
+    starts = [usual_start_s(job) for job in jobs]
+    assert plan.seconds == pytest.approx(3 * (sum(starts) + 2 * 120))
+    assert (plan.each.starts, plan.each.levels, plan.each.load_s, plan.each.earlier) == (3, 2, 120, False)
+    assert plan.each.start_s == pytest.approx(sum(starts) / 2)
+    assert plan.cost_usd == pytest.approx(plan.seconds / 3600 * 4)
+
+
+def test_runs_on_one_engine_share_its_start():
+    jobs, plan = planned("engine=vllm", "workload=short,unique")
+    assert plan.seconds == pytest.approx(usual_start_s(jobs[0]) + 2 * 120)
+
+
+@pytest.mark.parametrize("until", ["decided", "gate"])
+@pytest.mark.parametrize(("starts", "seconds"), [("auto", 660.0), (2, None)])
+def test_a_study_that_ends_by_itself_has_a_longest_time_and_its_cost(until, starts, seconds):
+    words = (f"study.until={until}", f"study.starts={starts}", "study.budget=11m")
+    jobs, plan = planned("engine=vllm,sglang", *words)
+    each_s = sum(usual_start_s(job) + 120 for job in jobs)
+    assert (plan.starts.budget_s, plan.starts.each_s) == (660, pytest.approx(each_s))
+    assert plan.seconds == pytest.approx(seconds or 2 * each_s)
+    assert plan.cost_usd == pytest.approx(plan.seconds / 3600 * 4)
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "took_s", "said"),
+    [(100, 124, False), (100, 126, True), (100, 74, True), (8, 14, False), (None, 14, False), (100, None, False)],
+)
+def test_what_was_announced_is_compared_with_what_it_took(tmp_path, expected_s, took_s, said):
+    ended_s = None if took_s is None else 1000.0 + took_s
+    state = {"started_s": 1000.0, "ended_s": ended_s, "expected_s": expected_s}
+    answer = conclude([], [StudyData(study_id="s", path=tmp_path, state=state)]).answer
+    assert (answer.expected_s, answer.took_s) == (expected_s, took_s)
+    assert bool(took_text(answer.expected_s, answer.took_s)) == said
+
+
+def test_the_keys_of_times_are_stored_with_a_study(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ("engine=vllm", "tracking=none", "load.concurrency=[1]", "load.until=null", "load.duration_s=1")
+    assert dispatch([*words, "launch=simulated", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["answer"]
+    # virtual time is not the time of the command
+    assert answer["expected_s"] is None
+    assert answer["took_s"] > 0
+    assert dispatch([*words, "launch=emulated", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["answer"]
+    assert answer["expected_s"] > 1
+    assert answer["took_s"] > 1

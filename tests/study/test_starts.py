@@ -7,6 +7,7 @@ import pytest
 from servebench.config import compose_jobs
 from servebench.contracts.stored import RunData
 from servebench.registry.registry import registry
+from servebench.study.durations import usual_start_s
 from servebench.study.starts import LEAST_S, SIMULATED_STARTS, TIMES, choose_starts, with_starts
 
 PAIR = ("-m", "engine=vllm,sglang", "gpu=h100", "model=llama-3.1-8b-instruct", "workload=unique", "load.until=null")
@@ -44,18 +45,20 @@ def test_simulated_engines_are_started_until_there_is_a_verdict(chosen):
 
 
 @pytest.mark.parametrize(
-    ("words", "budget_s", "each_s"),
+    ("words", "budget_s", "load_s"),
     [
-        (("launch=emulated", "load.duration_s=2"), LEAST_S, 2 * (10 + 4)),
-        (("launch=emulated",), TIMES * 2 * (10 + OWN), 2 * (10 + OWN)),
-        ((), TIMES * 2 * (30 + OWN), 2 * (30 + OWN)),
-        (("study.budget=11m",), 660, 2 * (30 + OWN)),
-        (("launch=emulated", "load.duration_s=null", "load.requests=100"), LEAST_S, None),
+        (("launch=emulated", "load.duration_s=2"), lambda _: LEAST_S, 2 * 4),
+        (("launch=emulated",), lambda each_s: TIMES * each_s, 2 * OWN),
+        ((), lambda each_s: TIMES * each_s, 2 * OWN),
+        (("study.budget=11m",), lambda _: 660, 2 * OWN),
+        (("launch=emulated", "load.duration_s=null", "load.requests=100"), lambda _: LEAST_S, None),
     ],
 )
-def test_engines_have_a_time_that_is_known_before(chosen, words, budget_s, each_s):
+def test_engines_have_a_time_that_is_known_before(chosen, words, budget_s, load_s):
     jobs, starts = chosen(*FIXED, *words)
-    assert (starts.budget_s, starts.each_s, starts.most, starts.engine) == (budget_s, each_s, None, "")
+    each_s = None if load_s is None else pytest.approx(load_s + sum(map(usual_start_s, jobs)))
+    assert (starts.each_s, starts.most, starts.engine) == (each_s, None, "")
+    assert starts.budget_s == pytest.approx(budget_s(starts.each_s))
     assert {(job.settings.study.until, job.settings.study.starts) for job in jobs} == {("decided", "auto")}
 
 

@@ -62,7 +62,7 @@ def test_engines_take_turns_and_each_has_its_own_stock(words):
 )
 def test_the_smallest_budget_is_six_starts_with_a_block_each(words, load, load_s):
     plan = plan_tune([*words, *load], registry())
-    least = tune_planned(plan.jobs[0], None, registry())
+    least = tune_planned(plan.jobs[0], None)
     assert (least.starts, least.load_s) == (6, load_s)
     assert least.least_s == 6 * (least.start_s + (load_s or 0))
 

@@ -116,6 +116,22 @@ def test_equal_blocks_are_equal_text_and_others_are_not(pieces, text_of, tmp_pat
     assert again == texts[:2]
 
 
+def test_a_trace_says_the_size_of_its_blocks(tmp_path):
+    """The last word counts, a setting more."""
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": n, "input_length": 90, "output_length": 5, "hash_ids": [n], "block_size": 40 + n}
+        for n in range(3)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for own, size in ((None, 42), (64, 64)):
+        assert TraceWorkload(TraceSettings(name="trace", path=str(path), block_tokens=own)).block_tokens() == size
+    path.write_text(json.dumps({**rows[0], "block_size": "x"}))
+    trace_rows.cache_clear()
+    with pytest.raises(ConfigError, match="block_size"):
+        trace_rows(str(path))
+
+
 def test_the_last_block_is_shared_where_it_is_the_same(pieces, text_of, tmp_path):
     """A part of a block is the beginning of that block, also where the other prompt goes on."""
     path = mooncake(tmp_path, (0, 60, 5, [1, 2]), (1, 60, 5, [1, 2]), (2, 120, 5, [1, 2, 3]))

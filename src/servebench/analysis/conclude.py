@@ -16,7 +16,7 @@ from servebench.analysis.stored_runs import quality_agreements, quality_parities
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import run_labels
-from servebench.contracts.stored import RunData, StudyData
+from servebench.contracts.stored import RunData, StudyData, is_number
 
 if TYPE_CHECKING:
     from servebench.analysis.limits import LimitFinding
@@ -103,6 +103,11 @@ def conclude(
         earlier=earlier,
         samples=samples,
     )
+    if len(studies) == 1 and {run.study_id for run in runs} <= {studies[0].study_id}:
+        found_s = (studies[0].state.get(name) for name in ("started_s", "ended_s", "expected_s"))
+        began_s, ended_s, expected_s = (one if is_number(one) else None for one in found_s)
+        took_s = None if began_s is None or ended_s is None or ended_s < began_s else ended_s - began_s
+        answer = replace(answer, expected_s=expected_s, took_s=took_s)
     found = Conclusions(
         answer=answer,
         comparisons=tuple(

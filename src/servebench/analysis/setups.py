@@ -77,11 +77,13 @@ PLACE_KEYS = ("cpu_model", "cpu_threads_usable")
 """What of the machine, beside its GPU, is the same where starts differ alike."""
 
 
-def circumstances(config: Mapping[str, Any], machine: object) -> str:
+def circumstances(
+    config: Mapping[str, Any], machine: object, but: Collection[str] = ("name", "order", "workers")
+) -> str:
     """Return, as a text to compare, what starts have in common that differ alike, whatever the engine's version and settings: the
-    names of engine, launch, model and GPU, the workload, the load and the machine."""
+    names of engine, launch, model and GPU, the workload, the load (`but` for these keys of it) and the machine."""
     names = [mapping(config.get(key)).get("name") for key in ("engine", "launch", "model", "gpu")]
-    load = {key: value for key, value in mapping(config.get("load")).items() if key not in ("name", "order", "workers")}
+    load = {key: value for key, value in mapping(config.get("load")).items() if key not in but}
     place = [mapping(machine).get(key) for key in PLACE_KEYS]
     return json.dumps([names, mapping(config.get("workload")), load, place], sort_keys=True, default=str)
 

@@ -15,7 +15,7 @@ from servebench.config.arguments import Arguments, parse_arguments
 from servebench.config.effects import has_effect, ignored
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
-from servebench.config.machine import AUTO, machine_words, price_words, read_prices, runs_here
+from servebench.config.machine import AUTO, machine_words, on_gpu_words, price_words, read_prices, runs_here
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
 from servebench.config.problems import Problem, missing_option, missing_plugin, summarize_error, without_duplicates
 from servebench.config.validate import Checked, check, to_plain
@@ -77,8 +77,14 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
         problems.extend(unreadable)
         expanded, more = expand(source, registry, overrides, multirun=words.multirun)
         problems.extend(more)
-        for texts in expanded:
-            prepared = compose_job(source, registry, texts)
+        composed = [compose_job(source, registry, texts) for texts in expanded]
+        if any(one.by_machine for one in composed):
+            # an engine that needs no GPU is compared with those that do: on one model, workload and load
+            composed = [
+                one if one.by_machine else compose_job(source, registry, texts, on_gpu=True)
+                for one, texts in zip(composed, expanded, strict=True)
+            ]
+        for texts, prepared in zip(expanded, composed, strict=True):
             settings, launcher, more = _settings(source, registry, prepared)
             problems.extend(problem for problem in more if problem.kind != "unused")
             without_effect = {problem.path: problem for problem in more if problem.kind == "unused"}
@@ -133,15 +139,15 @@ def expand(
     return jobs, problems
 
 
-def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> Prepared:
-    """Compose one job as far as possible; its `config` is None if Hydra failed."""
+def compose_job(source: Composer, registry: Registry, texts: Sequence[str], *, on_gpu: bool = False) -> Prepared:
+    """Compose one job as far as possible; its `config` is None if Hydra failed. `on_gpu`: it runs what engines on a GPU run."""
     overrides, problems = parse(texts)
     prepared = prepare(overrides, source, registry)
     prepared.problems = [*problems, *prepared.problems]
     while True:
         try:
             prepared.config = source.compose(prepared.words)
-            _ask_machine(source, registry, prepared)
+            _ask_machine(source, registry, prepared, on_gpu=on_gpu)
             for key in prepared.emptied:
                 if OmegaConf.select(prepared.config, key) is None:
                     OmegaConf.update(prepared.config, key, {}, force_add=True)
@@ -172,12 +178,14 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> P
             return prepared
 
 
-def _ask_machine(source: Composer, registry: Registry, prepared: Prepared) -> None:
+def _ask_machine(source: Composer, registry: Registry, prepared: Prepared, *, on_gpu: bool) -> None:
     """Compose again with what this machine chooses, where the config leaves that to it, and with the user's price of the GPU."""
     config = prepared.config
     if config is not None and runs_here(config, registry):
         gpus = find_gpus() if config.hydra.runtime.choices.get("gpu") == AUTO else ()
         prepared.by_machine = machine_words(config, prepared.keys, source.options("gpu"), gpus)
+    elif config is not None and on_gpu:
+        prepared.by_machine = on_gpu_words(config, prepared.keys)
     chosen = {f"{word.partition('=')[0]}={AUTO}" for word in prepared.by_machine}
     prepared.words = [*prepared.by_machine, *(word for word in prepared.words if word not in chosen)]
     config = prepared.config = source.compose(prepared.words)

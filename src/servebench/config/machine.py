@@ -40,11 +40,15 @@ def machine_words(config: DictConfig, keys: Container[str], options: Sequence[st
         words = gpu_words(gpus, config, options)
     elif choices.get("gpu") == NO_GPU:
         return []
+    return words + on_gpu_words(config, keys)
+
+
+def on_gpu_words(config: DictConfig, keys: Container[str]) -> list[str]:
+    """Return the overrides of what an engine on a GPU runs where this config leaves it to the machine. Pure."""
     # levels that the user names are all measured
     own = {"load"} if "load.concurrency" in keys or "load.rate" in keys else set()
-    return words + [
-        f"{group}={option}" for group, option in ON_GPU.items() if choices.get(group) == AUTO and group not in own
-    ]
+    choices = config.hydra.runtime.choices
+    return [f"{group}={option}" for group, option in ON_GPU.items() if choices.get(group) == AUTO and group not in own]
 
 
 def runs_here(config: DictConfig, registry: Registry) -> bool:

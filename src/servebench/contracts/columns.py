@@ -30,7 +30,6 @@ class Column:
 
     name: str
     kind: Kind
-    nullable: bool
     unit: str
     description: str
     title: str
@@ -73,10 +72,9 @@ def columns_of(table: type) -> tuple[Column, ...]:
     found = []
     for one in fields(table):
         if "description" in one.metadata:
-            kind, nullable = kind_of(hints[one.name])
             title = one.metadata["title"] or _title_of(one.name)
             named = {**one.metadata, "title": title, "heading": one.metadata["heading"] or title}
-            found.append(Column(name=one.name, kind=kind, nullable=nullable, **named))
+            found.append(Column(name=one.name, kind=kind_of(hints[one.name]), **named))
     return tuple(found)
 
 
@@ -86,13 +84,12 @@ def _title_of(name: str) -> str:
     return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
-def kind_of(hint: Any) -> tuple[Kind, bool]:
-    """Return the kind of a column with this type annotation, and whether it may be null."""
+def kind_of(hint: Any) -> Kind:
+    """Return the kind of a column with this type annotation, which may be null beside."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    known = [one for one in options if one is not type(None)]
-    base = known[0]
+    base = next(one for one in options if one is not type(None))
     if get_origin(base) is Literal:
         base = type(get_args(base)[0])
     if get_origin(base) in (list, tuple):
-        return ("list[str]" if get_args(base)[0] is str else "list[int]"), len(known) < len(options)
-    return _KINDS[base], len(known) < len(options)
+        return "list[str]" if get_args(base)[0] is str else "list[int]"
+    return _KINDS[base]

@@ -81,16 +81,31 @@ class StartsChosen:
     pays: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class StudyTime:
+    """How long a study takes: each run has so many `starts`, which take `start_s` and have `levels` (0: a search) in `load_s`
+    (None: unknown), in seconds and as means over the runs. `earlier`: as earlier runs took. `imitated` engines are emulated or
+    simulated, the latter in virtual time."""
+
+    starts: int
+    start_s: float
+    load_s: float | None
+    levels: float
+    earlier: bool
+    imitated: str
+
+
 class PlanReady(Event):
-    """What a study will do: the labels of its runs by name, its number of points (None: not known before), and how long that
-    takes at most, in seconds (None: not known before). Runs that are `unequal` get no verdict. `starts` is what was chosen where
-    the number of starts was left open. `by_machine`: what was left to the machine and what it chose, as overrides, by the names
-    of its `gpus`. `notes` are further lines. `cost_usd` is what the GPUs cost in that time, or in the budget of `starts`, where
-    each has a price."""
+    """What a study will do: the labels of its runs by name, its number of points (None: not known before), how long that takes at
+    most, in seconds (None: not known before), and of what that time consists (`each`; None: of a part of a study). Runs that are
+    `unequal` get no verdict. `starts` is what was chosen where the number of starts was left open. `by_machine`: what was left to
+    the machine and what it chose, as overrides, by the names of its `gpus`. `notes` are further lines. `cost_usd` is what the
+    GPUs cost in that time, where each has a price."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     points: int | None = None
     seconds: float | None = None
+    each: StudyTime | None = None
     unequal: Sequence[UnequalRuns] = ()
     starts: StartsChosen | None = None
     gpus: Sequence[str] = ()
@@ -406,12 +421,14 @@ class CandidateProposed(Event):
 
 class TunePlanned(Event):
     """What a verdict of a tune takes at least, as predicted: `starts` of an engine, and the seconds of a start and of its block
-    of load (None where only requests end it). `budget_s` is None for a budget of starts."""
+    of load (None where only requests end it). `budget_s` is None for a budget of starts; `cost_usd` is what the GPUs cost in it,
+    where they have a price."""
 
     starts: int
     start_s: float
     load_s: float | None
     budget_s: float | None
+    cost_usd: float | None = None
 
     @property
     def least_s(self) -> float:

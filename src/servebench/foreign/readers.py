@@ -55,6 +55,9 @@ def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
     if not found.points:
         raise StoreError(f"{path} contains no result of {name}")
     known = [{column: value for column, value in row.items() if value is not None} for row in found.points]
+    for row in known:
+        if "output_tokens_mean" not in row and row.keys() >= {"input_tokens_mean", "request_throughput_req_s"}:
+            row["input_throughput_tok_s"] = row["input_tokens_mean"] * row["request_throughput_req_s"]
     return replace(found, points=known)
 
 

@@ -61,10 +61,7 @@ def record(
     requests, sessions, prompt, output = (counts.get(name, 0) for name in ("requests", "sessions", "input", "output"))
     say(f"{file}: {requests} requests of {sessions} sessions, {prompt} tokens in, {output} out{more}")
     if requests:
-        tokens, data = counts.get("counted_tokens", 0), counts.get("counted_bytes", 0)
-        own = max(1, round(size * tokens / data)) if data else block
-        where = f"workload.path={file} workload.block_tokens={own}"
-        say(f"replay it: servebench endpoint={url} workload=trace {where} load=trace")
+        say(f"replay it: servebench endpoint={url} workload=trace workload.path={file} load=replay")
 
 
 async def _serve(

@@ -142,7 +142,8 @@ class ClientSide(PairedSide):
         """Hand over the exchange that has ended."""
         passed = self.running.popleft()
         if passed.recorded:
-            self._service.hand_over(passed, cancelled)
+            # behind the tokens that have arrived at the same time
+            asyncio.get_running_loop().call_soon(self._service.hand_over, passed, cancelled)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Cancel what runs at the service."""

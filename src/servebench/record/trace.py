@@ -69,6 +69,13 @@ class Trace:
         self._hasher, self._began_ns = Hasher(salt, block_bytes), began_ns
         self._sessions = Sessions(self._hasher)
         self.counts: Counter[str] = Counter()
+        # tokens and bytes of the prompts that the server counted
+        self._counted = (0, 0)
+
+    def block_tokens(self) -> int:
+        """Return the mean tokens of a block, by what the server has counted so far."""
+        tokens, data = self._counted if self._counted[1] else (1, CHARACTERS_PER_TOKEN)
+        return max(1, round(self._hasher.block_bytes * tokens / data))
 
     def row(
         self,
@@ -92,6 +99,8 @@ class Trace:
         blocks = self._hasher.blocks(data)
         turn = self._sessions.place(data, blocks, ended_ns)
         counted, output = scan.prompt_tokens, scan.count()[0]
+        if counted is not None:
+            self._counted = (self._counted[0] + counted, self._counted[1] + len(data))
         prompt = _tokens(text) if counted is None else counted
         # an event with content holds a token or more
         written = max(_tokens(scan.text + scan.reasoning), len(scan.event_ns)) if output is None else output
@@ -101,6 +110,7 @@ class Trace:
             "input_length": prompt,
             "output_length": written,
             "hash_ids": [hash_id(block) for block in blocks],
+            "block_size": self.block_tokens(),
             "session_id": f"s{turn.session}",
             "type": "s" if streamed else "n",
             "api": kind.name,
@@ -118,8 +128,6 @@ class Trace:
             requests=1, sessions=turn.before_ns is None, cancelled=cancelled, failed=response.status != 200
         )
         self.counts.update(input=prompt, output=written)
-        if counted is not None:
-            self.counts.update(counted_tokens=counted, counted_bytes=len(data))
         return {name: value for name, value in row.items() if value is not None}
 
 

@@ -27,7 +27,7 @@ def _schema() -> pa.Schema:
     import pyarrow as pa
 
     hints = get_type_hints(QualityRecord)
-    columns = [(name, arrow_type(kind_of(hint)[0])) for name, hint in hints.items()]
+    columns = [(name, arrow_type(kind_of(hint))) for name, hint in hints.items()]
     return pa.schema(columns, {KEY: str(SCHEMA_VERSION)})
 
 

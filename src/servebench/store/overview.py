@@ -6,8 +6,7 @@ They are read from points.csv: it opens fifty times faster than points.parquet, 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Container, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,14 +39,15 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def listed_rows(folder: RunFolder) -> list[PointRow]:
-    """Return the points of a run as lists show them; from points.parquet where points.csv is missing or unreadable.
+def listed_rows(folder: RunFolder, columns: Container[str] = KINDS) -> list[PointRow]:
+    """Return the points of a run as lists show them, the other `columns` null; from points.parquet, with all columns, where
+    points.csv is missing or unreadable.
 
     Raises StoreError.
     """
     try:
-        head, rows = _table(folder.points_csv)
-        known = [(index, name, PARSERS[KINDS[name]]) for index, name in enumerate(head) if name in KINDS]
+        head, rows = _table(folder.points_csv, columns)
+        known = [(index, name, PARSERS[KINDS[name]]) for index, name in enumerate(head)]
         return [
             PointRow(**{name: parse(row[index]) for index, name, parse in known if row[index] not in ("", "nan")})
             for row in rows
@@ -79,8 +79,8 @@ def _cell(value: Any) -> Any:
     return clean_line(value) if isinstance(value, str) else value
 
 
-def _table(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns of a points.csv, and its rows.
+def _table(path: Path, columns: Container[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the names of those of these columns that a points.csv has, and its rows.
 
     Raises OSError, UnicodeDecodeError, and csv.Error for more than a study can have and for another version.
     """
@@ -92,10 +92,5 @@ def _table(path: Path) -> tuple[list[str], list[list[str]]]:
         raise csv.Error(f"more than {COLUMNS_MAX:,} columns or {ROWS_MAX:,} points")
     if VERSION in head and any(row[head.index(VERSION)] != str(SCHEMA_VERSION) for row in rows):
         raise csv.Error("of another version")
-    kept = _kept(tuple(head))
+    kept = {name: index for index, name in enumerate(head) if name in columns and name in KINDS}
     return list(kept), [[row[index] for index in kept.values()] for row in rows]
-
-
-@lru_cache
-def _kept(head: tuple[str, ...]) -> dict[str, int]:
-    return {clean_line(name): index for index, name in enumerate(head) if name not in ("", VERSION, "study", "run")}

@@ -37,7 +37,8 @@ class StudyState:
     """`study.json`. `runs` are the names of the run folders in order; `host`, `pid` and `process` (`process_of`) name the process
     at work. `launcher` is where the runs are done (empty: there); `ticket` is what its orders to other machines carry.
     `budget_s` is for how long engines may run where `resume --budget` or `study.starts=auto` has said so, instead of the plan's
-    `study.budget`."""
+    `study.budget`. `expected_s` is how long the study takes as it was announced; None where that is unknown, or not the time of
+    this command (a cluster, virtual time, a study that was continued)."""
 
     study_id: str
     words: tuple[str, ...]
@@ -47,6 +48,7 @@ class StudyState:
     tracking: dict[str, Any] = field(default_factory=dict)
     launcher: dict[str, Any] = field(default_factory=dict)
     budget_s: float | None = None
+    expected_s: float | None = None
     ticket: str = ""
     host: str = field(default_factory=platform.node)
     started_s: float = field(default_factory=time.time)

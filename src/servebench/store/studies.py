@@ -169,28 +169,43 @@ def _is_study(path: Path) -> bool:
 
 def study_paths(outputs: Path) -> list[Path]:
     """Return the studies of an outputs folder, in the order in which they were started."""
+    states = {
+        path: {} if path.is_symlink() else read_document(path / "study.json", [], STUDY_BYTES_MAX)
+        for path in _studies_in(outputs)
+    }
+    return sorted(states, key=lambda path: _place(path, states[path]))
+
+
+def _studies_in(outputs: Path) -> list[Path]:
     if not outputs.is_dir():
         return []
-    found = [path for path in outputs.iterdir() if not path.name.startswith(".") and _is_study(path)]
-    return sorted(found, key=lambda path: (_started_s(path), path.name))
+    return [path for path in outputs.iterdir() if not path.name.startswith(".") and _is_study(path)]
 
 
-def _started_s(study: Path) -> float:
-    started_s = (
-        None if study.is_symlink() else read_document(study / "study.json", [], STUDY_BYTES_MAX).get("started_s")
-    )
-    return float(started_s) if isinstance(started_s, (int, float)) else study.lstat().st_mtime
+def _place(study: Path, state: Mapping[str, Any]) -> tuple[float, str]:
+    """What studies are ordered by: when they were started, and their name."""
+    started_s = state.get("started_s")
+    return float(started_s) if isinstance(started_s, (int, float)) else study.lstat().st_mtime, study.name
 
 
 def load_outputs(outputs: Path, read: RowReader = read_rows) -> list[StudyData]:
     """Return all studies of a folder, in the order in which they were started. `read` reads points."""
-    return [load_study(path, read) for path in study_paths(outputs)]
+    found = [load_study(path, read) for path in _studies_in(outputs)]
+    return sorted(found, key=lambda one: _place(one.path, one.state))
 
 
-def number_runs(outputs: Path) -> dict[str, int]:
-    """Return the number of each run of a folder, by run id, by which commands take it: the oldest stored run is 1."""
-    runs = (run for study in study_paths(outputs) for run in _every_run(study))
-    return {f"{run.parent.name}/{run.name}": number for number, run in enumerate(runs, 1)}
+def load_newest(outputs: Path, most: int | None, read: RowReader = read_rows) -> tuple[list[StudyData], int]:
+    """Return the newest `most` studies of a folder (None: all), and how many runs the older ones have."""
+    if most is None:
+        return load_outputs(outputs, read), 0
+    paths = study_paths(outputs)
+    return [load_study(path, read) for path in paths[-most:]], sum(len(_every_run(path)) for path in paths[:-most])
+
+
+def number_runs(studies: Iterable[StudyData], older: int = 0) -> dict[str, int]:
+    """Return the number of each run of a folder with these studies, by run id, by which commands take it: the oldest, before
+    which there are `older` ones, has the first."""
+    return {run.run_id: number for number, run in enumerate((run for one in studies for run in one.runs), older + 1)}
 
 
 def _every_run(study: Path) -> list[Path]:

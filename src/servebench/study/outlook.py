@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,75 +12,84 @@ from servebench.analysis.conclude import Conclusions, Options, conclude
 from servebench.analysis.decided import same_question
 from servebench.analysis.fairness import compare_manifests, varied_keys
 from servebench.config import Job
-from servebench.contracts.age import seconds_of_age
 from servebench.contracts.emulation import EMULATING
-from servebench.contracts.events import PlanReady, StartsChosen, TunePlanned, UnequalRuns
+from servebench.contracts.events import PlanReady, StartsChosen, StudyTime, TunePlanned, UnequalRuns
 from servebench.contracts.labels import labels_of, source_of_job
+from servebench.contracts.precision import seconds_of
+from servebench.contracts.stored import RunData
 from servebench.contracts.tuning import TRIALS_MIN
-from servebench.load.plan.levels import PlannedPoint, plan_levels
+from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import Registry
 from servebench.report.wording.comparison import mattering_keys
 from servebench.run.fits import memory_note
 from servebench.run.session import RunTask
 from servebench.store import studies as read
+from servebench.study.durations import FACTS, StartTime, seconds_of_each, start_time
 from servebench.study.show_commands import engine_command
 from servebench.util.errors import ServebenchError
 from servebench.util.gpus import find_gpus
 
-START_S = 30.0
-"""How long an engine is taken to need for a start and what comes before its load, before anything is known."""
-EMULATED_START_S = 10.0
-"""The same for an emulated engine, which loads no weights."""
+
+def tune_planned(job: Job, budget_s: float | None, earlier: Sequence[RunData] = ()) -> TunePlanned:
+    """Return what a verdict of a tune takes at least, by the stock job of its engine and earlier runs."""
+    time, cost_usd = start_time(job, earlier), _cost_usd([job], budget_s)
+    load_s = time.load_s and time.load_s / job.settings.load.repeats
+    return TunePlanned(starts=TRIALS_MIN, start_s=time.start_s, load_s=load_s, budget_s=budget_s, cost_usd=cost_usd)
 
 
-def tune_planned(job: Job, budget_s: float | None, registry: Registry) -> TunePlanned:
-    """Return what a verdict of a tune takes at least, by the stock job of its engine."""
-    settings = job.settings
-    real = settings.launch.name not in EMULATING or registry.launcher(settings.launch.name).simulated
-    return TunePlanned(
-        starts=TRIALS_MIN,
-        start_s=START_S if real else EMULATED_START_S,
-        load_s=load_seconds([one for one in plan_levels(settings.load, settings.workload.seed) if not one.repeat]),
-        budget_s=budget_s,
-    )
-
-
-def load_seconds(levels: Sequence[PlannedPoint]) -> float | None:
-    """Return how long these levels take at most; None where only requests end one."""
-    known = [one.duration_s for one in levels if one.requests is None and one.duration_s is not None]
-    return sum(known) if len(known) == len(levels) else None
-
-
-def start_seconds(job: Job) -> float:
-    """Return how long a start of a job's engine is taken to need, before anything is known."""
-    ageing_s = seconds_of_age(job.settings.engine.age) or 0.0
-    return ageing_s + (EMULATED_START_S if job.settings.launch.name in EMULATING else START_S)
-
-
-def plan_of(tasks: Sequence[RunTask], registry: Registry, starts: StartsChosen | None = None) -> PlanReady:
+def plan_of(
+    tasks: Sequence[RunTask],
+    registry: Registry,
+    starts: StartsChosen | None = None,
+    earlier: Sequence[RunData] = (),
+) -> PlanReady:
     """Return what these tasks will do, and which of them get no verdict whatever they measure; `starts` is what
-    `study.starts=auto` has chosen."""
+    `study.starts=auto` has chosen, and `earlier` runs say how long it takes."""
     sources = [source_of_job(task.name, "", task.job.overrides, task.job.resolved) for task in tasks]
     labels = {name: label.text for name, label in labels_of(sources).items()}
-    unequal = _unequal(tasks, labels, registry)
     said = _chosen_and_notes(tasks, registry)
-    if any(task.job.settings.load.search is not None or task.job.settings.study.until is not None for task in tasks):
-        cost_usd = _cost_usd(tasks, starts.budget_s if starts else None)
-        return PlanReady(labels=labels, unequal=unequal, starts=starts, cost_usd=cost_usd, **said)
-    settings = [(task, task.job.settings) for task in tasks]
-    levels = [(task, plan_levels(own.load, own.workload.seed, own.study.most_starts)) for task, own in settings]
-    left = [level for task, own in levels for level in own if level.id not in task.earlier.points]
-    load_s = load_seconds(left)
-    starts_s = sum(own.study.most_starts * start_seconds(task.job) for task, own in settings)
-    seconds = None if load_s is None else starts_s + load_s
-    cost_usd = _cost_usd(tasks, starts.budget_s if starts and starts.budget_s else seconds)
-    said |= {"unequal": unequal, "starts": starts, "cost_usd": cost_usd}
-    return PlanReady(labels=labels, points=len(left), seconds=seconds, **said)
+    plan = PlanReady(labels=labels, unequal=_unequal(tasks, labels, registry), starts=starts, **said)
+    return _with_time(plan, tasks, [start_time(task.job, earlier) for task in tasks]) if tasks else plan
 
 
-def _cost_usd(tasks: Sequence[RunTask], seconds: float | None) -> float | None:
+def _with_time(plan: PlanReady, tasks: Sequence[RunTask], times: Sequence[StartTime]) -> PlanReady:
+    """Return a plan with how long its tasks take, whose single starts take so long, and what that costs."""
+    jobs = [task.job for task in tasks]
+    study, each_s = jobs[0].settings.study, seconds_of_each(times)
+    if study.until is not None:
+        chosen = plan.starts or StartsChosen(budget_s=seconds_of("study.budget", study.budget), each_s=each_s)
+        most = [chosen.budget_s, None if each_s is None else study.most_starts * each_s]
+        seconds = min((one for one in most if one is not None), default=None)
+        return replace(plan, starts=chosen, seconds=seconds, cost_usd=_cost_usd(jobs, seconds))
+    listed = [plan_levels(one.load, one.workload.seed) for one in (job.settings for job in jobs)]
+    whole = [len(levels) * study.most_starts for levels in listed]
+    left = [max(0, count - len(task.earlier.points)) for count, task in zip(whole, tasks, strict=True)]
+    # runs on the same engine, one after another, share its start
+    engines = [[job.resolved.get(name) for name in FACTS] for job in jobs]
+    start_s = sum(one.start_s for at, one in enumerate(times) if at == 0 or engines[at] != engines[at - 1]) / len(jobs)
+    # a search has no list of levels
+    shares = [own / count if count else 1.0 for own, count in zip(left, whole, strict=True)]
+    load_s = (
+        None
+        if each_s is None
+        else sum((one.load_s or 0.0) * own for one, own in zip(times, shares, strict=True)) / len(jobs)
+    )
+    seconds = None if load_s is None else study.most_starts * len(jobs) * (start_s + load_s)
+    each = StudyTime(
+        starts=study.most_starts,
+        start_s=start_s,
+        load_s=load_s,
+        levels=sum(map(len, listed)) / len(jobs),
+        earlier=all(one.earlier for one in times),
+        imitated=next((one.settings.launch.name for one in jobs if one.settings.launch.name in EMULATING), ""),
+    )
+    cost_usd, whole_study = _cost_usd(jobs, seconds), left == whole
+    return replace(plan, points=sum(left), seconds=seconds, each=each if whole_study else None, cost_usd=cost_usd)
+
+
+def _cost_usd(jobs: Sequence[Job], seconds: float | None) -> float | None:
     """Return what GPUs cost while the runs take turns for so long, by the mean of their prices; None where one has none."""
-    prices = [(gpu.price_usd_per_hour, gpu.count) for gpu in (task.job.settings.gpu for task in tasks)]
+    prices = [(gpu.price_usd_per_hour, gpu.count) for gpu in (job.settings.gpu for job in jobs)]
     if seconds is None or not prices or any(price is None or not count for price, count in prices):
         return None
     return fmean((price or 0.0) * count for price, count in prices) * seconds / 3600

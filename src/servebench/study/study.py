@@ -40,6 +40,7 @@ from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_run, read_study, write_study
 from servebench.study.at_once import Place, at_once, check_slices, places_at_once
 from servebench.study.decided import UntilDecided, check_decided, open_again
+from servebench.study.durations import earlier_runs
 from servebench.study.outlook import plan_of, study_conclusions
 from servebench.study.recover import running_process
 from servebench.study.resume import (
@@ -67,8 +68,8 @@ class StudySession:
     """The runs of a study that this process executes or dispatches.
 
     `other_code` is the exit code of runs that earlier commands left failed and that are not executed again; 0 if none.
-    `cluster`: where they are executed; null: in this process. `found` are the running servers that were asked before, `starts` is
-    what `study.starts=auto` has chosen.
+    `cluster`: where they are executed; null: in this process. `found` are the running servers that were asked before, `plan` is
+    what was announced (null: not yet).
     """
 
     folder: StudyFolder
@@ -78,7 +79,7 @@ class StudySession:
     other_code: int = 0
     cluster: ClusterSettings | None = None
     found: Found = ()
-    starts: StartsChosen | None = None
+    plan: PlanReady | None = None
     outcomes: list[tuple[str, RunOutcome]] = field(default_factory=list)
 
     def add_outcome(self, name: str, outcome: RunOutcome) -> None:
@@ -154,11 +155,17 @@ def run_study(words: Sequence[str], registry: Registry, *, listen: Listen, trust
     found = check_study(jobs, jobs[0].launcher, registry, listen)
     with new_study(outputs, jobs[0].settings.study.name, study_label(jobs)) as folder:
         plan = planned_runs(jobs)
-        state = replace(new_state(folder.name, words, jobs, plan), budget_s=starts.budget_s if starts else None)
+        tasks = [RunTask(run.name, job) for run, job in zip(plan, jobs, strict=True)]
+        announced = plan_of(tasks, registry, starts, earlier_runs(outputs))
+        here = jobs[0].launcher is None and all(in_real_time(job, registry) for job in jobs)
+        state = replace(
+            new_state(folder.name, words, jobs, plan),
+            budget_s=starts.budget_s if starts else None,
+            expected_s=announced.seconds if here else None,
+        )
         write_plan(folder, plan)
         write_study(folder, state)
-        tasks = [RunTask(run.name, job) for run, job in zip(plan, jobs, strict=True)]
-        more = {"cluster": jobs[0].launcher, "found": found, "starts": starts}
+        more = {"cluster": jobs[0].launcher, "found": found, "plan": announced}
         code = _execute(folder, state, tasks, registry, listen, **more)
         print_continuation(folder, state.runs)
         return code
@@ -169,7 +176,7 @@ def dry_run(words: Sequence[str], registry: Registry, *, listen: Listen) -> Plan
     jobs, starts = _planned(words, registry)
     check_study(jobs, jobs[0].launcher, registry, listen)
     tasks = [RunTask(run.name, job) for run, job in zip(planned_runs(jobs), jobs, strict=True)]
-    return plan_of(tasks, registry, starts)
+    return plan_of(tasks, registry, starts, earlier_runs(outputs_folder(jobs[0].settings.study.dir)))
 
 
 def _planned(words: Sequence[str], registry: Registry) -> tuple[Sequence[Job], StartsChosen | None]:
@@ -281,7 +288,8 @@ def _execute(
     """Execute the tasks, store and print how the study ended, and return the exit code; `more` are fields of the session."""
     jobs = [task.job for task in tasks]
     with open_session(folder, state, jobs, listen, **more) as session:
-        session.events(plan := plan_of(tasks, registry, session.starts))
+        plan = session.plan or plan_of(tasks, registry, earlier=earlier_runs(folder.path.parent))
+        session.events(plan)
         for note in [] if session.cluster else notes_of(jobs, registry):
             session.events(Said(note))
         places = {} if session.cluster else places_at_once({task.name: task.job for task in tasks}, registry)

@@ -23,6 +23,7 @@ from servebench.store.layout import StudyFolder, check_writable, outputs_folder
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, write_study
 from servebench.store.tune import TuneState, write_tune
+from servebench.study.durations import earlier_runs
 from servebench.study.outlook import tune_planned
 from servebench.study.recover import recover_study, running_process
 from servebench.study.study import (
@@ -113,7 +114,7 @@ def _execute(
         timed = tuner.state.question.trials is None
         budget_s = tuner.state.budget if timed else None
         if not tuner.known(tuner.race.stock).points:
-            events(tune_planned(next(iter(planned.values())), budget_s, registry))
+            events(tune_planned(next(iter(planned.values())), budget_s, earlier_runs(folder.path.parent)))
         events(PlanReady(labels, seconds=budget_s if cluster is None else None))
         code = FailureKind.INTERRUPTED.exit_code
         try:

@@ -138,6 +138,11 @@ def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
             )
         if settings.load.search is not None or settings.load.replay is not None:
             faults.append(f"load={settings.load.name}: a tune measures at fixed levels, such as load.concurrency=[32]")
+        if settings.load.while_growing and question.levels is None and question.objective != MAX_LOAD:
+            faults.append(
+                f"load={settings.load.name}: the best settings depend on the load; give yours, such as load.concurrency=[64] "
+                "(or tune.levels=[64])"
+            )
         if question.objective == MAX_LOAD and settings.study.slices == "always":
             faults.append(
                 "study.slices=always: tune.objective=max_load measures only the levels that it needs; leave one of them out"

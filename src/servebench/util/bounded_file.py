@@ -66,9 +66,9 @@ def _check(found: os.stat_result, path: Path, bytes_max: int | None) -> None:
         )
 
 
-def open_text(path: Path, bytes_max: int, *, errors: str = "strict", newline: str | None = None) -> TextIO:
+def open_text(path: Path, bytes_max: int, *, newline: str | None = None) -> TextIO:
     """Open a regular UTF-8 file, with or without a byte order mark. Raises OSError."""
-    return io.TextIOWrapper(open_regular(path, bytes_max), encoding="utf-8-sig", errors=errors, newline=newline)
+    return io.TextIOWrapper(open_regular(path, bytes_max), encoding="utf-8-sig", newline=newline)
 
 
 def read_bytes(path: Path, bytes_max: int) -> bytes:
@@ -80,9 +80,9 @@ def read_bytes(path: Path, bytes_max: int) -> bytes:
     return data
 
 
-def read_json(path: Path, bytes_max: int = STATE_BYTES_MAX) -> Any:
+def read_json(path: Path) -> Any:
     """Return the value in a JSON file. Raises OSError, ValueError."""
-    return parse_json(read_bytes(path, bytes_max))
+    return parse_json(read_bytes(path, STATE_BYTES_MAX))
 
 
 def parse_json(data: bytes | str) -> Any:

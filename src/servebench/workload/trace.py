@@ -24,9 +24,9 @@ from servebench.workload.sources.trace_files import (
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings(WorkloadSettings):
-    """`path` is `builtin` or a trace file. `block_tokens` is the size of a hash block (null: 512, as in Mooncake's traces;
-    64 in the shipped one). `length_scale` scales all lengths and blocks; `max_input_tokens` leaves out requests that are
-    longer after scaling. `input_tokens` and `output_tokens` must be null."""
+    """`path` is `builtin` or a trace file. `block_tokens` is the size of a hash block (null: what the trace says, else 512 as in
+    Mooncake's traces; 64 in the shipped one). `length_scale` scales all lengths and blocks; `max_input_tokens` leaves out
+    requests that are longer after scaling. `input_tokens` and `output_tokens` must be null."""
 
     path: str = "builtin"
     block_tokens: Annotated[int, Ge(1)] | None = None
@@ -69,7 +69,11 @@ class TraceWorkload(FillingWorkload):
 
     def block_tokens(self) -> int:
         """Return the tokens of a hash block, scaled."""
-        usual = BUILTIN_BLOCK_TOKENS if self.settings.path == "builtin" else MOONCAKE_BLOCK_TOKENS
+        path = self.settings.path
+        usual = BUILTIN_BLOCK_TOKENS if path == "builtin" else MOONCAKE_BLOCK_TOKENS
+        if self.settings.block_tokens is None and path != "builtin" and not trace_faults(path):
+            # a recording knows the size best at its end
+            usual = trace_rows(path)[-1].block_tokens or usual
         return max(1, round((self.settings.block_tokens or usual) * self.settings.length_scale))
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from servebench.analysis.mlperf.rules import RULES, CurvePoint, judge, minimum_s, region_of, regions_of
-from servebench.analysis.mlperf.steady import mlperf_metrics, steady_state
+from servebench.analysis.mlperf.steady import metrics_of, steady_state
 from servebench.contracts.level import Level
 
 DATA_SET = 25
@@ -28,7 +28,7 @@ def point(users, *, passes=10, seconds=1500.0, level=1.0, step=1.0, **changes):
         issued=count,
         completed=count,
         run_s=seconds + 2.0,
-        total=mlperf_metrics(issued, seconds + 2.0),
+        total=metrics_of(issued, seconds + 2.0),
         steady=steady_state(issued, DATA_SET, minimum_s(users, agentic=False)),
     )
     return replace(made, **changes)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from servebench.analysis.mlperf.steady import issued_requests, mlperf_metrics, steady_state
+from servebench.analysis.mlperf.steady import by_issue, metrics_of, steady_state
 from servebench.store.layout import RunFolder
 from servebench.store.tables import RecordWriter, read_requests
 from support.studies import SimulatedEngine, SimulatedLoad, closed_loop
@@ -99,7 +99,7 @@ def test_the_first_plateau_that_is_long_enough_is_the_window():
 
 def test_metrics_are_those_of_the_rules():
     issued = planted((1.0, 1.0))
-    metrics = mlperf_metrics(issued, 195.0)
+    metrics = metrics_of(issued, 195.0)
     assert metrics.system_tps == pytest.approx(20 * 8 / 195)
     # of ten values twice, the one at the rounded-down rank int(0.9 * 19)
     assert metrics.tpot_p90_ms == np.sort(issued["tpot_ms"])[17]
@@ -109,7 +109,7 @@ def test_metrics_are_those_of_the_rules():
 
 def test_metrics_of_what_failed_are_unknown():
     nothing = planted((1.0,)).assign(tpot_ms=np.nan, ttft_ms=np.nan, e2e_ms=np.nan, tokens=0.0)
-    metrics = mlperf_metrics(nothing, 10.0)
+    metrics = metrics_of(nothing, 10.0)
     assert (metrics.system_tps, metrics.tps_per_user, metrics.ttft_p90_ms, metrics.tpot_p90_ms) == (
         0.0,
         None,
@@ -138,7 +138,7 @@ def test_requests_are_taken_in_the_order_of_issue_with_what_failed(tmp_path):
     writer = RecordWriter(folder)
     writer.append(records)
     writer.close()
-    issued = issued_requests(read_requests(folder))
+    issued = by_issue(read_requests(folder))
     assert list(issued["issued_s"]) == [1.0, 2.0, 2.98]
     assert list(issued["tokens"]) == [5, 0, 5]
     np.testing.assert_allclose(issued["tpot_ms"], [12.0, np.nan, 12.0])

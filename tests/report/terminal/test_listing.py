@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,7 @@ from servebench.analysis.estimate import best_level
 from servebench.cli.main import dispatch
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
-from servebench.report.screens.listing import list_blocks
+from servebench.report.screens.listing import LIST_COLUMNS, list_blocks, run_list
 from servebench.store.overview import listed_rows
 from servebench.store.studies import load_outputs, number_runs
 from support.screens import screen_of
@@ -20,7 +21,8 @@ ROW = (SimulatedEngine(), SimulatedLoad(levels=(1,), requests=10))
 
 def lines_of(outputs, width=80, **more):
     """Return what a terminal of some width shows of the studies of a folder, as lines; without a width, what a file has."""
-    blocks = list_blocks(load_outputs(outputs, listed_rows), number_runs(outputs), width=width, **more)
+    stored = load_outputs(outputs, partial(listed_rows, columns=LIST_COLUMNS))
+    blocks = list_blocks(stored, number_runs(stored), width=width, **more)
     return [line.rstrip() for line in screen_of(blocks, width or 80, soft_wrap=width is None).splitlines()]
 
 
@@ -35,6 +37,13 @@ def test_a_terminal_shows_the_newest_runs_with_their_numbers(make_study, width, 
     assert ("--all" in text) == (shown < 6)
     assert f"{6 - shown} older" in text or shown == 6
     assert width is None or max(map(len, lines)) <= width
+
+
+def test_a_list_reads_all_columns_that_it_shows(make_study):
+    levels = (ROW[0], replace(ROW[1], levels=(1, 4)))
+    outputs = make_study(ROW, levels).parent
+    few, every = (load_outputs(outputs, partial(listed_rows, **own)) for own in ({"columns": LIST_COLUMNS}, {}))
+    assert run_list(few, number_runs(few)) == run_list(every, number_runs(every))
 
 
 LONG = "a_rather_long_name_of_a_study_that_somebody_chose_for_reasons_of_their_own"

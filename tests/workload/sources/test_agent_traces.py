@@ -111,3 +111,20 @@ def test_what_is_no_trace_is_an_error_that_names_it(tmp_path, name, text):
         path.write_text(text)
     with pytest.raises(ConfigError, match=rf"workload\.path={path}"):
         agent_jobs(str(path))
+
+
+def test_a_recorded_trace_is_a_job_for_each_session(tmp_path):
+    """Requests in the order of their arrival, pauses as recorded, blocks of the size that the last line says."""
+    names = ("timestamp", "input_length", "output_length", "hash_ids", "session_id", "think_time", "block_size")
+    rows = [
+        (900.0, 70, 5, [1, 9], "s2", None, 30),
+        (5000.0, 130, 7, [1, 2, 3], "s1", 2.5, 31),
+        (0.0, 64, 5, [1, 2], "s1", None, 32),
+        (9000.0, 64, 0, [], "s3", None, 33),
+    ]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    alone, grown = agent_jobs(str(path))
+    assert (alone.name, alone.steps) == ("s2", (AgentStep(70, 5, (1, 9), 0.0),))
+    assert grown.steps == (AgentStep(64, 5, (1, 2), 0.0), AgentStep(130, 7, (1, 2, 3), 2.5))
+    assert {(job.block_tokens, job.scope) for job in (alone, grown)} == {(33, "")}

@@ -356,7 +356,8 @@ class Caveat:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """All that one screen says of some runs. `comparisons` are those that it rests on."""
+    """All that one screen says of some runs. `comparisons` are those that it rests on. A study took `took_s` seconds, and
+    `expected_s` were announced (None: unknown)."""
 
     workloads: tuple[WorkloadAnswer, ...]
     failures: tuple[FailedRun, ...] = ()
@@ -365,4 +366,6 @@ class Answer:
     caveats: tuple[Caveat, ...] = ()
     limits: LimitSummary | None = None
     next_steps: tuple[NextStep, ...] = ()
+    expected_s: float | None = None
+    took_s: float | None = None
     comparisons: tuple[Comparison, ...] = field(default=(), repr=False)

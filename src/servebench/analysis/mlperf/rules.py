@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from servebench.analysis.mlperf.steady import MlperfMetrics, SteadyState, issued_requests, mlperf_metrics, steady_state
+from servebench.analysis.mlperf.steady import COLUMNS, MlperfMetrics, SteadyState, by_issue, metrics_of, steady_state
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
 
@@ -20,8 +20,7 @@ SOURCE = "MLPerf Endpoints rules v1.0 draft (endpoints-submission-docs 2905fd6),
 OFFICIAL = "windowable"
 ULTRA_LOW_MAX = 32
 POINTS_MIN, POINTS_MAX = 7, 32
-PASSES_UNKNOWN = 20
-"""Into so many super-passes a point is cut whose data set has no known size; each has at least one request a user."""
+PASSES = 20  # of a point whose data set has no known size
 ULTRA_LOW_S, OTHER_S, AGENTIC_S = 600.0, 1200.0, 2400.0
 """The least steady state: of at most ULTRA_LOW_MAX users, of more, and of more in an agentic benchmark."""
 RULES: Mapping[str, tuple[str, str]] = {
@@ -150,16 +149,16 @@ def _of_point(point: CurvePoint, data_set: int | None) -> Iterator[RuleFinding]:
 
 def curve_of(run: RunData, data_set: int | None = None) -> list[CurvePoint]:
     """Return the points of a run in order, without those that have no stored requests. Raises StoreError."""
-    requests, found = run.requests, []
+    requests, found = run.requests_with(COLUMNS), []
     ramp = mapping(run.config.get("load")).get("ramp")
     for row in run.point_rows if len(requests) else ():
-        issued = issued_requests(requests[requests["point"] == row.point])
+        issued = by_issue(requests[requests["point"] == row.point])
         if not len(issued):
             continue
         users, agentic = row.level.concurrency, bool(issued["session_id"].notna().any())
         fixed, steady = users is not None and not ramp, None
         if users is not None and fixed and not agentic:
-            size = data_set or max(users, math.ceil(len(issued) / PASSES_UNKNOWN))
+            size = data_set or max(users, math.ceil(len(issued) / PASSES))
             steady = steady_state(issued, size, minimum_s(users, agentic=agentic))
         run_s = float(issued["ended_s"].max() - issued["issued_s"].iloc[0])
         found.append(
@@ -171,7 +170,7 @@ def curve_of(run: RunData, data_set: int | None = None) -> list[CurvePoint]:
                 issued=len(issued),
                 completed=int(issued["e2e_ms"].notna().sum()),
                 run_s=run_s,
-                total=mlperf_metrics(issued, run_s),
+                total=metrics_of(issued, run_s),
                 steady=steady,
             )
         )

@@ -24,6 +24,8 @@ from servebench.util.units import NS_PER_MS, NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
+TIMES = ("sent_ns", "connect_started_ns", "first_event_ns", "ended_ns", "output_tokens")
+COLUMNS = (*TIMES, "point", "session_id", "outcome", "warmup", "filler", "event_tokens")
 GATING = (0.50, 0.90)
 """The percentiles of TPOT that decide whether a window is steady."""
 VARIATION_MAX = 0.08
@@ -61,16 +63,13 @@ class SteadyState:
     metrics: MlperfMetrics | None = None
 
 
-def issued_requests(requests: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured requests of a point in the order of issue, which is before a connection is opened.
-
-    Columns: session_id, issued_s, ended_s, tokens, and the latencies ttft_ms, tpot_ms and e2e_ms up to the end of the stream,
-    which are NaN (tokens 0) where a request did not succeed.
-    """
+def by_issue(requests: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured ones of a point's stored COLUMNS in the order of issue, which is before a connection is opened:
+    session_id, issued_s, ended_s, tokens, and ttft_ms, tpot_ms and e2e_ms up to the end of the stream, NaN (tokens 0) where a
+    request did not succeed."""
     frame = measured_rows(requests)
     frame = frame[frame["sent_ns"].notna()]
-    names = ("sent_ns", "connect_started_ns", "first_event_ns", "ended_ns", "output_tokens")
-    sent, connect, first, ended, tokens = (frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in names)
+    sent, connect, first, ended, tokens = (frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in TIMES)
     issued = np.where(np.isnan(connect), sent, connect)
     ok = (frame["outcome"] == "ok").to_numpy()
     later = tokens - frame["event_tokens"].str[0].astype(float).fillna(1.0).clip(lower=1.0).to_numpy()
@@ -85,7 +84,7 @@ def issued_requests(requests: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("issued_s", kind="stable")
 
 
-def mlperf_metrics(issued: pd.DataFrame, seconds: float) -> MlperfMetrics:
+def metrics_of(issued: pd.DataFrame, seconds: float) -> MlperfMetrics:
     """Return the metrics of requests over so many seconds; percentiles are values at the rounded-down rank."""
     tpot, ttft = (_quantile(issued[name], 0.90) for name in ("tpot_ms", "ttft_ms"))
     return MlperfMetrics(
@@ -131,7 +130,7 @@ def steady_state(issued: pd.DataFrame, size: int, minimum_s: float, floor_s: flo
         span_s=spans[at],
         needed_s=needs[at],
         shift=moved[0] if stepped else None,
-        metrics=mlperf_metrics(windows[at], spans[at]),
+        metrics=metrics_of(windows[at], spans[at]),
     )
 
 

@@ -118,7 +118,7 @@ def _show_study(found: StudyData, out: Output) -> None:
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.listing import list_blocks
     from servebench.report.screens.stored import study_blocks, study_data
-    from servebench.store.studies import number_runs
+    from servebench.store.studies import load_outputs, number_runs
     from servebench.study.outlook import study_conclusions
 
     concluded = None
@@ -131,7 +131,7 @@ def _show_study(found: StudyData, out: Output) -> None:
     markdown = out.form == "markdown"
     blocks = [] if markdown else list(study_blocks(found))
     if out.complete and not markdown:
-        blocks += list_blocks([found], number_runs(found.path.parent))
+        blocks += list_blocks([found], number_runs(load_outputs(found.path.parent)))
     if concluded is not None:
         complete, verbose = (out.verbose, False) if markdown else (out.complete, out.verbose)
         blocks += answer_blocks(concluded.answer, width=out.width, complete=complete, verbose=verbose)
@@ -185,20 +185,24 @@ def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outpu
 
     Other commands take a run by its number: servebench compare 1 2.
     """
+    from functools import partial
+
     from servebench.report.output import Output
-    from servebench.report.screens.listing import list_blocks, run_list
+    from servebench.report.screens.listing import LIST_COLUMNS, list_blocks, run_list
     from servebench.store.overview import listed_rows
-    from servebench.store.studies import load_outputs, number_runs, select
+    from servebench.store.studies import load_newest, number_runs, select
 
     wanted = parse_conditions(conditions)
-    studies = select(load_outputs(outputs, listed_rows), wanted)
-    out, numbers = Output(as_json=as_json), number_runs(outputs)
+    out, read = Output(as_json=as_json), partial(listed_rows, columns=LIST_COLUMNS)
+    most = None if every or wanted or as_json or out.complete else NEWEST
+    stored, older = load_newest(outputs, most, read)
+    studies, numbers = select(stored, wanted), number_runs(stored, older)
     if as_json:
         out.write((), run_list(studies, numbers))
     elif studies:
         candidates = every or not {"study", "run"}.isdisjoint(wanted)
         width, most = (None, None) if out.complete else (out.width, None if every else NEWEST)
-        out.write(list_blocks(studies, numbers, width=width, most=most, candidates=candidates))
+        out.write(list_blocks(studies, numbers, width=width, most=most, candidates=candidates, older=older))
     else:
         click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
     return 0

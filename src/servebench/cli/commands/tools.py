@@ -136,7 +136,12 @@ def dashboard_command(port: int, hosts: tuple[str, ...], outputs: Path) -> int:
     "--salt", metavar="TEXT", help="Salt of the hashes, the same for traces to be compared (default: random)."
 )
 @click.option(
-    "--block-tokens", "block", metavar="N", type=click.IntRange(16), default=64, help="Tokens of a hashed block."
+    "--block-tokens",
+    "block",
+    metavar="N",
+    type=click.IntRange(16),
+    default=64,
+    help="Tokens of a hashed block (default: 64).",
 )
 def record_command(url: str, **options: Any) -> int:
     """Record the requests to a service as a trace without their content: a proxy that clients use in its place."""

@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     help="Continue this tune (default: the latest) with as much more as tune.budget= or tune.trials= says.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the candidates and the smallest budget; start nothing.")
+@click.option(
+    "-c",
+    "--cfg",
+    type=click.Choice(["command"]),
+    help="Print the command of each engine's stock settings; run nothing.",
+)
 @click.option("--outputs", metavar="DIR", help="With --continue: folder of stored studies (default: outputs).")
 @trust_option
 @verbose_option
@@ -53,6 +59,7 @@ def tune_command(
     words: tuple[str, ...],
     study: str | None,
     dry_run: bool,
+    cfg: str | None,
     outputs: str | None,
     trusted: bool,
     verbose: bool,
@@ -72,8 +79,13 @@ def tune_command(
     from servebench.study.tune import run_tune
     from servebench.util.errors import ConfigError
 
-    if dry_run and study is not None:
-        raise ConfigError("tune: --dry-run is for a new tune; leave out --continue")
+    if (dry_run or cfg) and study is not None:
+        raise ConfigError(f"tune: {'--dry-run' if dry_run else '--cfg'} is for a new tune; leave out --continue")
+    if cfg is not None:
+        from servebench.config.tune_space import split_words
+        from servebench.study.show_commands import show_commands
+
+        return show_commands(["-m", *split_words(words)[1]], registry())
     if dry_run:
         return _dry_run(words, as_json=as_json)
     listen = listeners(registry(), Detail(verbose=verbose, as_json=as_json))
@@ -93,13 +105,15 @@ def _dry_run(words: Sequence[str], *, as_json: bool) -> int:
     from servebench.registry.registry import registry
     from servebench.report.output import Output
     from servebench.report.screens.tuning import plan_blocks
+    from servebench.store.layout import outputs_folder
+    from servebench.study.durations import earlier_runs
     from servebench.study.outlook import tune_planned
     from servebench.study.tune_plan import plan_tune
 
     plan = plan_tune(words, registry())
     state = plan.state
     budget_s = state.budget if state.question.trials is None else None
-    planned = tune_planned(plan.jobs[0], budget_s, registry())
+    planned = tune_planned(plan.jobs[0], budget_s, earlier_runs(outputs_folder(plan.jobs[0].settings.study.dir)))
     data = {
         "candidates": [asdict(one) for one in state.candidates],
         "refused": [asdict(one) for one in state.refused],

@@ -130,18 +130,18 @@ def _spans(found: Timeline, x: Spec, *, last: bool) -> Spec:
         "x": _across(x, "from", last=last),
         "x2": {"field": "to"},
         "y": {"field": "i", "type": "ordinal", "title": None, "axis": plain},
-        "color": _coloured("part", PARTS),
+        "color": _coloured(PARTS),
         "tooltip": [nominal("part"), nominal("took", title="took, s")],
     }
     took = [{"calculate": "format(datum.to - datum.from, '.3f')", "as": "took"}]
     return {"data": {"values": rows}, "transform": took, "mark": {"type": "bar"}, "encoding": place}
 
 
-def _coloured(field: str, colours: Mapping[str, str], **legend: Any) -> Spec:
-    """Return the encoding of kinds by colour, with a legend that has room for viewers whose font is wider than the one that it is
+def _coloured(colours: Mapping[str, str], **legend: Any) -> Spec:
+    """Return the encoding of parts by colour, with a legend that has room for viewers whose font is wider than the one that it is
     laid out with."""
     scale = {"domain": list(colours), "range": list(colours.values())}
-    return nominal(field, scale=scale, legend={"title": None, "orient": "top", **legend, "columnPadding": 28})
+    return nominal("part", scale=scale, legend={"title": None, "orient": "top", **legend, "columnPadding": 28})
 
 
 def _line(samples: Sequence[tuple[float, float]], x: Spec, title: str, *, last: bool) -> Spec:
@@ -184,7 +184,7 @@ def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Cha
     place = {
         "y": NAMES_AXIS,
         "x": quantitative("s", title="seconds"),
-        "color": _coloured("part", dict(zip(kinds, COLOURS, strict=False)), columns=3),
+        "color": _coloured(dict(zip(kinds, COLOURS, strict=False)), columns=3),
         "order": quantitative("order"),
         "tooltip": [nominal("run"), nominal("part"), nominal("took")],
     }

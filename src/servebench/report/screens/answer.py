@@ -20,6 +20,7 @@ from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Heading, Line, NextCommand, Span, Table, TableColumn, row
 from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
+from servebench.report.wording.budget import took_text
 from servebench.report.wording.limits import limit_lines
 from servebench.util.figures import MISSING, number
 
@@ -40,8 +41,9 @@ def answer_blocks(
     meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too. `hint` names what -v adds."""
     complete = complete or verbose
     marks = footnotes(answer)
+    took = took_text(answer.expected_s, answer.took_s)
     for one in answer.workloads:
-        yield Heading(title_of(one))
+        yield Heading(title_of(one), note=took if one is answer.workloads[0] else "")
         if one.levels:
             yield _table(one, marks, width)
         if sentence := sentence_of(one):

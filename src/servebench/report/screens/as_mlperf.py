@@ -12,6 +12,8 @@ from servebench.report.blocks import Block, Heading, Line, table
 from servebench.util.figures import number, short_number
 
 UNOFFICIAL = "UNOFFICIAL"
+POINTS = ("load", "region", "system_tps", "tps_per_user", "ttft_p90_ms", "steady state")
+BROKEN = ("broken rule", "§", "at", "found", "needed", "then")
 NOTES = (
     f"{UNOFFICIAL}: no result of MLPerf, not verified by MLCommons, and not to be published as one",
     f"by: {rules.SOURCE}",
@@ -55,17 +57,15 @@ def as_mlperf_blocks(curves: Mapping[str, Sequence[CurvePoint]], data_set: int |
     for name, points in curves.items():
         regions = rules.regions_of(rules.fixed_levels(points))
         yield Heading(f"{UNOFFICIAL}: {name}, by the rules of MLPerf Endpoints")
-        head = ("load", "region", "system_tps", "tps_per_user", "ttft_p90_ms", "steady state")
         shown = [[_at(one), rules.region_of(one, regions) or "-", *_figures(one)] for one in points]
-        yield table(head, shown, left=(0, 1), wrap=(5,), caption=UNOFFICIAL)
+        yield table(POINTS, shown, left=(0, 1), wrap=(5,), caption=UNOFFICIAL)
         broken = [one for one in rules.judge(points, data_set) if not one.kept]
         count = len({one.rule for one in broken})
         yield Line.of(
             f"{UNOFFICIAL}: {count} of the rules that its records show are broken", tone="bad" if count else "good"
         )
         if broken:
-            head = ("broken rule", "§", "at", "found", "needed", "then")
-            yield table(head, [_finding(one) for one in broken], left=(0, 1), wrap=(2, 3, 4, 5))
+            yield table(BROKEN, [_finding(one) for one in broken], left=(0, 1), wrap=(2, 3, 4, 5))
     yield from map(Line.of, NOTES if data_set else (*NOTES, NO_SIZE))
 
 

@@ -24,6 +24,11 @@ FOLDED = ("study", "run")
 """Columns whose cells are broken where a terminal is narrow."""
 LEFT_OUT = ("folder", TTFT, "model")
 """Columns that a terminal which is too narrow for them does not show, the first one first."""
+LIST_COLUMNS = frozenset(
+    {*FACTS, "verdict", "concurrency", "rate", "repeat", "start_id", "ttft_ms_p50"}
+    | {THROUGHPUT, f"{THROUGHPUT}_low", f"{THROUGHPUT}_high"}
+)
+"""The columns of points that a list takes: to read all of a thousand runs takes a second."""
 Row = Mapping[str, str | Span]
 """The cells of a line by heading."""
 
@@ -69,13 +74,12 @@ def list_blocks(
     width: int | None = None,
     most: int | None = None,
     candidates: bool = True,
+    older: int = 0,
 ) -> Iterator[Block]:
     """Yield every run of the studies with its number, newest study last; only the newest studies with about `most` lines. Without
-    `candidates` the runs of a tune are one line; without a `width` nothing is left out or broken."""
-    shown = [(study, _rows(study, numbers, candidates=candidates)) for study in studies]
-    before = len(shown)
-    if most is not None:
-        shown = _newest(shown, most)
+    `candidates` the runs of a tune are one line; without a `width` nothing is left out or broken. There are `older` runs."""
+    newest = studies if most is None else _newest(studies, most, candidates=candidates)
+    shown = [(study, _rows(study, numbers, candidates=candidates)) for study in newest]
     models = {run.fact("model") or MISSING for study, _ in shown for run in study.runs}
     yield _fitting([one for _, rows in shown for one in rows], width, without=("model",) if len(models) == 1 else ())
     listed = (best_level(run.point_rows) for study, _ in shown for run in study.runs)
@@ -84,7 +88,7 @@ def list_blocks(
     if len(models) == 1:
         yield Line.of(f"model: {models.pop()}", tone="dim")
     yield from _notes([study for study, _ in shown], candidates=candidates)
-    if older := sum(len(study.runs) for study in studies[: before - len(shown)]):
+    if older := older + sum(len(study.runs) for study in studies[: len(studies) - len(shown)]):
         text = f"{older:,} older runs are not shown: add --all, or a condition such as engine=vllm"
         yield Line.of(text, tone="dim")
 
@@ -102,7 +106,7 @@ def _notes(studies: Sequence[StudyData], *, candidates: bool) -> Iterator[Block]
 
 
 def _rows(study: StudyData, numbers: Mapping[str, int], *, candidates: bool) -> list[Row]:
-    if study.is_tune and study.runs and not candidates:
+    if _is_one_line(study, candidates=candidates):
         return [_tune_row(study, numbers)]
     labels = run_labels(study.runs)
     return [
@@ -113,6 +117,10 @@ def _rows(study: StudyData, numbers: Mapping[str, int], *, candidates: bool) -> 
         }
         for run in study.runs
     ]
+
+
+def _is_one_line(study: StudyData, *, candidates: bool) -> bool:
+    return study.is_tune and bool(study.runs) and not candidates
 
 
 def _tune_row(study: StudyData, numbers: Mapping[str, int]) -> Row:
@@ -171,9 +179,9 @@ def _ttft_at(rows: Sequence[PointRow], best: LevelEstimate | None) -> float | No
     return mean_of(levels_of(rows)[best.level], "ttft_ms_p50") if best else None
 
 
-def _newest(shown: Sequence[tuple[StudyData, list[Row]]], most: int) -> list[tuple[StudyData, list[Row]]]:
-    counts = accumulate(len(rows) for _, rows in reversed(shown))
-    return list(shown)[-max(1, sum(count <= most for count in counts)) :]
+def _newest(studies: Sequence[StudyData], most: int, *, candidates: bool) -> Sequence[StudyData]:
+    lines = (1 if _is_one_line(study, candidates=candidates) else len(study.runs) for study in reversed(studies))
+    return studies[-max(1, sum(count <= most for count in accumulate(lines))) :]
 
 
 def _faults(studies: Sequence[StudyData]) -> Iterable[tuple[str, Sequence[str]]]:

@@ -71,25 +71,24 @@ def points_blocks(found: Sequence[tuple[str, PointRow]], screen: Screen, title: 
     ]
     if title:
         yield Heading(title)
-    yield points_table(found, names, narrow=True)
+    yield points_table(found, names)
     yield Line.of("; ".join(_notes(rows, names, screen)), tone="dim")
 
 
-def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *, narrow: bool = False) -> Table:
-    """Return a row for each point, with its run where there are several; `narrow` headings have a line for each word."""
+def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str]) -> Table:
+    """Return a row for each point, with its run where there are several; headings have a line for each word."""
     runs, repeats = len({run for run, _ in found}) > 1, any(row.repeat for _, row in found)
-    texts = [POINT_COLUMNS[name].heading if narrow else POINT_COLUMNS[name].labelled for name in names]
     columns = [
         *([TableColumn("run", left=True, wrap=True)] if runs else []),
-        TableColumn("load", left=not narrow),
-        *([TableColumn("re-\npeat" if narrow else "repeat")] if repeats else []),
-        *(TableColumn(text.replace(" ", "\n") if narrow else text) for text in texts),
+        TableColumn("load"),
+        *([TableColumn("re-\npeat")] if repeats else []),
+        *(TableColumn(POINT_COLUMNS[name].heading.replace(" ", "\n")) for name in names),
         TableColumn("trust", left=True),
     ]
     rows = [
         row(
             *([run] if runs else []),
-            str(one.level) if narrow else one.level.words,
+            str(one.level),
             *([str(one.repeat)] if repeats else []),
             *(cell_text(one, name) for name in names),
             trust_label(one),
@@ -101,7 +100,7 @@ def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *,
 
 def live_table(points: Sequence[tuple[str, Point]]) -> Table:
     """Return finished points with the labels of their runs."""
-    return points_table([(run, point.judged_row) for run, point in points], LIVE, narrow=True)
+    return points_table([(run, point.judged_row) for run, point in points], LIVE)
 
 
 def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> Iterator[str]:

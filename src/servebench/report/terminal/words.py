@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts import events as e
-from servebench.report.wording.budget import least_text, starts_text
-from servebench.util.figures import duration, number, seconds
+from servebench.report.wording.budget import least_text, time_lines
+from servebench.util.figures import number, seconds
 from servebench.util.short_id import short_id
 
 WAITING = {
@@ -67,15 +67,8 @@ UNEQUAL_SHOWN = 3
 
 
 def _plan(event: e.PlanReady) -> str:
-    runs, points = len(event.labels), event.points
-    parts = [f"{runs} run{'s' * (runs != 1)}"]
-    parts += [f"{points} point{'s' * (points > 1)}"] if points else []
-    takes = f"up to about {duration(event.seconds)}" if event.seconds else "the time is known after the first point"
-    takes += f", about ${event.cost_usd:,.2f}" if event.cost_usd is not None and not event.starts else ""
-    starts = [starts_text(event.starts)] if event.starts is not None else []
-    starts = [f"{one}, about ${event.cost_usd:,.2f} at most" if event.cost_usd is not None else one for one in starts]
     lines = [f"{' and '.join(event.gpus) or 'for a GPU'}: {' '.join(event.by_machine)}"] if event.by_machine else []
-    lines += [", ".join([*parts, takes]), *starts] if points or not starts else [f"{parts[0]}: {starts[0]}"]
+    lines += time_lines(event)
     lines += event.notes
     lines += [
         f"no verdict between {one.baseline} and {one.candidate}: unequal settings ({one.settings})"

@@ -1,11 +1,46 @@
-"""What a study takes, before it starts."""
+"""What a study takes, before it starts, and whether that came true."""
 
 from __future__ import annotations
 
 import math
 
-from servebench.contracts.events import StartsChosen, TunePlanned
-from servebench.util.figures import duration
+from servebench.contracts.events import PlanReady, StartsChosen, TunePlanned
+from servebench.util.figures import duration, number
+
+UNLIKE, UNLIKE_S = 0.25, 10.0
+"""By how much of what was announced, and by how many seconds, the time of a study may differ without a word."""
+
+
+def time_lines(plan: PlanReady) -> list[str]:
+    """Return how long a study takes, what its engines cost, and what was chosen where the number of starts was left open."""
+    runs, each = _counted(len(plan.labels), "run"), plan.each
+    cost = "" if plan.cost_usd is None else f", about ${plan.cost_usd:,.2f}"
+    chosen = [] if plan.starts is None else [starts_text(plan.starts)]
+    if chosen and plan.points is None:
+        return [f"{runs}: {chosen[0]}{cost and f'{cost} at most'}"]
+    if plan.seconds is None or each is None:
+        points = f", {_counted(plan.points, 'point')}" if plan.points else ""
+        takes = f"up to about {duration(plan.seconds)}" if plan.seconds else "the time is known after the first point"
+        return [f"{runs}{points}, {takes}{cost}", *chosen]
+    levels = f"{_counted(each.levels, 'level')} in " if each.levels else "a search of "
+    takes = f"{'' if each.earlier else 'up to '}about {duration(plan.seconds)}"
+    hours = {"": f", {number(plan.seconds / 3600, 2)} engine hours", "simulated": " of virtual time"}.get(
+        each.imitated, ""
+    )
+    product = f"{runs} x {_counted(each.starts, 'start')} x ({duration(each.start_s)} to start + "
+    product += f"{levels}{duration(each.load_s or 0.0)})"
+    return [f"{product}: {takes}{hours}{cost}{', as earlier runs took' * each.earlier}", *chosen]
+
+
+def _counted(number_of: float, word: str) -> str:
+    return f"{number_of:.3g} {word}{'s' * (number_of != 1)}"
+
+
+def took_text(expected_s: float | None, took_s: float | None) -> str:
+    """Return how long a study took where that is not what was announced; empty where it is, or unknown."""
+    if not expected_s or took_s is None or abs(took_s - expected_s) <= max(UNLIKE * expected_s, UNLIKE_S):
+        return ""
+    return f"took {duration(took_s)} (announced: {duration(expected_s)})"
 
 
 def least_text(planned: TunePlanned) -> str:
@@ -13,9 +48,12 @@ def least_text(planned: TunePlanned) -> str:
     least_s, budget_s = planned.least_s, planned.budget_s
     load = " and the load" if planned.load_s is None else ""
     text = f"a verdict takes at least {planned.starts} starts of an engine, about {duration(least_s)}{load}"
+    if budget_s is not None:
+        cost = "" if planned.cost_usd is None else f", about ${planned.cost_usd:,.2f}"
+        text += f"; this tune takes up to {duration(budget_s)} of engine time{cost}"
     if budget_s is None or budget_s >= least_s:
         return text
-    return f"{text}: tune.budget={budget_s:g}s may be too small; give {math.ceil(least_s / 60)}m or more"
+    return f"{text}; tune.budget={budget_s:g}s may be too small; give {math.ceil(least_s / 60)}m or more"
 
 
 def starts_text(chosen: StartsChosen) -> str:

@@ -3,7 +3,7 @@
 A WEKA trace (github.com/callanjfox/kv-cache-tester, docs/trace_replay_tester.md) is a JSON object of one job: `id`, `block_size`,
 `hash_id_scope` and `requests`, each with its time `t` in seconds, the tokens `in` and `out`, and the `hash_ids` of its prompt's
 blocks; `api_time` and `think_time` are how long the recorded answer and the pause before the request took. An entry of `type`
-`subagent` has the `requests` of a sub-agent.
+`subagent` has the `requests` of a sub-agent. A trace of `servebench record` has a line for each request, with its session.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from servebench.contracts.settings import SECONDS_MAX, TOKENS_MAX
 from servebench.util.bounded_file import parse_json
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError, reason_of
-from servebench.util.units import NS_PER_S
+from servebench.util.units import MS_PER_S, NS_PER_S
 from servebench.workload.sources.dataset import HUB, READERS, BadRow, dataset_faults, hub_rows
 
 FORMATS = (
     "a WEKA trace (id, block_size, requests with t, in, out and hash_ids) as .jsonl, .json, .parquet, a folder of them or "
-    "hf:OWNER/NAME, or a requests.parquet of servebench"
+    "hf:OWNER/NAME, a trace of `servebench record`, or a requests.parquet of servebench"
 )
 BUILTIN = "builtin"
 BLOCK_TOKENS = 64
@@ -146,8 +147,8 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
     for one in sorted(file.rglob("*.json*")) if file.is_dir() else [file]:
         for place, value in READERS[one.suffix.lower()](one):
             if "requests" not in value and "session_id" in value:
-                # rows of a requests.parquet are requests: the whole file is read at once
-                yield from _own_jobs(one)
+                # rows are requests: the whole file is read at once
+                yield from (_recorded_jobs if "hash_ids" in value else _own_jobs)(one)
                 return
             yield (f"/{one.name}{place}" if file.is_dir() else place), value
 
@@ -203,6 +204,21 @@ def _timed(entry: Mapping[str, Any], known: dict[int, int]) -> _Timed:
     think, api_s = entry.get("think_time"), float(entry.get("api_time") or 0.0)
     blocks = tuple(known.setdefault(block, block) for block in map(int, entry.get("hash_ids") or ()))
     return _Timed(sent_s, sent_s + api_s, None if think is None else float(think), *tokens, blocks)
+
+
+def _recorded_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:
+    """Yield the sessions of a trace that `servebench record` has written, one job each, without requests that failed."""
+    sessions: dict[str, list[Mapping[str, Any]]] = {}
+    size = BLOCK_TOKENS
+    for _, row in READERS[path.suffix.lower()](path):
+        tokens = {"in": row["input_length"], "out": row["output_length"]}
+        if all(tokens.values()):
+            sessions.setdefault(row["session_id"], []).append({**row, "t": row["timestamp"] / MS_PER_S, **tokens})
+        # the recording knows it best at its end
+        size = row.get("block_size", size)
+    for name, entries in sessions.items():
+        entries.sort(key=itemgetter("t"))
+        yield f", session {name}", weka_job({"id": name, "block_size": size, "requests": entries}, 0)
 
 
 def _own_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:

@@ -1,7 +1,7 @@
 """Read traces of real services in their published formats: arrivals and lengths, never text."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,12 +25,14 @@ _LENGTHS = (
 
 @dataclass(frozen=True)
 class TraceRow:
-    """One request of a trace. `arrival_s` counts from the first request; equal `blocks` at a place mean equal text."""
+    """One request of a trace. `arrival_s` counts from the first request; equal `blocks` at a place mean equal text, of
+    `block_tokens` where the trace says it."""
 
     arrival_s: float
     input_tokens: int
     output_tokens: int
     blocks: tuple[int, ...] = ()
+    block_tokens: int | None = None
 
 
 @cache
@@ -70,8 +72,10 @@ def _row(recorded: Recorded, path: str) -> TraceRow:
         blocks = tuple(int(block) for block in values.get("hash_ids") or ())
     except (ValueError, TypeError, OverflowError) as error:
         raise ConfigError(f"workload.path={path}, {recorded.place}: hash_ids must be numbers; use {FORMATS}") from error
-    prompt, answer = (_count(values[name], f"workload.path={path}, {recorded.place}: {name}") for name in names)
-    return TraceRow(recorded.arrival_s, prompt, answer, blocks)
+    place = f"workload.path={path}, {recorded.place}"
+    prompt, answer = (_count(values[name], f"{place}: {name}") for name in names)
+    size = _count(values["block_size"], f"{place}: block_size") if "block_size" in values else None
+    return TraceRow(recorded.arrival_s, prompt, answer, blocks, size)
 
 
 def _count(value: object, what: str) -> int:
@@ -103,4 +107,4 @@ def _in_order(rows: list[TraceRow], path: str) -> tuple[TraceRow, ...]:
             f"workload.path={path} has a request {kept[-1].arrival_s - first_s:.4g} s after the first; the maximum is "
             f"{SPAN_S_MAX} s (a year): remove the rows that do not belong to it"
         )
-    return tuple(TraceRow(row.arrival_s - first_s, row.input_tokens, row.output_tokens, row.blocks) for row in kept)
+    return tuple(replace(row, arrival_s=row.arrival_s - first_s) for row in kept)
