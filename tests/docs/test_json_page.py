@@ -42,6 +42,7 @@ def printed(make_study, run_main):
 
 def test_what_is_printed_has_the_keys_of_the_page(printed):
     assert list(printed("ls")[0]) == promised("ls", "each run")
+    assert list(printed("run", "launch=simulated", "engine=vllm", "--dry-run")) == promised("--dry-run", "the plan")
     concluded = printed("compare", "study")
     assert list(concluded) == promised("compare", "the document")
     assert list(printed("recommend", "study")) == promised("compare", "the document")

@@ -86,6 +86,9 @@ def test_a_dry_run_says_what_it_takes_and_costs_and_starts_nothing(tmp_path, mon
     # a start of 32 s and 29:30 min of load, on two GPUs
     assert "$4.00" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
+    assert dispatch([*words, *long, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["points"], plan["each"]["levels"], round(plan["cost_usd"])) == (2, 2, 4)
     assert dispatch([*words, *long[:3], "--dry-run"]) == 0
     assert "$" not in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"load\.timeout_s"):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from servebench.cli.main import dispatch
 from servebench.config.tune_space import load_space
 from servebench.contracts.tuning import Candidate
 from servebench.registry.registry import registry
@@ -117,3 +118,12 @@ def test_proposals_become_candidates_once(words):
         guarded=True,
     )
     assert (other.name, other.answers) == ("vllm limit 1", True)
+
+
+def test_the_commands_of_stock_settings_are_printed_without_an_engine(capsys):
+    question = ["tune", "engine=vllm,sglang", "gpu=h100", "model=llama-3.1-8b-instruct", "tune.budget=5m"]
+    assert dispatch([*question, "--cfg", "command"]) == 0
+    assert ["Llama-3.1-8B" in line for line in capsys.readouterr().out.splitlines()] == [True, True]
+    for wrong in (["--cfg", "job"], ["--cfg", "command", "tune.budgt=5m"], ["--cfg", "command", "--continue"]):
+        with pytest.raises(ConfigError):
+            dispatch([*question, *wrong])

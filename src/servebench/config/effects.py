@@ -72,10 +72,10 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     Dependency(
         ("workload.adapter_skew",), "a list of several workload.adapters",
-        lambda s: len(s.workload.adapters) > 1 and not isinstance(s.workload.adapters, Mapping),
+        lambda s: len(s.workload.adapters or ()) > 1 and not isinstance(s.workload.adapters, Mapping),
     ),
     Dependency(
-        ("workload.images",), "messages (workload.api=chat)",
+        ("workload.images.",), "messages (workload.api=chat)",
         lambda s: s.workload.images is None or kind_named(s.workload.api).takes_messages,
     ),
     Dependency(("workload.sub_steps",), "workload.fan_out above 0", _own("fan_out", "workload", 0)),

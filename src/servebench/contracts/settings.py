@@ -221,7 +221,7 @@ class WorkloadSettings(StrictSettings):
     exact_output: bool = False
     temperature: Annotated[float, Ge(0)] = 0.0
     cache: Literal["cold", "warm", "as_is"] = "as_is"
-    adapters: tuple[str, ...] | Mapping[str, PositiveFloat] = ()
+    adapters: tuple[str, ...] | Mapping[str, PositiveFloat] | None = None
     adapter_skew: Annotated[float, Ge(0)] = 0.0
     images: ImageSettings | None = None
     priorities: tuple[int, ...] = ()

@@ -87,7 +87,7 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         port=port,
         cache_dir=cache_dir,
         spans_endpoint=endpoint,
-        adapters=tuple(settings.workload.adapters),
+        adapters=tuple(settings.workload.adapters or ()),
         api=settings.workload.api,
     )
 

@@ -45,7 +45,10 @@ def preview(settings: RunSettings, registry: Registry) -> Preview:
         exact=tokenizer.exact,
         notes=workload.notes(),
         requests=requests,
-        input_tokens=[total for _, total in hits],
+        # with further texts, a prompt is only the first of them
+        input_tokens=[
+            (one.inputs and one.prompt_tokens) or total for one, (_, total) in zip(requests, hits, strict=True)
+        ],
         output_tokens=[request.output_tokens for request in requests],
         ideal_hit_rate=hit_rate(hits),
         block_tokens=BLOCK_TOKENS,

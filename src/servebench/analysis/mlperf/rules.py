@@ -18,8 +18,7 @@ from servebench.contracts.stored import RunData, mapping
 
 SOURCE = "MLPerf Endpoints rules v1.0 draft (endpoints-submission-docs 2905fd6), checker 1.5.3.0, detector 5606359"
 OFFICIAL = "windowable"
-ULTRA_LOW_MAX = 32
-POINTS_MIN, POINTS_MAX = 7, 32
+ULTRA_LOW_MAX, POINTS_MIN, POINTS_MAX = 32, 7, 32
 PASSES = 20  # of a point whose data set has no known size
 ULTRA_LOW_S, OTHER_S, AGENTIC_S = 600.0, 1200.0, 2400.0
 """The least steady state: of at most ULTRA_LOW_MAX users, of more, and of more in an agentic benchmark."""

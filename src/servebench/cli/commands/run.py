@@ -88,7 +88,7 @@ def run_command(
 
         return show_commands(words, registry())
     if dry_run:
-        return print_plan(words)
+        return print_plan(words, as_json=as_json)
     if preview:
         return print_previews(words, registry())
     if cfg == "job":
@@ -113,8 +113,10 @@ def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: 
     return run_study(words, known, listen=listeners(known, Detail(verbose=verbose, as_json=as_json)), trusted=trusted)
 
 
-def print_plan(words: Sequence[str]) -> int:
+def print_plan(words: Sequence[str], *, as_json: bool) -> int:
     """Print what a run of these words would do. Returns 0. Raises ConfigError, PreflightError, EngineError."""
+    from dataclasses import asdict
+
     from servebench.registry.registry import registry
     from servebench.report.blocks import Line
     from servebench.report.listeners import listeners
@@ -124,7 +126,8 @@ def print_plan(words: Sequence[str]) -> int:
     from servebench.study.study import dry_run
 
     known = registry()
-    Output().write([Line.of(line_of(dry_run(_with_model(words), known, listen=listeners(known, Detail()))))])
+    plan = dry_run(_with_model(words), known, listen=listeners(known, Detail()))
+    Output(as_json=as_json).write([Line.of(line_of(plan))], asdict(plan))
     return 0
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         ("servebench tune engine=vllm,sglang gpu=h100 load.concurrency=[64]", "engine and settings together"),
         ("servebench tune engine=vllm launch=simulated gpu=h100", "try it without an engine, in virtual time"),
         (
-            "servebench tune hydra/launcher=submitit_local hydra.launcher.runs_per_machine=4 engine=vllm gpu=h100",
+            "servebench tune hydra/launcher=submitit_local hydra.launcher.runs_per_machine=4 engine=vllm gpu=h100 \\\n"
+            "      load.concurrency=[64]",
             "four candidates at once, each on a GPU of its own",
         ),
         ("servebench tune --continue last tune.budget=30m", "spend more on the latest tune"),
@@ -42,13 +43,10 @@ if TYPE_CHECKING:
     flag_value="last",
     help="Continue this tune (default: the latest) with as much more as tune.budget= or tune.trials= says.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the candidates and the smallest budget; start nothing.")
 @click.option(
-    "-c",
-    "--cfg",
-    type=click.Choice(["command"]),
-    help="Print the command of each engine's stock settings; run nothing.",
+    "--dry-run", is_flag=True, help="Print the candidates, what they take and what that costs; start nothing."
 )
+@click.option("-c", "--cfg", metavar="command", help="Print each engine's command with stock settings; run nothing.")
 @click.option("--outputs", metavar="DIR", help="With --continue: folder of stored studies (default: outputs).")
 @trust_option
 @verbose_option
@@ -82,10 +80,14 @@ def tune_command(
     if (dry_run or cfg) and study is not None:
         raise ConfigError(f"tune: {'--dry-run' if dry_run else '--cfg'} is for a new tune; leave out --continue")
     if cfg is not None:
-        from servebench.config.tune_space import split_words
+        from servebench.config.tune_space import parse_question, split_words
         from servebench.study.show_commands import show_commands
 
-        return show_commands(["-m", *split_words(words)[1]], registry())
+        if cfg != "command":
+            raise ConfigError(f"tune: --cfg must be command (got {cfg}); --dry-run prints the candidates")
+        own, rest = split_words(words)
+        parse_question(own)
+        return show_commands(["-m", *rest], registry())
     if dry_run:
         return _dry_run(words, as_json=as_json)
     listen = listeners(registry(), Detail(verbose=verbose, as_json=as_json))
