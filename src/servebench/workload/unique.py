@@ -85,7 +85,7 @@ class UniqueWorkload(FillingWorkload):
         token more, for a tokenizer may join its last one with what follows, and the rest may begin alike: half of both is in
         the rate.
         """
-        rate = self.settings.hit_rate
+        rate = self.settings.hit_rate or 0.0
         for block in BLOCKS if rate else ():
             prefix = round(rate * self._tokens / block) * block
             total = round((prefix + 1) / rate)
