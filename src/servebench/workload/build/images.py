@@ -24,7 +24,7 @@ def images_of(request: Request, settings: WorkloadSettings) -> tuple[str, ...]:
 
 def png(width: int, height: int, key: str) -> bytes:
     """Return a PNG file (RGB, 8 bits a channel; W3C PNG, section 5)."""
-    import numpy as np  # a command that sends nothing does without it
+    import numpy as np
 
     rng = np.random.default_rng(list(sha256(key.encode()).digest()))
     corners = rng.integers(0, 256, (2, 2, 3)).astype(float)
