@@ -4,12 +4,13 @@ A test fails while a page is out of date.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 from servebench.analysis.warnings.catalog import AFFECTS_ALL, CATALOG, SPEED, WarningType
-from servebench.contracts.columns import Column, columns_of
+from servebench.contracts.columns import columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record, SessionRow
 from servebench.registry.conf import conf_dir
@@ -153,17 +154,17 @@ def column_reference() -> str:
     """Return the page of columns as Markdown."""
     sections = [
         "## points.csv and points.parquet\n\nOne row a point. points.csv ends with `schema_version`.\n",
-        *_columns(columns_of(PointRow)),
+        *_columns(PointRow),
         "\n## requests.parquet\n\nOne row a request, failed ones and those of the warm-up too.\n",
-        *_columns(columns_of(Record)),
+        *_columns(Record),
         "\n## sessions.csv\n\nOne row a session of each point, where the workload has jobs.\n",
-        *_columns(columns_of(SessionRow)),
+        *_columns(SessionRow),
     ]
     return "\n".join([COLUMNS, *sections]) + "\n"
 
 
-def _columns(columns: Iterable[Column]) -> list[str]:
-    named = {one.name: one for one in columns}
+def _columns(row: type) -> list[str]:
+    named, hints = {one.name: one for one in columns_of(row)}, get_type_hints(row)
     rows = []
     for name, one in named.items():
         if name.endswith("_high") and name.removesuffix("high") + "low" in named:
@@ -171,7 +172,7 @@ def _columns(columns: Iterable[Column]) -> list[str]:
         both = name.endswith("_low") and name.removesuffix("low") + "high" in named
         names = f"`{name}`, `_high`" if both else f"`{name}`"
         meaning = one.description.replace("Lower end", "Ends") if both else one.description
-        rows.append((names, one.kind + "?" * one.nullable, one.unit, meaning))
+        rows.append((names, one.kind + "?" * (type(None) in get_args(hints[name])), one.unit, meaning))
     return table(("column", "type", "unit", "meaning"), rows, left=range(4), escaped=True)
 
 

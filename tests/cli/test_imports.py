@@ -50,5 +50,5 @@ def test_a_simulated_run_imports_no_client_and_no_tracker(tmp_path):
     )
     names = imported(*words.split(), "tracking=none", "quality=none", f"study.dir={tmp_path}")
     assert "numpy" in names
-    assert not names & {"httpx", "mlflow", "jsonschema", "filelock", "jinja2", "scipy", "huggingface_hub.file_download"}
+    assert not names & {"httpx", "mlflow", "jsonschema", "filelock", "jinja2", "huggingface_hub.file_download"}
     assert "servebench.analysis.tuning.answer" not in names

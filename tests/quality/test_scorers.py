@@ -50,8 +50,9 @@ def test_gsm8k_reads_both_shapes_and_grades_by_value(tmp_path):
     scorer = Gsm8kScorer()
     items = scorer.items(_lines(tmp_path / "g.jsonl", rows), 10, 0)
     assert [item.expected for item in items] == ["18", "4"]
-    grade = lambda text, error=None: scorer.grade(items[0], ItemAnswer(item_id="i", text=text, error=error)).correct  # noqa: E731
-    assert (grade("#### 18.0"), grade("17"), grade("dunno"), grade("", "down")) == (True, False, False, None)
+    answers = [ItemAnswer(item_id="i", text=text) for text in ("#### 18.0", "17", "dunno")]
+    answers.append(ItemAnswer(item_id="i", text="", error="down"))
+    assert [scorer.judged(items[0], one).grade.correct for one in answers] == [True, False, False, None]
 
 
 def test_mmlu_samples_the_same_items_from_file_and_wheel_and_drops_stray_rows(tmp_path):
@@ -87,7 +88,7 @@ def test_answers_keep_their_order_and_failures_are_answers(tmp_path, serve):
     items = scorer.items(_lines(tmp_path / "m.jsonl", MMLU), 20, 0)
     answers = ask(items, Endpoint(base_url=serve(_answer).base_url, model="m"), concurrency=4)
     assert [answer.item_id for answer in answers] == [item.item_id for item in items]
-    grades = [scorer.grade(item, answer).correct for item, answer in zip(items, answers, strict=True)]
+    grades = [scorer.judged(item, answer).grade.correct for item, answer in zip(items, answers, strict=True)]
     assert (grades.count(True), grades.count(False), grades.count(None)) == (4, 14, 2)
     assert answers[3].error is not None
     assert "500" in answers[3].error

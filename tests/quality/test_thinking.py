@@ -1,4 +1,4 @@
-"""Every scorer grades what `answer_to_grade` returns; whether that has thinking is said by the scorer."""
+"""Every scorer grades what `ItemAnswer.to_grade` returns; whether that has thinking is said by the scorer."""
 
 import orjson
 import pandas as pd
@@ -9,7 +9,6 @@ from servebench.contracts.quality import Endpoint, ItemAnswer
 from servebench.contracts.settings import QualitySettings
 from servebench.quality.load_answers import answer_of
 from servebench.quality.scorers.parity import ParityScorer
-from servebench.quality.thinking import answer_to_grade
 from servebench.registry.registry import registry
 from support.records import quality_records
 
@@ -33,9 +32,9 @@ CALL = {"name": "add", "arguments": "{}"}
     ],
 )
 def test_what_is_graded_of_an_answer(answer, text, thinking, failed):
-    found = answer_to_grade(ItemAnswer(item_id="q", **answer))
+    found = ItemAnswer(item_id="q", **answer).to_grade()
     assert (found.text, found.thinking, found.error is not None) == (text, thinking, failed)
-    assert answer_to_grade(found) == found
+    assert found.to_grade() == found
     assert found.outcome == answer.get("outcome", "ok")
 
 
@@ -45,9 +44,9 @@ def test_thinking_that_is_graded_is_part_of_the_text():
         ({"text": "", "reasoning": "2"}, "2"),
         ({"text": "<think>2"}, "<think>2"),
     ]:
-        found = answer_to_grade(ItemAnswer(item_id="q", **answer), cut=False)
+        found = ItemAnswer(item_id="q", **answer).to_grade(cut=False)
         assert (found.text, found.thinking, found.error) == (text, "graded", None)
-    assert answer_to_grade(ItemAnswer(item_id="q", text="4"), cut=False).thinking is None
+    assert ItemAnswer(item_id="q", text="4").to_grade(cut=False).thinking is None
 
 
 def test_answers_of_the_load_come_without_it(record):

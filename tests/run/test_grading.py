@@ -18,7 +18,7 @@ from servebench.run.grading import unasked_questions
 from servebench.run.scorers import configured_scorers, select_scorers
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, discard_graded_answers, read_quality
 from servebench.store.layout import RunFolder
-from servebench.util.errors import ConfigError
+from servebench.util.errors import ConfigError, QualityError
 from support.fake_engine import FakeEngine, FakeRunning
 from support.orchestration import Recorder
 from support.records import quality_records
@@ -194,24 +194,34 @@ def test_a_scorer_of_a_plugin_that_is_not_installed_says_how_to_get_it(words, tm
     assert "servebench-graders" in line
 
 
+FAILED = {"error": "HTTP 400: no tools", "outcome": "http_error"}
+
+
 class Engine(FakeEngine):
     reset_path = "/reset"
 
 
 @pytest.fixture
 def quality_job(known, tmp_path, monkeypatch):
-    """`quality_job(reason, *words)`: questions at concurrency 1 and 4 of an engine whose reset fails for this reason."""
+    """`quality_job(reason, *words)`: questions at concurrency 1 and 4 of an engine whose reset fails for this reason, and which
+    answers nothing at the concurrencies in `fails`."""
     path = tmp_path / "words"
     path.write_text("one two")
     resets = []
 
-    def build(reason, *words, engine=Engine):
+    def build(reason, *words, engine=Engine, quality="quality=echo", fails=()):
         monkeypatch.setattr(grading, "reset_cache", lambda *_: resets.append(1) or reason)
         monkeypatch.setattr(
             "servebench.quality.ask.ask",
-            lambda items, *_, **__: [ItemAnswer(item_id=i.item_id, text=i.expected, latency_ms=1.0) for i in items],
+            lambda items, *_, concurrency, **__: [
+                ItemAnswer(
+                    item_id=i.item_id, text=i.expected, latency_ms=1.0, **(FAILED if concurrency in fails else {})
+                )
+                for i in items
+            ],
         )
-        settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]", *words)
+        monkeypatch.setattr(Echo, "source", path)
+        settings = job(known, quality, "quality.concurrency=[1,4]", *words)
         folder = RunFolder(tmp_path / "run")
         folder.path.mkdir()
         request = request_of(settings, select_scorers(settings, known, tmp_path), folder)
@@ -257,12 +267,31 @@ def test_without_a_prefix_cache_there_is_nothing_to_warn_of(quality_job):
     assert warnings_of(quality_job("404", "engine.prefix_caching=false")) == {1: [], 4: []}
 
 
+@pytest.mark.parametrize(
+    ("words", "fails"), [(("quality=echo",), {1}), (("quality=all", "quality.tasks=[echo]"), {1, 4})]
+)
+def test_no_answer_at_all_is_an_error(quality_job, words, fails):
+    request, lease = quality_job(None, *words[1:], quality=words[0], fails=fails)
+    with pytest.raises(QualityError):
+        grading.grade_questions(request, lease)
+
+
+def test_of_all_scorers_one_without_answers_does_not_stop_the_others(quality_job):
+    request, lease = quality_job(None, "quality.tasks=[echo]", quality="quality=all", fails={1})
+    grading.grade_questions(request, lease)
+    failed, answered = grading.stored_summaries(request.folder)
+    assert (failed.n, answered.n) == (0, 2)
+    assert any(doubt.code == "unanswered" and doubt.void for doubt in failed.doubts)
+
+
 def test_a_key_that_a_server_repeats_is_not_stored(tmp_path, monkeypatch):
     key = "planted-0123456789"
     monkeypatch.setenv("MY_API_KEY", key)
     folder = RunFolder(tmp_path)
     with AnswerLog(folder, "echo", 2) as log:
-        log.add("a", ItemAnswer(item_id="a", text=f"you said {key}"))
+        log.add(
+            "a", ItemAnswer(item_id="a", text=f"you said {key}", reasoning=key, calls=[{"name": key, "arguments": key}])
+        )
     (file,) = tmp_path.glob("raw/*")
     assert key not in file.read_text()
     (record,) = quality_records("echo", [True], concurrency=1)

@@ -38,7 +38,7 @@ class PhaseFacts:
     """The ids of the requests that only keep the level."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
-    jobs: dict[str, Sequence[Any]] = field(default_factory=dict)
+    jobs: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By session: the job that it works for, and how many requests that has in all."""
     span_headers: bool = False
     keep_ids: bool = False

@@ -1,14 +1,17 @@
 """Quality: the questions that a scorer makes, the answers of the engine, and their grades."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from servebench.contracts.request import Request
 from servebench.contracts.results import Outcome, Record, Thinking
 from servebench.contracts.settings import QualitySettings
+from servebench.util.thinking import split_thinking
 from servebench.util.tls import Trust
 from servebench.util.wheel_file import PackagedFile
 
@@ -65,6 +68,26 @@ class ItemAnswer:
     latency_ms: float | None = None
     tokens: Sequence[str] | None = None
     logprobs: Sequence[float] | None = None
+
+    def to_grade(self, *, cut: bool = True) -> ItemAnswer:
+        """Return the answer with the text that is graded, and `thinking`, which says how that was found.
+
+        With `cut` this is what follows the thinking, and an answer that ends inside its thinking has an error: it counts as not
+        answered. Otherwise it is thinking and answer as one text.
+        """
+        if self.error is not None or self.thinking is not None:
+            return self
+        thinking, rest = split_thinking(self.text, self.reasoning)
+        if rest is None and self.calls:
+            rest = ""
+        if rest is not None and not thinking.strip():
+            return replace(self, text=rest) if cut else self
+        if not cut:
+            return replace(self, text=self.reasoning + self.text, thinking="graded")
+        if rest is None:
+            error = "the answer ended inside its thinking"
+            return replace(self, text="", reasoning=thinking, thinking="unfinished", error=error)
+        return replace(self, text=rest, reasoning=thinking, thinking="cut")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +164,7 @@ class Scorer:
     load_reference: ClassVar[str] = ""
     """For `grades_load`: the key of a request's reference that it needs (`Workload.reference_keys`)."""
     cuts_thinking: ClassVar[bool] = True
-    """Whether answers come without their thinking (`quality.thinking`)."""
+    """Whether answers are graded without their thinking (`ItemAnswer.to_grade`)."""
 
     def __init__(self, settings: QualitySettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type(name=self.name)
@@ -155,8 +178,14 @@ class Scorer:
         raise NotImplementedError
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
-        """Grade one answer."""
+        """Grade one answer, which has no error."""
         raise NotImplementedError
+
+    def judged(self, item: Item, answer: ItemAnswer) -> Judged:
+        """Return an answer as it is graded, with its grade: none where there is no answer."""
+        answer = answer.to_grade(cut=self.cuts_thinking)
+        grade = self.grade(item, answer) if answer.error is None else Grade(correct=None, extracted=None)
+        return Judged(item=item, answer=answer, grade=grade)
 
     def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
         """For `asks_itself`: send `count` items (null: all) of each task to the endpoint. Raises QualityError."""

@@ -63,10 +63,10 @@ from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.protocol.json_values import milliseconds, object_at
 from servebench.protocol.kinds.table import kind_named
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
-from servebench.quality.rows import OpenPromptScorer, read_answers, read_rows, sample
-from servebench.quality.thinking import answer_to_grade
+from servebench.quality.rows import OpenPromptScorer, RowScorer, read_answers, read_rows, sample
 from servebench.util.children import HUB_TOKENS, command_environment, find_program, python_environment
 from servebench.util.errors import ConfigError, EngineError, PreflightError, QualityError
+from servebench.util.json_schema import TEXT, object_of
 from servebench.util.safe_text import in_one_line
 from servebench.util.tls import access_problems, tls_context
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
@@ -79,7 +79,8 @@ __all__ = ["Emulation", "Loading"]
 __all__ += ["Command", "ContainerImage", "Dialect", "Engine", "LaunchContext", "Launcher", "LogHint", "PhaseMarker"]
 __all__ += ["RunningEngine", "Say", "ServerTimings", "StartPhase", "StopReport"]
 __all__ += ["API_VERSION", "PointFinished", "RunFinished", "RunStarted", "hookimpl"]
-__all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "OpenPromptScorer", "Record", "Scorer"]
+__all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "Record"]
+__all__ += ["OpenPromptScorer", "RowScorer", "Scorer"]
 __all__ += ["Knob", "Limit"]
 __all__ += ["Message", "Request", "Tokenizer", "Workload"]
 __all__ += ["CountOrZero", "EngineSettings", "Fraction", "GpuSettings", "LaunchSettings", "LengthSettings"]
@@ -99,7 +100,7 @@ __all__ += [
     "log_hints",
 ]
 __all__ += ["milliseconds", "missing_executable", "object_at", "read_emulation"]
-__all__ += ["answer_of", "answer_to_grade", "answered_requests", "item_of", "read_answers", "read_rows", "sample"]
+__all__ += ["TEXT", "answer_of", "answered_requests", "item_of", "object_of", "read_answers", "read_rows", "sample"]
 __all__ += ["access_problems", "gguf_files", "in_one_line", "kind_named", "tls_context"]
 __all__ += ["HUB_TOKENS", "python_environment"]
 __all__ += [

@@ -6,7 +6,6 @@ from typing import Any
 from servebench.contracts.quality import Item, ItemAnswer
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
-from servebench.quality.thinking import answer_to_grade
 from servebench.util.units import NS_PER_MS
 
 SAME = ("outcome", "http_status", "finish_reason", "prompt_tokens", "output_tokens", "sent_ns", "ended_ns")
@@ -36,4 +35,4 @@ def answer_of(record: Record) -> ItemAnswer:
         fields = {"text": "", "error": record.error or record.outcome.replace("_", " ")}
     latency_ms = None if record.sent_ns is None else (record.ended_ns - record.sent_ns) / NS_PER_MS
     fields |= {name: getattr(record, name) for name in SAME}
-    return answer_to_grade(ItemAnswer(item_id=record.request_id, latency_ms=latency_ms, **fields))
+    return ItemAnswer(item_id=record.request_id, latency_ms=latency_ms, **fields).to_grade()

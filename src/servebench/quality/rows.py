@@ -3,18 +3,18 @@
 import random
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
 
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
-from servebench.quality.thinking import answer_to_grade
 from servebench.util import wheel_file as packaged
 from servebench.util.bounded_file import LimitError, gunzip, open_regular, read_bytes, size_text
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError
+from servebench.util.json_schema import TEXT, object_of, require
 from servebench.util.wheel_file import PackagedFile
 
 MMLU = PackagedFile(
@@ -103,24 +103,41 @@ def sample(rows: list[dict[str, Any]], count: int, seed: int) -> list[tuple[int,
     return [(place, rows[place]) for place in chosen]
 
 
-class OpenPromptScorer(Scorer):
-    """Base of the scorers that ask open tasks themselves: rows with a `prompt`, and `id` if there is one."""
+class RowScorer(Scorer):
+    """Base of the scorers that make an item of each row of a file, which may have an `id`."""
 
+    row_schema: ClassVar[Mapping[str, Any]]
+    """The JSON Schema of a row."""
+
+    def item(self, row: Mapping[str, Any], item_id: str) -> Item:
+        """Return the item of a row. Raises ValueError with what else is wrong with it."""
+        raise NotImplementedError
+
+    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
+        """See Scorer.items. Raises ConfigError for a row that is none."""
+        items = []
+        for place, row in sample(read_rows(path), count, seed):
+            try:
+                require(row, self.row_schema)
+                items.append(self.item(row, str(row.get("id") or f"{self.name}-{place}")))
+            except ValueError as problem:
+                raise ConfigError(f"row {place} of {path}: {problem}") from problem
+        return items
+
+
+class OpenPromptScorer(RowScorer):
+    """Base of the scorers that ask open tasks themselves: rows with a `prompt`."""
+
+    row_schema = object_of(prompt=TEXT)
     source = OPEN_PROMPTS
     asks_itself = True
     max_tokens: ClassVar[int]
     """The longest answer, where `quality.max_tokens` is not set."""
 
-    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items. Raises ConfigError for a row without a prompt."""
-        items = []
-        for place, row in sample(read_rows(path), count, seed):
-            if not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
-                raise ConfigError(f'row {place} of {path} has no prompt; the format is {{"prompt": "..."}}')
-            item_id = str(row.get("id") or f"{self.name}-{place}")
-            bound = self.settings.max_tokens or self.max_tokens
-            items.append(Item(item_id=item_id, prompt=row["prompt"], expected="", max_tokens=bound))
-        return items
+    def item(self, row: Mapping[str, Any], item_id: str) -> Item:
+        """See RowScorer.item."""
+        bound = self.settings.max_tokens or self.max_tokens
+        return Item(item_id=item_id, prompt=row["prompt"], expected="", max_tokens=bound)
 
     def own_items(self, count: int | None) -> Sequence[Item]:
         """Return the items of `quality.path`, or of the shipped prompts; all of them if `count` is None."""
@@ -130,12 +147,12 @@ class OpenPromptScorer(Scorer):
     def ask(
         self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int, **changes: Any
     ) -> list[ItemAnswer]:
-        """Return answers as `ask_once` does, by the settings, for `answer_to_grade`; `changes` are other arguments of it."""
+        """Return answers as `ask_once` does, by the settings, as they are graded; `changes` are other arguments of it."""
         from servebench.quality.ask import ask_once
 
         options = {"timeout_s": self.settings.timeout_s, "api": self.settings.api, **changes}
         answers = ask_once(items, endpoint, part, concurrency=concurrency, **options)
-        return [answer_to_grade(answer, cut=self.cuts_thinking) for answer in answers]
+        return [answer.to_grade(cut=self.cuts_thinking) for answer in answers]
 
 
 def read_answers(place: Path) -> list[dict[str, Any]]:

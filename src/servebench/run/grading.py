@@ -10,13 +10,12 @@ import orjson
 
 from servebench.analysis.quality.summary import summaries
 from servebench.contracts.events import AnswersKept, Doing, Graded, NothingToGrade
-from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
+from servebench.contracts.quality import Endpoint, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.levels import PlannedPoint
-from servebench.quality.thinking import answer_to_grade
 from servebench.run.scorers import ALL
 from servebench.run.session import RunRequest
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, graded_questions, read_quality
@@ -53,7 +52,7 @@ def grade_questions(request: RunRequest, lease: EngineLease) -> None:
     Raises QualityError when a scorer gets no answer (with `quality=all`, when none does: an engine may lack what one of them
     needs), StoreError, EngineError when the engine dies, KeyboardInterrupt.
     """
-    failed: list[QualityError] = []
+    failed = 0
     asked = unasked_questions(request)
     first = request.settings.quality.concurrency[0]
     for scorer, path, concurrency in asked:
@@ -65,12 +64,11 @@ def grade_questions(request: RunRequest, lease: EngineLease) -> None:
         _store(request, lease, scorer, graded, concurrency=concurrency, cache_error=cache_error)
         discard_answers(request.folder, scorer.name, concurrency)
         if graded and all(one.answer.error is not None for one in graded):
-            reason = graded[0].answer.error
-            failed.append(
-                QualityError(f"quality={scorer.name}: none of {len(graded)} questions was answered: {reason}")
-            )
-            if request.settings.quality.name != ALL or len(failed) == len(asked):
-                raise failed[0]
+            failed += 1
+            if request.settings.quality.name != ALL or failed == len(asked):
+                raise QualityError(
+                    f"quality={scorer.name}: none of {len(graded)} questions was answered: {graded[0].answer.error}"
+                )
 
 
 def _empty_cache(request: RunRequest, lease: EngineLease, *, repeated: bool) -> str | None:
@@ -149,13 +147,7 @@ def _ask_and_grade(
             **{answer.item_id: answer for answer in fresh},
         }
     request.events(Doing("grading", scorer.name, len(items)))
-    return [_grade(scorer, item, answers[item.item_id]) for item in items]
-
-
-def _grade(scorer: Scorer, item: Item, raw: ItemAnswer) -> Judged:
-    answer = answer_to_grade(raw, cut=scorer.cuts_thinking)
-    grade = scorer.grade(item, answer) if answer.error is None else Grade(correct=None, extracted=None)
-    return Judged(item=item, answer=answer, grade=grade)
+    return [scorer.judged(item, answers[item.item_id]) for item in items]
 
 
 def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency: int) -> Sequence[Judged]:

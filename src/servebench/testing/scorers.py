@@ -184,7 +184,7 @@ class ScorerConformance:
         """They are neither right nor wrong."""
         for item in self.items(file)[:SHOWN]:
             failed = ItemAnswer(item_id=item.item_id, text="", error="HTTP 503", outcome="http_error")
-            _assert_no_grade(self.make(path=str(file)).grade(item, failed))
+            _assert_no_grade(self.make(path=str(file)).judged(item, failed).grade)
 
     def test_nonsense_is_graded(self, file: Path) -> None:
         """No answer raises an error; a grade can be stored and is always the same."""

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+MESSAGE_MAX = 200
+
 
 @dataclass(frozen=True)
 class Compliance:
@@ -15,15 +17,21 @@ class Compliance:
     reason: str | None = None
 
 
-def schema_problem(schema: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a JSON Schema of draft 2020-12; None for a valid one."""
-    from jsonschema import Draft202012Validator, SchemaError
+TEXT = {"type": "string", "pattern": r"\S"}
+"""The schema of a text that is not blank."""
 
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        return str(error.message)
-    return None
+
+def object_of(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object that has these properties, and perhaps others."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def require(value: Any, schema: Mapping[str, Any]) -> None:
+    """Raise ValueError with the first mismatch if a value does not fit a schema."""
+    from jsonschema import Draft202012Validator
+
+    for mismatch in Draft202012Validator(schema).iter_errors(value):
+        raise ValueError(f"{mismatch.json_path}: {mismatch.message[:MESSAGE_MAX]}")
 
 
 def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:

@@ -1,8 +1,7 @@
 """The workload `agent_trace`: recorded sessions of agents, with their shared prefixes, pauses and sub-agents."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count as count_from
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -71,25 +70,21 @@ class AgentTraceWorkload(TraceWorkload):
         steps: dict[Step, AgentStep] = {}
         jobs: dict[str, tuple[AgentJob, str]] = {}
         kept = self._jobs()
+        number = 0
         # no job is repeated only to have as many at a time
-        least = min(settings.active, len(kept))
-        for number in count_from():
-            if len(steps) >= count and number >= least:
-                break
+        while len(steps) < count or number < min(settings.active, len(kept)):
             lap, place = divmod(number, len(kept))
-            job = kept[place]
-            scope = f"{lap}/{job.scope}"
-            found = sessions_of(job, f"j{number}")
-            for session, recorded in found:
-                steps.update({(session.name, place): step for place, step in enumerate(recorded)})
-                jobs[session.name] = (job, scope)
-            sessions += [session for session, _ in found]
+            for session, recorded in sessions_of(kept[place], f"j{number}"):
+                steps |= {(session.name, at): step for at, step in enumerate(recorded)}
+                jobs[session.name] = (kept[place], f"{lap}/{kept[place].scope}")
+                sessions.append(session)
+            number += 1
         order = interleave(sessions, settings.active, generator(settings.seed, stream))[:count]
         ids = {(session.name, number): f"{stream}-{place:05d}" for place, (session, number) in enumerate(order)}
         # -1 is the last step of a session
         ids |= {(name, -1): request_id for (name, _), request_id in ids.items()}
-        maker = _Prompts(self, stream, tokenizer, ids=ids, steps=steps, jobs=jobs)
-        return [self._request(session, number, stream, ids, maker) for session, number in order]
+        prompts = _Prompts(self, stream, tokenizer, ids, steps, jobs)
+        return [self._request(session, number, prompts) for session, number in order]
 
     def _jobs(self) -> list[AgentJob]:
         """Return the jobs that are short enough. Raises ConfigError if there is none."""
@@ -107,15 +102,12 @@ class AgentTraceWorkload(TraceWorkload):
         """Return a length after scaling."""
         return max(1, round(tokens * self.settings.length_scale))
 
-    def _request(
-        self, session: Session, number: int, stream: str, ids: Mapping[Step, str], prompts: "_Prompts"
-    ) -> Request:
-        settings = self.settings
-        step = session.steps[number]
+    def _request(self, session: Session, number: int, prompts: "_Prompts") -> Request:
+        settings, stream, step = self.settings, prompts.stream, session.steps[number]
         messages, answers, tokens = prompts.of(session, number)
         chat = kind_named(settings.api).takes_messages
         return Request(
-            request_id=ids[session.name, number],
+            request_id=prompts.ids[session.name, number],
             api=settings.api,
             messages=messages if chat else None,
             prompt=None if chat else "".join(one.content for one in messages),
@@ -127,102 +119,91 @@ class AgentTraceWorkload(TraceWorkload):
             think_s=step.think_s,
             job=f"{stream}/{session.job}",
             job_requests=session.job_requests,
-            after=ids_before(session, number, ids),
+            after=ids_before(session, number, prompts.ids),
             answers=answers,
         )
 
 
 def sessions_of(job: AgentJob, name: str) -> list[tuple[Session, tuple[AgentStep, ...]]]:
     """Return the sessions of a job, its sub-agents first, each with its recorded steps."""
-    names = [f"{name}.{number}" for number in range(len(job.sub_agents))]
+    found = [(f"{name}.{number}", one.steps) for number, one in enumerate(job.sub_agents)] + [(name, job.steps)]
+    opens_after: dict[str, Step] = {}
     waits_for: dict[int, tuple[str, ...]] = {}
-    for child, one in zip(names, job.sub_agents, strict=True):
+    for (child, _), one in zip(found, job.sub_agents, strict=False):
+        if one.after:
+            opens_after[child] = (name, one.after)
         if one.before is not None:
             waits_for[one.before] = (*waits_for.get(one.before, ()), child)
-    found = [
-        (_session(child, one.steps, job, name, opens_after=(name, one.after) if one.after else None), one.steps)
-        for child, one in zip(names, job.sub_agents, strict=True)
+    made = [
+        Session(
+            session,
+            tuple(SessionStep((), one.output_tokens, RECORDED, one.pause_s or None) for one in steps),
+            opens_after=opens_after.get(session),
+            waits_for=waits_for if session == name else {},
+            job=name,
+            job_requests=job.requests,
+        )
+        for session, steps in found
     ]
-    if job.steps:
-        found.append((_session(name, job.steps, job, name, waits_for=waits_for), job.steps))
-    return found
-
-
-def _session(
-    name: str,
-    steps: Sequence[AgentStep],
-    job: AgentJob,
-    job_name: str,
-    *,
-    opens_after: Step | None = None,
-    waits_for: Mapping[int, tuple[str, ...]] | None = None,
-) -> Session:
-    made = tuple(SessionStep((), one.output_tokens, RECORDED, one.pause_s or None) for one in steps)
-    return Session(
-        name, made, opens_after=opens_after, waits_for=waits_for or {}, job=job_name, job_requests=job.requests
-    )
+    return [(session, steps) for session, (_, steps) in zip(made, found, strict=True) if steps]
 
 
 Prompt = tuple[tuple[Message, ...], tuple[PriorAnswer, ...], int]
 """The messages of a prompt, the real answers in it, and its tokens by the plan."""
 
 
+@dataclass
 class _Prompts:
     """Makes the prompts of a stream; those of a session in order."""
 
-    def __init__(
-        self,
-        workload: AgentTraceWorkload,
-        stream: str,
-        tokenizer: Tokenizer,
-        *,
-        ids: Mapping[Step, str],
-        steps: Mapping[Step, AgentStep],
-        jobs: Mapping[str, tuple[AgentJob, str]],
-    ) -> None:
-        self._workload, self._tokenizer, self._ids, self._steps, self._jobs = workload, tokenizer, ids, steps, jobs
-        self._owner = f"agents/{stream}" if workload.settings.cache == "cold" else "agents"
-        self._stream = stream
-        self._blocks: dict[str, str] = {}
-        self._made: dict[Step, Prompt] = {}
+    workload: AgentTraceWorkload
+    stream: str
+    tokenizer: Tokenizer
+    ids: Mapping[Step, str]
+    steps: Mapping[Step, AgentStep]
+    jobs: Mapping[str, tuple[AgentJob, str]]
+    """By session: its job, and the scope of its blocks."""
+    _blocks: dict[str, str] = field(default_factory=dict)
+    _made: dict[Step, Prompt] = field(default_factory=dict)
 
     def of(self, session: Session, number: int) -> Prompt:
         """Return the prompt of a step. With real history one that continues that of an earlier step contains its answer."""
-        at = (session.name, number)
-        before: Step | None = (session.name, number - 1) if number else None
-        if before is None and session.opens_after is not None:
-            before = (session.opens_after[0], session.opens_after[1] - 1)
-        real = self._workload.settings.history == "real"
-        self._made[at] = (
-            self._continued(at, before) if real and before and self._continues(at, before) else self._new(at)
-        )
+        name, done = (session.name, number) if number else session.opens_after or (session.name, 0)
+        at, before = (session.name, number), (name, done - 1)
+        real = self.workload.settings.history == "real" and self._continues(at, before)
+        self._made[at] = self._continued(at, before) if real else self._new(at)
         return self._made[at]
 
     def _continues(self, at: Step, before: Step) -> bool:
         """Whether a prompt begins with the whole blocks of an earlier one, and has room for its answer and something new."""
-        step, earlier = self._steps[at], self._steps[before]
-        whole = earlier.input_tokens // self._jobs[at[0]][0].block_tokens
+        if before not in self._made:
+            return False
+        step, earlier = self.steps[at], self.steps[before]
+        whole = earlier.input_tokens // self.jobs[at[0]][0].block_tokens
         room = step.input_tokens - earlier.input_tokens - earlier.output_tokens
-        return room > 0 and step.blocks[:whole] == earlier.blocks[:whole] and before in self._made
+        return room > 0 and step.blocks[:whole] == earlier.blocks[:whole]
 
     def _new(self, at: Step) -> Prompt:
-        (job, scope), step = self._jobs[at[0]], self._steps[at]
-        names = [f"{self._owner}/{scope}/{block}" for block in step.blocks]
-        names.append(f"{self._owner}/alone/{self._stream}/{at}")
-        scaled = self._workload.scaled
-        text, tokens = self._workload.prompt_of(
-            names, scaled(step.input_tokens), scaled(job.block_tokens), self._blocks, self._tokenizer
-        )
+        (job, scope), step, scaled = self.jobs[at[0]], self.steps[at], self.workload.scaled
+        names = [
+            *(f"{self._owner}/{scope}/{block}" for block in step.blocks),
+            f"{self._owner}/alone/{self.stream}/{at}",
+        ]
+        lengths = scaled(step.input_tokens), scaled(job.block_tokens)
+        text, tokens = self.workload.prompt_of(names, *lengths, self._blocks, self.tokenizer)
         return (Message("user", text),), (), tokens
 
     def _continued(self, at: Step, before: Step) -> Prompt:
         messages, answers, tokens = self._made[before]
-        step, earlier = self._steps[at], self._steps[before]
-        scaled = self._workload.scaled
-        asked = scaled(earlier.output_tokens)
-        said, _ = self._workload.piece("", f"{self._owner}/said/{self._stream}/{before}", asked, self._tokenizer)
-        rest = max(SALT_TOKENS_MAX, scaled(step.input_tokens) - tokens - asked)
-        text, _ = self._workload.piece("", f"{self._owner}/heard/{self._stream}/{at}", rest, self._tokenizer)
-        mark = answer_mark(self._ids[before])
-        answer = PriorAnswer(of=self._ids[before], mark=mark, stand_in=said)
-        return (*messages, Message("assistant", mark), Message("user", text)), (*answers, answer), tokens + asked + rest
+        asked = self.workload.scaled(self.steps[before].output_tokens)
+        rest = max(SALT_TOKENS_MAX, self.workload.scaled(self.steps[at].input_tokens) - tokens - asked)
+        name = f"{self._owner}/{{}}/{self.stream}/{{}}"
+        said, _ = self.workload.piece("", name.format("said", before), asked, self.tokenizer)
+        text, _ = self.workload.piece("", name.format("heard", at), rest, self.tokenizer)
+        answer = PriorAnswer(of=self.ids[before], mark=answer_mark(self.ids[before]), stand_in=said)
+        news = Message("assistant", answer.mark), Message("user", text)
+        return (*messages, *news), (*answers, answer), tokens + asked + rest
+
+    @property
+    def _owner(self) -> str:
+        return f"agents/{self.stream}" if self.workload.settings.cache == "cold" else "agents"

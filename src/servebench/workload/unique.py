@@ -14,10 +14,15 @@ from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_requests
 from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator, salt
-from servebench.workload.ideal_cache import BLOCK_TOKENS
 
 DEFAULT_INPUT_TOKENS = 128
 DEFAULT_OUTPUT_TOKENS = 64
+BLOCKS = (128, 64, 32, 16)
+"""Sizes of blocks that prefix caches keep; vLLM's is 16, and 128 on a CPU."""
+LENGTH_SLACK = 0.1
+"""How much longer or shorter prompts may become for larger blocks, as a share."""
+HIT_TOKENS_MIN = 50
+"""In shorter prompts two tokens more or less are more than two points."""
 PREFIX = "prefix"
 """The stream of the beginning that all prompts share with a `hit_rate`."""
 
@@ -55,11 +60,14 @@ class UniqueWorkload(FillingWorkload):
                 f"workload.hit_rate={rate:g} needs what the warm-up leaves in the cache; leave workload.cache at as_is"
             ]
         prefix, total = self._split()
-        if prefix and total - prefix > SALT_TOKENS_MAX:
+        if prefix and total - prefix > SALT_TOKENS_MAX and total >= HIT_TOKENS_MIN:
             return []
-        least = math.ceil(max(BLOCK_TOKENS / rate, (SALT_TOKENS_MAX + BLOCK_TOKENS / 2 + 1) / (1 - rate)))
+        block = BLOCKS[-1]
+        least = math.ceil(
+            max(block / rate, (SALT_TOKENS_MAX + block / 2 + 1) / (1 - rate), HIT_TOKENS_MIN + block / 2 / rate)
+        )
         return [
-            f"workload.hit_rate={rate:g} of workload.input_tokens={self._tokens} leaves no room for a block of {BLOCK_TOKENS} "
+            f"workload.hit_rate={rate:g} of workload.input_tokens={self._tokens} leaves no room for a block of {block} "
             f"tokens and a unique rest of {SALT_TOKENS_MAX}; set workload.input_tokens={least} or more"
         ]
 
@@ -73,13 +81,18 @@ class UniqueWorkload(FillingWorkload):
     def _split(self) -> tuple[int, int]:
         """Return the tokens of the shared beginning that a cache of whole blocks keeps, and of a prompt; (0, 0) for none.
 
-        The beginning has one token more, for a tokenizer may join its last one with what follows: half of it is in the rate.
+        Caches keep blocks of up to 128 tokens: the largest that does not change the length much is taken. The beginning has one
+        token more, for a tokenizer may join its last one with what follows, and the rest may begin alike: half of both is in
+        the rate.
         """
-        rate = self.settings.hit_rate
-        if not rate:
-            return 0, 0
-        prefix = round(rate * self._tokens / BLOCK_TOKENS) * BLOCK_TOKENS
-        return prefix, round((prefix + 0.5) / rate)
+        rate = self.settings.hit_rate or 0.0
+        for block in BLOCKS if rate else ():
+            prefix = round(rate * self._tokens / block) * block
+            total = round((prefix + 1) / rate)
+            fits = abs(total - self._tokens) <= LENGTH_SLACK * self._tokens and total - prefix > SALT_TOKENS_MAX
+            if fits or block == BLOCKS[-1]:
+                return prefix, total
+        return 0, 0
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests, no two alike. Raises ConfigError when the prompts are too short for that."""

@@ -1,9 +1,13 @@
 """Translating shared settings into flags."""
 
+from dataclasses import replace
+
 import pytest
 
-from servebench.contracts.settings import EngineSettings
+from servebench.contracts.engine import LaunchContext
+from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSettings
 from servebench.engine.adapters.flags import FlagTable
+from servebench.registry.registry import registry
 
 TABLE = FlagTable(flags={"max_num_seqs": "--max-num-seqs"}, switches={"prefix_caching": (["--cache"], ["--no-cache"])})
 
@@ -28,3 +32,26 @@ def test_a_flag_table_takes_shared_settings_only(table):
     """A key that is none would be dropped: its flag would never reach the engine."""
     with pytest.raises(ValueError, match="max_num_sequences: not a shared setting"):
         FlagTable(**{table: {"max_num_sequences": "--max-num-seqs"}})
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "flag"),
+    [
+        ("vllm", {}, "--runner"),
+        ("sglang", {}, "--is-embedding"),
+        ("llamacpp", {"executable": "llama-server"}, "--embeddings"),
+        ("llamacpp", {}, "embedding=true"),
+    ],
+)
+def test_an_engine_that_generates_nothing_is_started_otherwise(name, own, flag, tmp_path):
+    """For embeddings, and not for chats."""
+    engine = registry().engine(name)
+    context = LaunchContext(
+        engine=type(engine).settings_type(name=name, **own),
+        model=ModelSettings(name="m", path="/models/m.gguf"),
+        gpu=GpuSettings(name="none"),
+        port=1,
+        cache_dir=tmp_path,
+    )
+    assert flag not in engine.command(context).argv
+    assert flag in engine.command(replace(context, api="embeddings")).argv

@@ -154,7 +154,7 @@ def test_prompts_are_its_own_or_a_file(tmp_path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"question": "x"}')
     (fault,) = ParityScorer(QualitySettings(name="parity", path=str(bad))).check()
-    assert "has no prompt" in fault
+    assert "row 0 of" in fault
     (fault,) = ParityScorer(QualitySettings(name="parity", path="/nowhere.jsonl")).check()
     assert "/nowhere.jsonl" in fault
 

@@ -50,7 +50,7 @@ def test_the_shipped_queries_tell_good_from_bad():
         assert bad.score == 0.0
 
 
-@pytest.mark.parametrize("text", ["[0, 0]", "[99]", "[-1]", "[true]", '["0"]', "{}", "[0.0]"])
+@pytest.mark.parametrize("text", ["[0, 0]", "[99]", "[-1]", "[true]", '["0"]', "{}", "0", "x"])
 def test_what_is_no_ranking_scores_nothing(text):
     scorer = RerankScorer()
     (item, *_) = scorer.items(scorer.source, 1, 0)

@@ -4,10 +4,10 @@ import ast
 import json
 import re
 import textwrap
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from servebench.plugin import ConfigError, Grade, Item, ItemAnswer, PackagedFile, Scorer, kind_named, read_rows, sample
+from servebench.plugin import TEXT, Grade, Item, ItemAnswer, PackagedFile, RowScorer, kind_named, object_of
 from servebench_graders.sandbox import run_tests, sandbox_errors
 from servebench_graders.sandbox_program import SandboxLimits
 
@@ -91,44 +91,34 @@ def _longest_valid(text: str) -> str:
     return text
 
 
-class HumanEvalScorer(Scorer):
+class HumanEvalScorer(RowScorer):
     """Zero-shot HumanEval, pass@1 of a greedy answer. Rows have `task_id`, `prompt`, `entry_point` and `test`."""
 
     name = "humaneval"
     method = "zero-shot; pass@1, greedy, the problem's tests in a sandbox"
     source = HUMANEVAL
     limits = SandboxLimits()
+    row_schema = object_of(**dict.fromkeys(_COLUMNS, TEXT))
 
     def check(self) -> list[str]:
         """See Scorer.check. Without a sandbox no code is run, so no question is sent."""
         return list(sandbox_errors())
 
-    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items."""
-        items = []
-        for place, row in sample(read_rows(path), count, seed):
-            if any(not isinstance(row.get(column), str) or not row[column] for column in _COLUMNS):
-                raise ConfigError(f"row {place} of {path} is not a HumanEval problem; it needs {', '.join(_COLUMNS)}")
-            if not row["entry_point"].isidentifier():
-                raise ConfigError(
-                    f"row {place} of {path}: entry_point={row['entry_point']!r} must be the name of a function"
-                )
-            chat = kind_named(self.settings.api).takes_messages
-            items.append(
-                Item(
-                    item_id=row["task_id"],
-                    prompt=_ASK.format(prompt=row["prompt"]) if chat else row["prompt"],
-                    expected=json.dumps({column: row[column] for column in _COLUMNS[1:]}),
-                    max_tokens=MAX_TOKENS,
-                    body={} if chat else {"stop": list(_STOP)},
-                )
-            )
-        return items
+    def item(self, row: Mapping[str, Any], item_id: str) -> Item:
+        """See RowScorer.item."""
+        if not row["entry_point"].isidentifier():
+            raise ValueError(f"entry_point={row['entry_point']!r} must be the name of a function")
+        chat = kind_named(self.settings.api).takes_messages
+        return Item(
+            item_id=row["task_id"],
+            prompt=_ASK.format(prompt=row["prompt"]) if chat else row["prompt"],
+            expected=json.dumps({column: row[column] for column in _COLUMNS[1:]}),
+            max_tokens=MAX_TOKENS,
+            body={} if chat else {"stop": list(_STOP)},
+        )
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade. Raises PreflightError where no sandbox works."""
-        if answer.error is not None:
-            return Grade(correct=None, extracted=None)
         problem = json.loads(item.expected)
         # a completion continues the prompt, so it is the function's body
         code = (

@@ -19,7 +19,6 @@ from servebench.plugin import (
     Judged,
     QualityError,
     Scorer,
-    answer_to_grade,
     python_environment,
 )
 
@@ -145,5 +144,5 @@ def _judged(sample: Mapping[str, Any]) -> Judged:
     grade = Grade(
         correct=sample["correct"], extracted=sample["extracted"], score=sample["score"], detail=sample["detail"]
     )
-    answer = answer_to_grade(ItemAnswer(item_id=item.item_id, text=str(sample["text"])), cut=False)
+    answer = ItemAnswer(item_id=item.item_id, text=str(sample["text"])).to_grade(cut=False)
     return Judged(item=item, answer=answer, grade=grade)

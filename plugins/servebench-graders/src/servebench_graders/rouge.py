@@ -3,11 +3,9 @@
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from servebench.plugin import (
-    ConfigError,
     Grade,
     Item,
     ItemAnswer,
@@ -15,12 +13,10 @@ from servebench.plugin import (
     QualitySettings,
     Record,
     Request,
-    Scorer,
+    RowScorer,
     answer_of,
     answered_requests,
     item_of,
-    read_rows,
-    sample,
 )
 
 KINDS = ("rouge1", "rouge2", "rougeL")
@@ -32,7 +28,7 @@ _ASK = {"document": "Summarise the following text in a few sentences.\n\n{text}\
 _ASK["article"] = _ASK["text"] = _ASK["document"]
 
 
-class RougeScorer(Scorer):
+class RougeScorer(RowScorer):
     """Compares answers with references from a file (`quality.path`), else those of the load's workload, if it has any.
 
     The score is the F measure of ROUGE-L; nothing is right or wrong. `detail` has precision, recall and F of ROUGE-1, 2, L.
@@ -41,29 +37,24 @@ class RougeScorer(Scorer):
     name = "rouge"
     method = "ROUGE-L F1, Porter stemmer (rouge-score)"
     load_reference = "summary"
+    row_schema: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, settings: QualitySettings | None = None) -> None:
         super().__init__(settings)
         self.grades_load = self.settings.path is None
         self._measure: Any = None
 
-    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items. A row has a prompt (or a document to summarize) and a reference."""
-        items = []
-        for place, row in sample(read_rows(path), count, seed):
-            source = next((name for name in _PROMPTS if isinstance(row.get(name), str) and row[name].strip()), None)
-            target = next((name for name in _REFERENCES if isinstance(row.get(name), str) and row[name].strip()), None)
-            if source is None or target is None:
-                raise ConfigError(f"row {place} of {path} has no text and reference; the format is {FORMAT}")
-            prompt = _ASK.get(source, "{text}").format(text=row[source])
-            item_id = str(row.get("id") or f"rouge-{place}")
-            items.append(Item(item_id=item_id, prompt=prompt, expected=row[target], max_tokens=MAX_TOKENS))
-        return items
+    def item(self, row: Mapping[str, Any], item_id: str) -> Item:
+        """See RowScorer.item. A row has a prompt (or a document to summarize) and a reference."""
+        source = next((name for name in _PROMPTS if isinstance(row.get(name), str) and row[name].strip()), None)
+        target = next((name for name in _REFERENCES if isinstance(row.get(name), str) and row[name].strip()), None)
+        if source is None or target is None:
+            raise ValueError(f"it has no text and reference; the format is {FORMAT}")
+        prompt = _ASK.get(source, "{text}").format(text=row[source])
+        return Item(item_id=item_id, prompt=prompt, expected=row[target], max_tokens=MAX_TOKENS)
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade."""
-        if answer.error is not None:
-            return Grade(correct=None, extracted=None)
         if self._measure is None:
             # absl logs to the stderr of its import, and closes it with the handlers unless it is the process's own
             with contextlib.redirect_stderr(sys.__stderr__):
@@ -82,6 +73,5 @@ class RougeScorer(Scorer):
         for request, record in answered_requests(requests, records):
             reference = request.reference
             if isinstance(reference, Mapping) and isinstance(summary := reference.get("summary"), str) and summary:
-                item, answer = item_of(request, summary), answer_of(record)
-                judged.append(Judged(item=item, answer=answer, grade=self.grade(item, answer)))
+                judged.append(self.judged(item_of(request, summary), answer_of(record)))
         return judged

@@ -266,7 +266,7 @@ CACHE_CONTAMINATED = _define(
 HIT_RATE_MISSED = _define(
     "hit_rate_missed",
     "the prefix cache found more than 2 points more or less of the prompts than workload.hit_rate asks for",
-    "use longer prompts (workload.input_tokens) where the cache keeps larger blocks than 16 tokens, workload.api=completions, "
+    "use longer prompts (workload.input_tokens=512 or more: caches keep blocks of 16 to 128 tokens), workload.api=completions, "
     "engine.prefix_caching=true, more load.warmup_requests, and room in the cache; prefix_cache_hit_rate is what was measured",
     affects=SPEED,
 )

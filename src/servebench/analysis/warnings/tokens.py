@@ -34,7 +34,7 @@ def tokens_disagree(point: PointEvidence) -> Doubt | None:
         *(_answer_counts(point.ok) if kind_named(point.settings.workload.api).answers_text else ()),
     ]
     causes = [cause for cause in causes if cause]
-    return catalog.TOKENS_DISAGREE.issue("; ".join(causes)) if causes else None  # type: ignore[arg-type]
+    return catalog.TOKENS_DISAGREE.issue("; ".join(causes)) if causes else None
 
 
 def _server_count(point: PointEvidence) -> str | None:

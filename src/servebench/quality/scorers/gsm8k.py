@@ -46,8 +46,6 @@ class Gsm8kScorer(Scorer):
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade. 18 and 18.0 are equal."""
-        if answer.error is not None:
-            return Grade(correct=None, extracted=None)
         number = number_of(answer.text)
         try:
             return Grade(correct=number is not None and Decimal(number) == Decimal(item.expected), extracted=number)

@@ -54,8 +54,6 @@ class MmluScorer(Scorer):
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade."""
-        if answer.error is not None:
-            return Grade(correct=None, extracted=None)
         letter = letter_of(answer.text)
         return Grade(correct=letter == item.expected, extracted=letter, detail=CHANCE)
 

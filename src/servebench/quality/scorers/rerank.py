@@ -3,15 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from math import log2
-from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
-from servebench.quality.rows import PROMPTS, read_rows, sample
-from servebench.util.errors import ConfigError
+from servebench.contracts.quality import Grade, Item, ItemAnswer
+from servebench.quality.rows import PROMPTS, RowScorer
+from servebench.util.json_schema import TEXT, object_of, require
 
 API = "rerank"
-FORMAT = '{"query": "...", "documents": ["...", "..."], "relevant": [indices of documents]}'
+_INDICES = {"type": "array", "uniqueItems": True, "items": {"type": "integer", "minimum": 0}}
 CUTOFFS = (1, 3, 10)
 DEPTH = 10
 
@@ -28,71 +27,37 @@ def ndcg_at(ranking: Sequence[int], relevant: Sequence[int], k: int) -> float:
     return gain / sum(1 / log2(place + 2) for place in range(min(k, len(relevant))))
 
 
-class RerankScorer(Scorer):
+class RerankScorer(RowScorer):
     """Queries with documents. Rows have `query`, `documents` and `relevant`, the indices of those that answer it; `id` is
     optional. The score is nDCG@10; nothing is right or wrong. The answers have no thinking."""
 
     name = "rerank"
     method = "nDCG@10 of the documents by their relevance scores, binary gains"
     source = PROMPTS / "rerank.jsonl"
+    row_schema = object_of(
+        query=TEXT, documents={"type": "array", "items": {"type": "string"}}, relevant={**_INDICES, "minItems": 1}
+    )
 
     def check(self) -> list[str]:
         """See Scorer.check."""
         return [] if self.settings.api == API else [f"quality.api must be {API} (got '{self.settings.api}')"]
 
-    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items."""
-        items = []
-        for place, row in sample(read_rows(path), count, seed):
-            if not _is_query(row):
-                raise ConfigError(f"row {place} of {path} is not a query with documents; the format is {FORMAT}")
-            items.append(
-                Item(
-                    item_id=str(row.get("id") or f"rerank-{place}"),
-                    prompt=row["query"],
-                    expected=json.dumps(sorted(set(row["relevant"]))),
-                    max_tokens=1,
-                    body={"documents": row["documents"]},
-                )
+    def item(self, row: Mapping[str, Any], item_id: str) -> Item:
+        """See RowScorer.item."""
+        if max(row["relevant"]) >= len(row["documents"]):
+            raise ValueError(
+                f"relevant has {max(row['relevant'])}, and there are {len(row['documents'])} documents from 0 on"
             )
-        return items
+        expected, body = json.dumps(row["relevant"]), {"documents": row["documents"]}
+        return Item(item_id=item_id, prompt=row["query"], expected=expected, max_tokens=1, body=body)
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade. The text of an answer is the list of the indices, best first."""
-        if answer.error is not None:
-            return Grade(correct=None, extracted=None)
         relevant = json.loads(item.expected)
-        ranking = _indices(answer.text, len(item.body["documents"]))
-        if ranking is None:
+        try:
+            ranking = json.loads(answer.text)
+            require(ranking, {**_INDICES, "items": {"enum": list(range(len(item.body["documents"])))}})
+        except (ValueError, RecursionError):
             return Grade(correct=None, extracted=None, score=0.0, note="not a ranking of the documents")
         detail = {f"recall_at_{k}": recall_at(ranking, relevant, k) for k in CUTOFFS}
         return Grade(correct=None, extracted=answer.text, score=ndcg_at(ranking, relevant, DEPTH), detail=detail)
-
-
-def _indices(text: str, count: int) -> list[int] | None:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if _are_indices(found, count) else None
-
-
-def _are_indices(found: Any, count: int) -> bool:
-    """Return whether this is a list of different indices of so many documents."""
-    return (
-        isinstance(found, list)
-        and all(type(one) is int and 0 <= one < count for one in found)
-        and len(set(found)) == len(found)
-    )
-
-
-def _is_query(row: Mapping[str, Any]) -> bool:
-    query, documents, relevant = (row.get(name) for name in ("query", "documents", "relevant"))
-    return (
-        isinstance(query, str)
-        and bool(query.strip())
-        and isinstance(documents, list)
-        and all(isinstance(one, str) for one in documents)
-        and bool(relevant)
-        and _are_indices(relevant, len(documents))
-    )

@@ -7,17 +7,23 @@ Categories and measures are those of the Berkeley Function Calling Leaderboard (
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
-from servebench.protocol.json_values import object_at
+from servebench.contracts.quality import Grade, Item, ItemAnswer
 from servebench.protocol.kinds.table import kind_named
-from servebench.quality.rows import PROMPTS, read_rows, sample
-from servebench.util.errors import ConfigError
-from servebench.util.json_schema import compliance, schema_problem
+from servebench.quality.rows import PROMPTS, RowScorer
+from servebench.util.json_schema import TEXT, compliance, object_of
 
 MAX_TOKENS = 256
+_TOOL = object_of(function=object_of(name=TEXT))
+_TOOL["properties"]["function"]["properties"]["parameters"] = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
+_VALUES = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
+_ROW = object_of(
+    question=TEXT,
+    tools={"type": "array", "minItems": 1, "items": _TOOL},
+    expected={"type": "array", "items": object_of(name=TEXT, arguments=_VALUES)},
+)
+_ROW["properties"]["category"] = TEXT
 Call = Mapping[str, str]
 """The `name` of a tool and its `arguments`, a JSON text."""
 
@@ -75,7 +81,7 @@ def judge_calls(
     return "wrong_value" if left else None, {**measures, "argument_accuracy": not left}
 
 
-class ToolCallScorer(Scorer):
+class ToolCallScorer(RowScorer):
     """Questions with tools. Rows have `question`, `tools` (as a chat has them) and `expected`: the `name` of each call, and
     under `arguments` the accepted values of each argument, with null where it may be left out. No call is expected if it is
     empty; `category` and `id` are optional.
@@ -86,6 +92,7 @@ class ToolCallScorer(Scorer):
     name = "tool_calls"
     method = "right tools, arguments that match their schema and the accepted values; no call where no tool fits"
     source = PROMPTS / "tool_calls.jsonl"
+    row_schema = _ROW
 
     def check(self) -> list[str]:
         """See Scorer.check."""
@@ -93,28 +100,21 @@ class ToolCallScorer(Scorer):
             return []
         return [f"tools are sent in a chat, and quality.api={self.settings.api} has no messages; use quality.api=chat"]
 
-    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items."""
-        items = []
-        for place, row in sample(read_rows(path), count, seed):
-            if problem := _row_problem(row):
-                raise ConfigError(f"row {place} of {path}: {problem}")
-            items.append(
-                Item(
-                    item_id=str(row.get("id") or f"tool_calls-{place}"),
-                    prompt=row["question"],
-                    expected=json.dumps(row["expected"]),
-                    max_tokens=MAX_TOKENS,
-                    task=str(row["category"]) if row.get("category") else None,
-                    body={"tools": row["tools"]},
-                )
-            )
-        return items
+    def item(self, row: Mapping[str, Any], item_id: str) -> Item:
+        """See RowScorer.item."""
+        if unknown := {one["name"] for one in row["expected"]} - _schemas(row["tools"]).keys():
+            raise ValueError(f"expected has a call of {min(unknown)}, which is none of its tools")
+        return Item(
+            item_id=item_id,
+            prompt=row["question"],
+            expected=json.dumps(row["expected"]),
+            max_tokens=MAX_TOKENS,
+            task=row.get("category"),
+            body={"tools": row["tools"]},
+        )
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade. `detail` has the `error_type`, and the share of right answers of the item's category."""
-        if answer.error is not None:
-            return Grade(correct=None, extracted=None)
         calls = list(answer.calls or ())
         expected = json.loads(item.expected)
         error, measures = judge_calls(calls, expected, _schemas(item.body["tools"]))
@@ -130,26 +130,6 @@ class ToolCallScorer(Scorer):
         )
 
 
-def _schemas(tools: object) -> dict[str, Mapping[str, Any]]:
+def _schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the schema of each tool's arguments, by the tool's name."""
-    functions = [object_at(one, "function") for one in (tools if isinstance(tools, list) else ())]
-    return {str(one["name"]): object_at(one, "parameters") for one in functions if one.get("name")}
-
-
-def _row_problem(row: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a row of questions."""
-    if not isinstance(row.get("question"), str) or not row["question"].strip():
-        return "it has no question"
-    schemas = _schemas(row.get("tools"))
-    if not schemas:
-        return 'tools must be a list of {"type": "function", "function": {"name": ..., "parameters": ...}}'
-    for name, schema in schemas.items():
-        if problem := schema_problem(schema):
-            return f"the parameters of {name} are no JSON Schema: {problem}"
-    expected = row.get("expected")
-    calls = [object_at(one) for one in expected] if isinstance(expected, list) else [{}]
-    for one in calls:
-        accepted = object_at(one, "arguments").values()
-        if one.get("name") not in schemas or not all(isinstance(values, list) and values for values in accepted):
-            return 'expected must be a list of {"name": one of the tools, "arguments": {name: [accepted values]}}'
-    return None
+    return {one["function"]["name"]: one["function"].get("parameters", {}) for one in tools}

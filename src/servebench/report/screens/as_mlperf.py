@@ -78,7 +78,9 @@ def _figures(point: CurvePoint) -> Iterator[str]:
 
 def _finding(one: RuleFinding) -> list[str]:
     section, consequence = rules.RULES[one.rule]
-    shown = (each if isinstance(each, str) else short_number(each) for each in (one.found, one.needed))
+    shown = (
+        each.replace("_", " ") if isinstance(each, str) else short_number(each) for each in (one.found, one.needed)
+    )
     return [one.rule, section, _at(one), *shown, consequence]
 
 

@@ -5,8 +5,6 @@ import struct
 import zlib
 from hashlib import sha256
 
-import numpy as np
-
 from servebench.contracts.request import Request
 from servebench.contracts.settings import WorkloadSettings
 
@@ -26,6 +24,8 @@ def images_of(request: Request, settings: WorkloadSettings) -> tuple[str, ...]:
 
 def png(width: int, height: int, key: str) -> bytes:
     """Return a PNG file (RGB, 8 bits a channel; W3C PNG, section 5)."""
+    import numpy as np
+
     rng = np.random.default_rng(list(sha256(key.encode()).digest()))
     corners = rng.integers(0, 256, (2, 2, 3)).astype(float)
     down, right = np.linspace(0, 1, height)[:, None, None], np.linspace(0, 1, width)[None, :, None]

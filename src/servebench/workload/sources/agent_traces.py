@@ -12,17 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from servebench.contracts.settings import SECONDS_MAX, TOKENS_MAX
-from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json
+from servebench.util.bounded_file import parse_json
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError, reason_of
 from servebench.util.units import MS_PER_S, NS_PER_S
-from servebench.workload.sources.dataset import HUB, READERS, BadRow, Placed, dataset_faults, hub_rows
+from servebench.workload.sources.dataset import HUB, READERS, BadRow, dataset_faults, hub_rows
 
 FORMATS = (
     "a WEKA trace (id, block_size, requests with t, in, out and hash_ids) as .jsonl, .json, .parquet, a folder of them or "
@@ -146,19 +145,12 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
         return
     file = Path(path).expanduser()
     for one in sorted(file.rglob("*.json*")) if file.is_dir() else [file]:
-        for place, value in own_rows(one) if one.suffix == ".json" else READERS[one.suffix.lower()](one):
+        for place, value in READERS[one.suffix.lower()](one):
             if "requests" not in value and "session_id" in value:
                 # rows are requests: the whole file is read at once
                 yield from (_recorded_jobs if "hash_ids" in value else _own_jobs)(one)
                 return
             yield (f"/{one.name}{place}" if file.is_dir() else place), value
-
-
-def own_rows(path: Path) -> Iterator[Placed]:
-    """Yield the traces of a .json file: one object, or a list of them. Raises ValueError, OSError."""
-    with open_text(path, DATASET_BYTES_MAX) as file:
-        whole = parse_json(file.read())
-    yield from ((f", row {number}", row) for number, row in enumerate(whole if isinstance(whole, list) else [whole], 1))
 
 
 def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
@@ -187,21 +179,20 @@ def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
             ended_s[awaited] = max(ended_s.get(awaited, 0.0), zero_s + steps[-1].ended_s)
         opened_s = main[after - 1].ended_s - zero_s if after else None
         sub_agents.append(SubAgent(_steps(steps, opened_s), after, awaited))
-    before_s = [None, *(one.ended_s for one in main)]
-    own = [
-        one.step(ended if ended is None and at not in ended_s else max(ended or 0.0, ended_s.get(at, 0.0)))
-        for at, (one, ended) in enumerate(zip(main, before_s, strict=False))
-    ]
     size = int(value.get("block_size") or BLOCK_TOKENS)
     if not 1 <= size <= TOKENS_MAX:
         raise ValueError(f"block_size {size} is no length of a block")
     scope = f"{number}" if value.get("hash_id_scope") == "local" else ""
-    return AgentJob(name, tuple(own), tuple(sub_agents), size, scope)
+    return AgentJob(name, _steps(main, None, ended_s), tuple(sub_agents), size, scope)
 
 
-def _steps(timed: Sequence[_Timed], opened_s: float | None) -> tuple[AgentStep, ...]:
-    first = [timed[0].step(opened_s)]
-    return tuple(first + [later.step(sooner.ended_s) for sooner, later in pairwise(timed)])
+def _steps(
+    timed: Sequence[_Timed], opened_s: float | None, awaited_s: Mapping[int, float] | None = None
+) -> tuple[AgentStep, ...]:
+    """Return the steps of a session that was opened at `opened_s`; `awaited_s`: ends of sub-agents by the step that waits."""
+    ends = [opened_s, *(one.ended_s for one in timed)]
+    known = [[end for end in (before, (awaited_s or {}).get(at)) if end is not None] for at, before in enumerate(ends)]
+    return tuple(one.step(max(before, default=None)) for one, before in zip(timed, known, strict=False))
 
 
 def _timed(entry: Mapping[str, Any], known: dict[int, int]) -> _Timed:

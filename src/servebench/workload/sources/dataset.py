@@ -235,7 +235,9 @@ def _json_rows(path: Path) -> Iterator[Placed]:
         yield from _line_rows(path)
         return
     rows = whole if isinstance(whole, list) else [whole]
-    if isinstance(whole, dict) and not {name for names in USUAL_FIELDS.values() for name in names} & whole.keys():
+    # a trace of an agent is one row, too
+    known = {"requests", *(name for names in USUAL_FIELDS.values() for name in names)}
+    if isinstance(whole, dict) and not known & whole.keys():
         rows = [row for some in whole.values() if isinstance(some, list) for row in some] or rows
     yield from ((f", row {number}", row) for number, row in enumerate(rows, 1))
 
