@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from servebench.cli.commands.report import TOOLS
+from servebench.cli.commands.report import MLPERF, TOOLS
 from servebench.cli.group import COMMANDS, EXAMPLES, cli
 from servebench.cli.main import dispatch
 from servebench.config.arguments import parse_arguments
@@ -148,7 +148,7 @@ def test_choices_of_the_command_line_are_those_of_the_packages():
     from servebench.report.dashboard.launch import PORT
     from servebench.skeleton import KINDS
 
-    assert tuple(DIALECTS) == TOOLS
+    assert (*DIALECTS, MLPERF) == TOOLS
     assert tuple(KINDS) == tools.KINDS
     (port,) = (param for param in tools.dashboard_command.params if param.name == "port")
     assert port.default == PORT

@@ -184,6 +184,18 @@ def test_one_connection_carries_many_requests():
         assert server.connections == 1
 
 
+def test_an_idle_client_takes_no_connection_of_the_service():
+    with relay_before(lambda *_: (200, {})) as (server, relay, client):
+        # a second client is accepted behind the first
+        with socket.create_connection(("127.0.0.1", relay.port), timeout=LIMIT_S) as busy:
+            busy.sendall(ASK)
+            read(busy, b"{}")
+        assert len(server.sockets) == 1
+        client.sendall(ASK)
+        read(client, b"{}")
+        assert len(server.sockets) == 2
+
+
 def test_requests_that_are_not_recorded_are_passed_on():
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
     sent = [head, reply(200, b"# metrics"), reply(200, {})]

@@ -63,16 +63,6 @@ class PointRow:
         better="higher",
         shown=EVERYWHERE,
     )
-    input_throughput_tok_s: float | None = column(
-        "tok/s",
-        "Tokens of the texts that were embedded or ranked, per second.",
-        title="tokens in",
-        better="higher",
-        shown=TABLES,
-    )
-    input_throughput_texts_s: float | None = column(
-        "texts/s", "Texts that were embedded or ranked, per second.", title="texts", better="higher", shown=TABLES
-    )
     output_throughput_whole_run_tok_s: float | None = column(
         "tok/s",
         "Output tokens a second from the first request sent to the last one ended, as other tools report it.",
@@ -389,6 +379,16 @@ class PointRow:
     )
     job_s_p90: float | None = column(
         "s", "90th percentile of the time of a job.", title="job p90", better="lower", shown=("show", "report")
+    )
+    input_throughput_tok_s: float | None = column(
+        "tok/s",
+        "Tokens of the texts that were embedded or ranked, per second.",
+        title="tokens in",
+        better="higher",
+        shown=TABLES,
+    )
+    input_throughput_texts_s: float | None = column(
+        "texts/s", "Texts that were embedded or ranked, per second.", title="texts", better="higher", shown=TABLES
     )
     prefix_cache_hit_rate_asked: float | None = column(
         "0..1",

@@ -86,29 +86,33 @@ class ClientSide(PairedSide):
     def __init__(self, service: Service) -> None:
         self._service, self._http, self._chunked = service, _reader(), False
         self._connecting: asyncio.Task[None] | None = None
+        self._arrived_ns = 0
         self.running: deque[Passed] = deque()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connect to the service; what the client sends meanwhile waits."""
-        super().connection_made(transport)
-        self.transport.pause_reading()
-        self._connecting = asyncio.get_running_loop().create_task(self._connect(self._service))
+    def data_received(self, data: bytes) -> None:
+        """Pass on requests or parts of one. The first opens the connection to the service: some have few, and an idle client
+        needs none."""
+        self._arrived_ns = time.time_ns()
+        if self.peer is not None:
+            self._pass(data)
+        elif self._connecting is None:
+            self.transport.pause_reading()
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(self._service, data))
 
-    async def _connect(self, to: Service) -> None:
+    async def _connect(self, to: Service, data: bytes) -> None:
         with suppress(OSError):
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 connection = asyncio.get_running_loop().create_connection
                 _, self.peer = await connection(lambda: ServerSide(self), to.host, to.port, ssl=to.tls)
-        if self.peer is None:
+        if self.peer is not None:
+            self._pass(data)
+        else:
             # not closed: that would reset the connection, and the answer with it
             self.transport.write(BAD_GATEWAY)
             self.transport.write_eof()
         self.transport.resume_reading()
 
-    def data_received(self, data: bytes) -> None:
-        """Pass on requests or parts of one."""
-        if self.peer is None:
-            return
+    def _pass(self, data: bytes) -> None:
         out: list[bytes] = []
         self._http.receive_data(data)
         try:
@@ -127,12 +131,13 @@ class ClientSide(PairedSide):
                     out.append(LAST_CHUNK)
         except h11.RemoteProtocolError:
             self.transport.close()
-        self.peer.transport.write(b"".join(out))
+        if self.peer is not None:
+            self.peer.transport.write(b"".join(out))
 
     def _begin(self, request: h11.Request) -> bytes:
         path, headers = request.target.decode("ascii"), request.headers.raw_items()
         recorded = request.method == b"POST" and self._service.records(path)
-        self.running.append(Passed(request.method, path, recorded, time.time_ns()))
+        self.running.append(Passed(request.method, path, recorded, self._arrived_ns))
         self._chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
         kept = [(name, value) for name, value in headers if name.lower() not in REPLACED]
         first = b"%s %s HTTP/%s" % (request.method, request.target, request.http_version)
