@@ -10,7 +10,7 @@ from servebench.util.errors import FailureKind, ServebenchError
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SECTIONS = ["Start", "How-to", "Reference", "Concepts", "Validation"]
-WORDS_MAX = 38_500
+WORDS_MAX = 35_000
 
 
 def rows(page: str, section: str) -> list[str]:

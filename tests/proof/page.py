@@ -19,16 +19,15 @@ FOUND = ("slower", "mixed")
 HEAD = """# How often the conclusions are right on real engines
 
 Written by `make proof`; do not edit. Real engines are started again and again, in rounds of three fresh starts: `base`, `twin`
-(the same settings) and `changed` (a setting that makes it slower). `servebench` judges parts of these starts as it judges any
-runs. `twin` must not be called different; `changed` should be found.
+(the same settings) and `changed` (a slower setting), and judged as any runs. `twin` must not be called different; `changed`
+should be found.
 
-How it is counted: comparisons of k starts a side are drawn from the rounds at random and overlap, so they are worth fewer: the
-95% interval (Wilson) of a share is that of as many comparisons as there are disjoint ones, rounds / k. With few rounds
-intervals are wide, and that is what is known. *met*: the whole interval keeps the bar; *not met*: the whole interval breaks it;
-*open*: more rounds can tell. All rows, by number of starts, are in [proof.csv]({csv}).
+Comparisons of k starts a side are drawn from the rounds at random and overlap: the 95% interval (Wilson) of a share is that of
+the disjoint ones, rounds / k. *met*: the whole interval keeps the bar; *not met*: it breaks it; *open*: more rounds can tell.
+All rows, by number of starts, are in [proof.csv]({csv}).
 
 Rows with `yes` under *doubtful* count points that warnings make provisional (`--with-doubtful`); without it such points give no
-verdict, so on a busy machine most comparisons stay open. Minutes are engine time: starts, warm-up and points of both sides; the
+verdict. Minutes are engine time: starts, warm-up and points of both sides; the
 three engines of a round run at once and take turns *slice by slice* (`study.slices`), unless `study.slices=never` is added.
 
 `make proof ARGS="--engine llamacpp --engine vllm"` measures 40 rounds on a free and on a busy machine (about six hours an engine;

@@ -168,14 +168,14 @@ class PointRow:
     input_tokens_mean: float | None = column("tokens", "Mean prompt tokens of a request.")
     output_tokens_mean: float | None = column("tokens", "Mean output tokens of a request.")
     input_tokens_planned_mean: float | None = column(
-        "tokens", "The same by the workload's count, which is planned; null where it is not known of each request."
+        "tokens", "The same by the workload's count; null where one is not known."
     )
     output_tokens_asked_mean: float | None = column(
         "tokens", "Mean output tokens that these requests asked for at most; null where one has no such limit."
     )
     hidden_tokens_mean: float | None = column(
         "tokens",
-        "Mean reasoning tokens of a request that usage counts and the server did not send; in no other column.",
+        "Mean reasoning tokens of a request that usage counts and nobody sent; in no other column.",
     )
     output_tokens_total: int | None = column("tokens", "Output tokens of all ok requests.")
     prefix_cache_hit_rate_ideal: float | None = column(
@@ -190,7 +190,7 @@ class PointRow:
     json_compliance_n: int | None = column("", "Answers with an enforced schema.")
     json_compliance_unconstrained: float | None = column(
         "0..1",
-        "Share of answers that fit a schema which the prompt names and the engine does not enforce.",
+        "As json_compliance, for requests with the schema only in the prompt.",
         title="unconstrained JSON",
         better="higher",
         shown=("report",),
@@ -392,14 +392,14 @@ class PointRow:
     )
     prefix_cache_hit_rate_asked: float | None = column(
         "0..1",
-        "The hit rate that workload.hit_rate asks for; prefix_cache_hit_rate is what was reached, by the engine's own counts.",
+        "The hit rate that workload.hit_rate asks for.",
         title="prefix cache hits asked for",
         heading="hits asked for",
         shown=("report",),
     )
     server_age_s: float | None = column(
         "s",
-        "Seconds from the start of the server to the first request of the point; null for a server that was already running.",
+        "From the start of the server to the point's first request; null for an attached server.",
         title="age of the server",
         shown=("report",),
     )
@@ -408,13 +408,12 @@ class PointRow:
     )
     interval_prior: str | None = column(
         "",
-        "What the intervals take the engine's wander to be: `flat` (nothing is known), or the long point (`run/point`) of this "
-        "engine and machine that has shown it.",
+        "What shows the engine's wander: `flat` (nothing), or a long point (`run/point`) of this engine and machine.",
     )
     ended_by: str | None = column("", "Why a point with `load.until` ended: precise, out_of_reach, time or requests.")
     warmup_cut_s: float | None = column(
         "s",
-        "How much of the front of the window was cut because the engine was still changing; its requests do not count.",
+        "How much was cut from the front of the window because the engine was still changing.",
     )
     slices: int | None = column(
         "", "How many slices the point was measured in, in turns with another engine; null: none."

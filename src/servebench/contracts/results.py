@@ -102,7 +102,7 @@ class Record:
     )
     delivery_ms: float | None = column(
         "ms",
-        "From the first content event to the end of the answer, minus the engine's decode time: what the client waited more.",
+        "From the first content event to the end of the answer, minus the engine's decode time.",
     )
     error_code: str | None = column("", "The code or type of an error that came inside HTTP 200.")
     residual_ms: float | None = column(
