@@ -112,7 +112,7 @@ def _section(group: str) -> Iterator[str]:
         yield f"### {group}={option}\n\n{purpose}\n"
         own = [one for one in keys if one.meaning]
         yield from [*_keys(group, own), ""] if own else []
-        if sets := [f"`{group}.{one.name}={one.value}`" for one in keys if not one.meaning]:
+        if sets := [f"`{group}.{one.name}={one.value.replace(', ', ',')}`" for one in keys if not one.meaning]:
             yield f"Sets {', '.join(sets)}.\n"
 
 

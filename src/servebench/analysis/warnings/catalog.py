@@ -98,16 +98,15 @@ def trust_word(verdict: str, codes: Iterable[str]) -> str:
 LEVEL_NOT_REACHED = _define(
     "level_not_reached",
     "the requested load was never reached, so the numbers belong to a lower load",
-    "send more requests per point (load.requests=auto or load.duration_s), and check whether requests failed at once "
-    "or the client was late",
+    "send more requests per point (load.requests=auto or load.duration_s); check whether requests failed at once or late",
     void=True,
     longer=True,
 )
 LOCK_STEP = _define(
     "lock_step",
-    "the streams sent their requests all at once, round after round, so each prompt waited for those of the others",
-    "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; if they "
-    "are, the engine itself keeps the streams in step: measure TTFT at a rate of arrivals (load.rate)",
+    "the streams sent their requests all at once, round after round, so prompts waited for each other",
+    "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; else "
+    "measure TTFT at a rate of arrivals (load.rate)",
     affects=SPEED,
     longer=True,
 )
@@ -122,14 +121,14 @@ TOO_FEW_REQUESTS = _define(
 TOO_SHORT = _define(
     "too_short",
     "the window is shorter than 4.5 s, so one pause changes its throughput",
-    "send more requests per point (load.requests) or set load.duration_s; load.warmup_s must be shorter than the point",
+    "set load.duration_s or more load.requests; load.warmup_s must be shorter than the point",
     affects=SPEED,
     longer=True,
 )
 MACHINE_BUSY = _define(
     "machine_busy",
-    "the machine was not free for load and engine, and too much of the point was disturbed to leave that out",
-    "end the named processes, or wait until they are done, and measure the point again",
+    "others took the machine from load and engine for too much of the point",
+    "end the named processes, and measure the point again",
     affects=SPEED,
     longer=True,
     bound=bounds.machine_busy,
@@ -137,15 +136,15 @@ MACHINE_BUSY = _define(
 MACHINE_SHARED = _define(
     "machine_shared",
     "a stretch in which others took the machine is left out of all estimates",
-    "nothing has to be done; the intervals are those of the rest",
+    "nothing; the intervals are those of the rest",
     mark=True,
     affects=SPEED,
     leaves_out=True,
 )
 NOT_STATIONARY = _define(
     "not_stationary",
-    "the engine was not steady while the point was measured, in throughput, ITL, TTFT or the queue of an open loop",
-    "measure the point again (load.repeats) and longer (load.duration_s), and look at telemetry.parquet and engine.log",
+    "the engine was not steady in the window, in throughput, ITL, TTFT or the queue of an open loop",
+    "measure again and longer (load.duration_s); look at telemetry.parquet and engine.log",
     affects=SPEED,
     longer=True,
     bound=bounds.not_stationary,
@@ -153,14 +152,14 @@ NOT_STATIONARY = _define(
 IMPRECISE = _define(
     "imprecise",
     "the throughput's confidence interval is wider than ±25%",
-    "measure longer (load.requests, load.duration_s) on an otherwise idle machine: four times as long halves the interval",
+    "measure longer (load.requests, load.duration_s) on an idle machine: four times as long halves the interval",
     mark=True,  # the interval carries it: what is concluded from the point takes that into account
     wide=("±25%", "load.duration_s or load.requests"),
 )
 NOT_PRECISE = _define(
     "not_precise",
     "the point ended before it was as precise as load.until asks, or had load.min_requests",
-    "use the numbers with their intervals; for narrower ones raise load.max_duration_s, on a machine that does nothing else",
+    "use the numbers with their intervals; raise load.max_duration_s for narrower ones",
     mark=True,
     wide=("load.until asks", "load.max_duration_s"),
 )
@@ -172,16 +171,15 @@ ERRORS = _define(
 )
 RATE_LIMITED = _define(
     "rate_limited",
-    "the server refused requests (HTTP 429, or the same as an error inside HTTP 200): the numbers describe its limit (of "
-    "requests or tokens a minute, or of its queue) and not its speed",
-    "lower the load below the limit (load.concurrency, load.rate), or have the limit raised",
+    "the server refused requests (HTTP 429, or the same inside HTTP 200): the numbers describe its limit, not its speed",
+    "lower the load (load.concurrency, load.rate), or have the limit raised",
     bound=bounds.failed_requests,
 )
 ENGINE_DIED = _define(
     "engine_died",
     "the engine exited during the point",
-    "read the last lines of engine.log; the usual cause is out of memory: lower engine.gpu_memory_fraction, "
-    "engine.max_num_seqs or engine.max_model_len",
+    "read the end of engine.log; if it is out of memory, lower engine.gpu_memory_fraction, engine.max_num_seqs or "
+    "engine.max_model_len",
     void=True,
     cut_off=True,
     unusable=True,
@@ -238,22 +236,20 @@ CLOCK_STEPPED = _define(
 TOKENS_DISAGREE = _define(
     "tokens_disagree",
     "token counts are missing or contradict each other",
-    "make the server send usage in the stream (stream_options.include_usage) or set model.tokenizer, and compare engines by "
-    "requests per second until the counts agree",
+    "make the server send usage in the stream (stream_options.include_usage) or set model.tokenizer; until then compare "
+    "requests per second",
     affects=("throughput", "tpot"),
 )
 HIDDEN_TOKENS = _define(
     "hidden_tokens",
-    "the server counts reasoning that it did not send: TTFT contains its time, and tokens, throughput and TPOT are those of "
-    "what was sent",
-    "compare with other servers by E2E and requests per second, or have the server send its reasoning",
+    "the server counts reasoning that it did not send: TTFT contains its time, other numbers are of what was sent",
+    "compare with other servers by E2E and requests per second",
     mark=True,
 )
 SHORT_ANSWERS = _define(
     "short_answers",
     "answers do not have the requested length",
-    "the engine did not obey workload.exact_output: compare it only with engines that do, or set "
-    "workload.exact_output=false and compare per token",
+    "compare only with engines that obey workload.exact_output, or set it to false and compare per token",
     affects=("throughput", "tpot", "e2e"),
 )
 CACHE_CONTAMINATED = _define(
@@ -265,21 +261,21 @@ CACHE_CONTAMINATED = _define(
 )
 HIT_RATE_MISSED = _define(
     "hit_rate_missed",
-    "the prefix cache found more than 2 points more or less of the prompts than workload.hit_rate asks for",
-    "use longer prompts (workload.input_tokens=512 or more: caches keep blocks of 16 to 128 tokens), workload.api=completions, "
-    "engine.prefix_caching=true, more load.warmup_requests, and room in the cache; prefix_cache_hit_rate is what was measured",
+    "the prefix cache found over 2 points more or less than workload.hit_rate asks for",
+    "use longer prompts (workload.input_tokens=512 or more), workload.api=completions, engine.prefix_caching=true, more "
+    "load.warmup_requests, and room in the cache",
     affects=SPEED,
 )
 CACHE_NOT_RESET = _define(
     "cache_not_reset",
     "the engine could not empty its prefix cache",
-    "prompts of points are salted, so only repeated quality questions can be answered from the cache: compare latencies of "
-    "answers at the first quality.concurrency only, or let the engine empty its cache (vLLM: VLLM_SERVER_DEV_MODE=1)",
+    "compare latencies of quality answers at the first quality.concurrency only, or let the engine empty its cache "
+    "(vLLM: VLLM_SERVER_DEV_MODE=1)",
     mark=True,
 )
 PROMPT_SIZE_APPROXIMATE = _define(
     "prompt_size_approximate",
-    "prompts were not sized with the served model's tokenizer, so their length is approximate",
+    "prompts were not sized with the served model's tokenizer",
     "set model.tokenizer, and read input_tokens_mean for the true length",
     affects=SPEED,
     bound=bounds.prompt_size_approximate,
@@ -287,8 +283,7 @@ PROMPT_SIZE_APPROXIMATE = _define(
 MERGED_EVENTS = _define(
     "merged_events",
     "several events arrived in one read, so ITL is the time between reads",
-    "the engine sent several tokens at once (stream interval, speculation, a buffering proxy) or the client was late: "
-    "compare TPOT instead of ITL",
+    "compare TPOT in place of ITL; the engine sent several tokens at once, a proxy buffers, or the client was late",
     affects=("itl",),
 )
 NOT_STREAMED = _define(
@@ -299,7 +294,7 @@ NOT_STREAMED = _define(
 )
 CANCELLED_NOT_FREED = _define(
     "cancelled_not_freed",
-    "the engine kept working on requests that the client had cancelled, so its load was higher than requested",
+    "the engine kept working on requests that the client had cancelled",
     "check whether the engine or a proxy notices closed connections",
     affects=SPEED,
     bound=bounds.cancelled_not_freed,
@@ -307,16 +302,15 @@ CANCELLED_NOT_FREED = _define(
 TIMINGS_DO_NOT_ADD_UP = _define(
     "timings_do_not_add_up",
     "the engine's own times do not cover the time of its requests, or cover more",
-    "do not read its queue, prefill and decode times as shares of the latency; if time is missing, look for it in the network, a "
-    "proxy and the server's front end (network_ms is before the first token, delivery_ms after it)",
+    "do not read them as shares of the latency; look for missing time in the network, a proxy and the server's front end "
+    "(network_ms, delivery_ms)",
     mark=True,  # the metrics rest on the client's stamps alone
     affects=(),
 )
 TIMINGS_MISSING = _define(
     "timings_missing",
-    "the engine's own times are missing for many requests, although the config requests them",
-    "check that the server sends its spans to engine.spans_address (OTLP over HTTP, not gRPC) and drops none, or that it keeps "
-    "enough requests; the means of queue, prefill and decode are those of the other requests",
+    "the engine's own times are missing for many requests",
+    "check that the server sends its spans to engine.spans_address (OTLP over HTTP, not gRPC), or keeps enough requests",
     mark=True,  # as above
     affects=(),
 )
@@ -337,14 +331,13 @@ SUPPLY_EXHAUSTED = _define(
 WRONG_GPU = _define(
     "wrong_gpu",
     "the configured GPU is not the one in this machine",
-    "set gpu= and gpu.count= to the installed GPUs: costs and comparisons depend on them",
+    "set gpu= and gpu.count= to the installed GPUs",
     affects=("cost",),
 )
 SCHEMA_NOT_ENFORCED = _define(
     "schema_not_enforced",
     "the engine does not enforce JSON schemas, so none was sent",
-    "compare it with the unconstrained answers of other engines (json_compliance_unconstrained), or use an engine that "
-    "enforces schemas",
+    "compare it with the unconstrained answers of other engines (json_compliance_unconstrained)",
     affects=SPEED,
 )
 FOREIGN = _define(
@@ -373,21 +366,19 @@ UNFINISHED_THINKING = _define(
 NOT_JUDGED = _define(
     "not_judged",
     "answers could not be graded; they count neither as right nor as wrong",
-    "read the column note in quality.parquet; the usual cause is a judge that is down, slow or answers malformed text",
+    "read the column note in quality.parquet; usually the judge is down, slow or answers malformed text",
     affects=("quality",),
 )
 CUT_OFF = _define(
     "cut_off",
     "answers reached the token limit and count as wrong",
-    "raise quality.max_tokens (workload.output_tokens for answers of the load), and read some in quality.parquet: "
-    "a model that never stops is wrong anyway",
+    "raise quality.max_tokens (workload.output_tokens for answers of the load), and read some in quality.parquet",
     affects=("quality",),
 )
 UNREAD_ANSWERS = _define(
     "unread_answers",
     "many answers contain nothing that can be graded and count as wrong",
-    "read them in quality.parquet; a model that explains needs a higher quality.max_tokens (workload.output_tokens "
-    "for answers of the load)",
+    "read them in quality.parquet; a model that explains needs a higher quality.max_tokens",
     affects=("quality",),
 )
 AS_BY_CHANCE = _define(
