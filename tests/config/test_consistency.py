@@ -217,3 +217,19 @@ def test_gpus_set_tensor_parallelism(count, asked, expected):
 def test_a_timed_point_has_no_number_of_requests(requests, duration_s, expected):
     settings = replace(GOOD, **load(requests=requests, duration_s=duration_s))
     assert with_derived_values(settings).load.requests == expected
+
+
+@pytest.mark.parametrize(
+    ("api", "until", "expected"),
+    [
+        ("embeddings", "5%", {"e2e_ms_mean": "5%"}),
+        ("chat", "5%", "5%"),
+        ("rerank", {"e2e_ms_p50": "5%"}, {"e2e_ms_p50": "5%"}),
+    ],
+)
+def test_answers_without_tokens_are_precise_in_e2e(api, until, expected):
+    """Unless the user names the metric."""
+    found = run_settings(
+        workload=WorkloadSettings(name="unique", api=api), load=LoadSettings(name="quick", until=until)
+    )
+    assert with_derived_values(found).load.until == expected

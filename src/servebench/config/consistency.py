@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from servebench.config.problems import format_value
 from servebench.contracts.age import WARM, seconds_of_age
 from servebench.contracts.labels import setting_text
-from servebench.contracts.precision import precision_targets, seconds_of, share_of
+from servebench.contracts.precision import WHOLE_ANSWERS, precision_targets, seconds_of, share_of
 from servebench.contracts.settings import (
     RATE_AUTO_S,
     REQUESTS_MAX,
@@ -28,7 +28,7 @@ from servebench.contracts.settings import (
     StudySettings,
     WorkloadSettings,
 )
-from servebench.protocol.kinds.table import api_problems
+from servebench.protocol.kinds.table import KINDS, api_problems
 from servebench.util.secret_patterns import QUERY_NAMES, secret_name
 
 OWN_HEADERS = (
@@ -44,16 +44,23 @@ _URL_EXAMPLE = "launch.base_url=http://HOST:PORT/v1"
 
 def with_derived_values(settings: RunSettings) -> RunSettings:
     """Return the settings with derived values: no number of requests for a point with `duration_s`, no `load.until` for one of
-    a fixed length, and a tensor parallelism of `gpu.count` for several GPUs unless it is set.
+    a fixed length, one of E2E where answers have no tokens, and a tensor parallelism of `gpu.count` for several GPUs unless
+    it is set.
     """
     load, engine = settings.load, settings.engine
     if isinstance(load.requests, int) or load.duration_s is not None:
         load = replace(load, until=None)
+    elif load.until is not None and not isinstance(load.until, Mapping) and _no_tokens(settings.workload.api):
+        load = replace(load, until={WHOLE_ANSWERS: load.until})
     if load.duration_s is not None and load.requests == "auto":
         load = replace(load, requests=None)
     if settings.gpu.count >= 2 and engine.tensor_parallel_size is None:
         engine = replace(engine, tensor_parallel_size=settings.gpu.count)
     return replace(settings, load=load, engine=engine)
+
+
+def _no_tokens(api: str) -> bool:
+    return api in KINDS and not KINDS[api].answers_text
 
 
 def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, local: bool = True) -> list[str]:

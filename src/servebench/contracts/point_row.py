@@ -374,6 +374,7 @@ class PointRow:
         "s",
         "Median time of a job from its first request to its last answer, pauses included.",
         title="job p50",
+        heading="job s",
         better="lower",
         shown=TABLES,
     )
@@ -388,7 +389,12 @@ class PointRow:
         shown=TABLES,
     )
     input_throughput_texts_s: float | None = column(
-        "texts/s", "Texts that were embedded or ranked, per second.", title="texts", better="higher", shown=TABLES
+        "texts/s",
+        "Texts that were embedded or ranked, per second.",
+        title="texts",
+        heading="texts/s",
+        better="higher",
+        shown=TABLES,
     )
     prefix_cache_hit_rate_asked: float | None = column(
         "0..1",

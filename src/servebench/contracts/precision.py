@@ -14,6 +14,8 @@ CLOSED_LOOP = ("output_throughput_tok_s", "ttft_ms_p50")
 """What has to be precise where `load.until` names no metric."""
 OPEN_LOOP = ("ttft_ms_p50", "itl_ms_mean")
 """The same at a rate of arrivals, which decides on the throughput."""
+WHOLE_ANSWERS = "e2e_ms_mean"
+"""The same where answers have no tokens (embeddings, rerank)."""
 
 WINDOW_S_MIN = 5.0
 """A shorter window holds too few engine steps, and one pause of a second moves its throughput by a fifth."""

@@ -15,7 +15,7 @@ from servebench.contracts.point_row import PointRow
 
 SOURCE = Path(servebench.__file__).parent
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
-WORDS = {"errors", "interrupted", "emulated", "foreign", "unanswered", "unequal_settings", "lock_step"}
+WORDS = {"errors", "interrupted", "emulated", "foreign", "not_judged", "unanswered", "unequal_settings", "lock_step"}
 """Codes that are also the names of something else: a status, a column, a result."""
 STOPS = {"engine_died", "worker_died", "no_progress", "not_answering"}
 """Codes that are also reasons for the end of a phase (`StopReason`)."""

@@ -11,8 +11,9 @@ from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
+from servebench.contracts.precision import WHOLE_ANSWERS, WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt, Record
+from servebench.protocol.kinds.table import kind_named
 from servebench.util.figures import number, rough, seconds, short_number, short_percent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -119,8 +120,11 @@ def lock_step(point: PointEvidence) -> Doubt | None:
 
 def too_few_requests(point: PointEvidence) -> Doubt | None:
     """Warn when too few requests lie in the window for its numbers or intervals; without any the point is void."""
-    row, count = point.row, point.row.ttft_ms_n or 0
-    known = (row.get(f"{name}_low") for name in ("output_throughput_tok_s", "ttft_ms_p50"))
+    row, whole = point.row, not kind_named(point.settings.workload.api).answers_text
+    count = (row.e2e_ms_n if whole else row.ttft_ms_n) or 0
+    known = (
+        row.get(f"{name}_low") for name in ((WHOLE_ANSWERS,) if whole else ("output_throughput_tok_s", "ttft_ms_p50"))
+    )
     if count >= REQUESTS_MIN or (count >= VALUES_MIN and all(low is not None for low in known)):
         return None
     if not count and not row.e2e_ms_n:
