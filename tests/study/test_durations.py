@@ -1,5 +1,6 @@
 """How long engines take, by earlier runs."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -73,6 +74,14 @@ def test_an_engine_that_was_running_before_has_no_start_of_its_own_here():
     assert usual_start_s(job) == 0
     for run in (run_of(job, 70.0, 100.0, start_id="attached"), run_of(job, 70.0, 100.0, shared=True)):
         assert start_time(job, [run]).load_s == pytest.approx(0.8 * 70 + 100)
+
+
+def test_a_run_that_was_killed_has_no_cold_start_in_its_manifest():
+    job = job_of()
+    killed = run_of(job, 70.0, 100.0)
+    killed = replace(killed, manifest={**killed.manifest, "cold_start": {"phases": []}})
+    found = start_time(job, [killed])
+    assert (found.start_s, found.load_s) == (usual_start_s(job), pytest.approx(0.8 * 70 + 100))
 
 
 def test_levels_to_where_throughput_stops_growing_are_those_that_were_measured():

@@ -33,7 +33,7 @@ def test_names_of_secrets(name):
         "input_tokens", "output_tokens", "max_tokens", "max_new_tokens", "tokenizer", "tokenizer_mode", "api_key_env",
         "prefix_caching", "eos_token_id", "eos_token", "bos_token", "pad_token_id", "token_ids", "token_count",
         "num_tokens", "max-num-batched-tokens", "energy_j_per_token", "time_per_output_token", "event_tokens",
-        "skip_tokenizer_init", "cached_tokens", "key", "cache_key", "keyword", "HF_TOKEN_PATH", "api_key_file",
+        "skip_tokenizer_init", "cached_tokens", "key", "cache_key", "keyword", "HF_TOKEN_PATH", "api_key_file", "api_key_header",
         "tokens", "secretary", "passing", "compass", "kv_cache_dtype", "seed", "token_throughput", "--token-id", "KEYBOARD",
         "TOKENIZERS_PARALLELISM", "--max-total-tokens", "--tokenizer", "--eos-token",
     ],

@@ -97,8 +97,8 @@ def _measured(run: RunData) -> tuple[list[tuple[str, float]], int]:
     cold = mapping(run.manifest.get("cold_start"))
     for start, rows in starts.items():
         before = float("inf")
-        # an engine that was running before, for another run or to age, has no beginning here
-        with suppress(ValueError, TypeError):
+        # an engine that was running before, for another run or to age, has no beginning here, nor has one of a killed run
+        with suppress(KeyError, ValueError, TypeError):
             if not cold.get("shared") and not mapping(run.config.get("engine")).get("age"):
                 before = datetime.fromisoformat(str(start)).timestamp() + cold["seconds"]
         for row in sorted(rows, key=lambda one: one.window_ns or (0, 0)):

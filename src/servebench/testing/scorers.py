@@ -180,12 +180,6 @@ class ScorerConformance:
             bad = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=self.wrong))
             _assert_differ(good, bad, item)
 
-    def test_failed_requests_have_no_grade(self, file: Path) -> None:
-        """They are neither right nor wrong."""
-        for item in self.items(file)[:SHOWN]:
-            failed = ItemAnswer(item_id=item.item_id, text="", error="HTTP 503", outcome="http_error")
-            _assert_no_grade(self.make(path=str(file)).judged(item, failed).grade)
-
     def test_nonsense_is_graded(self, file: Path) -> None:
         """No answer raises an error; a grade can be stored and is always the same."""
         scorer = self.make(path=str(file))

@@ -19,7 +19,7 @@ SECRET_NAME = re.compile(
 ENVIRONMENT_NAME = re.compile(r"[A-Z0-9_]+_(KEY|PAT|PASS|PWD|AUTH|CREDS|COOKIE|DSN|CONNECTION_STRING)")
 """Variables that are secret by custom (`OPENAI_KEY`); a config key of such a name in small letters may be anything."""
 HARMLESS_NAME = re.compile(
-    r"_(env|path|file|dir|name)$|(^|_)(eos|bos|pad|unk|sep|cls|mask|stop|first|last|per|max|min|num|new|next|input|output|prompt|cached)_token",
+    r"_(env|path|file|dir|name)$|(^|_)api_key_header$|(^|_)(eos|bos|pad|unk|sep|cls|mask|stop|first|last|per|max|min|num|new|next|input|output|prompt|cached)_token",
     re.IGNORECASE,
 )
 NAME_LENGTH_MAX = 200

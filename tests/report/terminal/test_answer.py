@@ -118,7 +118,7 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
         "--better (the 18 points in doubt, twice as long: about 5 min)"
     )
     text = " ".join(" ".join(lines).split())
-    assert "[c] the machine was not free for load and engine: 9 of 18 points" in text
+    assert f"[c] {long.remarks[2].brief}: 9 of 18 points" in text
     assert ("[d]" in text, "2 notes (not_stationary, client_bound)" in text) == (False, True)
 
 
