@@ -28,7 +28,7 @@ def test_both_take_a_step_before_the_middle_for_the_end_of_a_warm_up():
 
 @pytest.mark.slow
 def test_the_table_has_a_row_for_each_course_asked_for():
-    told = []
-    text = steady_page(1, 0, told.append, cell="20%")
-    assert len(told) == 1
+    lines = []
+    text = steady_page(1, 0, lines.append, cell="20%")
+    assert len(lines) == 1
     assert COURSES[6].name in text

@@ -218,25 +218,25 @@ def test_the_typed_apis_stream_their_events(launch):
     exact = {"ignore_eos": True}
     chat = events(running, "/chat/completions", {**CHAT, **exact})
     text = "".join(e["choices"][0]["delta"].get("content") or "" for e in chat if e != "[DONE]")
-    told = events(running, "/responses", {**asked, **exact, "input": turns, "max_output_tokens": 6})
-    assert [one["sequence_number"] for one in told] == list(range(len(told)))
-    assert [one["type"].removeprefix("response.") for one in told] == [
+    received = events(running, "/responses", {**asked, **exact, "input": turns, "max_output_tokens": 6})
+    assert [one["sequence_number"] for one in received] == list(range(len(received)))
+    assert [one["type"].removeprefix("response.") for one in received] == [
         *("created", "output_item.added"),
         *["output_text.delta"] * 6,
         *("output_text.done", "output_item.done", "incomplete"),
     ]
-    assert "".join(one["delta"] for one in told[2:8]) == text
-    usage = told[-1]["response"]["usage"]
+    assert "".join(one["delta"] for one in received[2:8]) == text
+    usage = received[-1]["response"]["usage"]
     assert (usage["output_tokens"], usage["input_tokens_details"]["cached_tokens"]) == (6, 0)
-    told = events(running, "/messages", {**asked, "system": "Be brief.", "messages": turns, "max_tokens": 6})
-    assert [one["type"] for one in told] == [
+    received = events(running, "/messages", {**asked, "system": "Be brief.", "messages": turns, "max_tokens": 6})
+    assert [one["type"] for one in received] == [
         *("message_start", "content_block_start"),
         *["content_block_delta"] * 6,
         *("content_block_stop", "message_delta", "message_stop"),
     ]
-    said = told[-2]["usage"]
-    assert told[0]["message"]["usage"]["input_tokens"] == said["input_tokens"] + said["cache_read_input_tokens"]
-    assert (said["output_tokens"], told[-2]["delta"]["stop_reason"]) == (6, "max_tokens")
+    said = received[-2]["usage"]
+    assert received[0]["message"]["usage"]["input_tokens"] == said["input_tokens"] + said["cache_read_input_tokens"]
+    assert (said["output_tokens"], received[-2]["delta"]["stop_reason"]) == (6, "max_tokens")
     for path, body in (("/responses", {"input": "Hi", "max_output_tokens": 6}), ("/messages", {**CHAT})):
         whole = HTTP.post(running.base_url + path, json={"model": running.model, **body}).json()
         assert (whole.get("output") or whole["content"])[0]
@@ -245,8 +245,8 @@ def test_the_typed_apis_stream_their_events(launch):
         ("/embeddings", {"input": ["One", "Two"]}, "data"),
         ("/rerank", {"query": "Which?", "documents": ["One", "Two"]}, "results"),
     ):
-        told = HTTP.post(running.base_url + path, json={"model": running.model, **body}).json()
-        assert [one["index"] for one in told[where]] == [0, 1]
+        received = HTTP.post(running.base_url + path, json={"model": running.model, **body}).json()
+        assert [one["index"] for one in received[where]] == [0, 1]
     for path, body in (
         ("/responses", {"input": []}),
         ("/messages", {"messages": turns}),

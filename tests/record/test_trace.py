@@ -1,6 +1,9 @@
 """Rows hold times, lengths and hashes of what was passed on, and nothing of what it says."""
 
 import io
+import resource
+import subprocess
+import sys
 
 import orjson
 import pytest
@@ -145,3 +148,21 @@ def test_a_cut_frame_ends_the_frames():
     for cut in range(len(second)):
         assert list(frames(io.BytesIO(first + second[:cut]))) == whole
     assert list(frames(io.BytesIO(first + second))) == [*whole, ({"n": 2}, [b"d"])]
+
+
+def test_a_disk_that_is_full_is_one_line(tmp_path):
+    """The rows before it stay; the proxy goes on without this process."""
+    file = tmp_path / "a.jsonl"
+    parts = [orjson.dumps(body("hello")), *streamed(prompt_tokens=181, output_tokens=3)]
+    times = {"started_ns": 0, "ended_ns": MS, "stamps": [MS] * (len(parts) - 1)}
+    sent = frame({"salt": "salt", "block_bytes": 64, "began_ns": 0})
+    sent += frame({"path": CHAT, "cancelled": False, **times}, parts) * 9
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "servebench.record.trace", str(file)],
+        input=sent, capture_output=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, b"")
+    (line,) = done.stderr.decode().splitlines()
+    assert str(file) in line
+    assert orjson.loads(file.read_bytes().splitlines()[0])["input_length"] == 181

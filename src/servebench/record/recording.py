@@ -78,7 +78,7 @@ async def _serve(
     pipe.write(frame({**hashing, "began_ns": time.time_ns()}))
 
     def hand_over(passed: Passed, cancelled: bool) -> None:
-        if stopped.is_set():
+        if stopped.is_set() or writer.returncode is not None:
             return
         stamps = [stamp_ns for stamp_ns, _ in passed.reads]
         ended_ns = time.time_ns() if cancelled or not stamps else stamps[-1]

@@ -25,6 +25,7 @@ from servebench.protocol.json_values import join_text, load_object
 from servebench.protocol.kinds.kind import RequestKind
 from servebench.protocol.kinds.table import KINDS
 from servebench.record.prompts import Hasher, Sessions, hash_id, prompt_text
+from servebench.util.errors import reason_of
 from servebench.util.signals import leave_stopping_to_the_parent
 from servebench.util.units import CHARACTERS_PER_TOKEN, NS_PER_MS, NS_PER_S
 
@@ -155,10 +156,14 @@ def main() -> int:
     os.nice(NICE)
     given = frames(sys.stdin.buffer)
     trace = Trace(**next(given)[0])
-    with Path(sys.argv[1]).open("ab", buffering=0) as file:
-        for fields, parts in given:
-            if (row := trace.row(parts, **fields)) is not None:
-                file.write(orjson.dumps(row) + b"\n")
+    try:
+        with Path(sys.argv[1]).open("ab", buffering=0) as file:
+            for fields, parts in given:
+                if (row := trace.row(parts, **fields)) is not None:
+                    file.write(orjson.dumps(row) + b"\n")
+    except OSError as error:
+        sys.stderr.write(f"{sys.argv[1]} cannot be written: {reason_of(error)}\n")
+        return 1
     sys.stdout.write(orjson.dumps(trace.counts).decode())
     return 0
 

@@ -140,7 +140,7 @@ def _of_point(point: CurvePoint, data_set: int | None) -> Iterator[RuleFinding]:
     tpot = point.official.tpot_p90_ms or 0.0
     yield of_point("metric-consistency-tpot-p90", tpot > 0, tpot, "more than 0")
     steady = point.steady
-    # a step after the window is told and accepted, a drift is not
+    # a step after the window is reported and accepted, a drift is not
     accepted = steady is not None and steady.status == OFFICIAL and not steady.verdict.startswith("drifting")
     verdict = "undefined" if steady is None else f"{steady.status}, {steady.verdict}"
     yield of_point("steady-state-basis", accepted, verdict, "windowable, steady")
