@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,11 @@ from servebench.util.safe_text import clean_line, clean_tracking
 
 NAME_CHARACTERS_MAX = 250
 PARAM_CHARACTERS_MAX = 500
+"""What older servers take."""
 TAG_CHARACTERS_MAX = 4000
 NOTE_CHARACTERS_MAX = 8000
 """Newer servers take it for any tag; the note is worth the most."""
 ARTIFACT_FOLDER = "summary"
-METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
-"""Limits of MLflow's REST interface (`mlflow/utils/validation.py`); 500 characters is what older servers take."""
-
 LOCK_TIMEOUT_S = 60.0
 KEY_TAG = "servebench.key"
 NOTE_TAG = "mlflow.note.content"
@@ -252,26 +250,22 @@ class Mlflow:
         return run_id
 
     def _send(self, run_id: str, run: TrackedRun, tags: dict[str, str]) -> None:
-        from mlflow.entities import Param
-
         before = self._client.get_run(run_id).data.params
         # a parameter cannot be set twice, and two names may have become one
         once = {metric_name(name): clean_tracking(value)[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
-        params = [Param(name, value) for name, value in once.items() if name not in before]
-        for start in range(0, len(params), PARAMS_PER_CALL):
-            self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_CALL])
-        self._log(run_id, run.metrics, tags)
+        self._log(run_id, run.metrics, tags, {name: value for name, value in once.items() if name not in before})
         for path in run.artifacts:
             self._client.log_artifact(run_id, str(path))
 
-    def _log(self, run_id: str, metrics: Metrics, tags: dict[str, str]) -> None:
-        from mlflow.entities import Metric, RunTag
+    def _log(self, run_id: str, metrics: Metrics, tags: dict[str, str], params: Mapping[str, str] | None = None) -> None:
+        from mlflow.entities import Metric, Param, RunTag
 
-        made = [Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in metrics]
-        for start in range(0, len(made), METRICS_PER_CALL):
-            self._client.log_batch(run_id, metrics=made[start : start + METRICS_PER_CALL])
-        if tags:
-            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        self._client.log_batch(
+            run_id,
+            metrics=[Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in metrics],
+            params=[Param(name, value) for name, value in (params or {}).items()],
+            tags=[RunTag(name, value) for name, value in tags.items()],
+        )
 
     def _existing(self, known: str | None, key: str) -> str | None:
         from mlflow.exceptions import MlflowException
