@@ -13,10 +13,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from servebench.contracts.settings import Seconds, SecondsOrZero, StrictSettings
 from servebench.contracts.weights import weight_bytes_per_parameter
 
-PrefixCache = Literal["none", "blocks", "slots"]
-"""`blocks`: whole blocks of the prompt, found by a chain of hashes; `slots`: what each slot answered last; both with least
-recently used out first."""
-
 FirstChunk = Literal["none", "role_empty", "role_only", "role_null", "role_early", "role_every"]
 """The first chunk of a chat: no role-only chunk; a role with content ""; with no content key; with content null; a role
 sent before the engine has begun; or no chunk of its own and the role in every delta."""
@@ -75,7 +71,6 @@ class Emulation:
     mixed_steps: bool = True
     reserve_output: bool = False
     longest_prefix_first: bool = False
-    prefix_cache: PrefixCache = "blocks"
     prefix_cache_default: bool = True
     block_tokens: int = 16
     batch_sizes: tuple[int, ...] = ()

@@ -15,9 +15,7 @@ from heapq import heapreplace
 
 from servebench.contracts.emulation import BIG_GPU_GB, Emulation, EmulationSpec
 from servebench.emulator.cost import BatchStep, StepCost, kv_capacity
-from servebench.emulator.memory.base import Holding, KvMemory
-from servebench.emulator.memory.blocks import BlockMemory
-from servebench.emulator.memory.slots import SlotMemory
+from servebench.emulator.memory import Holding, KvMemory
 
 PREFIX_ORDER_MAX = 128
 """A longer queue is served first come, first served, as in SGLang: looking up each request would cost too much."""
@@ -106,16 +104,6 @@ class RunningStep:
     prompts: list[tuple[EmulatedRequest, int]]
 
 
-def kv_memory(spec: EmulationSpec, capacity: int, running_max: int) -> KvMemory:
-    """Return the engine's memory, with its prefix cache unless that is disabled."""
-    own = spec.emulation
-    enabled = own.prefix_cache_default if spec.prefix_caching is None else spec.prefix_caching
-    shared = enabled and own.prefix_cache != "none"
-    if own.prefix_cache == "slots":
-        return SlotMemory(running_max, capacity, shared=shared)
-    return BlockMemory(capacity, own.block_tokens, shared=shared)
-
-
 class BatchScheduler:
     """The scheduler of one engine. Not thread-safe; the caller calls `begin` and `end` in turn."""
 
@@ -142,7 +130,10 @@ class BatchScheduler:
         self._rng = random.Random(spec.seed)
 
     def _fresh_memory(self) -> KvMemory:
-        return kv_memory(self._spec, kv_capacity(self._spec, self.cost.shape), self.running_max)
+        """Return the engine's memory, with its prefix cache unless that is disabled."""
+        asked = self._spec.prefix_caching
+        shared = self.own.prefix_cache_default if asked is None else asked
+        return KvMemory(kv_capacity(self._spec, self.cost.shape), self.own.block_tokens, shared=shared)
 
     # requests
 
@@ -304,8 +295,7 @@ class BatchScheduler:
         if holding is None:
             return False
         needed = request.prompt_tokens + request.generated + 1 - holding.cached - holding.tokens
-        pinned = isinstance(self.memory, BlockMemory) and request.computed >= request.to_compute
-        if pinned:
+        if request.computed >= request.to_compute:
             # the prompt is shared memory now: only the generated tokens are private
             needed = request.generated + 1 - holding.tokens
         while needed > 0 and not self.memory.grow(holding, needed):
