@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servebench.util.errors import reason_of
 from servebench.util.redaction import redact_text
 from servebench.util.safe_text import clean_line, clean_tracking
 
@@ -28,7 +27,6 @@ NOTE_TAG = "mlflow.note.content"
 
 Metrics = list[tuple[str, float, int, int]]
 """(name, value, step, milliseconds since the epoch)"""
-SQLITE_MAGIC = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,31 +58,6 @@ def sqlite_path(uri: str) -> Path | None:
     if not sign or scheme.partition("+")[0].lower() != "sqlite":
         return None
     return Path(rest.partition("?")[0]).absolute()
-
-
-def unusable(uri: str) -> str | None:
-    """Return why the file of a `sqlite:` URI cannot be a database, in one line, which SQLite would try for a minute; None for any
-    other URI, of which MLflow says itself what is wrong."""
-    if uri.partition(":")[0].partition("+")[0].lower() != "sqlite":
-        return None
-    path, why = sqlite_path(uri), None
-    try:
-        if path is None or path.is_dir():
-            why = "names no file; use sqlite:///PATH/mlflow.db"
-        elif not path.parent.is_dir():
-            why = f"cannot be made: there is no folder {path.parent}"
-        elif not path.exists():
-            why = None if os.access(path.parent, os.W_OK) else f"cannot be made: {path.parent} is not writable"
-        else:
-            with path.open("rb") as file:
-                start = file.read(len(SQLITE_MAGIC))
-            if start and start != SQLITE_MAGIC:
-                why = "is a file of another kind; name another one"
-            elif not os.access(path, os.W_OK):
-                why = "cannot be written"
-    except OSError as error:
-        why = f"cannot be read: {reason_of(error)}"
-    return None if why is None else f"the tracking server {redact_text(uri)} {why}"
 
 
 @contextlib.contextmanager
@@ -257,7 +230,9 @@ class Mlflow:
         for path in run.artifacts:
             self._client.log_artifact(run_id, str(path))
 
-    def _log(self, run_id: str, metrics: Metrics, tags: dict[str, str], params: Mapping[str, str] | None = None) -> None:
+    def _log(
+        self, run_id: str, metrics: Metrics, tags: dict[str, str], params: Mapping[str, str] | None = None
+    ) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
         self._client.log_batch(
