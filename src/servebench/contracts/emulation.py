@@ -59,8 +59,8 @@ class Emulation:
     requests as SGLang (`file`) or as TensorRT-LLM (`list`) until they are asked for, with `engine.request_timings=after_load`.
 
     Metrics that the engine's class names in `metrics` are served under those names. `metrics` here adds others: a name to
-    a word of `contracts.telemetry.VOCABULARY`, or to `prompt_tokens_computed`, `hit_rate`, `requests`, `ttft` or `e2e`
-    (histograms of seconds). `metric_labels` goes into each line, with `{model}` for the model.
+    a word of `contracts.telemetry.VOCABULARY`, or to `prompt_tokens_computed`. `metric_labels` goes into each line, with
+    `{model}` for the model.
     """
 
     max_num_seqs: int = 256
