@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from servebench.analysis.drift import Drift, find_drift, warmup_share
+from servebench.analysis.drift import CHANGE_MIN, CHANGED_P_MAX, Drift, find_drift, warmup_share
 
 SECONDS, COUNT = 40.0, 500
 AT = (np.arange(COUNT) + 0.5) / COUNT

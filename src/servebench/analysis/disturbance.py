@@ -41,7 +41,8 @@ LASTS_S = 0.9
 TAKEN_CORE_S = 0.5
 """What is shorter, or takes fewer core seconds, is not a stretch."""
 TOGETHER_LASTS_S = 2.0
-"""The same (with twice the core seconds) for many that nobody could name: the bursts of two daemons may meet."""
+"""The same (with twice the core seconds) for many that nobody could name: the bursts of two daemons may meet. A slice of a few
+seconds loses more by these than by being left out."""
 AMONG_SHARE = 1 / 3
 """Among others who take too much together, one is named from this share of the limits on."""
 AGAIN_S, AGAIN_SHARE = 6.0, 0.1
@@ -122,7 +123,7 @@ def find_disturbances(readings: Iterable[Reading], pauses: Spans = ()) -> tuple[
     samples = _samples([one for one in listed if one.source == "machine"])
     found = [*_of_gpus(listed)]
     if samples is not None:
-        found += _of_cores(samples) + _of_heat(listed, samples)
+        found += _of_cores(samples, in_slices=bool(pauses)) + _of_heat(listed, samples)
     found = [
         one for one in found if not pauses or length(between(pauses, one.start_ns, one.end_ns)) >= LASTS_S * NS_PER_S
     ]
@@ -225,14 +226,16 @@ def _process_of(labels: str) -> Cause:
     return program.removesuffix('"'), int(pid) if pid.isdecimal() else None
 
 
-def _of_cores(samples: _Samples) -> list[Disturbance]:
+def _of_cores(samples: _Samples, *, in_slices: bool) -> list[Disturbance]:
     total = np.sum(list(samples.causes.values()), axis=0) if samples.causes else np.zeros(samples.own.size)
     needed = float(np.quantile(samples.own, NEEDED_QUANTILE))
     limit = max(TAKEN_SHARE * needed, TAKEN_CORES_MIN)
     crowded = np.maximum(samples.own, needed) + total > ROOM * samples.cores
     whole = int(samples.ends_ns[0]), int(samples.ends_ns[-1])
-    long_ns = TOGETHER_LASTS_S * NS_PER_S
-    together = [span for span in _stretches(samples, total, limit, crowded, 2.0) if span[1] - span[0] >= long_ns]
+    lasts_s, times = (LASTS_S, 1.0) if in_slices else (TOGETHER_LASTS_S, 2.0)
+    together = [
+        span for span in _stretches(samples, total, limit, crowded, times) if span[1] - span[0] >= lasts_s * NS_PER_S
+    ]
     among = (
         crowded & np.any([_weights(samples, *span) > 0 for span in together], axis=0)
         if together
