@@ -139,7 +139,7 @@ def crowded_slices(readings: Iterable[Reading], slices: Spans) -> list[tuple[int
     if samples is None or not slices:
         return []
     inside = np.array([_weights(samples, *one) for one in slices])
-    needed, crowded, total = _needed(samples, inside.any(axis=0))
+    needed, crowded, total = _needed(samples, inside.sum(axis=0) > 0)
     taken = inside @ np.where(crowded, total, 0.0)
     return [
         one for one, own in zip(slices, taken, strict=True) if own > SLICE_SHARE_MAX * needed * length([one]) / NS_PER_S
