@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,17 @@ settings.load_profile("servebench")
 
 # no test asks the hub of the network: a refused connection says nothing of a model
 os.environ.setdefault("HF_ENDPOINT", "http://127.0.0.1:9")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_on_path(tmp_path_factory):
+    """Printed commands begin with `servebench`, whichever way the suite was started."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name in ("servebench", "mlflow"):
+        (folder / name).symlink_to(Path(sysconfig.get_path("scripts"), name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture

@@ -79,11 +79,12 @@ def main() -> int:
             code = dispatch(sys.argv[1:])
             sys.stdout.flush()
     except ServebenchError as error:
+        from servebench.report.terminal.from_here import commands_from_here
         from servebench.report.terminal.tables import console
         from servebench.util.redaction import redact_text
 
         for line in redact_text(str(error)).splitlines():
-            console(sys.stderr).print(f"servebench: {line}")
+            console(sys.stderr).print(f"servebench: {commands_from_here(line)}")
         return error.exit_code
     except (RecursionError, MemoryError) as error:
         too_much = "is nested too deeply" if isinstance(error, RecursionError) else "takes more memory than there is"

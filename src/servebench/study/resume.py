@@ -13,6 +13,7 @@ from servebench.analysis.warnings.disturbed import taker_of
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
+from servebench.report.terminal.from_here import commands_from_here
 from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
@@ -206,7 +207,7 @@ def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool 
     if wrong:
         # a stored command has no secrets
         words = read_study(folder).words if len(wrong) == len(found) else wrong[0].overrides
-        again = command_again(words)
+        again = commands_from_here(command_again(words))
         sys.stderr.write(f"{counted}; the same settings would fail again; mend the argument in:\n{again}\n")
     if (command := continue_command(folder, left, here=here)) is not None:
-        sys.stderr.write(f"{counted}; to continue:\n{command}\n")
+        sys.stderr.write(f"{counted}; to continue:\n{commands_from_here(command)}\n")

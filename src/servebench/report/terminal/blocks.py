@@ -8,6 +8,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from servebench.report.blocks import Block, Gap, Heading, Items, Line, NextCommand, Table, plain
+from servebench.report.terminal.from_here import commands_from_here
 
 NATURAL = 100_000
 """More than any line takes: tables whose columns never wrap are whole in files and pipes."""
@@ -31,7 +32,9 @@ def print_blocks(blocks: Iterable[Block], out: Console) -> None:
                     table.width = out.measure(table, options=out.options.update(width=NATURAL)).maximum
                 out.print(table)
             case NextCommand():
-                text = Text(f"{block.kind}: ").append(block.command, style="bold" if block.reason else "")
+                text = Text(f"{block.kind}: ").append(
+                    commands_from_here(block.command), style="bold" if block.reason else ""
+                )
                 out.print(text.append(f"  ({block.reason})" if block.reason else "", style="dim"))
             case Gap():
                 out.print()
@@ -40,7 +43,7 @@ def print_blocks(blocks: Iterable[Block], out: Console) -> None:
 def _text(line: Line) -> Text:
     text = Text(" " * line.indent)
     for span in line.spans:
-        text.append(span.text, style=" ".join(TONES.get(word, "") for word in span.tone.split()))
+        text.append(commands_from_here(span.text), style=" ".join(TONES.get(word, "") for word in span.tone.split()))
     return text
 
 

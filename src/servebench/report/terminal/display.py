@@ -48,6 +48,7 @@ from servebench.report.screens.points import (
     warning_items,
 )
 from servebench.report.terminal.blocks import print_blocks, rich_table
+from servebench.report.terminal.from_here import commands_from_here
 from servebench.report.terminal.tables import console
 from servebench.report.terminal.words import ONCE, WORDS, is_detail, is_problem, line_of
 from servebench.store.studies import load_run
@@ -293,6 +294,6 @@ class Display:
 
 
 def shown(text: str) -> str:
-    """Return text without secrets, as much as a screen takes at once: wrapping a megabyte takes seconds."""
-    clean = redact_text(text)
+    """Return text without secrets, with commands from here, as much as a screen takes: wrapping a megabyte takes seconds."""
+    clean = commands_from_here(redact_text(text))
     return clean if len(clean) <= CHARACTERS_MAX else f"{clean[:CHARACTERS_MAX]} ..."

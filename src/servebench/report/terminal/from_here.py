@@ -1,0 +1,34 @@
+"""Places and commands as they are from the current folder."""
+
+import os
+import re
+import shlex
+import shutil
+import sysconfig
+from pathlib import Path
+
+COMMAND = re.compile(r"(?:(?<=['`(])|(?<=: )|(?<![^\n]))(?:servebench(?= (?!was )\S)|mlflow(?= ui ))")
+"""The name of a program where a command begins: a text, a line, a quotation, or what follows a colon."""
+
+
+def place_from_here(text: str) -> str:
+    """Return a path, or the address of a file, as it is from the current folder where it is in it."""
+    return re.sub(rf"^(sqlite:///)?{re.escape(str(Path.cwd()))}/", r"\1", text)
+
+
+def commands_from_here(text: str) -> str:
+    """Return text whose commands can be pasted: where PATH has another program of that name than this installation, or none,
+    commands begin with the path of this installation's."""
+    return COMMAND.sub(lambda found: _program(found[0]), text)
+
+
+def _program(name: str) -> str:
+    own = Path(sysconfig.get_path("scripts"), name)
+    found = shutil.which(name)
+    if not own.exists() or (found is not None and own.samefile(found)):
+        return name
+    try:
+        beside = os.path.relpath(own)
+    except OSError:
+        return shlex.quote(str(own))
+    return shlex.quote(min(beside if os.sep in beside else f".{os.sep}{beside}", str(own), key=len))
