@@ -69,6 +69,16 @@ def test_a_rejection_says_whether_it_is_temporary(chat, completions, kind, words
     assert error.value.kind == kind
 
 
+@pytest.mark.parametrize(
+    ("base_url", "hinted"), [("http://h/v2", True), ("http://h/v1", False), ("http://h/a/v1", False)]
+)
+def test_a_wrong_path_has_a_hint(base_url, hinted):
+    transport = httpx.MockTransport(lambda _: httpx.Response(404, text='{"error": "no"}'))
+    with httpx.Client(transport=transport) as http, pytest.raises(EngineError) as error:
+        generate_token(http, base_url, OpenAiEngine(), "m", 5.0)
+    assert str(error.value).endswith("/v1") == hinted
+
+
 def test_a_redirect_names_the_address_to_set():
     def answer(request):
         return httpx.Response(307, headers={"Location": "https://other/v1/chat/completions"})
@@ -107,6 +117,7 @@ def test_a_stream_of_pings_ends_at_the_deadline():
     ("status", "body", "models"),
     [
         (200, '{"data": [{"id": "a", "aliases": ["b"]}, {"id": "c"}]}', ["a", "c", "b"]),
+        (200, '{"data": [{"id": "a", "aliases": ["a"]}, {"id": "a"}]}', ["a"]),
         (200, '{"data": []}', None),
         (200, '{"data": "x"}', None),
         (200, "<html>", None),

@@ -67,7 +67,7 @@ def http_error_reason(error: httpx.HTTPError) -> str:
 
 
 def served_models(http: httpx.Client, base_url: str, *, aliases: bool = True) -> list[str] | None:
-    """Return the model ids, and with `aliases` their other names, that the endpoint lists; None if it has no list.
+    """Return the model ids, and with `aliases` their other names, that the endpoint lists, each once; None if it has no list.
 
     Raises httpx.HTTPError if it cannot be reached.
     """
@@ -80,7 +80,7 @@ def served_models(http: httpx.Client, base_url: str, *, aliases: bool = True) ->
         names += [str(alias) for model in models for alias in (model.get("aliases") if aliases else None) or ()]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return [in_one_line(name, QUOTE_CHARACTERS) for name in names] or None
+    return list(dict.fromkeys(in_one_line(name, QUOTE_CHARACTERS) for name in names)) or None
 
 
 def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
@@ -186,12 +186,15 @@ def _attempt(
 
 
 def _refusal(response: httpx.Response) -> str:
-    """Return the status of a response other than 200, and what its body or the address of a redirect says."""
+    """Return the status of a response other than 200, what its body or the address of a redirect says, and the usual path where
+    there is none."""
     location = response.headers.get("location")
     if response.has_redirect_location and location:
         return f"{response.status_code}: redirected to {shorten(location)}; set launch.base_url to the address that answers"
+    wrong_path = response.status_code == httpx.codes.NOT_FOUND and "/v1/" not in response.url.path
+    hint = "; the usual path of an API is /v1" if wrong_path else ""
     reason = error_text(response.content)
-    return f"{response.status_code}: {reason}" if reason else str(response.status_code)
+    return (f"{response.status_code}: {reason}" if reason else str(response.status_code)) + hint
 
 
 def _has_content(content: FirstContent, url: str) -> bool:
