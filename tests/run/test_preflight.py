@@ -13,7 +13,7 @@ from servebench.run.preflight import (
     timings_faults,
     tokenizer_faults,
 )
-from servebench.util.errors import PreflightError
+from servebench.util.errors import ConfigError, PreflightError
 from support.fake_engine import FakeEngine, FakeLauncher, FakeWorkload, fake_job, fake_registry
 
 
@@ -51,6 +51,22 @@ def test_a_host_of_another_machine_is_a_fault_on_this_one():
     (fault,) = faults_of(job, registry_of())
     assert fault.startswith("engine.host=no-such-host.invalid: ")
     assert faults_of(job, registry_of(), here=False) == ["settings", "workload"]
+
+
+def _of_wrong_data(*_, **__):
+    raise ConfigError("data")
+
+
+@pytest.mark.parametrize(("engine_faults", "kind"), [([], ConfigError), (["engine"], PreflightError)])
+def test_wrong_data_is_a_mistake_of_the_user_also_before_a_run(engine_faults, kind):
+    """As with --preview; what the machine lacks comes first."""
+    engine = type("E", (FakeEngine,), {"check": lambda *_: engine_faults})
+    workload = type("W", (FakeWorkload,), {"requests": _of_wrong_data})
+    launcher = type("L", (FakeLauncher,), {"local": True, "needs_executable": True})
+    registry = fake_registry(engine={"fake": engine}, launch={"fake": launcher}, workload={"fake": workload})
+    with pytest.raises(kind) as error:
+        check_jobs([fake_job()], registry)
+    assert str(error.value).splitlines() == [*engine_faults, "data"]
 
 
 @pytest.mark.parametrize(("flags", "seen"), [({}, True), ({"emulated": True}, False), ({"local": False}, False)])

@@ -37,11 +37,13 @@ TRIAL = "trial"
 
 
 def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
-    """Check whether engines, launchers, workloads and scorers can run these jobs. Raises PreflightError with all faults.
+    """Check whether engines, launchers, workloads and scorers can run these jobs. Raises PreflightError with all faults, and
+    ConfigError where only the data or lengths of workloads are wrong.
 
     Without `here` the runs execute on other machines, so nothing of this machine is checked.
     """
     faults: list[str] = []
+    wrong: list[str] = []
     tried: list[object] = []
     for job in jobs:
         settings = job.settings
@@ -72,15 +74,19 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         needed = (settings.workload, settings.load.replay, settings.model, settings.launch.name)
         if needed not in tried:
             tried.append(needed)
-            faults += workload_faults(settings, registry, launcher, here=here)
+            try:
+                faults += workload_faults(settings, registry, launcher, here=here)
+            except ConfigError as error:
+                wrong += error.faults
     graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
     for settings in graded.values():
         try:
             select_scorers(settings, registry, cache_folder())
         except ConfigError as error:
             faults += error.faults
-    if faults:
-        raise PreflightError("\n".join(dict.fromkeys(faults)))
+    if faults or wrong:
+        said = list(dict.fromkeys([*faults, *wrong]))
+        raise PreflightError("\n".join(said)) if faults else ConfigError(said)
 
 
 def find_servers(jobs: Sequence[Job], registry: Registry, events: Events) -> Found:
@@ -109,7 +115,8 @@ def find_servers(jobs: Sequence[Job], registry: Registry, events: Events) -> Fou
 
 
 def workload_faults(settings: RunSettings, registry: Registry, launcher: Launcher, *, here: bool) -> list[str]:
-    """Return what the workload reports of its settings, and why its shortest requests cannot be made.
+    """Return what the workload reports of its settings, and what of its shortest requests cannot be served. Raises ConfigError
+    where these cannot be made.
 
     Where the tokenizer is known only from the running engine, a request must be impossible for each of several guesses.
     """
@@ -117,16 +124,19 @@ def workload_faults(settings: RunSettings, registry: Registry, launcher: Launche
     if (faults := kind(settings.workload).check()) or not here:
         return list(faults)
     shortest = kind(with_shortest_lengths(settings.workload))
+    impossible: ConfigError | None = None
     guesses = [EmulatedTokenizer()] if launcher.simulated else tokenizer_guesses(settings.model)
     for tokenizer in guesses:
         try:
             made = shortest.requests(TRIAL_REQUESTS, stream=TRIAL, tokenizer=tokenizer)
         except ConfigError as error:
-            faults = error.faults
+            impossible = error
         else:
             faults = no_arrivals(settings) if any(one.arrival_s is None for one in made) else []
             return [*faults, *(too_long(settings, made) if launcher.emulated else [])]
-    return list(faults)
+    if impossible is not None:
+        raise impossible
+    return []
 
 
 def notes_of(jobs: Sequence[Job], registry: Registry) -> list[str]:

@@ -342,7 +342,7 @@ def _load(dataset: str, read: Callable[[], Iterator[Placed]], names: FieldNames)
             silent += row is None
             found += [] if row is None else [row]
     except BadRow as error:
-        raise ConfigError(f"workload.dataset={dataset}{error}; correct it, or set the key to {FORMATS}") from error
+        raise ConfigError(f"workload.dataset={dataset}{error}; correct it or leave it out") from error
     except OSError as error:
         raise ConfigError(
             f"workload.dataset={dataset} cannot be read: {reason_of(error)}; set it to {FORMATS}"
