@@ -13,6 +13,7 @@ WORKLOADS = (
     "agent_loop", "dataset", "long_context", "mix", "multi_turn", "rag_prefix", "sharegpt", "short", "structured_json",
     "summarization", "trace", "unique",
 )  # fmt: skip
+OF_ROWS = ("dataset", "sharegpt")
 ATTACHED = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1")
 
 
@@ -26,10 +27,10 @@ def test_every_workload_can_be_seen(name, capsys):
         f"{name} for",
         "12 requests",
         "approximate",
-        "preview-",
+        "row 1:" if name in OF_ROWS else "preview-",
         "input tokens",
         "output tokens",
-        "ideal prefix",
+        "workload.cache=cold" if name in OF_ROWS else "ideal prefix",
     ):
         assert said in shown
 
@@ -44,7 +45,7 @@ def test_adapters_and_sessions_are_told(capsys):
     words = ["workload=multi_turn", "load.requests=12", "workload.adapters=[x]"]
     print_previews([*ATTACHED, *words], build([], set()))
     shown = capsys.readouterr().out
-    assert "sessions: 3, of 4 to 4 requests" in shown
+    assert "sessions: 3, of 4 requests" in shown
     assert "adapters: x 12" in shown
 
 
@@ -60,7 +61,25 @@ def test_own_rows_as_they_will_be_sent(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert shown.count("input tokens,") == 3
     assert shown.count("reasoning_effort") == 3
-    assert "sessions: 1, of 2 to 2 requests" in shown
+    assert "4 rows, 5 requests" in shown
+    assert [shown.index(f"user: prompt {number}") for number in range(3)] == sorted(
+        shown.index(f"user: prompt {number}") for number in range(3)
+    )
+    assert "ideal prefix" not in shown
+
+
+def test_a_conversation_is_seen_with_its_last_turn(tmp_path, monkeypatch, capsys):
+    talk = [("user", "first question"), ("assistant", "an answer"), ("user", "last question")]
+    row = {"messages": [{"role": role, "content": text} for role, text in talk]}
+    (tmp_path / "my.jsonl").write_text(json.dumps(row))
+    monkeypatch.chdir(tmp_path)
+    for history in ("recorded", "real"):
+        words = ["workload=dataset", "dataset=my.jsonl", f"workload.history={history}", "workload.cache=as_is"]
+        print_previews([*ATTACHED, *words], build([], set()))
+        shown = capsys.readouterr().out
+        assert "1 rows, 2 requests; repeated" in shown
+        assert [text in shown for _, text in talk] == [True] * 3
+        assert "workload.cache=cold" not in shown
 
 
 def test_mistakes():

@@ -4,10 +4,11 @@ from servebench.contracts.request import Request, Workload
 from servebench.contracts.settings import RunSettings
 from servebench.engine.tokenize import offline_tokenizer
 from servebench.registry.registry import Registry
-from servebench.report.screens.preview import Preview
+from servebench.report.screens.preview import EXAMPLES, Preview
 from servebench.util.errors import PreflightError
 from servebench.workload.build.requests import add_extras
-from servebench.workload.ideal_cache import BLOCK_TOKENS, hit_rate, ideal_hits
+from servebench.workload.dataset import DatasetWorkload
+from servebench.workload.ideal_cache import BLOCK_TOKENS, hit_rate, ideal_hits, whole_text
 
 PREVIEW_REQUESTS = 100
 STREAM = "preview"
@@ -29,6 +30,11 @@ def preview(settings: RunSettings, registry: Registry) -> Preview:
     planned = [add_extras(r, settings.workload) for r in workload.requests(count, stream=STREAM, tokenizer=tokenizer)]
     stand_ins = {answer.of: answer.stand_in for request in planned for answer in request.answers}
     requests: list[Request] = [request.filled(stand_ins) for request in planned]
+    data = workload.in_order(EXAMPLES, tokenizer=tokenizer) if isinstance(workload, DatasetWorkload) else None
+    shown = requests if data is None else [add_extras(r, settings.workload).filled({}) for r in data[2]]
+    # of a conversation its last turn, which has all the others
+    examples = list({one.session_id or one.request_id: one for one in shown}.values())[:EXAMPLES]
+    counts = tokenizer.count([whole_text(one) for one in examples])
     hits = ideal_hits(
         requests,
         tokenizer,
@@ -44,8 +50,13 @@ def preview(settings: RunSettings, registry: Registry) -> Preview:
         tokenizer=tokenizer.name,
         exact=tokenizer.exact,
         notes=workload.notes(),
-        requests=requests,
+        data=data and data[:2],
+        salted=data is not None and settings.workload.cache == "cold",
         # with further texts, a prompt is only the first of them
+        examples=[
+            (one, (one.inputs and one.prompt_tokens) or count) for one, count in zip(examples, counts, strict=True)
+        ],
+        requests=requests,
         input_tokens=[
             (one.inputs and one.prompt_tokens) or total for one, (_, total) in zip(requests, hits, strict=True)
         ],

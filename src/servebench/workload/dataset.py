@@ -3,7 +3,7 @@
 import json
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -99,10 +99,23 @@ class DatasetWorkload(Workload):
         else:
             chosen = _nearest(lengths, sample_lengths(self.settings.input_tokens, count, rng), rng)
         shares = turns_sent([len(rows[number].turns) for number in chosen], count, min(self.settings.active, len(rows)))
+        salted = (self._salted(rows[n], f"{stream}/{n}", place // len(rows), stream) for place, n in enumerate(chosen))
+        return self._of_rows(zip(salted, shares, strict=False), stream, rng, tokenizer)
+
+    def in_order(self, count: int, *, tokenizer: Tokenizer) -> tuple[int, int, list[Request]]:
+        """Return how many rows are used, how many requests they have, and those of the first `count` rows, in the order of the
+        data and without a salt. Raises ConfigError."""
+        rows, _ = self._rows(tokenizer)
+        first = self._of_rows([(row, len(row.turns)) for row in rows[:count]], "row", generator(0, "row"), tokenizer)
+        return len(rows), sum(len(row.turns) for row in rows), first
+
+    def _of_rows(
+        self, rows: Iterable[tuple[Row, int]], stream: str, rng: random.Random, tokenizer: Tokenizer
+    ) -> list[Request]:
+        """Return the requests of rows, of each as many turns as are named with it."""
         made: list[Request] = []
         turns: list[tuple[Row, int]] = []
-        for place, (number, share) in enumerate(zip(chosen, shares, strict=False)):
-            row = self._salted(rows[number], f"{stream}/{number}", place // len(rows), stream)
+        for place, (row, share) in enumerate(rows):
             ids = [f"{stream}-{len(made) + turn:05d}" for turn in range(share)]
             session = f"{stream}/{place:05d}" if len(row.turns) > 1 else None
             made += [self._request(row, turn, ids, session) for turn in range(share)]

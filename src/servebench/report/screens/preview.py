@@ -23,6 +23,12 @@ class Preview:
     tokenizer: str
     exact: bool
     notes: Sequence[str] = ()
+    data: tuple[int, int] | None = None
+    """The rows of a data set and their requests, which are used again until there are as many as `requests`."""
+    salted: bool = False
+    """Whether prompts get a salt that the examples lack."""
+    examples: Sequence[tuple[Request, int]]
+    """The first rows of a data set, or requests, with their input tokens; of a conversation its last request."""
     requests: Sequence[Request]
     input_tokens: Sequence[int]
     output_tokens: Sequence[int]
@@ -35,17 +41,25 @@ class Preview:
 
 def preview_blocks(preview: Preview) -> Iterator[Block]:
     """Yield a preview."""
-    yield Line.of(Span(preview.workload, "strong"), f" for {preview.model}: {len(preview.requests)} requests")
+    count = f"{len(preview.requests):,} requests"
+    if preview.data is not None:
+        rows, of_rows = preview.data
+        more = f"repeated to {count}" if of_rows < len(preview.requests) else f"counted here: {count}"
+        count = f"{rows:,} rows, {of_rows:,} requests; {more}"
+    yield Line.of(Span(preview.workload, "strong"), f" for {preview.model}: {count}")
     counted = "the model's tokenizer" if preview.exact else "not the model's tokenizer: a run uses the engine's"
     yield Line.of(f"counted with: {preview.tokenizer} ({counted})")
     yield from (Line.of(Span(note, "warn")) for note in preview.notes)
-    # of a conversation its last turn, which has all the others
-    rows = {one.session_id or one.request_id: place for place, one in enumerate(preview.requests)}
-    for place in list(rows.values())[:EXAMPLES]:
-        example = preview.requests[place]
+    if preview.salted:
+        yield Line.of(
+            "each prompt is sent with 12 random characters before it, so that no cache has it (workload.cache=cold)"
+        )
+    for number, (example, tokens) in enumerate(preview.examples, 1):
         yield Gap()
-        tokens = f"{preview.input_tokens[place]:,} input tokens"
-        yield Line.of(Span(example.request_id, "strong"), f" {tokens}, {_facts(example)}")
+        name, facts = (
+            (example.request_id, _facts(example)) if preview.data is None else (f"row {number}:", _length(example))
+        )
+        yield Line.of(Span(name, "strong"), f" {tokens:,} input tokens, {facts}")
         for role, text in _turns(example):
             yield Line.of(Span(f"  {role}:", "dim"), f" {_short(text)}")
         if example.extra:
@@ -56,12 +70,13 @@ def preview_blocks(preview: Preview) -> Iterator[Block]:
     yield Line.of(_lengths("input tokens", preview.input_tokens))
     yield Line.of(_lengths("maximum output tokens", preview.output_tokens))
     yield from _too_long(preview)
-    if preview.ideal_hit_rate is not None:
+    if preview.ideal_hit_rate or (preview.data is None and preview.ideal_hit_rate is not None):
         yield Line.of(
             f"ideal prefix-cache hit rate: {100 * preview.ideal_hit_rate:.1f}% of prompt tokens "
             f"(unlimited cache in blocks of {preview.block_tokens} tokens, empty at the start)"
         )
-    yield Line.of(f"sessions: {_sessions(preview.requests)}")
+    if preview.data is None:
+        yield Line.of(f"sessions: {_sessions(preview.requests)}")
     if models := Counter(str(r.extra["model"]) for r in preview.requests if "model" in r.extra):
         yield Line.of("adapters: " + ", ".join(f"{name} {count}" for name, count in models.most_common()))
 
@@ -87,8 +102,12 @@ def _too_long(preview: Preview) -> Iterator[Block]:
         )
 
 
+def _length(request: Request) -> str:
+    return f"{'exactly' if request.exact_output else 'at most'} {request.output_tokens} output tokens"
+
+
 def _facts(request: Request) -> str:
-    facts = [f"{'exactly' if request.exact_output else 'at most'} {request.output_tokens} output tokens"]
+    facts = [_length(request)]
     if request.session_id is not None:
         facts.append(f"session {request.session_id}")
     if request.schema is not None:
@@ -120,4 +139,4 @@ def _sessions(requests: Sequence[Request]) -> str:
     turns = Counter(r.session_id for r in requests if r.session_id is not None)
     if not turns:
         return "none, all requests are independent"
-    return f"{len(turns)}, of {min(turns.values())} to {max(turns.values())} requests"
+    return f"{len(turns)}, of {' to '.join(map(str, sorted({min(turns.values()), max(turns.values())})))} requests"
