@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from servebench.analysis.limits.facts import level_facts
-from servebench.analysis.time_parts import FIRST, REST, TimeParts, request_parts, time_parts
+from servebench.analysis.time_parts import FIRST, REST, TimeParts, request_parts, server_is_here, time_parts
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
-from servebench.report.parts import parts_lines
+from servebench.report.parts import part_title, parts_lines
 from support.studies import with_columns
 
 MS = 1_000_000
@@ -63,6 +63,29 @@ def run_of(frame):
     row = PointRow(point="c8-r0", concurrency=8, window_start_ns=0, window_end_ns=10**15)
     tables = lambda *_: frame  # noqa: E731
     return RunData(study_id="s", name="r", path=None, state={}, manifest={}, rows=lambda: [row], tables=tables)
+
+
+@pytest.mark.parametrize(
+    ("launch", "here"),
+    [
+        ({"name": "process"}, True), ({"network_ms": 0.0}, True), ({"network_ms": 5.0}, False),
+        ({"base_url": "http://127.0.0.1:8000/v1"}, True), ({"base_url": "http://[::1]:8000"}, True),
+        ({"base_url": "http://localhost:8000"}, True), ({"base_url": "http://h:8/v1"}, False), ({"base_url": "http://["}, False),
+    ],
+)  # fmt: skip
+def test_where_there_is_no_network(launch, here):
+    run = RunData(
+        study_id="s", name="r", path=None, state={}, manifest={"config": {"launch": launch}}, rows=list, tables=None
+    )
+    assert server_is_here(run) is here
+
+
+def test_the_rest_is_called_a_network_only_where_there_is_one():
+    one = TimeParts(level=Level(8), metric="TTFT", n=9, of=9, parts={"network": 1.0}, here=True)
+    assert "network" not in part_title([one], "network")
+    assert "queue" in part_title([one], "network")
+    assert "network" in part_title([one, bar(network=1.0)], "network")
+    assert part_title([bar(network=1.0, queue=1.0)], "network").split(", ") == ["network", "front end"]
 
 
 def test_without_engine_times_the_clients_stamps_divide():

@@ -10,13 +10,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from servebench.contracts.level import Level
-from servebench.contracts.stored import RunData
+from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, measured_rows
 from servebench.measure.in_flight import in_flight_at
+from servebench.util.addresses import is_loopback
 from servebench.util.units import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class TimeParts:
     n: int
     of: int
     parts: Mapping[str, float]
+    here: bool = False
+    """Whether there is no network between server and client."""
 
     @property
     def group(self) -> Literal["all", "slowest"]:
@@ -106,6 +110,15 @@ class TimeParts:
         """Return it as plain data."""
         group = {"level": str(self.level), "metric": self.metric, "n": self.n, "of": self.of}
         return {**group, "mean_ms": dict(self.parts)}
+
+
+def server_is_here(run: RunData) -> bool:
+    """Return whether a run's server was reached without a network, and none was simulated."""
+    launch = mapping(run.config.get("launch"))
+    try:
+        return not launch.get("network_ms") and is_loopback(urlsplit(str(launch.get("base_url") or "")).hostname)
+    except ValueError:
+        return False
 
 
 def slow_count(n: int) -> int:
@@ -183,11 +196,11 @@ def time_parts(run: RunData, by_level: Mapping[Level, pd.DataFrame] | None = Non
     for level, requests in by_level.items():
         parts = request_parts(requests)
         for metric, names in METRICS.items():
-            found += _of_metric(level, metric, parts[list(names)])
+            found += _of_metric(level, metric, parts[list(names)], here=server_is_here(run))
     return found
 
 
-def _of_metric(level: Level, metric: Metric, parts: pd.DataFrame) -> list[TimeParts]:
+def _of_metric(level: Level, metric: Metric, parts: pd.DataFrame, *, here: bool) -> list[TimeParts]:
     for unknown in (FIRST, REST):
         if unknown in parts and parts[unknown].isna().any():
             parts = parts[parts[unknown].isna()]
@@ -196,4 +209,4 @@ def _of_metric(level: Level, metric: Metric, parts: pd.DataFrame) -> list[TimePa
         return []
     slow = parts.loc[parts.sum(axis=1).nlargest(slow_count(len(parts))).index]
     means = [(len(some), {str(name): float(mean) for name, mean in some.mean().items()}) for some in (parts, slow)]
-    return [TimeParts(level=level, metric=metric, n=n, of=len(parts), parts=own) for n, own in means if n]
+    return [TimeParts(level=level, metric=metric, n=n, of=len(parts), parts=own, here=here) for n, own in means if n]

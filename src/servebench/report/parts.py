@@ -13,7 +13,7 @@ from servebench.util.safe_text import clean_line
 NOT_REPORTED = "{engine} reports no times of its own: these parts are by the client's stamps."
 PART_WORDS = {
     "client": "the client, which sends late",
-    "network": "network and the server's front end",
+    "network": "outside of the engine's own times: its front end, or a network",
     "queue": "waiting in the engine's queue",
     FIRST: "before the first token",
     REST: "after the first token",
@@ -76,9 +76,23 @@ def _words(one: TimeParts, engine: str) -> str:
     name = one.largest[0]
     if name == "queue":
         return f"waiting in {engine}'s queue"
-    if name == "network" and "queue" not in one.parts:
-        return f"network and front end, or its queue ({engine} reports no queue time)"
+    if name == "network":
+        unknown = "" if "queue" in one.parts else f" ({engine} reports no queue time)"
+        return part_title([one], name).replace(", ", " or ") + unknown
     return PART_WORDS.get(name, name)
+
+
+def part_title(found: Sequence[TimeParts], name: str) -> str:
+    """Return what a part of these levels is called."""
+    if name != "network":
+        return name
+    return rest_title(here=all(one.here for one in found), queue=all("queue" in one.parts for one in found))
+
+
+def rest_title(*, here: bool, queue: bool) -> str:
+    """Return what the rest of TTFT is called that an engine does not report: a network where the server is not `here`, the front
+    end, and the queue where that is not known."""
+    return ", ".join([*([] if here else ["network"]), "front end", *([] if queue else ["queue"])])
 
 
 def part_text(one: TimeParts, name: str) -> str:

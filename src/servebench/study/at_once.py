@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from servebench.analysis.decided import same_question
@@ -16,6 +15,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
 from servebench.registry.registry import Registry
 from servebench.store.manifest import capture_machine
+from servebench.util.addresses import is_loopback
 from servebench.util.errors import ConfigError
 
 
@@ -95,7 +95,7 @@ def _why_of(settings: RunSettings, registry: Registry) -> str | None:
     launcher = registry.launcher(settings.launch.name)
     if not launcher.local:
         host = urlsplit(getattr(settings.launch, "base_url", None) or "").hostname
-        return f"the server at {host} shares this machine with the client" if _is_here(host) else None
+        return f"the server at {host} shares this machine with the client" if is_loopback(host) else None
     if launcher.emulated:
         return None
     if not launcher.needs_executable:
@@ -123,13 +123,6 @@ def _gpus_of_places(jobs: Sequence[Job], registry: Registry) -> tuple[tuple[str,
 
 def _gpus_here() -> list[str]:
     return visible_gpus(capture_machine(), os.environ.get(GPUS_VARIABLE))
-
-
-def _is_here(host: str | None) -> bool:
-    try:
-        return host is None or ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _places(settings: RunSettings) -> set[object]:

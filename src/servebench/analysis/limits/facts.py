@@ -12,11 +12,11 @@ import numpy as np
 from servebench.analysis.limits.model import LevelFacts
 from servebench.analysis.limits.proposals import Knobs, configured, default_running_limit
 from servebench.analysis.limits.roofline import compute_share, memory_share
-from servebench.analysis.time_parts import TimeParts, time_parts
+from servebench.analysis.time_parts import TimeParts, server_is_here, time_parts
 from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.stored import RunData, mapping
+from servebench.contracts.stored import RunData
 from servebench.measure.columns import in_window, measured_rows
 from servebench.measure.in_flight import in_flight_at
 from servebench.util.stretches import compressed
@@ -48,9 +48,8 @@ def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[L
         running_limit = default_running_limit(knobs)
     budget = configured(run.config, knobs.get(Limit.TOKEN_BUDGET, ()))
     limits = {"running_limit": running_limit, "token_budget": budget}
-    # an engine that servebench starts is reached without a network, unless one is simulated
-    local = not attached and not mapping(run.config.get("launch")).get("network_ms")
-    return [_facts(run, rows, whole_of.get(level), limits, same_machine=local) for level, rows in levels.items()]
+    here = server_is_here(run)
+    return [_facts(run, rows, whole_of.get(level), limits, same_machine=here) for level, rows in levels.items()]
 
 
 def _facts(

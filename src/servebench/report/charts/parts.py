@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servebench.analysis.time_parts import FIRST, METRICS, PARTS, REST, Metric, TimeParts
 from servebench.report.charts.model import Chart, ChartSet, Spec, nominal, quantitative
-from servebench.report.parts import NOT_REPORTED, RunTimes, bar_name, part_text
+from servebench.report.parts import NOT_REPORTED, RunTimes, bar_name, part_text, part_title
 from servebench.util.figures import number
 
 COLOURS = {
@@ -56,7 +56,7 @@ def time_note(runs: Sequence[RunTimes]) -> str:
 
 
 def _panel(name: str, metric: Metric, found: Sequence[TimeParts]) -> Chart:
-    parts = [part for part in PARTS if any(part in one.parts for one in found)]
+    parts = {part: part_title(found, part) for part in PARTS if any(part in one.parts for one in found)}
     rows = [_row(one, parts) for one in found]
     # wide enough for viewers whose font is wider than the one it is drawn with
     extent = min(150.0, LETTER_WIDTH * max(len(row["bar"]) for row in rows))
@@ -67,7 +67,7 @@ def _panel(name: str, metric: Metric, found: Sequence[TimeParts]) -> Chart:
         "data": {"values": rows},
         "height": {"step": STEP},
         "layer": [
-            {"transform": _transform(parts), "layer": _bars(metric, parts, y)},
+            {"transform": _transform([*parts.values()]), "layer": _bars(metric, parts, y)},
             {"mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 10.5}, "encoding": total},
         ],
     }
@@ -88,14 +88,16 @@ def _transform(parts: Sequence[str]) -> list[Spec]:
     ]
 
 
-def _bars(metric: Metric, parts: Sequence[str], y: Spec) -> list[Spec]:
+def _bars(metric: Metric, parts: Mapping[str, str], y: Spec) -> list[Spec]:
     """Return the layers of the stacked parts: the rectangles, and the texts in them."""
     tooltip = [nominal("bar", title=metric), nominal("total", title="mean")]
-    tooltip += [nominal(f"t{index}", title=part) for index, part in enumerate(parts)]
+    tooltip += [nominal(f"t{index}", title=part) for index, part in enumerate(parts.values())]
     x = quantitative("share", stack="zero", scale={"domain": [0, 1]})
     axis = {"format": "%", "values": [0, 0.5, 1], "grid": False}
     legend = {"title": None, "orient": "top", "columns": 2, "symbolStrokeColor": "#777777", "symbolType": "square"}
-    colour = nominal("part", scale={"domain": parts, "range": [COLOURS[part] for part in parts]}, legend=legend)
+    colour = nominal(
+        "part", scale={"domain": [*parts.values()], "range": [COLOURS[part] for part in parts]}, legend=legend
+    )
     place: Spec = {"y": y, "order": quantitative("order"), "detail": nominal("part")}
     dark = {"test": f"indexof({_listed(DARK)}, datum.part) >= 0", "value": "#ffffff"}
     white = {"condition": dark, "value": "#000000"}
@@ -111,16 +113,16 @@ def _listed(names: Sequence[str]) -> str:
     return "[" + ", ".join(f"'{name}'" for name in names) + "]"
 
 
-def _row(one: TimeParts, parts: Sequence[str]) -> dict[str, Any]:
+def _row(one: TimeParts, parts: Mapping[str, str]) -> dict[str, Any]:
     """Return a bar: the lengths of its parts, and what each is."""
     texts = {f"t{index}": part_text(one, part) for index, part in enumerate(parts) if part in one.parts}
-    lengths = {part: round(one.shares.get(part, 0.0), 4) for part in parts}
+    lengths = {title: round(one.shares.get(part, 0.0), 4) for part, title in parts.items()}
     return {"bar": f"{one.level.words}, {bar_name(one)}", "total": f"{number(one.total_ms)} ms", **lengths, **texts}
 
 
 def _in_words(name: str, metric: Metric, found: Sequence[TimeParts]) -> str:
-    bars = (
-        f"{one.level.words}, {bar_name(one)}: {', '.join(f'{part} {part_text(one, part)}' for part in one.parts)}"
-        for one in found
-    )
-    return f"Where {metric} goes, {name}: {'; '.join(bars)}."
+    def bar(one: TimeParts) -> str:
+        parts = (f"{part_title([one], part)} {part_text(one, part)}" for part in one.parts)
+        return f"{one.level.words}, {bar_name(one)}: {', '.join(parts)}"
+
+    return f"Where {metric} goes, {name}: {'; '.join(map(bar, found))}."

@@ -4,10 +4,20 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from servebench.analysis.time_parts import BEFORE, COLUMNS, FIRST, PARTS, REST, STAMPS, TimeParts, request_parts
+from servebench.analysis.time_parts import (
+    BEFORE,
+    COLUMNS,
+    FIRST,
+    PARTS,
+    REST,
+    STAMPS,
+    TimeParts,
+    request_parts,
+    server_is_here,
+)
 from servebench.contracts.stored import RunData
 from servebench.report.blocks import Block, Fold, Heading, Label, Line, Table, items, table
-from servebench.report.parts import FACTORS_NOTE, NOT_REPORTED, RunTimes, bar_name
+from servebench.report.parts import FACTORS_NOTE, NOT_REPORTED, RunTimes, bar_name, part_title, rest_title
 from servebench.util.errors import ConfigError
 from servebench.util.figures import MISSING, number
 from servebench.util.units import NS_PER_MS
@@ -52,7 +62,7 @@ def parts_table(found: Sequence[TimeParts]) -> Table:
         ]
         for one in found
     ]
-    heads = [name.replace(" ", "\n") for name in names]
+    heads = [part_title(found, name).replace(" ", "\n") for name in names]
     return table(("at", "", "requests", *heads, "total"), rows, left=(0, 1, 2), caption="Where the time goes")
 
 
@@ -94,12 +104,15 @@ def request_lines(run: RunData, request_id: str) -> list[str]:
     parts = request_parts(found).iloc[:1].dropna(axis=1).drop(columns=[FIRST, REST], errors="ignore")
     total = float(parts.sum(axis=1).iloc[0]) if len(parts) else 0.0
 
+    rest = rest_title(here=server_is_here(run), queue="queue" in parts.columns)
+
     def part(*names: str) -> Iterator[str]:
         for name in names if len(parts) else ():
             if name in parts.columns and name != "client":
                 value = float(parts[name].iloc[0])
                 bar = "█" * round(BAR * max(0.0, value) / total) if total else ""
-                yield f"  {name:<12} {value:>12,.2f} ms  {bar}".rstrip()
+                title = rest if name == "network" else name
+                yield f"  {title:<12} {value:>12,.2f} ms  {bar}".rstrip()
 
     known = pd.notna(one["residual_ms"])
     lines = [
