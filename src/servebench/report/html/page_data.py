@@ -11,7 +11,6 @@ from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import study_settings
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
-from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import quality_agreements, quality_summaries, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.level import Level
@@ -56,7 +55,6 @@ def page_of(
         name=read.command_words(found.path if of_study else found.path.parent),
         words=found.words,
     )
-    over = [(one.name, summarize_repeats(one.rows)) for one in pages]
     return Page(
         found=found,
         runs=pages,
@@ -66,7 +64,6 @@ def page_of(
         times=run_times(readable, names),
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         distribution_at=common_level(pages),
-        repeats=[(name, found) for name, found in over if found],
         limits=shared_limits(runs),
         with_earlier=with_earlier,
     )

@@ -7,7 +7,6 @@ from servebench.analysis.answer import Answer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
-from servebench.analysis.repeats import RepeatSummary
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData
@@ -33,8 +32,8 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All that a report shows of a run or a study (`found`). `agreements` are (baseline, candidate, result), `repeats` are by the
-    name of the run, `with_earlier` is whether starts of earlier studies were looked at."""
+    """All that a report shows of a run or a study (`found`). `agreements` are (baseline, candidate, result),
+    `with_earlier` is whether starts of earlier studies were looked at."""
 
     found: RunData | StudyData
     runs: Sequence[RunPage]
@@ -44,7 +43,6 @@ class Page:
     times: Sequence[RunTimes] = ()
     quality: Sequence[QualityRow] = ()
     distribution_at: Level | None = None
-    repeats: Sequence[tuple[str, RepeatSummary]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     with_earlier: bool = True
 

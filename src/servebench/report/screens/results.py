@@ -75,8 +75,8 @@ def points(data: Page) -> Iterator[Block]:
 
 
 def repeats(data: Page) -> Iterator[Block]:
-    """Yield what the repeats of each level show together."""
-    return repeats_blocks(data.repeats)
+    """Yield the means of levels with several points."""
+    return repeats_blocks([(one.name, one.rows) for one in data.runs])
 
 
 def timeline(data: Page) -> Iterator[Block]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -19,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.events import StudyAnswered, TuneAnswered
-from servebench.analysis.repeats import RepeatSummary, summarize_repeats
 from servebench.contracts.events import (
     Doing,
     Event,
@@ -33,6 +33,7 @@ from servebench.contracts.events import (
     RunFinished,
     TurnStarted,
 )
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, RunOutcome
 from servebench.report.blocks import items
 from servebench.report.content import content_lines, quality_line, quality_lines, search_lines
@@ -213,13 +214,13 @@ class Display:
         outcome = event.outcome
         if not self._closing:
             tables = outcome.points and self.complete and not self._options.as_json
-            repeats = summarize_repeats(load_run(event.folder).point_rows) if tables else None
-            self._results(outcome, self._heading, repeats)
+            self._results(outcome, self._heading, load_run(event.folder).point_rows if tables else ())
         if outcome.error:
             self._problem(outcome.error)
 
-    def _results(self, outcome: RunOutcome, title: str, repeats: RepeatSummary | None = None) -> None:
-        """Print the results of a run on standard output: all tables and warnings, or what is in no answer."""
+    def _results(self, outcome: RunOutcome, title: str, stored: Sequence[PointRow] = ()) -> None:
+        """Print the results of a run on standard output: all tables and warnings, with the means over what is `stored`; or what is
+        in no answer."""
         self._status, self._waiting = "", None
         if self._options.as_json:
             return
@@ -231,7 +232,7 @@ class Display:
                 items(content_lines(points, verbose=self._options.verbose)),
                 warning_items(points),
                 failure_items(points),
-                *(repeats_blocks([("", repeats)], "over repeats") if repeats is not None else ()),
+                *repeats_blocks([("", stored)], "over repeats"),
             ]
             print_blocks(blocks, self.out)
         print_blocks([items(search_lines(outcome.search))], self.out)
