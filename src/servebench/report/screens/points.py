@@ -171,17 +171,3 @@ def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: M
     repeat = f", repeat {first_row.repeat}" if one_of_several else ""
     begin = f"at {first_row.level}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
     return f"{code} (at {', '.join(map(str, levels))}): {begin}{first.message}; {first.remedy}"
-
-
-def failure_items(points: Iterable[Point]) -> Items:
-    """Return the latencies including failed requests, for the points that have any."""
-    every = [point.row for point in points]
-    counts = Counter(row.level for row in every)
-    return items(
-        f"latency including failed requests as infinite (at {row.level}"
-        f"{f', repeat {row.repeat}' if counts[row.level] > 1 else ''}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
-        f"p99 {cell_text(row, 'ttft_ms_p99_all')} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, "
-        f"p99 {cell_text(row, 'e2e_ms_p99_all')} ms"
-        for row in every
-        if row.requests_failed and row.ttft_ms_p50_all is not None
-    )

@@ -41,7 +41,6 @@ from servebench.report.export.conclusions import to_json
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.screens.comparison import comparison_blocks, decision_blocks
 from servebench.report.screens.points import (
-    failure_items,
     live_table,
     point_line,
     points_blocks,
@@ -231,7 +230,6 @@ class Display:
                 *points_blocks([("", point.judged_row) for point in points], "run", title),
                 items(content_lines(points, verbose=self._options.verbose)),
                 warning_items(points),
-                failure_items(points),
                 *repeats_blocks([("", stored)], "over repeats"),
             ]
             print_blocks(blocks, self.out)
