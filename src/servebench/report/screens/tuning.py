@@ -9,7 +9,6 @@ from servebench.analysis.tuning.candidates import describe_settings
 from servebench.contracts.events import TunePlanned
 from servebench.report.blocks import (
     Block,
-    Charts,
     Items,
     Line,
     NextCommand,
@@ -17,7 +16,6 @@ from servebench.report.blocks import (
     TableColumn,
     row,
 )
-from servebench.report.charts.tune_gains import gains
 from servebench.report.wording.budget import least_text
 from servebench.report.wording.tuning import (
     FROM_STOCK_NOTE,
@@ -88,11 +86,9 @@ def plan_blocks(state: TuneState, planned: TunePlanned) -> Iterator[Block]:
 
 
 def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
-    """Yield the answer on a page: the same, with a chart."""
+    """Yield the answer on a page: the same, with all candidates."""
     yield Line.of("Which settings are best?", tone="dim large")
     yield from tune_blocks(answer, width=WIDE, complete=True)
-    if (chart := gains(answer.tried)) is not None:
-        yield Charts([chart])
 
 
 def _candidates(answer: TuneAnswer, width: int, *, complete: bool) -> Iterator[Block]:
