@@ -62,7 +62,7 @@ ANSWER = TuneAnswer(
 
 def shown(answer, *, complete=True):
     text = io.StringIO()
-    print_blocks(tune_blocks(answer, width=console(text).width, complete=complete), console(text))
+    print_blocks(tune_blocks(answer, complete=complete), console(text))
     return text.getvalue()
 
 
@@ -118,7 +118,7 @@ def test_a_narrow_screen_cuts_neither_settings_nor_intervals():
     )
     text = io.StringIO()
     narrow = CleanConsole(text, width=80, soft_wrap=False)
-    print_blocks(tune_blocks(replace(ANSWER, tried=tried), width=80, complete=True), narrow)
+    print_blocks(tune_blocks(replace(ANSWER, tried=tried), complete=True), narrow)
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert "+101.7% [+90.6, +113.4]" in text.getvalue()

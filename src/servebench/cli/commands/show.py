@@ -146,7 +146,7 @@ def _show_tune(folder: StudyFolder, out: Output) -> None:
 
     answer = stored_answer(folder, registry())
     complete = out.verbose if out.form == "markdown" else out.complete
-    out.write(tune_blocks(answer, width=out.width, complete=complete), asdict(answer))
+    out.write(tune_blocks(answer, complete=complete), asdict(answer))
 
 
 def one_run(found: RunData | StudyData) -> RunData:

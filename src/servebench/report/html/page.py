@@ -21,7 +21,7 @@ from servebench.report.charts.model import Chart, ChartSet, Spec
 from servebench.report.screens import conclusions, results
 from servebench.report.screens.first_screen import first_screen
 from servebench.report.screens.page import Page
-from servebench.report.screens.tuning import tune_page_blocks
+from servebench.report.screens.tuning import tune_blocks
 from servebench.util.safe_text import clean_html
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def page(data: Page) -> str:
 
 def tune_page(answer: TuneAnswer) -> str:
     """Return the page of a tune's answer as HTML."""
-    return _whole(answer.study, ["servebench tune"], [("answer", "", tune_page_blocks(answer))])
+    return _whole(answer.study, ["servebench tune"], [("answer", "", tune_blocks(answer, complete=True))])
 
 
 def part(blocks: Iterable[Block]) -> str:

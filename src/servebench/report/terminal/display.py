@@ -256,7 +256,7 @@ class Display:
             case TuneAnswered():
                 from servebench.report.screens.tuning import tune_blocks
 
-                print_blocks(tune_blocks(event.answer, width=out.width, complete=self.complete), out)
+                print_blocks(tune_blocks(event.answer, complete=self.complete), out)
         self._points = []
         self._resume()
 
