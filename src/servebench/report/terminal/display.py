@@ -248,7 +248,7 @@ class Display:
                 for comparison in event.found.comparisons if event.found.decisions and self.complete else ():
                     print_blocks(comparison_blocks(comparison), out)
                 for decision in event.found.decisions:
-                    print_blocks(decision_blocks(decision, verbose=self.complete), out)
+                    print_blocks(decision_blocks(decision), out)
                 options = {"complete": self.complete, "verbose": self._options.verbose}
                 print_blocks(answer_blocks(event.found.answer, width=out.width, **options), out)
             case TuneAnswered() if as_json:
