@@ -10,7 +10,8 @@ import yaml
 
 from servebench.analysis.tuning.answer import ChangeKind, Contribution, Figures, Tried, TuneAnswer, WouldChange
 from servebench.analysis.tuning.ledger import Left
-from servebench.analysis.verdict import Difference, Method, MethodKind
+from servebench.analysis.verdict.model import Difference
+from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.contracts.tuning import Candidate, TuneQuestion
 from servebench.report.html.page import tune_page
 from servebench.report.screens.tuning import tune_blocks

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis.start_model import StartModel, Starts
-from servebench.analysis.verdict import MethodKind
+from servebench.analysis.verdict.reasons import MethodKind
 from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.levels import RankedLevel, lead_difference
 from servebench.analysis.verdict.looks import decide
