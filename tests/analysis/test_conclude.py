@@ -36,7 +36,8 @@ def test_requests_become_samples_once(make_study):
     load = SimulatedLoad(levels=(4,), requests=40, starts=2, config=DECIDED)
     study = load_study(make_study((SimulatedEngine(name="a"), load), (SimulatedEngine(name="b"), load)))
     alone, runs = (
-        [CountedRun(**{one.name: getattr(run, one.name) for one in fields(run)}) for run in study.runs] for _ in range(2)
+        [CountedRun(**{one.name: getattr(run, one.name) for one in fields(run)}) for run in study.runs]
+        for _ in range(2)
     )
     READS.clear()
     for run in alone:

@@ -91,9 +91,7 @@ def conclude(
     for each in decisions:
         compared = [as_decided(one, each) for one in compared]
     decision = decisions[0] if len(decisions) == 1 else None
-    answer = answer_of(
-        runs, compared, name=options.name, words=options.words, decision=decision, earlier=earlier
-    )
+    answer = answer_of(runs, compared, name=options.name, words=options.words, decision=decision, earlier=earlier)
     if len(studies) == 1 and {run.study_id for run in runs} <= {studies[0].study_id}:
         found_s = (studies[0].state.get(name) for name in ("started_s", "ended_s", "expected_s"))
         began_s, ended_s, expected_s = (one if is_number(one) else None for one in found_s)

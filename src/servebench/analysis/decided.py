@@ -128,8 +128,7 @@ def decide_study(
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
     labels = {key: one.text for key, one in run_labels(study.runs).items()}
     sides = {
-        run.run_id: replace(side_of(run, labels[run.run_id]), earlier=earlier_starts(run, before))
-        for run in measured
+        run.run_id: replace(side_of(run, labels[run.run_id]), earlier=earlier_starts(run, before)) for run in measured
     }
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
     limit = share_of("study.margin", settings.margin) if margin is None else margin

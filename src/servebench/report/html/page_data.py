@@ -9,9 +9,8 @@ import numpy as np
 
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import study_settings
-from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
-from servebench.analysis.stored_runs import quality_agreements, quality_summaries, shared_limits
+from servebench.analysis.stored_runs import quality_summaries, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
@@ -26,7 +25,6 @@ from servebench.store import studies as read
 from servebench.util.errors import StoreError
 
 TIMELINES_MAX = 6
-COMPARISONS_MAX = 12
 
 
 def page_of(
@@ -51,6 +49,7 @@ def page_of(
         varying=varying,
         with_doubtful=with_doubtful,
         rules=rules,
+        answers=True,
         limits=True,
         name=read.command_words(found.path if of_study else found.path.parent),
         words=found.words,
@@ -59,7 +58,6 @@ def page_of(
         found=found,
         runs=pages,
         conclusions=conclude(runs, [found] if isinstance(found, StudyData) else [], options, earlier=earlier),
-        agreements=_all_agreements(runs, names),
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         times=run_times(readable, names),
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
@@ -76,15 +74,6 @@ def run_times(runs: Sequence[RunData], names: Mapping[str, str]) -> list[RunTime
         with suppress(StoreError):
             found.append(times_of(run, names[run.run_id]))
     return found
-
-
-def _all_agreements(runs: Sequence[RunData], names: Mapping[str, str]) -> list[tuple[str, str, Agreement]]:
-    """The runs of each model against the first of them."""
-    groups: dict[str | None, list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(run.fact("model"), []).append(run)
-    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
-    return [(names[a.run_id], names[b.run_id], one) for a, b in pairs for one in quality_agreements(a, b)]
 
 
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
@@ -32,13 +31,11 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All that a report shows of a run or a study (`found`). `agreements` are (baseline, candidate, result),
-    `with_earlier` is whether starts of earlier studies were looked at."""
+    """All that a report shows of a run or a study (`found`); `with_earlier` is whether starts of earlier studies were looked at."""
 
     found: RunData | StudyData
     runs: Sequence[RunPage]
     conclusions: Conclusions
-    agreements: Sequence[tuple[str, str, Agreement]] = ()
     timelines: Sequence[Timeline] = ()
     times: Sequence[RunTimes] = ()
     quality: Sequence[QualityRow] = ()

@@ -4,18 +4,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from servebench.contracts.stored import mapping
-from servebench.report.blocks import Block, Charts, Fold, Label, Line, table
+from servebench.report.blocks import Block, Charts, Fold, Line, table
 from servebench.report.charts import runs
 from servebench.report.charts.model import STATS
 from servebench.report.charts.parts import time_charts, time_note
 from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.specs import comparing, distributions, legend_of, weak_note
-from servebench.report.screens.comparison import AGREEMENT_TONES
 from servebench.report.screens.page import Page
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.screens.times import times_blocks
 from servebench.report.trust import point_trust
-from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import number
 
 DOUBT_NOTE = (
@@ -112,7 +110,7 @@ def cold_start(data: Page) -> Iterator[Block]:
 
 
 def quality(data: Page) -> Iterator[Block]:
-    """Yield the result of each benchmark, and how the runs compare."""
+    """Yield the result of each benchmark; comparisons say how the runs compare."""
     if not data.quality:
         yield Line.of("Not measured: set quality= to measure it.", tone="dim")
         return
@@ -120,9 +118,6 @@ def quality(data: Page) -> Iterator[Block]:
         yield Line.of("The answers of an emulated engine have no meaning.", tone="warn")
     yield Charts(runs.quality(data.quality, [replace(one.series, name=one.name) for one in data.runs]))
     yield table(QUALITY_HEAD, map(_quality_cells, data.quality), left=(0, 1, 2, 4, 11), caption="Quality")
-    for baseline, candidate, one in data.agreements:
-        label = Label(one.finding, AGREEMENT_TONES.get(one.finding, ""))
-        yield Line.of(label, f" {candidate} vs {baseline}: {agreement_text(one.swapped())}")
 
 
 def _quality_cells(row: QualityRow) -> list[str]:

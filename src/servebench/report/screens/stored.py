@@ -24,9 +24,7 @@ from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
 
 
-def run_blocks(
-    run: RunData, label: str, slow_starts: OwnSlowStarts | None, prior: str | None
-) -> Iterator[Block]:
+def run_blocks(run: RunData, label: str, slow_starts: OwnSlowStarts | None, prior: str | None) -> Iterator[Block]:
     """Yield a run, by its label in its study: its facts, points, the `prior` of their intervals, the slow starts of its engine,
     quality and warnings."""
     rows = run.point_rows
