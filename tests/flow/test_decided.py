@@ -67,7 +67,7 @@ def test_a_slower_engine_is_decided_with_few_starts(run_main, tmp_path):
 @pytest.mark.slow
 def test_equal_engines_are_equal(run_main, tmp_path):
     words = ("launch.slowdown=1,1.0001", "launch.start_sd=0.001", "study.margin=8%", "load.concurrency=[1,2]")
-    done = run_main(*ENGINE, *LOAD, *STUDY, *words, code=0)
+    run_main(*ENGINE, *LOAD, *STUDY, *words, code=0)
     counts = points(tmp_path / "outputs/s" / FAST).groupby("concurrency").size()
     assert counts[1] <= 6
     assert list(counts) == list(points(tmp_path / "outputs/s" / SLOW).groupby("concurrency").size())

@@ -31,7 +31,7 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All that a report shows of a run or a study (`found`); `with_earlier` is whether starts of earlier studies were looked at."""
+    """All that a report shows of a run or a study (`found`); `with_earlier`: starts of earlier studies were looked at, too."""
 
     found: RunData | StudyData
     runs: Sequence[RunPage]

@@ -118,8 +118,8 @@ def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> It
 
 
 def repeats_blocks(found: Sequence[tuple[str, Sequence[PointRow]]], title: str = "") -> Iterator[Block]:
-    """Yield the means of the levels of runs, by their labels, that have several points which are not void; nothing without any. In
-    an open loop users wait from the schedule on."""
+    """Yield the means of the levels of runs, by their labels, that have several points which are not void; nothing without any.
+    In an open loop users wait from the schedule on."""
     levels = [
         (run, level, own)
         for run, rows in found

@@ -218,8 +218,8 @@ class Display:
             self._problem(outcome.error)
 
     def _results(self, outcome: RunOutcome, title: str, stored: Sequence[PointRow] = ()) -> None:
-        """Print the results of a run on standard output: all tables and warnings, with the means over what is `stored`; or what is
-        in no answer."""
+        """Print the results of a run on standard output: all tables and warnings, with the means over what is `stored`; or what
+        is in no answer."""
         self._status, self._waiting = "", None
         if self._options.as_json:
             return
