@@ -14,10 +14,10 @@ from servebench.analysis.stored_runs import quality_summaries, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, measured_rows, request_metrics
 from servebench.report.charts.model import Series
-from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.timeline import timeline_of
 from servebench.report.parts import RunTimes, times_of
 from servebench.report.screens.page import Page, RunPage
@@ -76,13 +76,9 @@ def run_times(runs: Sequence[RunData], names: Mapping[str, str]) -> list[RunTime
     return found
 
 
-def quality_rows(run: RunData, name: str) -> list[QualityRow]:
-    """Return the score of each benchmark at each load that has an interval."""
-    return [
-        QualityRow(run=name, result=one, share=one.value, low=one.low, high=one.high)
-        for one in quality_summaries(run)
-        if one.value is not None and one.low is not None and one.high is not None
-    ]
+def quality_rows(run: RunData, name: str) -> list[tuple[str, QualitySummary]]:
+    """Return the score of each benchmark at each load that has an interval, with the run's name."""
+    return [(name, one) for one in quality_summaries(run) if None not in (one.value, one.low, one.high)]
 
 
 def run_page(run: RunData, label: RunLabel) -> RunPage:

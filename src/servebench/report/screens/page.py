@@ -8,9 +8,10 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import RunData, StudyData
 from servebench.report.charts.model import Series
-from servebench.report.charts.runs import QualityRow, Timeline
+from servebench.report.charts.runs import Timeline
 from servebench.report.parts import RunTimes
 from servebench.util.short_id import short_id
 
@@ -38,7 +39,7 @@ class Page:
     conclusions: Conclusions
     timelines: Sequence[Timeline] = ()
     times: Sequence[RunTimes] = ()
-    quality: Sequence[QualityRow] = ()
+    quality: Sequence[tuple[str, QualitySummary]] = ()
     distribution_at: Level | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
     with_earlier: bool = True
