@@ -1,6 +1,6 @@
 """Serves the dashboard warm: slow imports and reads are done before the first page is requested.
 
-`python -m servebench.report.dashboard.serve OUTPUTS PORT HOSTS STREAMLIT_OPTIONS`; `servebench dashboard` starts it.
+`python -m servebench.report.dashboard.serve OUTPUTS PORT STREAMLIT_OPTIONS`; `servebench dashboard` starts it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def main() -> None:
 
     from servebench.report.html import page, page_data  # noqa: F401  slow to import
 
-    outputs, port, hosts, *options = sys.argv[1:]
+    outputs, port, *options = sys.argv[1:]
     # made here: other users can read the words of a command
     token = secrets.token_urlsafe(32)
-    guard(Door(token, int(port), frozenset(filter(None, hosts.split(",")))))
+    guard(Door(token, int(port)))
     sys.stderr.write(
         f"servebench: the dashboard is at http://{ADDRESS}:{port}/?token={token}; press Ctrl-C to stop it\n"
     )
