@@ -69,17 +69,16 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
 
 
 def test_the_dashboard_shows_the_same(tmp_path):
-    pytest.importorskip("streamlit")
-    import pandas as pd
-
-    from servebench.report.dashboard.app import best_points
+    from servebench.report.dashboard.serve import run_row
 
     folder = StudyFolder(tmp_path / "study").run("run")
     write_simulated_run(folder, SimulatedEngine(run_sd=0.05), SimulatedLoad(levels=(8,), starts=2, repeats=2))
-    rows = studies.load_run(folder.path).point_rows
-    rows = [replace(row, output_throughput_tok_s=value) for row, value in zip(rows, (100, 100, 200, 200), strict=True)]
-    frame = pd.DataFrame([{**row.as_dict(), "run_key": "study/run", "level": row.level} for row in rows])
-    (found,) = best_points(frame).to_dict("records")
+    run = studies.load_run(folder.path)
+    rows = [
+        replace(row, output_throughput_tok_s=value)
+        for row, value in zip(run.point_rows, (100, 100, 200, 200), strict=True)
+    ]
+    found = run_row(replace(run, rows=lambda: rows), "run")
     assert found[THROUGHPUT] == pytest.approx(20_000**0.5) == best_level(rows).value
     assert json.dumps(found["verdict"])
     assert np.isfinite(found["ttft_ms_p50"])
