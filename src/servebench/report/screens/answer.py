@@ -36,10 +36,10 @@ PLACES_WIDTH = 34
 
 
 def answer_blocks(
-    answer: Answer, *, width: int, complete: bool = False, verbose: bool = False, hint: bool = True
+    answer: Answer, *, width: int, complete: bool = False, verbose: bool = False
 ) -> Iterator[Block]:
     """Yield the answer for a screen of this width. `complete` (for files and pipes) adds marks that change no verdict and the
-    meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too. `hint` names what -v adds."""
+    meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too."""
     complete = complete or verbose
     remarks = answer.remarks if complete else [one for one in answer.remarks if one.first][:REMARKS_MAX]
     marks = footnotes(remarks)
@@ -61,7 +61,7 @@ def answer_blocks(
     yield from (_remark(one, marks.get(one.code), verbose=complete) for one in remarks)
     yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else LIMITS_MAX])
     hidden = _hidden(answer, remarks, complete=complete, verbose=verbose)
-    if hidden and hint:
+    if hidden:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
     steps = answer.next_steps
     # the first matters most, and the last shows more
