@@ -20,13 +20,13 @@ from servebench.report.charts.model import (
     Chart,
     ChartMetric,
     ChartSet,
-    Floats,
     Series,
     Spec,
     nominal,
     quantitative,
 )
 from servebench.report.trust import point_trust, reason_of_code
+from servebench.util.arrays import Floats
 from servebench.util.figures import number, rough, with_interval
 
 COLOURS = (
