@@ -13,7 +13,6 @@ from servebench.analysis.answer.model import (
     NextStep,
     Remark,
     WorkloadAnswer,
-    labels_of_unequal,
 )
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
@@ -57,7 +56,7 @@ def answer_blocks(
         # the first part says what happened; the rest was printed when it did
         brief = replace(failure, error=failure.error.partition("; ")[0])
         yield Line.of(failure_text(failure if complete else brief), tone="bad")
-    yield from _unequal([one for one in answer.inequalities if verbose or one.matters], width, verbose=complete)
+    yield from (_unequal(one, verbose=complete) for one in answer.inequalities if verbose or one.matters)
     yield from (_remark(one, marks.get(one.code), verbose=complete) for one in remarks)
     yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else LIMITS_MAX])
     hidden = _hidden(answer, remarks, complete=complete, verbose=verbose)
@@ -85,19 +84,10 @@ def step_block(step: NextStep) -> NextCommand:
     return NextCommand("next", step.command, step_reason(step))
 
 
-def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Iterator[Block]:
-    """What is not equal: a row for each thing with the value of each run, or a line where that does not fit."""
-    names = labels_of_unequal(found)
-    widths = [max(len(name), *(len(one.value_of(name)) for one in found)) + 2 for name in names]
-    if verbose or sum(widths) + max((len(one.name) for one in found), default=0) > width:
-        for one in found:
-            reason = f"; {one.reason}" if verbose else ""
-            yield Line.of(f"Not equal: {one.text}{reason}", tone="warn" if one.matters else "dim")
-    elif found:
-        rows = [row(one.name, *(one.value_of(name) or MISSING for name in names), tone="warn") for one in found]
-        yield Table(
-            [TableColumn("Not equal", left=True, wrap=True), *(TableColumn(name, wrap=True) for name in names)], rows
-        )
+def _unequal(one: Inequality, *, verbose: bool) -> Line:
+    """What is not equal, with the value of each run; why it matters or not where it is `verbose`."""
+    reason = f"; {one.reason}" if verbose else ""
+    return Line.of(f"Not equal: {one.text}{reason}", tone="warn" if one.matters else "dim")
 
 
 def _hidden(answer: Answer, remarks: Sequence[Remark], *, complete: bool, verbose: bool) -> list[str]:
