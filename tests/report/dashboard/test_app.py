@@ -137,7 +137,8 @@ def test_the_best_load_of_a_run_is_by_the_means_over_its_starts_and_valid_where_
     }
     found = {
         name: run_row(
-            listed([PointRow(concurrency=at, output_throughput_tok_s=rate, verdict=word) for at, rate, word in own]), name
+            listed([PointRow(concurrency=at, output_throughput_tok_s=rate, verdict=word) for at, rate, word in own]),
+            name,
         )
         for name, own in rows.items()
     }

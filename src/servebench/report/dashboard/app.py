@@ -287,7 +287,9 @@ def main() -> None:
     chosen = [by_id[key] for key in kept["id"]]
     if imitations := [run.fact("launch") for run in chosen if run.emulated]:
         how = imitated(imitations) or "emulated"
-        st.warning(f"{len(imitations)} of these {len(kept)} runs are of {how} engines: they do not describe the real engines.")
+        st.warning(
+            f"{len(imitations)} of these {len(kept)} runs are of {how} engines: they do not describe the real engines."
+        )
     views = {
         "Runs": lambda: runs_view(kept, runs),
         "Charts": lambda: charts_view(chosen),

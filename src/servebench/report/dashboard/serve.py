@@ -47,8 +47,9 @@ def stored(outputs: str, _: Signature) -> tuple[pd.DataFrame, Mapping[str, RunDa
     import pandas as pd
 
     studies = load_outputs(Path(outputs), listed_rows)
-    rows = [run_row(run, labels[run.run_id].text) for one in studies for labels in (run_labels(one.runs),) for run in one.runs]
-    return pd.DataFrame(rows), {run.run_id: run for one in studies for run in one.runs}
+    labels = {key: label.text for one in studies for key, label in run_labels(one.runs).items()}
+    runs = {run.run_id: run for one in studies for run in one.runs}
+    return pd.DataFrame([run_row(run, labels[key]) for key, run in runs.items()]), runs
 
 
 def run_row(run: RunData, label: str) -> dict[str, Any]:

@@ -34,9 +34,7 @@ PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 
 
-def answer_blocks(
-    answer: Answer, *, width: int, complete: bool = False, verbose: bool = False
-) -> Iterator[Block]:
+def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose: bool = False) -> Iterator[Block]:
     """Yield the answer for a screen of this width. `complete` (for files and pipes) adds marks that change no verdict and the
     meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too."""
     complete = complete or verbose
