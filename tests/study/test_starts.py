@@ -6,6 +6,7 @@ import pytest
 
 from servebench.config import compose_jobs
 from servebench.contracts.stored import RunData
+from servebench.load.plan.slices import seconds_in_slices
 from servebench.registry.registry import registry
 from servebench.study.durations import usual_start_s
 from servebench.study.starts import LEAST_S, SIMULATED_STARTS, TIMES, choose_starts, with_starts
@@ -48,7 +49,8 @@ def test_simulated_engines_are_started_until_there_is_a_verdict(chosen):
     ("words", "budget_s", "load_s"),
     [
         (("launch=emulated", "load.duration_s=2"), lambda _: LEAST_S, 2 * 4),
-        (("launch=emulated",), lambda each_s: TIMES * each_s, 2 * OWN),
+        # in turns, slice by slice, with a beginning and an end of each slice
+        (("launch=emulated",), lambda each_s: TIMES * each_s, 2 * 2 * seconds_in_slices(60.0)),
         ((), lambda each_s: TIMES * each_s, 2 * OWN),
         (("study.budget=11m",), lambda _: 660, 2 * OWN),
         (("launch=emulated", "load.duration_s=null", "load.requests=100"), lambda _: LEAST_S, None),

@@ -24,6 +24,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
 from servebench.contracts.stored import RunData, StudyData, mapping
+from servebench.util.stretches import length, merged
 from servebench.util.units import NS_PER_S
 
 
@@ -214,10 +215,18 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow
 
 
 def _replaced_seconds(run: RunData) -> float:
-    """For about how long engines ran for points that other attempts replaced: their requests, and a start of the engine each."""
-    found = run.requests_with(["point", "scheduled_ns", "ended_ns"])
+    """For about how long engines ran for points that other attempts replaced: the time with requests in flight, since engines
+    that take turns share the rest, and a start of the engine each."""
+    found = run.requests_with(["point", "sent_ns", "ended_ns"]).dropna()
     gone = found[~found["point"].isin([row.point for row in run.point_rows])].groupby("point")
     start_s = mapping(run.manifest.get("cold_start")).get("seconds")
     cold_s = float(start_s) if isinstance(start_s, (int, float)) else 0.0
-    spans = (gone["ended_ns"].max() - gone["scheduled_ns"].min()) / NS_PER_S
-    return float(sum(cold_s + max(0.0, float(one)) for one in spans))
+    busy = (
+        merged(
+            zip(own["sent_ns"].tolist(), own["ended_ns"].tolist(), strict=True),
+            own["sent_ns"].min(),
+            own["ended_ns"].max(),
+        )
+        for _, own in gone
+    )
+    return sum(cold_s + length(one) / NS_PER_S for one in busy)

@@ -18,7 +18,7 @@ from servebench.registry.registry import Registry
 from servebench.run.session import RunTask
 from servebench.store.layout import outputs_folder
 from servebench.store.manifest import capture_machine
-from servebench.study.durations import StartTime, earlier_runs, seconds_of_each, start_time
+from servebench.study.durations import StartTime, earlier_runs, seconds_of_each, start_time, start_times
 from servebench.study.outlook import plan_of
 
 LEAST_S, TIMES = 300.0, 3.0
@@ -60,7 +60,7 @@ def _may_decide(jobs: Sequence[Job], registry: Registry) -> bool:
 
 def choose_starts(jobs: Sequence[Job], earlier: Sequence[RunData]) -> StartsChosen:
     """Return how the runs of a study are measured, by what earlier runs took."""
-    study, each_s = jobs[0].settings.study, seconds_of_each([start_time(job, earlier) for job in jobs])
+    study, each_s = jobs[0].settings.study, seconds_of_each(start_times(jobs, earlier, several=True))
     budget_s = min(seconds_of("study.budget", study.budget), max(LEAST_S, TIMES * (each_s or 0.0)))
     chosen = replace(weigh_starts(jobs, earlier), each_s=each_s)
     if not chosen.pays:
