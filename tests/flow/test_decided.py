@@ -48,7 +48,6 @@ def test_a_slower_engine_is_decided_with_few_starts(run_main, tmp_path):
         assert list(found["repeat"]) == [start for start in range(starts) for _ in range(2)]
         assert status(tmp_path / "outputs/s" / run) == "finished"
     assert f"round {starts}: 1 of 1 pairs decided" in done.stderr
-    assert "slowdown=1.2 vs slowdown=1.0" in done.stdout
     # the answer is the decision, though two starts are too few for a comparison with a fixed number of them
     assert "slowdown=1.0 gives" in done.stdout
     assert "on average over 1 to 4 users: sure" in " ".join(done.stdout.split())
