@@ -40,6 +40,27 @@ def test_other_weights_matter_as_far_as_they_are_known(other, matters):
     assert [(one.key, one.matters) for one in compare_manifests(ours, theirs)] == [("weights.digest", matters)]
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "matters"),
+    [
+        ("/models/tiny", "org/tiny", False),
+        ("org/tiny", "./Tiny/", False),
+        ("/cache/models--org--tiny/snapshots/0f1e", "org/tiny", False),
+        ("models/of/tiny", "~/tiny", False),
+        ("/models/tiny", "org/large", True),
+        ("/cache/models--org--tiny/snapshots/0f1e", "/cache/models--org--large/snapshots/0f1e", True),
+        ("org/tiny", "other/tiny", True),
+        ("org/tiny", "tiny", True),
+    ],
+)
+def test_a_folder_and_a_hub_id_of_one_name_are_one_model(a, b, matters):
+    """Other weights in it are a difference of their own."""
+    ours, theirs = (changed((("config", "model"), {"name": name})) for name in (a, b))
+    (found,) = [one for one in compare_manifests(ours, theirs) if one.key == "model.name"]
+    assert found.matters is matters
+    assert found.reason
+
+
 def changed(*changes):
     other = copy.deepcopy(MANIFEST)
     for path, value in changes:

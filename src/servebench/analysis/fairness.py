@@ -7,6 +7,7 @@ machine and its driver do. `fairness.yaml` has the rules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -29,6 +30,7 @@ from servebench.util.figures import MISSING, number
 ON_PURPOSE = "this is what is compared"
 UNKNOWN = "unknown"
 UNKNOWN_WEIGHTS = "the weights of one are unknown: a server that was already running, or files that it fetched"
+ONE_MODEL = "one model by its name, loaded from a folder"
 ONE_ENGINE_ONLY = "only one of the engines has this setting"
 HARMLESS = "it affects files or logs, not how the engine computes"
 
@@ -193,6 +195,8 @@ def compare_manifests(
         if a == b or any(fnmatchcase(key, pattern) for pattern in _table()["ignored"]):
             continue
         matters, reason = _weigh(key, shared, purposes)
+        if key == "config.model.name" and _one_model(str(a), str(b)):
+            matters, reason = False, ONE_MODEL
         if key.startswith("weights.") and {a, b} & {None, UNKNOWN}:
             matters, reason = False, UNKNOWN_WEIGHTS
         found.append(
@@ -201,6 +205,13 @@ def compare_manifests(
             )
         )
     return tuple(sorted(_without_implied(found), key=lambda one: (not one.matters, one.reason == "", one.key)))
+
+
+def _one_model(a: str, b: str) -> bool:
+    """Whether a folder is named as another folder or a hub id, also one of the hub's cache (`models--OWNER--NAME/...`)."""
+    ids = [re.sub(r".*\bmodels--([^/]+)--([^/]+)/snapshots/[^/]+", r"/\1/\2", name.rstrip("/")) for name in (a, b)]
+    folders = any(one.startswith(("/", ".", "~")) or one.count("/") > 1 for one in ids)
+    return folders and PurePath(ids[0]).name.lower() == PurePath(ids[1]).name.lower()
 
 
 def _without_implied(found: Sequence[SettingDifference]) -> list[SettingDifference]:
