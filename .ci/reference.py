@@ -35,7 +35,7 @@ endpoint=http://host:8000  # a server that is already running (engine=openai lau
 model=llama-3.1-8b-instruct  # a described model
 model.name=OWNER/NAME  # any model of the hub
 model.path=DIR  # a local folder or file
-gpu=h100  # its prices and limits
+gpu=h100  # its memory, bandwidth and arithmetic (the price: gpu.price_usd_per_hour)
 engine.tensor_parallel_size=2  # GPUs for each engine
 engine.max_model_len=8192  # the longest prompt and answer together
 engine.extra_args={kv-cache-dtype: fp8}  # flags of the engine
