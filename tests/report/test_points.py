@@ -4,8 +4,9 @@ import pytest
 
 from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
+from servebench.report.blocks import Table
 from servebench.report.charts.specs import tips_of
-from servebench.report.screens.points import cell_text, failure_items, live_table, points_blocks, warning_items
+from servebench.report.screens.points import cell_text, live_table, points_blocks, repeats_blocks, warning_items
 from support.screens import screen_of
 
 
@@ -49,6 +50,12 @@ def test_live_points_of_a_long_label_take_a_line_each_at_80_columns():
     assert [line.split(" 32 ")[0].strip() for line in shown[-3:]] == [run for run, _ in points]
 
 
+def test_live_points_have_the_column_of_their_runs_from_the_first_on():
+    point = Point(row=PointRow(concurrency=1, output_throughput_tok_s=43.1))
+    assert live_table([("a", point)]).columns[0].title == "run"
+    assert live_table([("", point)]).columns[0].title == "load"
+
+
 def test_a_percentile_that_is_not_known_has_no_mark():
     assert cell_text(PointRow(), "ttft_ms_p99") == "-"
 
@@ -65,6 +72,11 @@ def test_a_warning_whose_figures_differ_names_the_level_of_those_it_shows():
     assert texts(warning_items(different)) == ["too_few (at 1, 2): at 1, 5 requests; send more"]
 
 
+def test_a_warning_that_needs_no_action_has_none():
+    doubt = Doubt(code="shared", message="left out", remedy="", mark=True)
+    assert texts(warning_items([Point(row=PointRow(concurrency=1), doubts=(doubt,))])) == ["shared (at 1): left out"]
+
+
 def test_a_warning_names_the_repeat_of_its_figures():
     twice = [warned(1, "5 requests", 0), warned(1, "5 requests", 1)]
     assert texts(warning_items(twice)) == ["too_few (at 1): 5 requests; send more"]
@@ -73,9 +85,29 @@ def test_a_warning_names_the_repeat_of_its_figures():
         assert lines == ["too_few (at 1): at 1, repeat 0, 5 requests; send more"]
 
 
-def test_latencies_with_failed_requests_name_their_repeat():
-    points = [Point(row=PointRow(concurrency=4, repeat=at, requests_failed=1, ttft_ms_p50_all=2.0)) for at in (0, 1)]
-    first, second = texts(failure_items(points))
-    assert "(at 4, repeat 0)" in first
-    assert "(at 4, repeat 1)" in second
-    assert "repeat" not in texts(failure_items(points[:1]))[0]
+@pytest.mark.parametrize(
+    ("values", "more", "cells"),
+    [
+        ([100.0, 110.0, 121.0], {}, ["4", "3", "110 [86.8, 139]"]),
+        ([200.0, 202.0], {}, ["4", "2", "201"]),
+        ([100.0, 0.0], {}, ["4", "2", "-"]),
+        ([100.0], {}, None),
+        ([100.0, 90.0], {"verdict": "void"}, None),
+    ],
+)
+def test_a_level_with_several_points_has_their_mean_and_its_interval(values, more, cells):
+    """Student's, on logarithms: with two repeats there is none."""
+    rows = [
+        PointRow(concurrency=4, repeat=at, output_throughput_tok_s=value, **{"verdict": "valid", **more})
+        for at, value in enumerate(values)
+    ]
+    tables = [block for block in repeats_blocks([("", rows)]) if isinstance(block, Table)]
+    assert [[cell.text for cell in own[:3]] for table in tables for own in table.rows] == ([cells] if cells else [])
+
+
+def test_in_an_open_loop_the_mean_of_ttft_is_from_the_schedule_on():
+    """The table of points has TTFT from sent."""
+    times = {"ttft_ms_p50": 40.0, "ttft_from_schedule_ms_p50": 48.0}
+    rows = [PointRow(rate=5.0, repeat=at, verdict="valid", **times) for at in range(3)]
+    (table,) = (block for block in repeats_blocks([("", rows)]) if isinstance(block, Table))
+    assert table.rows[0][3].text.startswith("48")

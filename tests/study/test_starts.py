@@ -64,6 +64,14 @@ def test_engines_have_a_time_that_is_known_before(chosen, words, budget_s, load_
     assert {(job.settings.study.until, job.settings.study.starts) for job in jobs} == {("decided", "auto")}
 
 
+@pytest.mark.parametrize(("budget", "most", "slices"), [("8m", 1, "auto"), ("9m", 24, "never"), ("10m", 24, "auto")])
+def test_where_two_starts_in_slices_do_not_fit_they_are_taken_one_after_another(chosen, budget, most, slices):
+    """And where these do not fit either, one of each, with the reason."""
+    jobs, starts = chosen(*FIXED, "launch=emulated", f"study.budget={budget}")
+    assert {(job.settings.study.most_starts, job.settings.study.slices) for job in jobs} == {(most, slices)}
+    assert (starts.budget_s is None, starts.limit, starts.alone) == (most == 1, budget * (most == 1), slices == "never")
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -13,7 +13,7 @@ import numpy as np
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.pairing import engine_seconds
 from servebench.analysis.setups import earlier_starts, in_turns_before
-from servebench.analysis.stored_runs import SamplesOf, samples_of, side_of
+from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.compare import with_rows
 from servebench.analysis.verdict.gate import GateQuestion
 from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
@@ -115,7 +115,6 @@ def decide_study(
     *,
     margin: float | None = None,
     varying: str | None = None,
-    samples: SamplesOf = samples_of,
 ) -> StudyDecision | None:
     """Return what a study with `study.until=decided` has decided; None for another study.
 
@@ -130,8 +129,7 @@ def decide_study(
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
     labels = {key: one.text for key, one in run_labels(study.runs).items()}
     sides = {
-        run.run_id: replace(side_of(run, labels[run.run_id], samples), earlier=earlier_starts(run, before))
-        for run in measured
+        run.run_id: replace(side_of(run, labels[run.run_id]), earlier=earlier_starts(run, before)) for run in measured
     }
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
     limit = share_of("study.margin", settings.margin) if margin is None else margin

@@ -68,13 +68,15 @@ class StartsChosen:
     """What `study.starts=auto` has chosen: starts until there is a verdict, for at most `budget_s` of engine time or at most
     `most` of each; else one of each, because two exceed the `limit`, or another one does not pay.
 
-    `each_s` is how long one start of each takes (None: unknown). The `engine` has a start of minutes (`start_s`, with `load_s` of
-    load), which was weighed against longer points: it `pays` or not."""
+    `each_s` is how long one start of each takes (None: unknown). `alone`: the time suffices for points one after another only,
+    not for slices. The `engine` has a start of minutes (`start_s`, with `load_s` of load), which was weighed against longer
+    points: it `pays` or not."""
 
     budget_s: float | None = None
     most: int | None = None
     each_s: float | None = None
     limit: str = ""
+    alone: bool = False
     engine: str = ""
     start_s: float = 0.0
     load_s: float | None = None
@@ -169,7 +171,7 @@ class Doing(Event):
 class PhaseProgress(Event, kw_only=True):
     """The progress of a phase of load, some ten times a second. `rate` is stream reads per second, close to tokens per second;
     `silent_s` is how long the engine has sent nothing although requests are in flight; `stalled` is how many load workers do
-    nothing at present; `ttft_ms` is the median of the requests so far."""
+    nothing at present; `ttft_ms` is the median of the requests so far; `run` is the name of the run in the plan."""
 
     label: str
     done: int
@@ -181,6 +183,7 @@ class PhaseProgress(Event, kw_only=True):
     silent_s: float = 0.0
     stalled: int = 0
     ttft_ms: float | None = None
+    run: str = ""
 
 
 class ErrorSaid(Event):

@@ -122,11 +122,9 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
     assert ("[d]" in text, "2 notes (not_stationary, client_bound)" in text) == (False, True)
 
 
-def test_what_is_not_equal_is_a_table_where_it_fits_and_lines_where_not():
+def test_what_is_not_equal_and_matters_has_the_value_of_each_run():
     found = replace(answer(3, [1]), inequalities=(UNEQUAL, replace(UNEQUAL, matters=False, title="a port")))
     lines = screen(found).splitlines()
-    row = next(line for line in lines if line.startswith("mean prompt"))
-    assert row.split()[-2:] == ["319", "327"]
     folded = " ".join(screen(found, width=50).split())
     assert "Not equal: mean prompt, in tokens (unique at 4 users): 319 (vllm), 327 (trtllm)" in folded
     assert "a port" not in "".join(lines)
@@ -155,6 +153,18 @@ def test_a_wide_interval_is_in_the_trust_and_no_note():
     text = screen(replace(found, workloads=(replace(found.workloads[0], columns=(wide,)),)))
     assert "valid, wide" in text
     assert "imprecise" not in text
+
+
+def test_a_void_row_has_no_times_and_a_rough_percentile_is_explained():
+    found = answer(1, [4, 8])
+    (column,) = found.workloads[0].columns
+    rough = AnswerCell(value=31.0, ttft_ms=10.0, ttft_ms_p99=2036.0, itl_ms=9.0, e2e_ms=8.0, few_for_p99=True)
+    cells = {Level(4): replace(rough, verdict="void"), Level(8): rough}
+    text = screen(replace(found, workloads=(replace(found.workloads[0], columns=(replace(column, cells=cells),)),)))
+    void, valid, note, *_ = text.splitlines()[2:]
+    assert void.split()[2:] == ["void", "-", "-", "-", "-", "void"]
+    assert "~2,036" in valid
+    assert note.startswith("~ ")
 
 
 def test_the_answer_as_json_has_its_cells():

@@ -18,8 +18,6 @@ from servebench.contracts.labels import RunLabel
 from servebench.contracts.level import Level, levels_in_words
 from servebench.contracts.stored import RunData, mapping
 
-WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest")
-"""Facts of the model's files. One that differs between some runs makes the later ones differ between the same."""
 OUT_OF_LINE = 2.0
 """From this factor on, a user who gets less at a lighter load is not chance."""
 
@@ -116,25 +114,7 @@ def inequalities(comparisons: Sequence[Comparison], labels: Mapping[str, RunLabe
                 where=where,
             ),
         )
-    return tuple(sorted(_without_implied(found), key=lambda one: not one.matters))
-
-
-def _without_implied(found: Mapping[tuple[str, Any], Inequality]) -> list[Inequality]:
-    """Leave out what another difference of the weights implies: other formats are other files, and have other digests."""
-
-    def groups(one: Inequality) -> set[frozenset[str]]:
-        return {frozenset(names) for names in one.values.values()}
-
-    def implied(key: str, where: Any) -> bool:
-        stronger = WEIGHTS[: WEIGHTS.index(key)] if key in WEIGHTS else ()
-        own = groups(found[key, where])
-        return any(
-            other.matters >= found[key, where].matters and groups(other) == own
-            for one in stronger
-            if (other := found.get((one, where))) is not None
-        )
-
-    return [one for (key, where), one in found.items() if not implied(key, where)]
+    return tuple(sorted(found.values(), key=lambda one: not one.matters))
 
 
 def caveats(
@@ -164,7 +144,7 @@ def caveats(
     for tokens in sorted({length for run in runs if (length := _one_length(run)) is not None}):
         yield Caveat(kind=CaveatKind.ONE_LENGTH, tokens=tokens)
     shown = (cell for one in workloads for column in one.columns for cell in column.cells.values())
-    if any(cell.wide for cell in shown):
+    if any(cell.wide and cell.verdict != "void" for cell in shown):
         yield from _wide(runs)
 
 
@@ -178,13 +158,29 @@ def _one_length(run: RunData) -> int | None:
 
 def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:
     """What points with a wide interval are wider than, and what makes them narrower."""
-    wide = {code for run in runs for row in run.point_rows for code in row.doubts}
+    wide = {code for run in runs for row in run.point_rows if row.verdict != "void" for code in row.doubts}
     limits = [one.wide for one in CATALOG.values() if one.wide and one.code in wide]
     if limits:
-        than, keys = zip(*limits, strict=True)
-        # the mean of few starts is as wide as they differ, however long their points are
+        than, names = zip(*limits, strict=True)
+        keys = [_longer(runs, key) for key in names]
+        # the mean of few starts is as wide as they differ, however long their points are; rounds add starts by themselves
         several = any(len({row.start_id for row in run.point_rows}) > 1 for run in runs)
-        yield Caveat(kind=CaveatKind.WIDE, limits=than, keys=(*keys, *(["study.starts"] if several else [])))
+        if several and not any(mapping(run.config.get("study")).get("until") for run in runs):
+            keys.append("study.starts")
+        yield Caveat(kind=CaveatKind.WIDE, limits=than, keys=tuple(dict.fromkeys(keys)))
+
+
+def _longer(runs: Sequence[RunData], keys: str) -> str:
+    """Return which of some keys to raise, from its value in all runs to one that halves an interval; all where none has one."""
+    loads = [mapping(run.config.get("load")) for run in runs]
+    if all(load.get("until") for load in loads):
+        keys = "load.max_duration_s"
+    found = []
+    for key in keys.split(" or "):
+        first, *others = (load.get(key.partition(".")[2]) for load in loads)
+        if isinstance(first, int | float) and all(one == first for one in others):
+            found.append(f"{key} from {first:g} to {4 * first:g}")
+    return " or ".join(found) or keys
 
 
 def _out_of_line(column: AnswerColumn, levels: Sequence[Level]) -> Iterable[Caveat]:

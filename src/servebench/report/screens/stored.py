@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.limits import LimitFinding
-from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.limits import LimitFinding, LimitReason
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.stored_runs import quality_summaries
 from servebench.analysis.warnings.catalog import explain
@@ -25,17 +24,15 @@ from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
 
 
-def run_blocks(
-    run: RunData, label: str, repeats: RepeatSummary, slow_starts: OwnSlowStarts | None, prior: str | None
-) -> Iterator[Block]:
-    """Yield a run, by its label in its study: its facts, points, the `prior` of their intervals, repeats, the slow starts of its
-    engine, quality and warnings."""
+def run_blocks(run: RunData, label: str, slow_starts: OwnSlowStarts | None, prior: str | None) -> Iterator[Block]:
+    """Yield a run, by its label in its study: its facts, points, the `prior` of their intervals, the slow starts of its engine,
+    quality and warnings."""
     rows = run.point_rows
     yield Line.of(f"{short_id(run.study_id)} {label}", tone="strong")
     yield from _fact_lines(_header(run))
     if rows:
         yield from points_blocks([("", row) for row in rows], "show")
-        yield from repeats_blocks([("", repeats)], "over repeats")
+        yield from repeats_blocks([("", rows)], "over repeats")
     if prior is not None:
         yield Line.of(prior)
     if slow_starts is not None:
@@ -104,8 +101,9 @@ def study_data(study: StudyData, concluded: Conclusions | None) -> dict[str, Any
 
 def limit_blocks(found: Sequence[LimitFinding], *, verbose: bool = False) -> Iterator[Block]:
     """Yield the finding of each level and what to try first; `verbose` adds the evidence and everything to try."""
+    first = next((one for one in found if one.reason is LimitReason.NONE), None)
     for one in found:
-        yield Line.of(f"limit at {one.level.words}: {statement_of(one)}")
+        yield Line.of(f"limit at {one.level.words}: {statement_of(one, unknown=one is first)}")
         if verbose:
             yield from (Line.of(fact_text(fact), indent=2) for fact in one.evidence)
         for proposal in one.proposals[: None if verbose else 1]:

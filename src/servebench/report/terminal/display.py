@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -19,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.events import StudyAnswered, TuneAnswered
-from servebench.analysis.repeats import RepeatSummary, summarize_repeats
 from servebench.contracts.events import (
+    AtOnce,
     Doing,
     Event,
     Graded,
@@ -33,6 +34,7 @@ from servebench.contracts.events import (
     RunFinished,
     TurnStarted,
 )
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, RunOutcome
 from servebench.report.blocks import items
 from servebench.report.content import content_lines, quality_line, quality_lines, search_lines
@@ -40,7 +42,6 @@ from servebench.report.export.conclusions import to_json
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.screens.comparison import comparison_blocks, decision_blocks
 from servebench.report.screens.points import (
-    failure_items,
     live_table,
     point_line,
     points_blocks,
@@ -49,7 +50,7 @@ from servebench.report.screens.points import (
 )
 from servebench.report.terminal.blocks import print_blocks, rich_table
 from servebench.report.terminal.tables import console
-from servebench.report.terminal.words import ONCE, WORDS, is_detail, is_problem, line_of
+from servebench.report.terminal.words import WORDS, is_detail, is_problem, line_of, once
 from servebench.store.studies import load_run
 from servebench.util.figures import duration, seconds
 from servebench.util.plain_data import to_json as plain_json
@@ -87,7 +88,7 @@ class Display:
         self.complete = self._options.verbose or not self.out.is_terminal
         self.detail_lines = self._options.verbose or not self.lively
         self._schedule = PlanReady()
-        self._run = ""
+        self._at_once = self._in_turns = False
         self._points: list[tuple[str, Point]] = []
         self._done = 0
         self._study_began = time.monotonic()
@@ -125,13 +126,17 @@ class Display:
             case TurnStarted() if not self._closing:
                 self._begin(event)
             case Doing() | JobsLeft():
+                if self._in_turns:
+                    # whose it is among the runs that are alive at once is not known
+                    self._title = ""
                 self._wait(line_of(event))
             case PhaseProgress():
                 self._progress(event)
             case PointFinished():
-                self._points.append((self._run, event.point))
+                label = self._label(event.run_id.rpartition("/")[2])
+                self._points.append((label, event.point))
                 self._done += 1
-                self._row(point_line(event.point))
+                self._row(f"{label}, {point_line(event.point)}" if label else point_line(event.point))
             case Graded():
                 self._row(quality_line(event.summary))
             case RunFinished():
@@ -146,26 +151,33 @@ class Display:
                 self._line(event)
 
     def _line(self, event: Event) -> None:
+        self._at_once |= isinstance(event, AtOnce)
         if type(event) not in WORDS or (self._closing and isinstance(event, TurnStarted)):
             return
         text = line_of(event)
         if is_problem(event):
             self._problem(text)
         elif self.detail_lines or not is_detail(event):
-            if isinstance(event, ONCE):
-                if text in self._said:
-                    return
-                self._said.add(text)
+            if (key := once(event, text)) in self._said:
+                return
+            if key:
+                self._said.add(key)
             self._print(text)
 
     def _begin(self, event: TurnStarted) -> None:
-        names = list(self._schedule.labels)
-        place = f"run {names.index(event.run) + 1} of {len(names)}: " if event.run in names and len(names) > 1 else ""
-        self._run, self._began = self._schedule.labels.get(event.run, ""), time.monotonic()
+        self._began, self._in_turns = time.monotonic(), False
         self._heading = event.title
-        self._title = place + (self._run if place else event.title)
+        self._title = self._place(event.run) or event.title
         if self.detail_lines:
             self._print(event.title)
+
+    def _label(self, run: str) -> str:
+        """The label of a run, where there are several."""
+        return self._schedule.labels.get(run, "") if len(self._schedule.labels) > 1 else ""
+
+    def _place(self, run: str) -> str:
+        label, names = self._label(run), list(self._schedule.labels)
+        return f"run {names.index(run) + 1} of {len(names)}: {label}" if label else ""
 
     def _print(self, text: str) -> None:
         self.err.print(Text(shown(text)))
@@ -199,6 +211,8 @@ class Display:
                     self._print(f"  waiting: {self._status}")
 
     def _progress(self, event: PhaseProgress) -> None:
+        self._title = self._place(event.run) or self._title
+        self._in_turns = self._at_once
         if event.stalled:
             self._wait(f"{event.label}: a load worker does nothing: it hangs or was stopped")
             return
@@ -213,13 +227,13 @@ class Display:
         outcome = event.outcome
         if not self._closing:
             tables = outcome.points and self.complete and not self._options.as_json
-            repeats = summarize_repeats(load_run(event.folder).point_rows) if tables else None
-            self._results(outcome, self._heading, repeats)
+            self._results(outcome, self._heading, load_run(event.folder).point_rows if tables else ())
         if outcome.error:
             self._problem(outcome.error)
 
-    def _results(self, outcome: RunOutcome, title: str, repeats: RepeatSummary | None = None) -> None:
-        """Print the results of a run on standard output: all tables and warnings, or what is in no answer."""
+    def _results(self, outcome: RunOutcome, title: str, stored: Sequence[PointRow] = ()) -> None:
+        """Print the results of a run on standard output: all tables and warnings, with the means over what is `stored`; or what
+        is in no answer."""
         self._status, self._waiting = "", None
         if self._options.as_json:
             return
@@ -230,8 +244,7 @@ class Display:
                 *points_blocks([("", point.judged_row) for point in points], "run", title),
                 items(content_lines(points, verbose=self._options.verbose)),
                 warning_items(points),
-                failure_items(points),
-                *(repeats_blocks([("", repeats)], "over repeats") if repeats is not None else ()),
+                *repeats_blocks([("", stored)], "over repeats"),
             ]
             print_blocks(blocks, self.out)
         print_blocks([items(search_lines(outcome.search))], self.out)
@@ -249,7 +262,7 @@ class Display:
                 for comparison in event.found.comparisons if event.found.decisions and self.complete else ():
                     print_blocks(comparison_blocks(comparison), out)
                 for decision in event.found.decisions:
-                    print_blocks(decision_blocks(decision, verbose=self.complete), out)
+                    print_blocks(decision_blocks(decision), out)
                 options = {"complete": self.complete, "verbose": self._options.verbose}
                 print_blocks(answer_blocks(event.found.answer, width=out.width, **options), out)
             case TuneAnswered() if as_json:
@@ -257,7 +270,7 @@ class Display:
             case TuneAnswered():
                 from servebench.report.screens.tuning import tune_blocks
 
-                print_blocks(tune_blocks(event.answer, width=out.width, complete=self.complete), out)
+                print_blocks(tune_blocks(event.answer, complete=self.complete), out)
         self._points = []
         self._resume()
 
@@ -275,7 +288,8 @@ class Display:
         if self._points:
             parts.append(rich_table(live_table(self._points[-LIVE_POINTS:])))
         spent = seconds(time.monotonic() - self._began)
-        parts.append(Text(f"{self._title}{self._left()}", style="cyan", no_wrap=True, overflow="ellipsis"))
+        head = " · ".join(filter(None, (self._left(), self._title)))
+        parts.append(Text(head, style="cyan", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(f"{spent}  {self._status}", style="cyan"))
         return Group(*parts)
 
@@ -289,7 +303,7 @@ class Display:
             left_s = spent_s / self._done * max(0, planned - self._done)
         elif left_s is not None:
             left_s = max(0.0, left_s - spent_s)
-        return f" · {self._done} of {planned} points" + (f" · about {duration(left_s)} left" if left_s else "")
+        return f"{self._done} of {planned} points" + (f" · about {duration(left_s)} left" if left_s else "")
 
 
 def shown(text: str) -> str:

@@ -9,6 +9,8 @@ from servebench.util.figures import duration, number
 
 UNLIKE, UNLIKE_S = 0.25, 10.0
 """By how much of what was announced, and by how many seconds, the time of a study may differ without a word."""
+HOURS_FROM_S = 1800.0
+"""Shorter studies are not counted in engine hours."""
 
 
 def time_lines(plan: PlanReady) -> list[str]:
@@ -24,9 +26,8 @@ def time_lines(plan: PlanReady) -> list[str]:
         return [f"{runs}{points}, {takes}{cost}", *chosen]
     levels = f"{_counted(each.levels, 'level')} in " if each.levels else "a search of "
     takes = f"{'' if each.earlier else 'up to '}about {duration(plan.seconds)}"
-    hours = {"": f", {number(plan.seconds / 3600, 2)} engine hours", "simulated": " of virtual time"}.get(
-        each.imitated, ""
-    )
+    engines = f", {number(plan.seconds / 3600, 2)} engine hours" if plan.seconds >= HOURS_FROM_S else ""
+    hours = {"": engines, "simulated": " of virtual time"}.get(each.imitated, "")
     product = f"{runs} x {_counted(each.starts, 'start')} x ({duration(each.start_s)} to start + "
     product += f"{levels}{duration(each.load_s or 0.0)})"
     return [f"{product}: {takes}{hours}{cost}{', as earlier runs took' * each.earlier}", *chosen]
@@ -66,8 +67,9 @@ def starts_text(chosen: StartsChosen) -> str:
     why = f"; a start of {chosen.engine} takes {duration(chosen.start_s)}{load}: {which}" if chosen.engine else ""
     each_s = chosen.each_s or 0.0
     if chosen.budget_s is not None:
-        each = f" (one of each takes about {duration(each_s)})" if each_s else ""
+        each = f" (one of each takes about {duration(each_s)}{', one after another' * chosen.alone})" if each_s else ""
         return f"{until}, as long as they fit into {duration(chosen.budget_s)}{each}{why}"
     if chosen.limit:
-        return f"one start each: two take about {duration(2 * each_s)}, more than study.budget={chosen.limit}"
+        least = f"study.budget={math.ceil(2 * each_s / 60)}m is the least for a verdict"
+        return f"one start each: two take about {duration(2 * each_s)}, more than study.budget={chosen.limit}; {least}"
     return f"one start each{why} (load.duration_s); study.starts=3 measures three"
