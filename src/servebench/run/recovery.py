@@ -154,8 +154,9 @@ def _records(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     )
 
 
-def clean_logs(study: StudyFolder) -> tuple[int, bool]:
-    """Finish the logs of engines that are not clean of secrets yet. Return how many, and whether all are; print why not."""
+def clean_logs(study: StudyFolder, *, aloud: bool = False) -> tuple[int, bool]:
+    """Finish the logs of engines that are not clean of secrets yet. Return how many, and whether all are; print why not, and
+    with `aloud` which."""
     done, whole = 0, True
     for path in unclean_files(study.path):
         try:
@@ -165,6 +166,8 @@ def clean_logs(study: StudyFolder) -> tuple[int, bool]:
             whole = False
         else:
             done += 1
+            if aloud:
+                sys.stdout.write(f"{study.name}/{path.parent.name}: {path.name} cleaned of keys\n")
     return done, whole
 
 
