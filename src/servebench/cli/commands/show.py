@@ -75,11 +75,12 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.analysis.repeats import summarize_repeats
     from servebench.analysis.slow_starts import own_slow_starts
     from servebench.contracts.labels import run_labels
-    from servebench.report.blocks import Block, NextCommand
+    from servebench.report.blocks import Block, Line, NextCommand
     from servebench.report.parts import times_of
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
     from servebench.report.screens.times import run_times_blocks
+    from servebench.report.terminal.tables import say
     from servebench.report.wording.noise import LONG_POINT, long_point_helps, prior_line
     from servebench.store.noise import all_noise
     from servebench.store.studies import command_words, load_study, runs_beside
@@ -95,16 +96,19 @@ def _show_run(found: RunData, out: Output) -> None:
     slow = own_slow_starts(found, runs_beside(found))
     noise = list(all_noise(found.path.parent.parent))
     prior = prior_line(found, noise, time.time())
-    blocks: list[Block] = list(run_blocks(found, label, summarize_repeats(found.point_rows), slow, prior))
+    repeats, complete = summarize_repeats(found.point_rows), out.complete
+    blocks: list[Block] = list(run_blocks(found, label, repeats, slow, prior, complete=complete))
     try:
         times = times_of(found, found.name)
         data, limits = times.as_dict(), findings(found)
-        blocks += run_times_blocks(times, complete=out.complete)
+        blocks += run_times_blocks(times, complete=complete)
     except StoreError as error:
         data = {"unreadable": str(error)}
         if not out.as_json:
-            click.echo(f"where the time goes: {error}", err=True)
-    blocks += limit_blocks(limits, verbose=out.verbose)
+            say(f"where the time goes: {error}")
+    blocks += limit_blocks(limits, complete=complete, verbose=out.verbose)
+    if not complete:
+        blocks.append(Line.of("more with -v: remedies, evidence, TTFT and the slowest requests in parts", tone="dim"))
     if found.status in UNFINISHED | {"failed"}:
         failed = " --failed" if found.status == "failed" else ""
         blocks.append(NextCommand("next", f"servebench resume {short_id(found.study_id)}{failed}"))

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.limits import LimitFinding
+from servebench.analysis.limits import LimitFinding, LimitReason
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.stored_runs import quality_summaries
-from servebench.analysis.warnings.catalog import explain
+from servebench.analysis.warnings.catalog import explain, type_of
 from servebench.analysis.warnings.disturbed import taker_of
+from servebench.contracts.level import levels_in_words
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.blocks import Block, Line, items
 from servebench.report.content import quality_lines
@@ -26,10 +27,16 @@ from servebench.util.short_id import short_id
 
 
 def run_blocks(
-    run: RunData, label: str, repeats: RepeatSummary, slow_starts: OwnSlowStarts | None, prior: str | None
+    run: RunData,
+    label: str,
+    repeats: RepeatSummary,
+    slow_starts: OwnSlowStarts | None,
+    prior: str | None,
+    *,
+    complete: bool,
 ) -> Iterator[Block]:
     """Yield a run, by its label in its study: its facts, points, the `prior` of their intervals, repeats, the slow starts of its
-    engine, quality and warnings."""
+    engine, quality and warnings, with their remedies where `complete`."""
     rows = run.point_rows
     yield Line.of(f"{short_id(run.study_id)} {label}", tone="strong")
     yield from _fact_lines(_header(run))
@@ -42,7 +49,7 @@ def run_blocks(
         yield Line.of(f"{slow_starts_text(slow_starts)}.", tone="warn")
     for code in dict.fromkeys(code for row in rows for code in row.doubts):
         where = ", ".join(dict.fromkeys(str(row.level) for row in rows if code in row.doubts))
-        yield Line.of(f"{code} (at {where}): {explain(code)}")
+        yield Line.of(f"{code} (at {where}): {explain(code) if complete else type_of(code).meaning}")
     if (taker := taker_of(rows)) is not None:
         yield Line.of(not_usable_text(taker), tone="warn")
     yield items(quality_lines(quality_summaries(run)))
@@ -67,17 +74,15 @@ def _header(run: RunData) -> dict[str, str | None]:
     start = mapping(run.manifest.get("cold_start"))
     shared = " (shared)" if start.get("shared") else ""
     version, launch = run.fact("engine_version"), run.fact("launch")
+    cold = None if start.get("seconds") is None else f"cold start {number(start['seconds'])} s{shared}"
+    engine = " ".join(filter(None, (run.fact("engine"), version if version != launch else "", f"({launch})")))
+    gpu = run.fact("gpu") if run.fact("gpu") != "none" else None
     return {
         "folder": str(run.path),
         "command": run.command or None,
-        "status": run.standing + (f": {run.error}" if run.error else ""),
-        "engine": " ".join(filter(None, (run.fact("engine"), version if version != launch else "", f"({launch})"))),
-        "model": run.fact("model"),
-        "gpu": run.fact("gpu") if run.fact("gpu") != "none" else None,
-        "workload": run.fact("workload"),
-        "started": local_time(run.started_s),
+        "status": ", ".join(filter(None, (run.standing, f"started {local_time(run.started_s)}", cold, run.error))),
+        "engine": ", ".join(filter(None, (engine, gpu, run.fact("model"), run.fact("workload")))),
         "measured by": run.foreign,
-        "cold start": None if start.get("seconds") is None else f"{number(start['seconds'])} s{shared}",
     }
 
 
@@ -102,12 +107,18 @@ def study_data(study: StudyData, concluded: Conclusions | None) -> dict[str, Any
     return {**facts, "runs": [run_facts(run) for run in study.runs], **as_plain(concluded)}
 
 
-def limit_blocks(found: Sequence[LimitFinding], *, verbose: bool = False) -> Iterator[Block]:
-    """Yield the finding of each level and what to try first; `verbose` adds the evidence and everything to try."""
-    for one in found:
+def limit_blocks(found: Sequence[LimitFinding], *, complete: bool, verbose: bool = False) -> Iterator[Block]:
+    """Yield the finding of each level, or of the busiest level of each limit unless `complete`, and what to try first; `verbose`
+    adds the evidence and everything to try."""
+    busiest = {one.reason: one for one in found}
+    if not complete and busiest.pop(LimitReason.NONE, None) is not None:
+        none = levels_in_words(one.level for one in found if one.reason is LimitReason.NONE)
+        yield Line.of(f"limit at {none}: no single limit found")
+    for one in found if complete else busiest.values():
         yield Line.of(f"limit at {one.level.words}: {statement_of(one)}")
         if verbose:
             yield from (Line.of(fact_text(fact), indent=2) for fact in one.evidence)
         for proposal in one.proposals[: None if verbose else 1]:
             setting = f" [{proposal.override}]" if verbose and proposal.override else ""
-            yield Line.of(f"try: {action_text(proposal)}{setting}; it may cost: {proposal.cost}", indent=2)
+            cost = f"; it may cost: {proposal.cost}" if complete else ""
+            yield Line.of(f"try: {action_text(proposal)}{setting}{cost}", indent=2)
