@@ -16,6 +16,7 @@ from servebench.report.blocks import Block, Line, items
 from servebench.report.content import quality_lines
 from servebench.report.export.conclusions import as_plain, finding_as_plain
 from servebench.report.export.plain import plain
+from servebench.report.files import from_here
 from servebench.report.screens.listing import run_facts
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.wording.answer import slow_starts_text
@@ -78,7 +79,7 @@ def _header(run: RunData) -> dict[str, str | None]:
     engine = " ".join(filter(None, (run.fact("engine"), version if version != launch else "", f"({launch})")))
     gpu = run.fact("gpu") if run.fact("gpu") != "none" else None
     return {
-        "folder": str(run.path),
+        "folder": from_here(str(run.path)),
         "command": run.command or None,
         "status": ", ".join(filter(None, (run.standing, f"started {local_time(run.started_s)}", cold, run.error))),
         "engine": ", ".join(filter(None, (engine, gpu, run.fact("model"), run.fact("workload")))),
@@ -96,7 +97,7 @@ def study_blocks(study: StudyData) -> Iterator[Block]:
     """Yield the facts of a study."""
     started, ended = study.state.get("started_s"), study.state.get("ended_s")
     yield Line.of(short_id(study.study_id), tone="strong")
-    facts = {"folder": str(study.path), "status": study.status, "command": study.command or None}
+    facts = {"folder": from_here(str(study.path)), "status": study.status, "command": study.command or None}
     yield from _fact_lines({**facts, "took": seconds(ended - started) if started and ended else None})
 
 
