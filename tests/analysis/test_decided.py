@@ -25,7 +25,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.settings import StudySettings
 from servebench.report.wording.answer import sentence_of
 from servebench.report.wording.comparison import summary_of, text_of
-from servebench.report.wording.decisions import levels_line, notes_of, title_of
+from servebench.report.wording.decisions import standing_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -167,9 +167,9 @@ def test_unequal_settings_refuse_what_is_decided(make_study):
     found = decide_study(study)
     (pair,) = found.pairs
     assert pair.first.result is SLOWER
-    assert "engine.dtype" in levels_line(pair)
+    assert "engine.dtype" in standing_of(pair)
     (fair,) = decide_study(study, varying="engine.dtype").pairs
-    assert levels_line(fair).startswith("decided: slower (slower at 4): output throughput -")
+    assert (fair.first.result, fair.mattering) == (SLOWER, ())
 
 
 def test_earlier_starts_decide_after_the_first_round(make_study):
@@ -183,21 +183,6 @@ def test_earlier_starts_decide_after_the_first_round(make_study):
     found = conclude(study.runs, [study], earlier=stored).answer
     assert found.workloads[0].leads[0].verdict
     assert any(one.kind is CaveatKind.BY_EARLIER for one in found.caveats)
-
-
-def test_a_reason_is_said_once_with_its_places(make_study):
-    doubts = [NOT_STATIONARY.issue("x")]
-    runs = [(engine(name), load(2, levels=(1, 4), seed=seed)) for seed, name in enumerate("abc")]
-    decision = decide_study(read.load_study(make_study(*runs, doubts=doubts)))
-
-    def said(*pairs):
-        (line,) = [one for one in notes_of(replace(decision, pairs=pairs)) if "not_stationary" in one]
-        return line
-
-    first, second, third = decision.pairs
-    assert " vs " not in said(first, second, third), "all pairs at all levels"
-    some = replace(second, rows=tuple(row if row.level == Level(1) else row.because() for row in second.rows))
-    assert said(first, some).endswith(f"{title_of(first)}; {title_of(second)} at 1")
 
 
 def open_pair(baseline, candidate, have, needed):
@@ -304,7 +289,6 @@ def test_a_void_point_keeps_a_level_open_until_the_third(make_study, tried, verd
     assert (throughput.looked, throughput.starts.baseline.size) == (5 if verdict is OPEN else 6, 5)
     assert said in text_of(throughput.reasons)
     assert "errors" in text_of(throughput.reasons)
-    assert any(said in line for line in notes_of(found))
     # attempts that have no row any more ran, too
     assert (found.engine_s > whole.engine_s) == (tried != "once")
 

@@ -72,6 +72,18 @@ def test_daemons_are_no_disturbance(seed):
     assert find_disturbances(machine_readings(60, others=bursts | steady)) == ()
 
 
+def test_short_bursts_that_meet_are_left_out_of_slices_only():
+    """Three programs, none of them named alone, take the machine for 1.3 s: a third of a slice, and little of a long point."""
+    others = {(pid, name): [(20.0, 21.3, 0.24)] for pid, name in enumerate(("cc", "ld", "as"), 10)}
+    readings = machine_readings(60, own=1.9, step_s=0.5, others=others)
+    pauses = [(at * SECOND, (at + 5) * SECOND) for at in range(25, 60, 10)]
+    found = find_disturbances(readings, pauses)
+    assert {one.who for one in found} == {"cc", "ld", "as"}
+    ((low, high),) = disturbed_spans(found, 0, 60 * SECOND)
+    assert (low / SECOND, high / SECOND) == pytest.approx((20.0, 21.3), abs=0.5)
+    assert find_disturbances(readings) == ()
+
+
 def test_others_beside_enough_free_cores_are_none_and_steal_time_is():
     assert find_disturbances(machine_readings(60, cores=16, own=2.0, others={HOG: [(10, 30, 1.0)]})) == ()
     (found,) = find_disturbances(machine_readings(60, others={(0, "steal"): [(10, 30, 0.8)]}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from servebench.analysis.drift import CHANGE_MIN, CHANGED_P_MAX, find_drift
+from servebench.analysis.drift import CHANGE_MIN, CHANGED_P_MAX, Drift, find_drift, warmup_share
 
 SECONDS, COUNT = 40.0, 500
 AT = (np.arange(COUNT) + 0.5) / COUNT
@@ -56,3 +56,26 @@ def test_a_change_and_its_course_are_found(course: str, change: np.ndarray, with
 def test_too_little_or_nothing_that_changes(values: np.ndarray) -> None:
     """Too few values, nothing to be relative to, or all equal."""
     assert find_drift(values, SECONDS, 50.0) is None
+
+
+def drift(course: str, end: float, change: float) -> Drift:
+    """A certain change that ends after this share of the window."""
+    return Drift(course=course, begin=0.0, end=end, before=1.0, after=1 + change, p=0.001)
+
+
+@pytest.mark.parametrize(
+    ("drifts", "share"),
+    [
+        ({}, 0.0),
+        ({"throughput": drift("early", 0.33, 0.2)}, 0.33),
+        ({"itl": drift("at once", 0.3, -0.2), "throughput": drift("early", 0.2, 0.2)}, 0.3),
+        ({"throughput": drift("at once", 0.4, -0.3)}, 0.0),
+        ({"ttft": drift("early", 0.33, 0.5)}, 0.0),
+        ({"throughput": drift("early", 0.2, 0.2), "ttft": drift("at once", 0.4, 0.3)}, 0.2),
+        ({"throughput": drift("early", 0.33, 0.2), "itl": drift("late", 1.0, 0.2)}, 0.0),
+        ({"throughput": drift("at once", 0.6, 0.2)}, 0.0),
+    ],
+)
+def test_an_engine_that_became_slower_has_not_been_warming_up(drifts: dict[str, Drift], share: float) -> None:
+    """Only what an engine gained early is cut; what it lost stays in the point, with its warning."""
+    assert warmup_share(drifts) == share

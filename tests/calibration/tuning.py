@@ -20,7 +20,7 @@ from calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.analysis.tuning.answer import contribution_of, gain_of, recommended, verdict_of
 from servebench.analysis.tuning.ledger import SLICED_AS, RaceEntrant, RaceRules, Step
 from servebench.analysis.tuning.race import Race
-from servebench.analysis.verdict import Difference
+from servebench.analysis.verdict.model import Difference
 from servebench.contracts.tuning import Result
 from servebench.report.export.markdown import table
 

@@ -43,7 +43,9 @@ def test_the_page_and_show_have_the_figures(study, capsys):
     more = [row for level in (1, 32) for row in quality_records("mmlu", [True, False], concurrency=level)]
     add_quality(RunFolder(study / "00_fast_unique"), more)
     dispatch(["report", "study"])
-    assert "Right answers/s" in (study / "report.html").read_text()
+    page = (study / "report.html").read_text()
+    assert "right/s</th>" in page
+    assert all(f"concurrency {level}</td>" in page for level in (1, 8, 32))
     capsys.readouterr()
     dispatch(["show", "study/00_fast_unique"])
     shown = capsys.readouterr().out

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from servebench.emulator.memory.blocks import BlockMemory
-from servebench.emulator.memory.slots import SlotMemory
+from servebench.emulator.memory import KvMemory
 from servebench.emulator.text import count_tokens
 from servebench.util.common_prefix import common_prefix_length
 
@@ -28,12 +27,11 @@ def run(memory, prompt, answer=""):
 @pytest.mark.parametrize(
     ("memory", "found"),
     [
-        (BlockMemory(1000, 16, shared=True), 96),
-        (BlockMemory(1000, 16, shared=False), 0),
-        (SlotMemory(2, 1000, shared=True), 101),
-        (SlotMemory(2, 1000, shared=False), 0),
+        (KvMemory(1000, 16, shared=True), 96),
+        (KvMemory(1000, 16, shared=False), 0),
+        (KvMemory(1000, 1, shared=True), 101),
     ],
-    ids=["blocks", "blocks off", "slots", "slots off"],
+    ids=["blocks", "off", "tokens"],
 )
 def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory, found):
     """101 tokens in common: whole blocks of 16, or to the token."""
@@ -44,7 +42,7 @@ def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory, found):
 
 def test_a_turn_finds_the_turn_before_with_its_answer():
     """Prompt and answer of one turn are the beginning of the next."""
-    memory = BlockMemory(1000, 16, shared=True)
+    memory = KvMemory(1000, 16, shared=True)
     first, answer = text("ask ", 64), text("tell", 32)
     run(memory, first, answer)
     assert run(memory, first + answer + text("more", 16)) == 96
@@ -52,8 +50,8 @@ def test_a_turn_finds_the_turn_before_with_its_answer():
 
 @pytest.mark.parametrize(
     "memory",
-    [BlockMemory(1000, 16, shared=True), SlotMemory(1, 1000, shared=True)],
-    ids=["blocks", "slots"],
+    [KvMemory(1000, 16, shared=True), KvMemory(1000, 1, shared=True)],
+    ids=["blocks", "tokens"],
 )
 def test_the_last_token_of_a_prompt_is_always_computed(memory):
     """The same prompt again: something must be computed to give a token."""
@@ -63,7 +61,7 @@ def test_the_last_token_of_a_prompt_is_always_computed(memory):
 
 
 def test_the_longest_unused_goes_first_and_nothing_that_is_used():
-    memory = BlockMemory(128, 16, shared=True)
+    memory = KvMemory(128, 16, shared=True)
     one, two, three = text("aaaa", 48), text("bbbb", 48), text("cccc", 48)
     run(memory, one)
     run(memory, two)
@@ -81,7 +79,7 @@ def test_the_longest_unused_goes_first_and_nothing_that_is_used():
 def test_memory_is_never_lost_nor_made():
     """After any requests, all ended, nothing is in use; meanwhile never more than there is."""
     rng = random.Random("blocks")
-    memory = BlockMemory(512, 16, shared=True)
+    memory = KvMemory(512, 16, shared=True)
     running = []
     for _ in range(600):
         if running and rng.random() < 0.5:

@@ -114,7 +114,7 @@ def test_captured_batches_are_padded_and_larger_ones_run_eagerly():
 
 def test_memory_that_runs_out_preempts_the_youngest_and_loses_nothing():
     """Room for some of them: with optimistic admission requests are put back, and all are answered whole."""
-    own = Emulation(prefix_cache="none")
+    own = Emulation(prefix_cache_default=False)
     tight = spec_with(own, max_model_len=300, gpu_memory_fraction=0.1295)
     core = scheduler_of(tight)
     assert core.memory.capacity < 3000
@@ -128,7 +128,9 @@ def test_memory_that_runs_out_preempts_the_youngest_and_loses_nothing():
 
 def test_reserved_output_is_never_preempted():
     """TensorRT-LLM's policy: admit only what is sure to fit."""
-    spec = spec_with(Emulation(reserve_output=True, prefix_cache="none"), max_model_len=300, gpu_memory_fraction=0.1295)
+    spec = spec_with(
+        Emulation(reserve_output=True, prefix_cache_default=False), max_model_len=300, gpu_memory_fraction=0.1295
+    )
     core = scheduler_of(spec)
     submit(core, 24, 64, 120)
     most = max(core.in_engine() for _ in steps_of(core))

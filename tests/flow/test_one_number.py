@@ -9,16 +9,18 @@ import pytest
 from servebench.analysis.conclude import conclude
 from servebench.analysis.estimate import best_level, estimate_level, levels_of
 from servebench.analysis.pairing import _throughput
-from servebench.analysis.repeats import summarize_repeats
 from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.verdict.levels import metric_interval, metric_value
+from servebench.report.blocks import Table
 from servebench.report.charts import specs
 from servebench.report.screens.listing import run_facts
+from servebench.report.screens.points import repeats_blocks
 from servebench.store import studies
 from servebench.store.layout import StudyFolder
 from servebench.store.tracking import tracked_run
 from servebench.study.tracking import ESTIMATORS
 from servebench.study.tune_answer import _figures
+from servebench.util.figures import number
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 THROUGHPUT = "output_throughput_tok_s"
@@ -43,8 +45,11 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
     for level in entrant_of(run).levels:
         assert metric_value(THROUGHPUT, level) == known[level.level].value
         assert metric_interval(THROUGHPUT, level) == known[level.level].interval
-    over = [own[THROUGHPUT].estimate for own in summarize_repeats(rows).values()]
-    assert over == [one for one in known.values() if one.points > 1]
+    several = [one for one in known.values() if one.points > 1]
+    tables = [block for block in repeats_blocks([("", rows)]) if isinstance(block, Table)]
+    assert [cells[2].text.partition(" ")[0] for table in tables for cells in table.rows] == [
+        number(one.value) for one in several
+    ]
     sent = {
         (name, step): value
         for name, value, step, _ in tracked_run(folder, at_work=False, estimators=ESTIMATORS).metrics
@@ -64,17 +69,16 @@ def test_all_screens_show_one_number(tmp_path, starts, repeats, levels, fail_sha
 
 
 def test_the_dashboard_shows_the_same(tmp_path):
-    pytest.importorskip("streamlit")
-    import pandas as pd
-
-    from servebench.report.dashboard.app import best_points
+    from servebench.report.dashboard.serve import run_row
 
     folder = StudyFolder(tmp_path / "study").run("run")
     write_simulated_run(folder, SimulatedEngine(run_sd=0.05), SimulatedLoad(levels=(8,), starts=2, repeats=2))
-    rows = studies.load_run(folder.path).point_rows
-    rows = [replace(row, output_throughput_tok_s=value) for row, value in zip(rows, (100, 100, 200, 200), strict=True)]
-    frame = pd.DataFrame([{**row.as_dict(), "run_key": "study/run", "level": row.level} for row in rows])
-    (found,) = best_points(frame).to_dict("records")
+    run = studies.load_run(folder.path)
+    rows = [
+        replace(row, output_throughput_tok_s=value)
+        for row, value in zip(run.point_rows, (100, 100, 200, 200), strict=True)
+    ]
+    found = run_row(replace(run, rows=lambda: rows), "run")
     assert found[THROUGHPUT] == pytest.approx(20_000**0.5) == best_level(rows).value
     assert json.dumps(found["verdict"])
     assert np.isfinite(found["ttft_ms_p50"])

@@ -4,8 +4,9 @@ import pytest
 
 from servebench.contracts.point_row import PointRow, columns_shown
 from servebench.contracts.results import Doubt, Point
+from servebench.report.blocks import Table
 from servebench.report.charts.specs import tips_of
-from servebench.report.screens.points import cell_text, failure_items, live_table, points_blocks, warning_items
+from servebench.report.screens.points import cell_text, live_table, points_blocks, repeats_blocks, warning_items
 from support.screens import screen_of
 
 
@@ -73,9 +74,29 @@ def test_a_warning_names_the_repeat_of_its_figures():
         assert lines == ["too_few (at 1): at 1, repeat 0, 5 requests; send more"]
 
 
-def test_latencies_with_failed_requests_name_their_repeat():
-    points = [Point(row=PointRow(concurrency=4, repeat=at, requests_failed=1, ttft_ms_p50_all=2.0)) for at in (0, 1)]
-    first, second = texts(failure_items(points))
-    assert "(at 4, repeat 0)" in first
-    assert "(at 4, repeat 1)" in second
-    assert "repeat" not in texts(failure_items(points[:1]))[0]
+@pytest.mark.parametrize(
+    ("values", "more", "cells"),
+    [
+        ([100.0, 110.0, 121.0], {}, ["4", "3", "110 [86.8, 139]"]),
+        ([200.0, 202.0], {}, ["4", "2", "201"]),
+        ([100.0, 0.0], {}, ["4", "2", "-"]),
+        ([100.0], {}, None),
+        ([100.0, 90.0], {"verdict": "void"}, None),
+    ],
+)
+def test_a_level_with_several_points_has_their_mean_and_its_interval(values, more, cells):
+    """Student's, on logarithms: with two repeats there is none."""
+    rows = [
+        PointRow(concurrency=4, repeat=at, output_throughput_tok_s=value, **{"verdict": "valid", **more})
+        for at, value in enumerate(values)
+    ]
+    tables = [block for block in repeats_blocks([("", rows)]) if isinstance(block, Table)]
+    assert [[cell.text for cell in own[:3]] for table in tables for own in table.rows] == ([cells] if cells else [])
+
+
+def test_in_an_open_loop_the_mean_of_ttft_is_from_the_schedule_on():
+    """The table of points has TTFT from sent."""
+    times = {"ttft_ms_p50": 40.0, "ttft_from_schedule_ms_p50": 48.0}
+    rows = [PointRow(rate=5.0, repeat=at, verdict="valid", **times) for at in range(3)]
+    (table,) = (block for block in repeats_blocks([("", rows)]) if isinstance(block, Table))
+    assert table.rows[0][3].text.startswith("48")

@@ -147,7 +147,7 @@ def test_the_stored_requests_give_the_same_requests():
     frame = pd.DataFrame([asdict(one) | {"point": row.point} for one in records])
 
     class Run:
-        requests, point_rows, run_id = frame, [row], "s/00"
+        requests, point_rows, run_id, derived = frame, [row], "s/00", {}
 
     (side,) = side_of(Run()).samples
     assert len(side.request_ids) == row.ttft_ms_n < len(records)

@@ -131,6 +131,16 @@ def test_a_disturbance_in_a_slice_is_left_out_and_the_other_engine_is_none():
     assert (alone.doubts, alone.row.disturbances, alone.row.disturbed_s) == ((), (), 0.0)
 
 
+@pytest.mark.parametrize(("cores", "missing"), [(0.14, {4}), (0.05, set())])
+def test_a_slice_of_which_others_took_a_little_is_not_compared(cores, missing):
+    """It is too little to leave anything out of the point, and enough to move the ratio of two slices."""
+    little = [(BEGAN_S + SLICES[4][0], BEGAN_S + SLICES[4][1], cores)]
+    point = built(closed_loop(SLICES), SLICES, machine_readings(110, others={(7, "git"): little}))
+    assert (point.doubts, point.row.disturbed_s) == ((), 0.0)
+    for values in json.loads(point.row.slice_values).values():
+        assert {number for number, one in enumerate(values) if one is None} == missing
+
+
 @pytest.mark.parametrize("hog", [[(0, 110, 0.8)], [(BEGAN_S + low, BEGAN_S + high, 0.8) for low, high in SLICES]])
 def test_a_hog_beside_the_other_engine_is_named_and_not_the_engine(hog):
     pauses = [(a[1], b[0]) for a, b in pairwise(SLICES)]

@@ -8,7 +8,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.store import studies as read
 from servebench.store.layout import RunFolder
-from servebench.store.overview import all_points, listed_rows
+from servebench.store.overview import listed_rows
 from servebench.store.tables import read_rows
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
@@ -41,20 +41,6 @@ def test_a_list_of_runs_opens_no_parquet(study, monkeypatch):
     (found,) = read.load_outputs(study.parent, listed_rows)
     assert len(found.runs[0].point_rows) == 2
     assert found.runs[0].faults == ()
-    points, runs = all_points(study.parent)
-    assert (len(points), len(runs)) == (2, 1)
-
-
-def test_texts_of_files_are_clean_and_lists_are_texts(tmp_path):
-    doubts = [Doubt(code=code, message="m", remedy="r") for code in ("too_short", "emulated")]
-    folder = RunFolder(tmp_path / "study" / "00_x")
-    write_simulated_run(
-        folder, SimulatedEngine(name="x\x1b[31m"), SimulatedLoad(levels=(1,), requests=20), doubts=doubts
-    )
-    points, _ = all_points(tmp_path)
-    assert points["doubts"].tolist() == ["too_short;emulated"]
-    assert "\x1b" not in points["engine"].iloc[0]
-    assert points["emulated"].dtype == bool
 
 
 def test_a_run_whose_points_are_damaged_has_the_fault_and_no_points(study):

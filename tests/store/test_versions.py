@@ -11,7 +11,7 @@ import pytest
 from servebench.store import studies as read
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
-from servebench.store.overview import all_points
+from servebench.store.overview import listed_rows
 from servebench.store.plan import read_plan
 from servebench.store.state import read_run, read_study
 from servebench.store.tables import read_frame, read_readings, read_records
@@ -61,8 +61,8 @@ def test_every_kept_file_is_read(study):
     assert read_readings(whole)
     loaded = read.load_study(study)
     assert (loaded.faults, [run.faults for run in loaded.runs]) == ((), [(), ()])
-    points, runs = all_points(study.parent)
-    assert (len(points), len(runs)) == (3, 2)
+    (listed,) = read.load_outputs(study.parent, listed_rows)
+    assert [len(run.point_rows) for run in listed.runs] == [2, 1]
 
 
 def newer(study, name):
@@ -107,8 +107,8 @@ def test_points_csv_of_another_version_is_not_relied_on(tmp_path, version):
     head, *rows = path.read_text().splitlines()
     assert head.endswith(",schema_version")
     path.write_text("\n".join([head, *(f"{row.rpartition(',')[0]},{version}" for row in rows)]) + "\n")
-    points, _ = all_points(tmp_path)
-    assert set(points["run"]) == {"00_vllm_unique", "01_sglang_unique"}
+    (listed,) = read.load_outputs(tmp_path, listed_rows)
+    assert [run.name for run in listed.runs if run.point_rows] == ["00_vllm_unique", "01_sglang_unique"]
 
 
 @pytest.mark.parametrize("version", ["two", "²", "-1", "0", "", "9" * 5000], ids=lambda word: word[:4])

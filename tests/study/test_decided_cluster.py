@@ -36,7 +36,7 @@ def stored(tmp_path, run, file="run.json"):
 def check(tmp_path, done):
     """All is decided, each start is a job with prompts of its own, and no point is measured twice."""
     assert done.returncode == 0, done.stderr
-    assert "decided: slower (" in done.stdout
+    assert "is slower; " in done.stdout
     assert [stored(tmp_path, run)["status"] for run in RUNS] == ["finished"] * 2
     found = points(tmp_path)
     assert found.groupby(["run", "repeat", "concurrency"]).size().max() == 1

@@ -6,6 +6,7 @@ import pytest
 
 from servebench.config import compose_jobs
 from servebench.contracts.stored import RunData
+from servebench.load.plan.slices import seconds_in_slices
 from servebench.registry.registry import registry
 from servebench.study.durations import usual_start_s
 from servebench.study.starts import LEAST_S, SIMULATED_STARTS, TIMES, choose_starts, with_starts
@@ -48,7 +49,8 @@ def test_simulated_engines_are_started_until_there_is_a_verdict(chosen):
     ("words", "budget_s", "load_s"),
     [
         (("launch=emulated", "load.duration_s=2"), lambda _: LEAST_S, 2 * 4),
-        (("launch=emulated",), lambda each_s: TIMES * each_s, 2 * OWN),
+        # in turns, slice by slice, with a beginning and an end of each slice
+        (("launch=emulated",), lambda each_s: TIMES * each_s, 2 * 2 * seconds_in_slices(60.0)),
         ((), lambda each_s: TIMES * each_s, 2 * OWN),
         (("study.budget=11m",), lambda _: 660, 2 * OWN),
         (("launch=emulated", "load.duration_s=null", "load.requests=100"), lambda _: LEAST_S, None),
@@ -60,6 +62,14 @@ def test_engines_have_a_time_that_is_known_before(chosen, words, budget_s, load_
     assert (starts.each_s, starts.most, starts.engine) == (each_s, None, "")
     assert starts.budget_s == pytest.approx(budget_s(starts.each_s))
     assert {(job.settings.study.until, job.settings.study.starts) for job in jobs} == {("decided", "auto")}
+
+
+@pytest.mark.parametrize(("budget", "most", "slices"), [("8m", 1, "auto"), ("9m", 24, "never"), ("10m", 24, "auto")])
+def test_where_two_starts_in_slices_do_not_fit_they_are_taken_one_after_another(chosen, budget, most, slices):
+    """And where these do not fit either, one of each, with the reason."""
+    jobs, starts = chosen(*FIXED, "launch=emulated", f"study.budget={budget}")
+    assert {(job.settings.study.most_starts, job.settings.study.slices) for job in jobs} == {(most, slices)}
+    assert (starts.budget_s is None, starts.limit, starts.alone) == (most == 1, budget * (most == 1), slices == "never")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from servebench.analysis.answer.model import LevelLead, Rival
 from servebench.analysis.estimate import THROUGHPUT
-from servebench.analysis.verdict import Difference, Method, MethodKind
-from servebench.analysis.verdict.model import METRICS, ComparisonRow
+from servebench.analysis.verdict.model import METRICS, ComparisonRow, Difference
+from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.contracts.level import Level
 
 

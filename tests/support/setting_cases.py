@@ -201,7 +201,7 @@ FLAGS = (
     *(("recommend", "last", flag) for flag in ("--rules", "--varying")),
     *(("report", "last", flag) for flag in ("--as", "--rules", "--varying")),
     *(("show", "last", "--request"), ("export", "last", "--format"), ("import", "--tool")),
-    *(("resume", "last", "--budget"), ("preview", "engine=vllm", "--requests"), ("tune", "engine=vllm", "--objective")),
+    *(("resume", "last", "--budget"), ("tune", "engine=vllm", "--objective")),
     *(
         (name,)
         for name in ("show", "ls", "compare", "recommend", "report", "export", "import", "resume", "sync", "recover")

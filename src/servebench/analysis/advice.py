@@ -16,7 +16,7 @@ from servebench.analysis.recommendation.model import Entrant, LessAccurate, Outc
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import rank
-from servebench.analysis.stored_runs import SamplesOf, entrant_of, quality_agreements, samples_of
+from servebench.analysis.stored_runs import entrant_of, quality_agreements
 from servebench.analysis.verdict.levels import COSTS
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
@@ -32,7 +32,6 @@ def recommend_runs(
     labels: Mapping[str, RunLabel] | None = None,
     comparisons: Sequence[Comparison] = (),
     decision: StudyDecision | None = None,
-    samples: SamplesOf = samples_of,
 ) -> list[Recommendation]:
     """Return a recommendation for each use case and each setup (model, GPU, workload) that these runs measured.
 
@@ -43,7 +42,7 @@ def recommend_runs(
     names = {key: label.text for key, label in (labels or run_labels(runs)).items()}
     known = _Known(
         runs={names[run.run_id]: run for run in runs},
-        entrants=[entrant_of(run, names[run.run_id], samples) for run in runs],
+        entrants=[entrant_of(run, names[run.run_id]) for run in runs],
         rules=rules,
         with_doubtful=with_doubtful,
         varying=varying,

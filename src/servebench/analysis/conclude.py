@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
-from servebench.analysis.stored_runs import quality_agreements, quality_parities, samples_once
+from servebench.analysis.stored_runs import quality_agreements, quality_parities
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import run_labels
@@ -74,13 +74,11 @@ def conclude(
     workload, and `earlier` other stored runs: those of the same set-ups show by how much starts differ, and which are slow.
     """
     labels, measured = run_labels(runs), [run for run in runs if run.point_rows]
-    samples = samples_once()
     listed = pairs_within(measured) if pairs is None else list(pairs)
     decisions = [
         one
         for study in studies
-        if (one := decide_study(study, earlier, margin=options.margin, varying=options.varying, samples=samples))
-        is not None
+        if (one := decide_study(study, earlier, margin=options.margin, varying=options.varying)) is not None
     ]
     compared = compare_speed(
         listed,
@@ -89,20 +87,11 @@ def conclude(
         varying=options.varying,
         earlier=earlier,
         labels=labels,
-        samples=samples,
     )
     for each in decisions:
         compared = [as_decided(one, each) for one in compared]
     decision = decisions[0] if len(decisions) == 1 else None
-    answer = answer_of(
-        runs,
-        compared,
-        name=options.name,
-        words=options.words,
-        decision=decision,
-        earlier=earlier,
-        samples=samples,
-    )
+    answer = answer_of(runs, compared, name=options.name, words=options.words, decision=decision, earlier=earlier)
     if len(studies) == 1 and {run.study_id for run in runs} <= {studies[0].study_id}:
         found_s = (studies[0].state.get(name) for name in ("started_s", "ended_s", "expected_s"))
         began_s, ended_s, expected_s = (one if is_number(one) else None for one in found_s)
@@ -136,7 +125,6 @@ def conclude(
             labels=labels,
             comparisons=found.comparisons,
             decision=decision,
-            samples=samples,
         )
         found = replace(found, recommendations=tuple(recommended))
     return found

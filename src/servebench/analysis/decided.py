@@ -13,7 +13,7 @@ import numpy as np
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.pairing import engine_seconds
 from servebench.analysis.setups import earlier_starts, in_turns_before
-from servebench.analysis.stored_runs import SamplesOf, samples_of, side_of
+from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.compare import with_rows
 from servebench.analysis.verdict.gate import GateQuestion
 from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
@@ -24,6 +24,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
 from servebench.contracts.stored import RunData, StudyData, mapping
+from servebench.util.stretches import length, merged
 from servebench.util.units import NS_PER_S
 
 
@@ -114,7 +115,6 @@ def decide_study(
     *,
     margin: float | None = None,
     varying: str | None = None,
-    samples: SamplesOf = samples_of,
 ) -> StudyDecision | None:
     """Return what a study with `study.until=decided` has decided; None for another study.
 
@@ -129,8 +129,7 @@ def decide_study(
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
     labels = {key: one.text for key, one in run_labels(study.runs).items()}
     sides = {
-        run.run_id: replace(side_of(run, labels[run.run_id], samples), earlier=earlier_starts(run, before))
-        for run in measured
+        run.run_id: replace(side_of(run, labels[run.run_id]), earlier=earlier_starts(run, before)) for run in measured
     }
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
     limit = share_of("study.margin", settings.margin) if margin is None else margin
@@ -216,10 +215,18 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow
 
 
 def _replaced_seconds(run: RunData) -> float:
-    """For about how long engines ran for points that other attempts replaced: their requests, and a start of the engine each."""
-    found = run.requests_with(["point", "scheduled_ns", "ended_ns"])
+    """For about how long engines ran for points that other attempts replaced: the time with requests in flight, since engines
+    that take turns share the rest, and a start of the engine each."""
+    found = run.requests_with(["point", "sent_ns", "ended_ns"]).dropna()
     gone = found[~found["point"].isin([row.point for row in run.point_rows])].groupby("point")
     start_s = mapping(run.manifest.get("cold_start")).get("seconds")
     cold_s = float(start_s) if isinstance(start_s, (int, float)) else 0.0
-    spans = (gone["ended_ns"].max() - gone["scheduled_ns"].min()) / NS_PER_S
-    return float(sum(cold_s + max(0.0, float(one)) for one in spans))
+    busy = (
+        merged(
+            zip(own["sent_ns"].tolist(), own["ended_ns"].tolist(), strict=True),
+            own["sent_ns"].min(),
+            own["ended_ns"].max(),
+        )
+        for _, own in gone
+    )
+    return sum(cold_s + length(one) / NS_PER_S for one in busy)

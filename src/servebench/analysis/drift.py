@@ -95,11 +95,11 @@ def point_drifts(sample: PointSample, *, open_loop: bool) -> dict[str, Drift]:
 
 
 def warmup_share(drifts: Mapping[str, Drift]) -> float:
-    """Return after which share of the window the engine was steady, where it changed for good before and then no more; 0.0
-    where it was steady from the beginning, or changed late."""
-    early = [one.end for one in drifts.values() if one.certain and one.course in ("early", "at once")]
+    """Return after which share of the window the engine was steady, where it became faster for good before and then changed no
+    more; 0.0 where it was steady from the beginning, changed late, or became slower only: no engine warms up to be slower."""
+    early = [one for one in drifts.items() if one[1].certain and one[1].course in ("early", "at once")]
     late = [one for one in drifts.values() if one.certain and one.course in ("late", "steadily")]
-    share = max(early, default=0.0)
+    share = max((one.end for name, one in early if (one.change > 0) == (name == "throughput")), default=0.0)
     return share if share <= WARMUP_SHARE_MAX and not late else 0.0
 
 

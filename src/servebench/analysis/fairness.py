@@ -7,7 +7,7 @@ machine and its driver do. `fairness.yaml` has the rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -68,6 +68,8 @@ def title_of_setting(key: str) -> str:
     return found.format(key.rpartition(".")[2].replace("_", " ")) or key
 
 
+WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest")
+"""Facts of the model's files: where one differs, so do the later ones."""
 COMPARED_PARTS = ("engine_version", "config", "machine", "packages", "git", "foreign")
 
 
@@ -198,7 +200,14 @@ def compare_manifests(
                 key=key.removeprefix("config."), baseline=_text(a), candidate=_text(b), matters=matters, reason=reason
             )
         )
-    return tuple(sorted(found, key=lambda one: (not one.matters, one.reason == "", one.key)))
+    return tuple(sorted(_without_implied(found), key=lambda one: (not one.matters, one.reason == "", one.key)))
+
+
+def _without_implied(found: Sequence[SettingDifference]) -> list[SettingDifference]:
+    """Leave out what another difference of the weights implies: other formats are other files, and have other digests."""
+    weights = sorted((one for one in found if one.key in WEIGHTS), key=lambda one: WEIGHTS.index(one.key))
+    implied = [one for at, one in enumerate(weights) if any(other.matters >= one.matters for other in weights[:at])]
+    return [one for one in found if one not in implied]
 
 
 def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, str]:

@@ -12,7 +12,7 @@ from statistics import fmean
 from servebench.analysis.estimate import best_level
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import earlier_starts, in_turns_before
-from servebench.analysis.stored_runs import SamplesOf, samples_of, side_of
+from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.compare import MARGIN, compare
 from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import RunLabel, run_labels
@@ -103,7 +103,6 @@ def compare_speed(
     varying: str | None = None,
     earlier: Sequence[RunData] = (),
     labels: Mapping[str, RunLabel] | None = None,
-    samples: SamplesOf = samples_of,
 ) -> list[Comparison]:
     """Compare the metrics of each pair of runs; `labels` are those of a larger view. Raises StoreError."""
     labels = labels or run_labels(run for pair in pairs for run in pair)
@@ -111,7 +110,7 @@ def compare_speed(
     known = list(earlier)
     sides = {
         key: replace(
-            side_of(run, labels[key].text, samples),
+            side_of(run, labels[key].text),
             earlier=earlier_starts(run, known, without=runs),
             start_seconds=seconds_per_start(run),
         )

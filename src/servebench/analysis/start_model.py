@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from servebench.analysis.quantiles import normal_shares, root
 from servebench.contracts.level import Level
-
-Floats = NDArray[np.float64]
+from servebench.util.arrays import Floats
 
 START_SD = 0.001 * 2.0 ** np.arange(9)
 """Standard deviations between starts that are considered."""

@@ -58,23 +58,15 @@ def quality_parities(a: RunData, b: RunData) -> list[Parity]:
         return []
 
 
-SamplesOf = Callable[[RunData], tuple[ComparedPoint, ...]]
-
-
-def samples_once() -> SamplesOf:
-    """Return a `samples_of` that reads the requests of each run once."""
-    known: dict[str, tuple[ComparedPoint, ...]] = {}
-
-    def of(run: RunData) -> tuple[ComparedPoint, ...]:
-        if run.run_id not in known:
-            known[run.run_id] = samples_of(run)
-        return known[run.run_id]
-
-    return of
-
-
 def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
     """Return the points of a run with the values of their requests, in the order of its rows. Raises StoreError."""
+    if "samples" not in run.derived:
+        run.derived["samples"] = _read_samples(run)
+    found: tuple[ComparedPoint, ...] = run.derived["samples"]
+    return found
+
+
+def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
     metrics = request_metrics(run.requests)
     points = []
     for row in run.point_rows:
@@ -108,18 +100,18 @@ def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
     return tuple(points)
 
 
-def side_of(run: RunData, label: str | None = None, samples: SamplesOf = samples_of) -> Side:
+def side_of(run: RunData, label: str | None = None) -> Side:
     """Return a run as one side of a comparison, by its label in that view. Raises StoreError."""
-    return Side(name=label or run.run_id, run_id=run.run_id, samples=samples(run))
+    return Side(name=label or run.run_id, run_id=run.run_id, samples=samples_of(run))
 
 
-def entrant_of(run: RunData, label: str | None = None, samples: SamplesOf = samples_of) -> Entrant:
+def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled. Its requests are read when a
     level's `samples` are."""
     levels: dict[Level, list[PointRow]] = {}
     for row in run.point_rows:
         levels.setdefault(row.level, []).append(row)
-    ranked = tuple(_ranked_level(level, rows, partial(samples, run)) for level, rows in levels.items())
+    ranked = tuple(_ranked_level(level, rows, partial(samples_of, run)) for level, rows in levels.items())
     start = mapping(run.manifest.get("cold_start"))
     gpu = mapping(run.config.get("gpu"))
     return Entrant(

@@ -14,7 +14,7 @@ from servebench.registry.conf import groups_in_order
 from servebench.util.errors import ConfigError
 
 COMMANDS = {
-    **{"run": "run", "tune": "tune", "preview": "run", "plugins": "tools"},
+    **{"run": "run", "tune": "tune", "plugins": "tools"},
     **dict.fromkeys(("resume", "work", "sync", "recover"), "studies"),
     **{"ls": "show", "show": "show", "compare": "compare", "recommend": "compare", "report": "report", "demo": "run"},
     **dict.fromkeys(("selfcheck", "record", "export", "import", "bundle", "dashboard", "help"), "tools"),

@@ -13,10 +13,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from servebench.contracts.settings import Seconds, SecondsOrZero, StrictSettings
 from servebench.contracts.weights import weight_bytes_per_parameter
 
-PrefixCache = Literal["none", "blocks", "slots"]
-"""`blocks`: whole blocks of the prompt, found by a chain of hashes; `slots`: what each slot answered last; both with least
-recently used out first."""
-
 FirstChunk = Literal["none", "role_empty", "role_only", "role_null", "role_early", "role_every"]
 """The first chunk of a chat: no role-only chunk; a role with content ""; with no content key; with content null; a role
 sent before the engine has begun; or no chunk of its own and the role in every delta."""
@@ -59,13 +55,12 @@ class Emulation:
     is what requests get before the engine is ready; null: nobody listens until then.
 
     `timings` maps a field that comes with the usage to its own fields, and these to `queue`, `prefill`, `decode` or `e2e` with
-    a unit: `{metrics: {queue_time_ms: queue_ms}}`. `spans` says whose spans it sends if it is traced; `kept` whether it keeps the
-    times of its requests as SGLang (`file`) or as TensorRT-LLM (`list`) until they are asked for, with
-    `engine.request_timings=after_load`.
+    a unit: `{metrics: {queue_time_ms: queue_ms}}`. `kept` says whether it keeps the times of its
+    requests as SGLang (`file`) or as TensorRT-LLM (`list`) until they are asked for, with `engine.request_timings=after_load`.
 
     Metrics that the engine's class names in `metrics` are served under those names. `metrics` here adds others: a name to
-    a word of `contracts.telemetry.VOCABULARY`, or to `prompt_tokens_computed`, `hit_rate`, `requests`, `ttft` or `e2e`
-    (histograms of seconds). `metric_labels` goes into each line, with `{model}` for the model.
+    a word of `contracts.telemetry.VOCABULARY`, or to `prompt_tokens_computed`. `metric_labels` goes into each line, with
+    `{model}` for the model.
     """
 
     max_num_seqs: int = 256
@@ -76,7 +71,6 @@ class Emulation:
     mixed_steps: bool = True
     reserve_output: bool = False
     longest_prefix_first: bool = False
-    prefix_cache: PrefixCache = "blocks"
     prefix_cache_default: bool = True
     block_tokens: int = 16
     batch_sizes: tuple[int, ...] = ()
@@ -113,7 +107,6 @@ class Emulation:
     )
     out_of_memory_line: str = "CUDA out of memory"
     timings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    spans: Literal["vllm", "sglang"] | None = None
     kept: Literal["file", "list"] | None = None
     metrics: Mapping[str, str] = field(default_factory=dict)
     metric_labels: str = ""
@@ -248,7 +241,6 @@ class EmulationSpec:
     eager: bool = False
     speculative_tokens: float = 1.0
     variant: str | None = None
-    spans_endpoint: str | None = None
     kept_folder: str | None = None
     adapters: tuple[str, ...] = ()
     known_fields: tuple[str, ...] | None = None

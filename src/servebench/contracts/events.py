@@ -68,13 +68,15 @@ class StartsChosen:
     """What `study.starts=auto` has chosen: starts until there is a verdict, for at most `budget_s` of engine time or at most
     `most` of each; else one of each, because two exceed the `limit`, or another one does not pay.
 
-    `each_s` is how long one start of each takes (None: unknown). The `engine` has a start of minutes (`start_s`, with `load_s` of
-    load), which was weighed against longer points: it `pays` or not."""
+    `each_s` is how long one start of each takes (None: unknown). `alone`: the time suffices for points one after another only,
+    not for slices. The `engine` has a start of minutes (`start_s`, with `load_s` of load), which was weighed against longer
+    points: it `pays` or not."""
 
     budget_s: float | None = None
     most: int | None = None
     each_s: float | None = None
     limit: str = ""
+    alone: bool = False
     engine: str = ""
     start_s: float = 0.0
     load_s: float | None = None
@@ -150,7 +152,7 @@ class RunFinished(Event, kw_only=True):
 
 Activity = Literal[
     "asking_server", "cleaning_log", "emptying_cache", "finding_server", "first_token", "grading",
-    "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check", "spans",
+    "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check",
     "stopping_engine", "summary", "timings", "tracking",
     "waiting_quiet",
 ]  # fmt: skip

@@ -302,7 +302,7 @@ class PointRow:
         "ms",
         "TTFT p99 with failed requests counted as infinitely slow.",
         title="TTFT p99 with failed",
-        shown=("report",),
+        shown=("run", "report"),
     )
     e2e_ms_p50_all: float | None = column(
         "ms", "Median E2E latency with failed requests counted as infinitely slow.", title="E2E p50 with failed"
@@ -311,7 +311,7 @@ class PointRow:
         "ms",
         "E2E latency p99 with failed requests counted as infinitely slow.",
         title="E2E p99 with failed",
-        shown=("report",),
+        shown=("run", "report"),
     )
     server_prefix_cache_hit_rate: float | None = column("0..1", "Prefix cache hit rate by the engine's own counters.")
     server_running_mean: float | None = column("", "Mean number of requests that the engine was working on.")

@@ -173,6 +173,11 @@ class RunData(_Stored):
         """One row a graded answer; empty without a quality test."""
         return self.tables("quality")
 
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """What an analysis has computed of it, by name, so that it is computed once."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyData(_Stored):

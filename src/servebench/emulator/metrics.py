@@ -1,16 +1,15 @@
 """The Prometheus metrics of an emulated engine, under that engine's own names."""
 
 from collections.abc import Mapping
-from itertools import accumulate
 
-from servebench.emulator.scheduler import BatchScheduler, Histogram
+from servebench.emulator.scheduler import BatchScheduler
 
-GAUGES = frozenset({"requests_running", "requests_waiting", "kv_cache_usage", "hit_rate"})
+GAUGES = frozenset({"requests_running", "requests_waiting", "kv_cache_usage"})
 
 
-def current_values(scheduler: BatchScheduler, now_s: float) -> dict[str, float | Histogram]:
-    """Return the current values of the metrics in `contracts.telemetry.VOCABULARY`, and of those that only emulations name:
-    `prompt_tokens_computed`, `hit_rate`, `requests` and the histograms `ttft` and `e2e`."""
+def current_values(scheduler: BatchScheduler, now_s: float) -> dict[str, float]:
+    """Return the current values of the metrics in `contracts.telemetry.VOCABULARY`, and of `prompt_tokens_computed`, which only
+    emulations name."""
     totals = scheduler.totals
     return {
         "requests_running": scheduler.in_engine(),
@@ -25,11 +24,7 @@ def current_values(scheduler: BatchScheduler, now_s: float) -> dict[str, float |
         "queue_time_s_count": totals.admitted,
         "spec_draft_tokens": totals.drafted,
         "spec_accepted_tokens": totals.accepted,
-        "hit_rate": totals.cached_tokens / totals.prompt_tokens if totals.prompt_tokens else 0.0,
         "preemptions": totals.preemptions,
-        "requests": totals.requests,
-        "ttft": totals.ttft,
-        "e2e": totals.e2e,
     }
 
 
@@ -38,29 +33,13 @@ def metrics_page(
 ) -> str:
     """Return the text of the metrics page. `labels` are the labels of every line, or empty."""
     values = current_values(scheduler, now_s)
+    braces = f"{{{labels}}}" if labels else ""
     lines: list[str] = []
     for name, meaning in names.items():
         value = values.get(meaning)
-        if isinstance(value, Histogram):
-            lines += _histogram(name, value, labels)
-        elif value is not None:
+        if value is not None:
             kind = "gauge" if meaning in GAUGES else "counter"
-            lines += [f"# TYPE {name} {kind}", f"{name}{_braces(labels)} {value:g}"]
+            lines += [f"# TYPE {name} {kind}", f"{name}{braces} {value:g}"]
     for name, value in lateness_ms.items():
         lines.append(f'servebench_emulator_lateness_ms{{statistic="{name}"}} {value:.4f}')
     return "\n".join(lines) + "\n"
-
-
-def _braces(*labels: str) -> str:
-    inside = ",".join(label for label in labels if label)
-    return f"{{{inside}}}" if inside else ""
-
-
-def _histogram(name: str, value: Histogram, labels: str) -> list[str]:
-    counts = list(accumulate(value.counts))
-    bounds = [*(f"{bound:g}" for bound in value.bounds), "+Inf"]
-    lines = [f"# TYPE {name} histogram"]
-    for bound, count in zip(bounds, counts, strict=True):
-        le = f'le="{bound}"'
-        lines.append(f"{name}_bucket{_braces(labels, le)} {count}")
-    return [*lines, f"{name}_sum{_braces(labels)} {value.total:.6f}", f"{name}_count{_braces(labels)} {counts[-1]}"]

@@ -9,15 +9,13 @@ has one token more and every completed prompt has its first. The same loop runs 
 import random
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import heapreplace
 
 from servebench.contracts.emulation import BIG_GPU_GB, Emulation, EmulationSpec
 from servebench.emulator.cost import BatchStep, StepCost, kv_capacity
-from servebench.emulator.memory.base import Holding, KvMemory
-from servebench.emulator.memory.blocks import BlockMemory
-from servebench.emulator.memory.slots import SlotMemory
+from servebench.emulator.memory import Holding, KvMemory
 
 PREFIX_ORDER_MAX = 128
 """A longer queue is served first come, first served, as in SGLang: looking up each request would cost too much."""
@@ -27,9 +25,6 @@ MEMORY_MARGIN = 64
 
 DRAFTED = 4
 """Tokens that a draft model proposes per step."""
-
-TTFT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-E2E_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +47,6 @@ class EmulatedRequest:
     admitted_s: float | None = None
     first_s: float | None = None
     last_s: float = 0.0
-    preempted: int = 0
     credit: float = 0.0
 
     @property
@@ -61,31 +55,14 @@ class EmulatedRequest:
         return len(self.pieces)
 
 
-class Histogram:
-    """A Prometheus histogram of seconds."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` are ascending; an unlimited last one is added."""
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Add an observation."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total += seconds
-
-
 @dataclass(slots=True)
 class Totals:
     """The engine's counters since its start."""
 
-    requests: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
-    rejected: int = 0
     admitted: int = 0
     queue_s: float = 0.0
     front_end_s: float = 0.0
@@ -93,8 +70,6 @@ class Totals:
     drafted: int = 0
     accepted: int = 0
     steps: int = 0
-    ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
-    e2e: Histogram = field(default_factory=lambda: Histogram(E2E_BUCKETS_S))
 
 
 @dataclass(slots=True)
@@ -104,16 +79,6 @@ class RunningStep:
     ends_s: float
     decoding: list[EmulatedRequest]
     prompts: list[tuple[EmulatedRequest, int]]
-
-
-def kv_memory(spec: EmulationSpec, capacity: int, running_max: int) -> KvMemory:
-    """Return the engine's memory, with its prefix cache unless that is disabled."""
-    own = spec.emulation
-    enabled = own.prefix_cache_default if spec.prefix_caching is None else spec.prefix_caching
-    shared = enabled and own.prefix_cache != "none"
-    if own.prefix_cache == "slots":
-        return SlotMemory(running_max, capacity, shared=shared)
-    return BlockMemory(capacity, own.block_tokens, shared=shared)
 
 
 class BatchScheduler:
@@ -142,7 +107,10 @@ class BatchScheduler:
         self._rng = random.Random(spec.seed)
 
     def _fresh_memory(self) -> KvMemory:
-        return kv_memory(self._spec, kv_capacity(self._spec, self.cost.shape), self.running_max)
+        """Return the engine's memory, with its prefix cache unless that is disabled."""
+        asked = self._spec.prefix_caching
+        shared = self.own.prefix_cache_default if asked is None else asked
+        return KvMemory(kv_capacity(self._spec, self.cost.shape), self.own.block_tokens, shared=shared)
 
     # requests
 
@@ -154,12 +122,10 @@ class BatchScheduler:
         return True
 
     def rejects(self) -> bool:
-        """Return whether one more request is rejected, since the queue is full; it counts then."""
+        """Return whether one more request is rejected, since the queue is full."""
         if self.own.overload == "queue" or self.queue_max is None:
             return False
-        full = self.queued() >= self.queue_max and self.in_engine() >= self.running_max
-        self.totals.rejected += full
-        return full
+        return self.queued() >= self.queue_max and self.in_engine() >= self.running_max
 
     def submit(self, request: EmulatedRequest, now_s: float) -> None:
         """Add a request. Each process of the front end takes one after another."""
@@ -169,7 +135,6 @@ class BatchScheduler:
         request.arrived_s = now_s
         request.ready_s = done_s + self.cost.latency_s(self._rng)
         self._insert(request)
-        self.totals.requests += 1
         self.totals.prompt_tokens += request.prompt_tokens
 
     def _insert(self, request: EmulatedRequest) -> None:
@@ -304,8 +269,7 @@ class BatchScheduler:
         if holding is None:
             return False
         needed = request.prompt_tokens + request.generated + 1 - holding.cached - holding.tokens
-        pinned = isinstance(self.memory, BlockMemory) and request.computed >= request.to_compute
-        if pinned:
+        if request.computed >= request.to_compute:
             # the prompt is shared memory now: only the generated tokens are private
             needed = request.generated + 1 - holding.tokens
         while needed > 0 and not self.memory.grow(holding, needed):
@@ -322,7 +286,6 @@ class BatchScheduler:
         victim = max(running, key=lambda running_request: running_request.ready_s)
         (self.prefilling if victim in self.prefilling else self.decoding).remove(victim)
         self._release(victim, None)
-        victim.preempted += 1
         self.totals.preemptions += 1
         self.waiting.appendleft(victim)
         return True
@@ -418,7 +381,6 @@ class BatchScheduler:
             self.decoding = [request for request in self.decoding if id(request) not in finished_ids]
             for request in finished:
                 self._release(request, request.prompt + "".join(request.pieces))
-                self.totals.e2e.add(now_s - request.arrived_s)
         return generated
 
     def _add_tokens(self, request: EmulatedRequest, tokens: int, now_s: float) -> int:
@@ -428,5 +390,4 @@ class BatchScheduler:
         request.last_s = now_s
         if request.first_s is None:
             request.first_s = now_s
-            self.totals.ttft.add(now_s - request.arrived_s)
         return tokens

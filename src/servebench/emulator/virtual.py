@@ -150,8 +150,7 @@ class VirtualEngine:
             # hours of an idle engine: only its last samples are taken
             self._next_sample_s = limit_s - SAMPLES_AT_ONCE * self._sample_every_s
         while self._next_sample_s <= limit_s:
-            totals, values = self.scheduler.totals, current_values(self.scheduler, self._next_sample_s)
-            found = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+            totals, found = self.scheduler.totals, current_values(self.scheduler, self._next_sample_s)
             found["front_end_cpu_s"] = totals.front_end_s
             found["engine_cpu_s"] = totals.front_end_s + totals.busy_s
             self.samples.append((self._next_sample_s, found))

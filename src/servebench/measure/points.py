@@ -139,6 +139,7 @@ def summarize(
     offered_req_s: float | None = None,
     floor: ClientFloor | None = None,
     disturbed: Spans = (),
+    crowded: Spans = (),
     cut_s: float = 0.0,
 ) -> tuple[PointRow, PointSample]:
     """Return the row of a point without intervals (`_low` and `_high` are None), and the sample to compute them from.
@@ -146,7 +147,8 @@ def summarize(
     `records` are all of the point; those of the warm-up and fillers are ignored. There may be none. `offered_req_s` is the rate
     if requests are sent at it on average at all times, which those of a trace, and of a limited number in flight, are not.
     `floor` is the client's error by its self-check; without it those columns are null. In the stretches `disturbed` others took
-    the machine. `cut_s` is cut from the window's front, beside what the settings cut.
+    the machine; the slices `crowded`, of which they took a little, are not compared. `cut_s` is cut from the window's front,
+    beside what the settings cut.
     """
     load, slo, open_loop = settings.load, settings.slo, facts.concurrency is None
     measured = [r for r in records if r.measured]
@@ -193,7 +195,9 @@ def summarize(
         "events_merged": sum(r.reads_merged for r in ok),
     }
     if facts.slices:
-        found |= slice_columns(facts, report, inside, window, (sample.arrival_s, sample.arrival_tokens))
+        found |= slice_columns(
+            facts, report, inside, window, (sample.arrival_s, sample.arrival_tokens), crowded=crowded
+        )
         found |= _without_pauses(found, inside, window, report.elapsed_s)
     found |= _client_error(found, report, floor)
     found |= _with_failed(measured, inside, window)

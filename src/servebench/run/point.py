@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from servebench.analysis.disturbance import disturbance_columns, disturbed_spans, find_disturbances
+from servebench.analysis.disturbance import crowded_slices, disturbance_columns, disturbed_spans, find_disturbances
 from servebench.analysis.drift import Drift, point_drifts, trend_columns, warmup_share
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.serial import learned_prior
@@ -25,6 +25,7 @@ from servebench.measure.content import json_columns, needle_columns
 from servebench.measure.in_flight import excess_and_freed
 from servebench.measure.jobs import session_rows
 from servebench.measure.points import summarize, with_intervals
+from servebench.measure.window import steady_slices
 from servebench.protocol.kinds.table import kind_named
 from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
@@ -64,6 +65,7 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
         offered_req_s=level.offered_req_s,
         floor=evidence.floor,
         disturbed=(disturbed := disturbed_spans(evidence.disturbances, report.started_ns, report.ended_ns)),
+        crowded=crowded_slices(evidence.readings, steady_slices(facts, report)),
     )
     row, sample = summary()
     drifts = point_drifts(sample, open_loop=level.open_loop)

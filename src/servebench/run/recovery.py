@@ -289,7 +289,7 @@ def _point(
         requests=known.requests(),
         readings=readings,
     )
-    # spans, and what an engine keeps until after the load, are lost with the process that would have read them
+    # what an engine keeps until after the load is lost with the process that would have read it
     extra = [*_end_warnings(level, records), *missing_timings(job.settings.engine, records)]
     return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=extra)
 

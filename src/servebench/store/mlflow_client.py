@@ -5,24 +5,21 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servebench.util.errors import reason_of
 from servebench.util.redaction import redact_text
 from servebench.util.safe_text import clean_line, clean_tracking
 
 NAME_CHARACTERS_MAX = 250
 PARAM_CHARACTERS_MAX = 500
+"""What older servers take."""
 TAG_CHARACTERS_MAX = 4000
 NOTE_CHARACTERS_MAX = 8000
 """Newer servers take it for any tag; the note is worth the most."""
 ARTIFACT_FOLDER = "summary"
-METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
-"""Limits of MLflow's REST interface (`mlflow/utils/validation.py`); 500 characters is what older servers take."""
-
 LOCK_TIMEOUT_S = 60.0
 KEY_TAG = "servebench.key"
 NOTE_TAG = "mlflow.note.content"
@@ -30,7 +27,6 @@ NOTE_TAG = "mlflow.note.content"
 
 Metrics = list[tuple[str, float, int, int]]
 """(name, value, step, milliseconds since the epoch)"""
-SQLITE_MAGIC = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,31 +58,6 @@ def sqlite_path(uri: str) -> Path | None:
     if not sign or scheme.partition("+")[0].lower() != "sqlite":
         return None
     return Path(rest.partition("?")[0]).absolute()
-
-
-def unusable(uri: str) -> str | None:
-    """Return why the file of a `sqlite:` URI cannot be a database, in one line, which SQLite would try for a minute; None for any
-    other URI, of which MLflow says itself what is wrong."""
-    if uri.partition(":")[0].partition("+")[0].lower() != "sqlite":
-        return None
-    path, why = sqlite_path(uri), None
-    try:
-        if path is None or path.is_dir():
-            why = "names no file; use sqlite:///PATH/mlflow.db"
-        elif not path.parent.is_dir():
-            why = f"cannot be made: there is no folder {path.parent}"
-        elif not path.exists():
-            why = None if os.access(path.parent, os.W_OK) else f"cannot be made: {path.parent} is not writable"
-        else:
-            with path.open("rb") as file:
-                start = file.read(len(SQLITE_MAGIC))
-            if start and start != SQLITE_MAGIC:
-                why = "is a file of another kind; name another one"
-            elif not os.access(path, os.W_OK):
-                why = "cannot be written"
-    except OSError as error:
-        why = f"cannot be read: {reason_of(error)}"
-    return None if why is None else f"the tracking server {redact_text(uri)} {why}"
 
 
 @contextlib.contextmanager
@@ -252,26 +223,24 @@ class Mlflow:
         return run_id
 
     def _send(self, run_id: str, run: TrackedRun, tags: dict[str, str]) -> None:
-        from mlflow.entities import Param
-
         before = self._client.get_run(run_id).data.params
         # a parameter cannot be set twice, and two names may have become one
         once = {metric_name(name): clean_tracking(value)[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
-        params = [Param(name, value) for name, value in once.items() if name not in before]
-        for start in range(0, len(params), PARAMS_PER_CALL):
-            self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_CALL])
-        self._log(run_id, run.metrics, tags)
+        self._log(run_id, run.metrics, tags, {name: value for name, value in once.items() if name not in before})
         for path in run.artifacts:
             self._client.log_artifact(run_id, str(path))
 
-    def _log(self, run_id: str, metrics: Metrics, tags: dict[str, str]) -> None:
-        from mlflow.entities import Metric, RunTag
+    def _log(
+        self, run_id: str, metrics: Metrics, tags: dict[str, str], params: Mapping[str, str] | None = None
+    ) -> None:
+        from mlflow.entities import Metric, Param, RunTag
 
-        made = [Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in metrics]
-        for start in range(0, len(made), METRICS_PER_CALL):
-            self._client.log_batch(run_id, metrics=made[start : start + METRICS_PER_CALL])
-        if tags:
-            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        self._client.log_batch(
+            run_id,
+            metrics=[Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in metrics],
+            params=[Param(name, value) for name, value in (params or {}).items()],
+            tags=[RunTag(name, value) for name, value in tags.items()],
+        )
 
     def _existing(self, known: str | None, key: str) -> str | None:
         from mlflow.exceptions import MlflowException

@@ -1,4 +1,4 @@
-"""All points of a folder at once, for lists and for views over a thousand runs.
+"""The points of a run as lists and views over a thousand runs read them.
 
 They are read from points.csv: it opens fifty times faster than points.parquet, which remains what analyses read.
 """
@@ -9,20 +9,16 @@ import csv
 from collections.abc import Callable, Container, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from servebench.contracts.columns import columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.layout import RunFolder
-from servebench.store.studies import load_outputs
 from servebench.store.tables import read_rows
 from servebench.store.versions import KEY as VERSION
 from servebench.util.bounded_file import open_text
-from servebench.util.safe_text import clean_line, csv_text
-
-if TYPE_CHECKING:
-    import pandas as pd
+from servebench.util.safe_text import csv_text
 
 CSV_BYTES_MAX = 64 << 20
 COLUMNS_MAX = 2_000
@@ -54,29 +50,6 @@ def listed_rows(folder: RunFolder, columns: Container[str] = KINDS) -> list[Poin
         ]
     except (*UNREADABLE, ValueError):
         return read_rows(folder)
-
-
-def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return all points of a folder, and all runs, each in one frame; `study` and `run` are the first columns.
-
-    Runs have study, run, title, status, error and started_s; those without points are there too.
-    """
-    import pandas as pd
-
-    points, runs = [], []
-    for run in (run for study in load_outputs(outputs, listed_rows) for run in study.runs):
-        place = {"study": run.study_id, "run": run.name}
-        runs.append(
-            {**place, **{name: _cell(getattr(run, name)) for name in ("title", "status", "error", "started_s")}}
-        )
-        points += [{**place, **{name: _cell(value) for name, value in row.as_dict().items()}} for row in run.point_rows]
-    return pd.DataFrame(points), pd.DataFrame(runs)
-
-
-def _cell(value: Any) -> Any:
-    """Return a value for a table of the dashboard: lists as text, and text without what a screen would act on."""
-    value = ";".join(map(str, value)) if isinstance(value, list | tuple) else value
-    return clean_line(value) if isinstance(value, str) else value
 
 
 def _table(path: Path, columns: Container[str]) -> tuple[list[str], list[list[str]]]:

@@ -40,14 +40,15 @@ def check_slices(jobs: Sequence[Job], registry: Registry, *, cluster: bool) -> N
             raise ConfigError(f"study.slices=always: {why}; leave it out, or set study.slices=auto")
 
 
-def places_at_once(jobs: Mapping[str, Job], registry: Registry) -> dict[str, Place]:
-    """Return the place of each run, by its name, whose engine is alive at once with others; the others are left out."""
+def places_at_once(jobs: Mapping[str, Job], registry: Registry, *, several: bool = False) -> dict[str, Place]:
+    """Return the place of each run, by its name, whose engine is alive at once with others; the others are left out. `several`:
+    each is started several times, whatever its settings say so far."""
     found: dict[str, Place] = {}
     for number, group in enumerate(_questions(list(jobs.values()))):
         study = group[0].settings.study
         wanted = study.slices == "always" or (
             study.slices == "auto"
-            and study.most_starts > 1
+            and (several or study.most_starts > 1)
             and not any(registry.launcher(one.settings.launch.name).simulated for one in group)
         )
         if wanted and why_alone(group, registry) is None:
@@ -134,7 +135,7 @@ def _is_here(host: str | None) -> bool:
 def _places(settings: RunSettings) -> set[object]:
     """What only one engine can have: its fixed port, or its address."""
     url = getattr(settings.launch, "base_url", None)
-    return {one for one in (url, settings.engine.port, settings.engine.spans_listener[1]) if one}
+    return {one for one in (url, settings.engine.port) if one}
 
 
 def _questions(jobs: Sequence[Job]) -> list[list[Job]]:

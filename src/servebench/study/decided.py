@@ -40,6 +40,7 @@ from servebench.study.starts import weigh_starts
 from servebench.util.errors import ConfigError
 
 STARTS_LEAST = 2
+"""So many starts are measured even where the second would end after the budget: one each decides nothing."""
 
 
 def check_decided(jobs: Sequence[Job]) -> None:
@@ -113,7 +114,8 @@ class UntilDecided(Runs):
                 if start == 1 and measured and not (weighed := self._weighed()).pays:
                     self._events(Said(starts_text(weighed)))
                     break
-                if start >= (1 if self._goes_on else STARTS_LEAST) and self._too_expensive(found, self.open):
+                least = 1 if self._goes_on or found.engine_s >= found.budget_s else STARTS_LEAST
+                if start >= least and self._too_expensive(found, self.open):
                     minutes = found.budget_s / 60
                     said = (
                         BudgetSpent(minutes=minutes)

@@ -16,10 +16,12 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, is_number, mapping
 from servebench.contracts.weights import weights_gb
 from servebench.load.plan.levels import plan_levels
+from servebench.load.plan.slices import seconds_in_slices
 from servebench.registry.registry import registry
 from servebench.store.manifest import capture_machine
 from servebench.store.overview import listed_rows
 from servebench.store.studies import load_newest
+from servebench.study.at_once import places_at_once
 from servebench.util.units import NS_PER_S
 
 STUDIES_MAX, RUNS_MAX = 200, 20
@@ -44,8 +46,15 @@ def earlier_runs(outputs: Path) -> list[RunData]:
     return [run for study in load_newest(outputs, STUDIES_MAX, listed_rows)[0] for run in study.runs]
 
 
-def start_time(job: Job, earlier: Iterable[RunData]) -> StartTime:
-    """Return how long one start of a job's engine takes, and its load."""
+def start_times(jobs: Sequence[Job], earlier: Iterable[RunData], *, several: bool = False) -> list[StartTime]:
+    """Return how long one start of each job's engine takes, and its load; `several`: each is started several times."""
+    known, numbered = list(earlier), {str(number): job for number, job in enumerate(jobs)}
+    turns = places_at_once(numbered, registry(), several=several)
+    return [start_time(job, known, in_turns=name in turns) for name, job in numbered.items()]
+
+
+def start_time(job: Job, earlier: Iterable[RunData], *, in_turns: bool = False) -> StartTime:
+    """Return how long one start of a job's engine takes, and its load; `in_turns`: slice by slice with that of others."""
     names = [mapping(job.resolved.get(name)).get("name") for name in FACTS]
     of_engine = [run for run in earlier if [run.fact(name) for name in FACTS] == names]
     known = [one for run in of_engine if is_number(one := mapping(run.manifest.get("cold_start")).get("seconds"))]
@@ -54,7 +63,7 @@ def start_time(job: Job, earlier: Iterable[RunData]) -> StartTime:
     here = circumstances(job.resolved, capture_machine(), LEVEL_KEYS)
     alike = [one for one in of_engine if circumstances(one.config, one.manifest.get("machine"), LEVEL_KEYS) == here]
     seconds, totals = defaultdict[str, list[float]](list), []
-    for found, starts in map(_measured, alike[-RUNS_MAX:]):
+    for found, starts in (_measured(one, in_turns=in_turns) for one in alike[-RUNS_MAX:]):
         totals += [sum(one for _, one in found) / starts] if starts else []
         for level, one in found:
             seconds[level].append(one)
@@ -64,9 +73,12 @@ def start_time(job: Job, earlier: Iterable[RunData]) -> StartTime:
     if totals and load.while_growing:
         # earlier runs have the levels up to where throughput stopped growing
         levels = tuple(one for one in levels if one.id.level in seconds)
+    planned = [None if one.requests is not None else one.duration_s for one in levels]
+    if in_turns:
+        planned = [None if one is None else seconds_in_slices(one) for one in planned]
     each = [
-        median(seconds[one.id.level]) if one.id.level in seconds else one.duration_s if one.requests is None else None
-        for one in levels
+        median(seconds[level.id.level]) if level.id.level in seconds else one
+        for level, one in zip(levels, planned, strict=True)
     ]
     load_s = None if None in each else sum(one or 0.0 for one in each)
     return StartTime(start_s, load_s, bool(known) and all(one.id.level in seconds for one in levels))
@@ -88,12 +100,13 @@ def usual_start_s(job: Job) -> float:
     return float(scale * sum(one.seconds + one.seconds_per_gb * size_gb for one in stages))
 
 
-def _measured(run: RunData) -> tuple[list[tuple[str, float]], int]:
-    """Return how long the levels of a run took, each from the end of the one before it, or the start of the engine, to the end of
-    its window; and how many starts they had."""
+def _measured(run: RunData, *, in_turns: bool) -> tuple[list[tuple[str, float]], int]:
+    """Return how long the levels of a run took that were measured in turns, or were not: each from the end of the one before it,
+    or the start of the engine, to the end of its window; and how many starts they had."""
     starts, found = defaultdict[str | None, list[PointRow]](list), []
-    for row in (one for one in run.point_rows if one.window_ns is not None):
-        starts[row.start_id].append(row)
+    for row in run.point_rows:
+        if row.window_ns is not None and bool(row.slice_group) == in_turns:
+            starts[row.start_id].append(row)
     cold = mapping(run.manifest.get("cold_start"))
     for start, rows in starts.items():
         before = float("inf")

@@ -24,7 +24,7 @@ from servebench.report.wording.comparison import mattering_keys
 from servebench.run.fits import memory_note
 from servebench.run.session import RunTask
 from servebench.store import studies as read
-from servebench.study.durations import FACTS, StartTime, seconds_of_each, start_time
+from servebench.study.durations import FACTS, StartTime, seconds_of_each, start_time, start_times
 from servebench.study.show_commands import engine_command
 from servebench.util.errors import ServebenchError
 from servebench.util.gpus import find_gpus
@@ -49,7 +49,7 @@ def plan_of(
     labels = {name: label.text for name, label in labels_of(sources).items()}
     said = _chosen_and_notes(tasks, registry)
     plan = PlanReady(labels=labels, unequal=_unequal(tasks, labels, registry), starts=starts, **said)
-    return _with_time(plan, tasks, [start_time(task.job, earlier) for task in tasks]) if tasks else plan
+    return _with_time(plan, tasks, start_times([task.job for task in tasks], earlier)) if tasks else plan
 
 
 def _with_time(plan: PlanReady, tasks: Sequence[RunTask], times: Sequence[StartTime]) -> PlanReady:

@@ -18,7 +18,7 @@ from servebench.registry.registry import Registry
 from servebench.run.session import RunTask
 from servebench.store.layout import outputs_folder
 from servebench.store.manifest import capture_machine
-from servebench.study.durations import StartTime, earlier_runs, seconds_of_each, start_time
+from servebench.study.durations import StartTime, earlier_runs, seconds_of_each, start_time, start_times
 from servebench.study.outlook import plan_of
 
 LEAST_S, TIMES = 300.0, 3.0
@@ -39,7 +39,7 @@ def with_starts(jobs: Sequence[Job], registry: Registry) -> tuple[Sequence[Job],
         chosen = choose_starts(jobs, earlier_runs(outputs_folder(jobs[0].settings.study.dir)))
     if chosen.budget_s is None and chosen.most is None:
         return jobs, chosen
-    own = {"until": "decided", "starts": chosen.most or "auto"}
+    own = {"until": "decided", "starts": chosen.most or "auto"} | ({"slices": "never"} if chosen.alone else {})
     plain = [{**job.resolved, "study": {**job.resolved["study"], **own}} for job in jobs]
     found = [settings_from_dict(one, registry) for one in plain]
     return [replace(job, settings=a, resolved=b) for job, a, b in zip(jobs, found, plain, strict=True)], chosen
@@ -60,14 +60,22 @@ def _may_decide(jobs: Sequence[Job], registry: Registry) -> bool:
 
 def choose_starts(jobs: Sequence[Job], earlier: Sequence[RunData]) -> StartsChosen:
     """Return how the runs of a study are measured, by what earlier runs took."""
-    study, each_s = jobs[0].settings.study, seconds_of_each([start_time(job, earlier) for job in jobs])
-    budget_s = min(seconds_of("study.budget", study.budget), max(LEAST_S, TIMES * (each_s or 0.0)))
-    chosen = replace(weigh_starts(jobs, earlier), each_s=each_s)
+    study = jobs[0].settings.study
+    in_turns_s, alone_s = (seconds_of_each(start_times(jobs, earlier, several=one)) for one in (True, False))
+    most_s = seconds_of("study.budget", study.budget)
+    alone = (
+        study.slices == "auto"
+        and in_turns_s is not None
+        and alone_s is not None
+        and 2 * in_turns_s > most_s >= 2 * alone_s
+    )
+    each_s = alone_s if alone else in_turns_s
+    chosen = replace(weigh_starts(jobs, earlier), each_s=each_s, alone=alone)
     if not chosen.pays:
-        return chosen
-    if each_s is not None and 2 * each_s > budget_s:
+        return replace(chosen, alone=False)
+    if each_s is not None and 2 * each_s > most_s:
         return StartsChosen(each_s=each_s, limit=str(study.budget))
-    return replace(chosen, budget_s=budget_s)
+    return replace(chosen, budget_s=min(most_s, max(LEAST_S, TIMES * (each_s or 0.0))))
 
 
 def weigh_starts(jobs: Iterable[Job], earlier: Sequence[RunData]) -> StartsChosen:

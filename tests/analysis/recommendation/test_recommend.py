@@ -13,7 +13,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.results import Doubt
 from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
-from servebench.report.wording.recommendation import best_word, headline, lead_text, reason_text
+from servebench.report.wording.recommendation import best_word, lead_text, reason_text, use_text
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
@@ -82,7 +82,7 @@ def test_a_lead_says_over_whom_and_its_interval_is_that_of_the_verdict(answers):
     found = answers(*engines)["batch"]
     assert (found.outcome, found.rival) == ("best", "b")
     assert lead_text(found).endswith(" vs b")
-    assert lead_text(found) in headline(found)
+    assert lead_text(found) in use_text(found)
 
 
 def test_a_good_request_costs_more_where_fewer_are_good(answers):
@@ -125,7 +125,7 @@ def test_an_engine_that_never_meets_the_limit_has_no_score(answers):
     assert found.outcome == "only one"
     assert found.missing[0].name == "beta"
     assert "TTFT ≤ 500 ms" in reason_text(found.missing[0].why)
-    assert headline(found).endswith(" (the only one that qualifies)")
+    assert use_text(found).endswith(" (the only one that qualifies)")
 
 
 def test_failed_requests_do_not_meet_the_slo(answers):
@@ -169,7 +169,7 @@ def test_one_cold_start_each_is_no_verdict(answers):
     found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2.0}, {}))["cold_start"]
     assert (found.outcome, found.best, best_word(found)) == ("one start each", None, "fastest seen")
     assert found.ranking[0].entrant.engine == "a"
-    assert headline(found).startswith("fastest start seen (one each): a: ")
+    assert use_text(found).startswith("open: a ")
 
 
 @pytest.mark.parametrize("slow", [1.0, 1.2])

@@ -10,10 +10,10 @@ from servebench.analysis.estimate.level import reaches_of
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.start_model import Starts
 from servebench.analysis.stored_runs import side_of
-from servebench.analysis.verdict import Method, MethodKind, ReasonKind
 from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.families import AskedPair, corrected, holm
 from servebench.analysis.verdict.model import ComparedPoint, Side
+from servebench.analysis.verdict.reasons import Method, MethodKind, ReasonKind
 from servebench.analysis.verdict.within_run import log_interval, statistic
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow

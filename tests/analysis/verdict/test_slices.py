@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from servebench.analysis.start_model import StartModel, Starts
-from servebench.analysis.verdict import MethodKind
 from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.levels import RankedLevel, lead_difference
 from servebench.analysis.verdict.looks import decide
 from servebench.analysis.verdict.model import ComparedPoint, Side
+from servebench.analysis.verdict.reasons import MethodKind
 from servebench.analysis.verdict.slices import SliceDifference, pooled_error, slice_differences, values_and_errors
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow

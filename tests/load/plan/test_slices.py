@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from servebench.load.plan.slices import LEAD_S_MIN, SLICES_MIN, plan_slices
+from servebench.load.plan.slices import LEAD_S_MIN, SLICES_MIN, plan_slices, seconds_in_slices
 
 
 @pytest.mark.parametrize(("engines", "measured_s", "answer_s"), [(2, 20.0, 0.1), (2, 20.0, 1.5), (3, 60.0, 0.5)])
@@ -37,3 +37,9 @@ def test_each_slice_has_requests_for_twice_the_rate_of_the_warm_up():
 
 def test_long_answers_are_not_worth_slices():
     assert plan_slices(2, 20.0, 10.0, "seed") is None
+
+
+@pytest.mark.parametrize(("measured_s", "seconds"), [(60.0, 15 * 4.9), (8.0, 5 * 4.9), (2.0, 2.0)])
+def test_how_long_an_engine_has_the_load(measured_s, seconds):
+    """At least five slices, with the beginning and the end of each; too short a point is not worth slices."""
+    assert seconds_in_slices(measured_s) == pytest.approx(seconds)

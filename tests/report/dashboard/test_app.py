@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 from servebench.cli.main import dispatch
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.stored import RunData
 from servebench.report.dashboard import launch
 from servebench.report.dashboard.launch import dashboard_command
 from servebench.store.graded import add_quality
@@ -17,9 +19,9 @@ from support.records import quality_records
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 pytest.importorskip("streamlit")
-from servebench.report.dashboard.app import VIEWS, best_points, compared, study_page
+from servebench.report.dashboard.app import VIEWS, compared, study_page
+from servebench.report.dashboard.serve import run_row
 from servebench.report.html.page import SECTIONS
-from servebench.store.overview import all_points
 
 APP = Path(launch.__file__).with_name("app.py")
 
@@ -84,12 +86,8 @@ def test_filters_narrow_what_is_shown(outputs, monkeypatch):
 
 
 def test_real_engines_are_not_called_emulated(outputs, monkeypatch):
-    """`false` in points.csv is a text, and every text but the empty one is true."""
     monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])
     assert not app(outputs).run().warning
-    points, _ = all_points(outputs)
-    assert points["emulated"].dtype == bool
-    assert not points["emulated"].any()
 
 
 def test_a_link_shows_the_study_that_was_shared(outputs, monkeypatch):
@@ -125,27 +123,41 @@ def test_a_study_without_a_point_has_its_page_too(tmp_path, monkeypatch):
         assert said in screen
 
 
+def listed(rows, name="00_a"):
+    """A stored run of these points."""
+    return RunData(study_id="s", name=name, path=Path(), rows=lambda: rows, tables=lambda *_: pd.DataFrame())
+
+
 def test_the_best_load_of_a_run_is_by_the_means_over_its_starts_and_valid_where_it_can_be():
-    rows = [
-        *[("a", "4", 10.0, "valid"), ("a", "32", 99.0, "doubtful")],
-        *[("b", "4", 5.0, "doubtful"), ("b", "32", 7.0, "doubtful"), ("b", "64", 50.0, "void")],
-        *[("c", "4", 30.0, "valid"), ("c", "4", 10.0, "valid"), ("c", "32", 24.0, "valid")],
-        *[("c", "32", 26.0, "doubtful"), ("c", "32", 22.0, "valid"), ("d", "4", 3.0, "void")],
-    ]
-    points = pd.DataFrame(rows, columns=["run_key", "level", "output_throughput_tok_s", "verdict"])
-    points["concurrency"] = points["level"].astype(int)
-    found = best_points(points).set_index("run_key")
+    rows = {
+        "a": [(4, 10.0, "valid"), (32, 99.0, "doubtful")],
+        "b": [(4, 5.0, "doubtful"), (32, 7.0, "doubtful"), (64, 50.0, "void")],
+        "c": [(4, 30.0, "valid"), (4, 10.0, "valid"), (32, 24.0, "valid"), (32, 26.0, "doubtful"), (32, 22.0, "valid")],
+        "d": [(4, 3.0, "void")],
+    }
+    found = {
+        name: run_row(
+            listed([PointRow(concurrency=at, output_throughput_tok_s=rate, verdict=word) for at, rate, word in own]),
+            name,
+        )
+        for name, own in rows.items()
+    }
     expected = {"a": 10.0, "b": 7.0, "c": (24 * 26 * 22) ** (1 / 3), "d": 3.0}
-    assert found["output_throughput_tok_s"].to_dict() == pytest.approx(expected)
-    assert found["level"].to_dict() == {"a": "4", "b": "32", "c": "32", "d": "4"}
-    assert found["verdict"].to_dict() == {"a": "valid", "b": "doubtful", "c": "doubtful", "d": "void"}
+    assert {name: one["output_throughput_tok_s"] for name, one in found.items()} == pytest.approx(expected)
+    assert {name: one["level"] for name, one in found.items()} == {"a": "4", "b": "32", "c": "32", "d": "4"}
+    verdicts = {"a": "valid", "b": "doubtful", "c": "doubtful", "d": "void"}
+    assert {name: one["verdict"] for name, one in found.items()} == verdicts
+    assert run_row(listed([]), "none")["level"] is None
 
 
-def test_a_p99_of_few_requests_is_left_out():
-    points = pd.DataFrame({"run_key": ["a", "b"], "level": ["4", "4"], "output_throughput_tok_s": [1.0, 1.0],
-                           "verdict": ["valid"] * 2,
-                           "ttft_ms_p99": [5.0, 6.0], "ttft_ms_n": [735, 736]})  # fmt: skip
-    assert best_points(points)["ttft_ms_p99"].isna().tolist() == [True, False]
+def test_a_p99_of_few_requests_is_left_out_and_texts_are_clean():
+    rows = [
+        PointRow(concurrency=4, output_throughput_tok_s=1.0, verdict="valid", ttft_ms_p99=5.0, ttft_ms_n=count)
+        for count in (735, 736)
+    ]
+    few, enough = (run_row(listed([replace(row, engine="x\x1b[31m")]), "a\x1b[0m") for row in rows)
+    assert (few["ttft_ms_p99"], enough["ttft_ms_p99"]) == (None, 5.0)
+    assert not any("\x1b" in value for value in few.values() if isinstance(value, str))
 
 
 def test_a_study_that_ended_when_it_had_decided_has_its_own_verdicts(make_study):

@@ -113,12 +113,12 @@ def test_quality_is_the_share_right_with_wilsons_interval(make_study):
         RunFolder(path), quality_records("gsm8k", [True, True, False, None]) + quality_records("mmlu", [True, True])
     )
     found = page_data.quality_rows(read.load_run(path), "alpha")
-    assert [(row.result.benchmark, row.result.n, row.result.unanswered) for row in found] == [
-        ("gsm8k", 3, 1),
-        ("mmlu", 2, 0),
+    assert [(name, one.benchmark, one.n, one.unanswered) for name, one in found] == [
+        ("alpha", "gsm8k", 3, 1),
+        ("alpha", "mmlu", 2, 0),
     ]
-    assert found[0].share == pytest.approx(2 / 3)
-    assert found[0].low < 2 / 3 < found[0].high
+    assert found[0][1].value == pytest.approx(2 / 3)
+    assert found[0][1].low < 2 / 3 < found[0][1].high
     assert page_data.quality_rows(read.load_run(path.parent), "none") == []
 
 

@@ -122,11 +122,9 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
     assert ("[d]" in text, "2 notes (not_stationary, client_bound)" in text) == (False, True)
 
 
-def test_what_is_not_equal_is_a_table_where_it_fits_and_lines_where_not():
+def test_what_is_not_equal_and_matters_has_the_value_of_each_run():
     found = replace(answer(3, [1]), inequalities=(UNEQUAL, replace(UNEQUAL, matters=False, title="a port")))
     lines = screen(found).splitlines()
-    row = next(line for line in lines if line.startswith("mean prompt"))
-    assert row.split()[-2:] == ["319", "327"]
     folded = " ".join(screen(found, width=50).split())
     assert "Not equal: mean prompt, in tokens (unique at 4 users): 319 (vllm), 327 (trtllm)" in folded
     assert "a port" not in "".join(lines)

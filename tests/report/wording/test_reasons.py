@@ -6,9 +6,9 @@ from servebench.analysis.answer.model import CaveatKind, Purpose
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.start_model import Starts
 from servebench.analysis.tuning.answer import ChangeKind
-from servebench.analysis.verdict import Difference, MethodKind, ReasonKind
 from servebench.analysis.verdict.blocks import MeasuredBlock, estimate
-from servebench.analysis.verdict.reasons import Method
+from servebench.analysis.verdict.model import Difference
+from servebench.analysis.verdict.reasons import Method, MethodKind, ReasonKind
 from servebench.analysis.verdict.starts import evidence_of
 from servebench.contracts.level import Level
 from servebench.report.wording import answer, comparison, recommendation, tuning

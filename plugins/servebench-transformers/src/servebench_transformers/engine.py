@@ -49,7 +49,7 @@ class TransformersSettings(EngineSettings):
 
 
 BATCHED = read_emulation("servebench_transformers", "transformers")
-NAIVE = replace(BATCHED, max_num_seqs=1, prefix_cache="none", token_budget=1_000_000, step_overhead_ms=15.0)
+NAIVE = replace(BATCHED, max_num_seqs=1, prefix_cache_default=False, token_budget=1_000_000, step_overhead_ms=15.0)
 """Without continuous batching: one request at a time, each kernel launched from Python."""
 
 

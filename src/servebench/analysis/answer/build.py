@@ -14,7 +14,7 @@ from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
 from servebench.analysis.recommendation.model import Entrant
 from servebench.analysis.recommendation.scores import codes_of_mean
 from servebench.analysis.statistics import is_weak_percentile
-from servebench.analysis.stored_runs import SamplesOf, entrant_of, samples_of
+from servebench.analysis.stored_runs import entrant_of
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import Comparison
 from servebench.analysis.warnings.catalog import is_wide, type_of
@@ -32,12 +32,11 @@ def answer_of(
     words: Sequence[str] = (),
     decision: StudyDecision | None = None,
     earlier: Sequence[RunData] = (),
-    samples: SamplesOf = samples_of,
 ) -> Answer:
     """Return the answer that runs and their comparisons give. `name` is how a command names the study of these runs, `words` is
     the command that made it, `decision` what it has decided; `earlier` are other stored runs."""
     labels = run_labels(runs)
-    entrants = {run.run_id: entrant_of(run, labels[run.run_id].text, samples) for run in runs if run.point_rows}
+    entrants = {run.run_id: entrant_of(run, labels[run.run_id].text) for run in runs if run.point_rows}
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.fact("workload") or "", []).append(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -285,15 +285,6 @@ class Inequality:
         """What differs, and each value with the runs that have it."""
         parts = (f"{value} ({', '.join(names)})" for value, names in self.values.items())
         return f"{self.name}: {', '.join(parts)}"
-
-    def value_of(self, label: str) -> str:
-        """What a run has; empty where it is not known."""
-        return " / ".join(value for value, names in self.values.items() if label in names)
-
-
-def labels_of_unequal(found: Sequence[Inequality]) -> list[str]:
-    """Return the labels of all runs that differ in something."""
-    return list(dict.fromkeys(name for one in found for names in one.values.values() for name in names))
 
 
 class Purpose(StrEnum):

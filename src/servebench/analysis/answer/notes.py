@@ -18,8 +18,6 @@ from servebench.contracts.labels import RunLabel
 from servebench.contracts.level import Level, levels_in_words
 from servebench.contracts.stored import RunData, mapping
 
-WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest")
-"""Facts of the model's files. One that differs between some runs makes the later ones differ between the same."""
 OUT_OF_LINE = 2.0
 """From this factor on, a user who gets less at a lighter load is not chance."""
 
@@ -116,25 +114,7 @@ def inequalities(comparisons: Sequence[Comparison], labels: Mapping[str, RunLabe
                 where=where,
             ),
         )
-    return tuple(sorted(_without_implied(found), key=lambda one: not one.matters))
-
-
-def _without_implied(found: Mapping[tuple[str, Any], Inequality]) -> list[Inequality]:
-    """Leave out what another difference of the weights implies: other formats are other files, and have other digests."""
-
-    def groups(one: Inequality) -> set[frozenset[str]]:
-        return {frozenset(names) for names in one.values.values()}
-
-    def implied(key: str, where: Any) -> bool:
-        stronger = WEIGHTS[: WEIGHTS.index(key)] if key in WEIGHTS else ()
-        own = groups(found[key, where])
-        return any(
-            other.matters >= found[key, where].matters and groups(other) == own
-            for one in stronger
-            if (other := found.get((one, where))) is not None
-        )
-
-    return [one for (key, where), one in found.items() if not implied(key, where)]
+    return tuple(sorted(found.values(), key=lambda one: not one.matters))
 
 
 def caveats(

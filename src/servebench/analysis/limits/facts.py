@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from servebench.analysis.estimate import levels_of
 from servebench.analysis.limits.model import LevelFacts
 from servebench.analysis.limits.proposals import Knobs, configured, default_running_limit
 from servebench.analysis.limits.roofline import compute_share, memory_share
 from servebench.analysis.time_parts import TimeParts, time_parts
-from servebench.contracts.level import Level
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, measured_rows
 from servebench.measure.in_flight import in_flight_at
 from servebench.util.stretches import compressed
-from servebench.util.units import NS_PER_MS
+from servebench.util.units import MS_PER_S, NS_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MS_PER_S = 1e3
 SAMPLES_MIN = 5
 """Of a point's telemetry, so that CPU time is more than the noise of its ends."""
 REPORTED_MIN = 0.95
@@ -37,10 +36,8 @@ NEAR_MOST = 0.95
 def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[LevelFacts]:
     """Return the facts of each level of a run that has a point which is not void; `knobs` are those of its engine, whose defaults
     say nothing of a server that was `attached`. Raises StoreError."""
-    levels: dict[Level, list[PointRow]] = {}
-    for row in run.point_rows:
-        if row.verdict != "void" and row.window_ns is not None and row.ttft_ms_mean and row.e2e_ms_mean:
-            levels.setdefault(row.level, []).append(row)
+    counted = (row for row in run.point_rows if row.verdict != "void" and row.window_ns is not None)
+    levels = levels_of(row for row in counted if row.ttft_ms_mean and row.e2e_ms_mean)
     whole = [one for one in time_parts(run) if one.metric == "E2E" and one.group == "all"] if levels else []
     whole_of = {one.level: one for one in whole}
     running_limit = configured(run.config, knobs.get(Limit.RUNNING, ()))

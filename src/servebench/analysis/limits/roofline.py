@@ -7,8 +7,9 @@ from typing import Any
 
 from servebench.contracts.stored import is_number, mapping
 from servebench.contracts.weights import kv_token_bytes, weight_bytes_per_parameter
+from servebench.util.units import MS_PER_S
 
-GIGA, TERA, MS_PER_S = 1e9, 1e12, 1e3
+GIGA, TERA = 1e9, 1e12
 SHARE_MAX = 1.05
 """Of a peak, with the rounding of data sheets."""
 

@@ -14,16 +14,3 @@ test nothing by themselves.
 - A row is *equal* when its 95% interval lies within the margin; *faster* or *slower* when the corrected p-value is below 5% and
   the interval excludes 0; *equal* again when the interval lies within twice the margin. Otherwise it is *open*.
 """
-
-from servebench.analysis.verdict.model import Difference, VerdictKind
-from servebench.analysis.verdict.reasons import Method, MethodKind, Reason, ReasonKind, without_repeats
-
-__all__ = [
-    "Difference",
-    "Method",
-    "MethodKind",
-    "Reason",
-    "ReasonKind",
-    "VerdictKind",
-    "without_repeats",
-]

@@ -25,6 +25,7 @@ from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
 from servebench.analysis.verdict.within_run import log_interval, statistic
+from servebench.analysis.warnings.bounds import disturbed_share
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.analysis.warnings.weighing import Weight, weigh
@@ -97,10 +98,7 @@ def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -
 def _known(sides: Sequence[Points]) -> set[str]:
     """Return the warnings whose effect on engines that take turns shows in their ratio, slice by slice: what makes one of them
     unsteady, and what takes the machine from both alike."""
-    shares = [
-        fmean([(point.row.disturbed_s or 0.0) / max(point.row.window_s or 0.0, 1e-9) for point in side])
-        for side in sides
-    ]
+    shares = [fmean([disturbed_share(point.row) for point in side]) for side in sides]
     return {NOT_STATIONARY.code, *([MACHINE_BUSY.code] if abs(shares[0] - shares[1]) <= ALIKE_SHARE else [])}
 
 

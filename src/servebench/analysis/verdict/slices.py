@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.estimate.level import FALLING, RATE_BEHIND
-from servebench.contracts.estimate import CONFIDENCE, Z_95
+from servebench.analysis.estimate.level import FALLING, RATE_BEHIND, student
+from servebench.contracts.estimate import Z_95
 from servebench.contracts.point_row import PointRow
 from servebench.util.arrays import Floats
 
@@ -69,11 +69,9 @@ def pooled_error(errors: Sequence[SliceDifference]) -> float:
 
 
 def _error_of_a_slice(errors: Sequence[SliceDifference]) -> float:
-    from scipy.special import stdtrit
-
     freedom = sum(one.freedom for one in errors)
     variance = sum(one.variance * one.slices * one.freedom for one in errors) / freedom
-    return float(variance**0.5 * stdtrit(freedom, (1 + CONFIDENCE) / 2) / Z_95)
+    return float(variance**0.5 * student(freedom) / Z_95)
 
 
 def _of_pair(ours: Sequence[PointRow], theirs: Sequence[PointRow], column: str) -> SliceDifference | None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from servebench.analysis.start_model import SLOW_SIDES, Floats, Mixture, StartModel, Starts
+from servebench.analysis.start_model import SLOW_SIDES, Mixture, StartModel, Starts
 from servebench.analysis.verdict.families import AskedPair
 from servebench.analysis.verdict.model import (
     FAILED,
@@ -24,6 +24,7 @@ from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.analysis.verdict.slices import values_and_errors
 from servebench.contracts.estimate import CONFIDENCE, Z_95
 from servebench.contracts.level import Level
+from servebench.util.arrays import Floats
 
 STARTS_MIN = 2
 """Starts on each side from which on a comparison gives a verdict: the fewest that show a spread."""

@@ -12,7 +12,6 @@ from servebench.cli.command import (
     OneOf,
     define,
     doubtful_option,
-    format_option,
     json_option,
     outputs_option,
     rules_option,
@@ -34,7 +33,6 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", MLPERF)
         ("servebench report last", "write report.html into the folder of the latest study"),
         ("servebench report my_study/00_vllm_unique --out page.html", "one run, to a file of your own"),
         ("servebench report last --json", "the page, and its answers as JSON for a script"),
-        ("servebench report last --format markdown", "the answer for a pull request or a chat"),
         ("servebench report last --as vllm", "the numbers by the definitions of 'vllm bench serve'"),
         ("servebench report last --as mlperf", "by MLPerf Endpoints' rules, and which are broken (unofficial)"),
     ],
@@ -46,7 +44,6 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", MLPERF)
     "--data-set", metavar="N", type=click.IntRange(1), help="With --as mlperf: the number of samples of the data set."
 )
 @click.option("--open", "opened", is_flag=True, help="Show the page in your browser.")
-@format_option
 @json_option
 @rules_option
 @varying_option
@@ -59,7 +56,6 @@ def report_command(
     tool: str | None,
     data_set: int | None,
     opened: bool,
-    form: str | None,
     as_json: bool,
     rules_path: Path | None,
     varying: str | None,
@@ -68,7 +64,7 @@ def report_command(
 ) -> int:
     """Write one self-contained HTML page about a run or study; with --json, print what its first screen says, too.
 
-    With --format markdown, print the answer as Markdown instead; with --as, print its numbers by the definitions of another tool.
+    With --as, print its numbers by the definitions of another tool instead.
     """
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.report.files import write_file
@@ -78,7 +74,7 @@ def report_command(
     from servebench.store.studies import find
     from servebench.util.errors import ConfigError
 
-    to = Output(form, as_json=as_json)
+    to = Output(as_json=as_json)
     if data_set is not None and tool != MLPERF:
         raise ConfigError(f"--data-set is for --as {MLPERF}: leave it out")
     if tool is not None:
@@ -88,8 +84,6 @@ def report_command(
         return _print_as(tool, name, to, data_set, outputs=outputs)
     found = find(name, outputs)
     data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
-    if to.form == "markdown":
-        return _print_markdown(data, out, opened=opened)
     target = out or found.path / "report.html"
     write_file(target, page(data))
     if to.as_json:
@@ -98,26 +92,6 @@ def report_command(
         click.echo(target)
     if opened:
         click.launch(str(target))
-    return 0
-
-
-def _print_markdown(data: Page, out: Path | None, *, opened: bool) -> int:
-    from servebench.report.export.markdown import to_markdown
-    from servebench.report.files import write_file
-    from servebench.report.output import PAGE_WIDTH
-    from servebench.report.screens.answer import answer_blocks
-    from servebench.report.screens.recommendation import recommendation_blocks
-    from servebench.util.errors import ConfigError
-
-    if opened:
-        raise ConfigError("--open is for the HTML page: leave out --format markdown")
-    best = recommendation_blocks([one for one in data.answers if one.ranking], verbose=False, hint=False)
-    text = to_markdown([*answer_blocks(data.answer, width=PAGE_WIDTH, complete=True, hint=False), *best])
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        write_file(out, text)
-        click.echo(out)
     return 0
 
 

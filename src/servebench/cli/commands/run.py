@@ -1,4 +1,4 @@
-"""`servebench run`, the default command, `preview` and `demo`."""
+"""`servebench run`, the default command, and `demo`."""
 
 from __future__ import annotations
 
@@ -140,22 +140,6 @@ def _with_model(words: Sequence[str]) -> tuple[str, ...]:
     from servebench.study.served_model import with_served_model
 
     return tuple(with_served_model(words))
-
-
-@define(
-    "preview",
-    free_words=True,
-    examples=[
-        ("servebench preview workload=rag_prefix", "requests of the preset, with the default model"),
-        ("servebench preview -m workload=unique,multi_turn model=qwen2.5-7b-instruct", "two workloads"),
-    ],
-)
-@words_argument
-def preview_command(words: tuple[str, ...]) -> int:
-    """Show the requests of a workload, their lengths and the ideal cache hits, without an engine."""
-    from servebench.registry.registry import registry
-
-    return print_previews(words, registry())
 
 
 def print_previews(words: Sequence[str], registry: Registry) -> int:

@@ -72,7 +72,6 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.analysis.answer.next_steps import UNFINISHED, long_command
     from servebench.analysis.conclude import Options, conclude
     from servebench.analysis.limits import findings
-    from servebench.analysis.repeats import summarize_repeats
     from servebench.analysis.slow_starts import own_slow_starts
     from servebench.contracts.labels import run_labels
     from servebench.report.blocks import Block, Line, NextCommand
@@ -96,8 +95,8 @@ def _show_run(found: RunData, out: Output) -> None:
     slow = own_slow_starts(found, runs_beside(found))
     noise = list(all_noise(found.path.parent.parent))
     prior = prior_line(found, noise, time.time())
-    repeats, complete = summarize_repeats(found.point_rows), out.complete
-    blocks: list[Block] = list(run_blocks(found, label, repeats, slow, prior, complete=complete))
+    complete = out.complete
+    blocks: list[Block] = list(run_blocks(found, label, slow, prior, complete=complete))
     try:
         times = times_of(found, found.name)
         data, limits = times.as_dict(), findings(found)
@@ -151,7 +150,7 @@ def _show_tune(folder: StudyFolder, out: Output) -> None:
 
     answer = stored_answer(folder, registry())
     complete = out.verbose if out.form == "markdown" else out.complete
-    out.write(tune_blocks(answer, width=out.width, complete=complete), asdict(answer))
+    out.write(tune_blocks(answer, complete=complete), asdict(answer))
 
 
 def one_run(found: RunData | StudyData) -> RunData:

@@ -106,13 +106,12 @@ def selfcheck_command(outputs: Path, as_json: bool) -> int:
     ],
 )
 @click.option("--port", metavar="N", type=PORT, default=8501, help="Port to listen on (default: 8501).")
-@click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Also answer under this name, of a proxy.")
 @outputs_option
-def dashboard_command(port: int, hosts: tuple[str, ...], outputs: Path) -> int:
+def dashboard_command(port: int, outputs: Path) -> int:
     """Serve pages over all runs for a browser on this machine, until interrupted."""
     from servebench.report.dashboard.launch import serve_dashboard
 
-    serve_dashboard(outputs, port, [name.lower() for name in hosts])
+    serve_dashboard(outputs, port)
 
 
 @define(

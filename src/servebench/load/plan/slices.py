@@ -38,6 +38,12 @@ class SlicePlan:
     requests: int = 0
 
 
+def seconds_in_slices(measured_s: float) -> float:
+    """Return how long an engine has the load where it is measured for `measured_s` in slices, if its answers are short."""
+    plan = plan_slices(1, measured_s, 0.0, "")
+    return measured_s if plan is None else plan.slices[0][-1][1] + plan.drain_s
+
+
 def plan_slices(
     engines: int, measured_s: float, answer_s: float, seed: str, rate_req_s: float | None = None
 ) -> SlicePlan | None:

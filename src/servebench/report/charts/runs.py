@@ -1,4 +1,4 @@
-"""Vega-Lite specs of what happened in a run: its requests over time, its cold start, its quality."""
+"""Vega-Lite specs of what happened in a run: its requests over time, its cold start."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from servebench.contracts.level import Level
-from servebench.contracts.results import QualitySummary
-from servebench.report.charts.model import Chart, ChartSet, Series, Spec, nominal, quantitative
-from servebench.report.charts.specs import COLOURS, HEIGHT, VISIBLE, lines
-from servebench.util.figures import number, percent
+from servebench.report.charts.model import Chart, ChartSet, Spec, nominal, quantitative
+from servebench.report.charts.specs import COLOURS, HEIGHT
+from servebench.util.figures import number
 
 SPANS_MAX = 120
 """So many requests are drawn, evenly chosen."""
@@ -25,7 +24,6 @@ PHASES = {
 }
 """The kind of each phase, so that engines with different phases can be compared."""
 OTHER_PHASE = "server starts"
-NAMES_AXIS = nominal("run", title=None, sort=None, axis={"labelLimit": 150})
 Panel = tuple[str, Sequence[tuple[float, float]]]
 """The name of a line with its unit, and its samples of (seconds, value)."""
 
@@ -49,22 +47,6 @@ class Timeline:
     panels: Sequence[Panel] = ()
     window: tuple[float, float] | None = None
     disturbed: Sequence[tuple[float, float, str]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class QualityRow:
-    """A benchmark's result at one load, with its interval: `share` is the figure to show."""
-
-    run: str
-    result: QualitySummary
-    share: float
-    low: float
-    high: float
-
-    @property
-    def load(self) -> float | None:
-        """The rate or the concurrency."""
-        return self.result.rate if self.result.rate is not None else self.result.concurrency
 
 
 def timeline(found: Timeline) -> ChartSet | None:
@@ -182,7 +164,7 @@ def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Cha
         return None
     kinds = dict.fromkeys(row["part"] for row in rows)
     place = {
-        "y": NAMES_AXIS,
+        "y": nominal("run", title=None, sort=None, axis={"labelLimit": 150}),
         "x": quantitative("s", title="seconds"),
         "color": _coloured(dict(zip(kinds, COLOURS, strict=False)), columns=3),
         "order": quantitative("order"),
@@ -194,49 +176,3 @@ def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Cha
     chart = Chart(title="Seconds by phase", spec={"data": {"values": rows}, **bars}, words=words)
     note = "From the start of the command to the first real token."
     return ChartSet(name="cold_start", title="Cold start", charts=[chart], note=note, wide=True)
-
-
-def quality(rows: Sequence[QualityRow], series: Sequence[Series]) -> list[ChartSet]:
-    """Return the score of each benchmark with its interval: a bar for each run, lines where the load varied."""
-    return [
-        ChartSet(name=f"quality_{name}", title=f"Quality: {name}", charts=charts)
-        for name in dict.fromkeys(row.result.benchmark for row in rows)
-        if (charts := _benchmark([row for row in rows if row.result.benchmark == name], series))
-    ]
-
-
-def _benchmark(rows: Sequence[QualityRow], series: Sequence[Series]) -> list[Chart]:
-    title = f"% {rows[0].result.measure}, with its 95% interval"
-    words = "; ".join(f"{row.run} {percent(row.share)} at {row.result.at}" for row in rows)
-    values: list[dict[str, Any]] = [
-        {
-            "run": row.run, "x": row.load, "order": row.load, "verdict": "valid", "load": row.result.at,
-            "y": 100 * row.share, "low": 100 * row.low, "high": 100 * row.high, "right": row.result.right_per_s,
-            "is": f"{percent(row.share)} of {row.result.n}",
-        }
-        for row in rows
-    ]  # fmt: skip
-    more = {"is": rows[0].result.measure, "right": "right answers/s"}
-    if len({row.load for row in rows}) < 2:
-        at = {"data": {"values": values}, "transform": [VISIBLE], "height": {"step": 24}}
-        bar = {"x": quantitative("y", title=title), "y": NAMES_AXIS}
-        tooltip = [nominal("run"), nominal("is", title=more["is"])]
-        rule = {"y": bar["y"], "x": {**bar["x"], "field": "low"}, "x2": {"field": "high"}}
-        layer = [
-            {"mark": {"type": "bar", "color": COLOURS[5]}, "encoding": {**bar, "tooltip": tooltip}},
-            {"mark": {"type": "rule"}, "encoding": rule},
-        ]
-        return [Chart(title=title, spec={**at, "layer": layer}, words=f"{title}: {words}.")]
-    drawn = [row for row in values if row["x"]]
-    scale = {"type": "log", "nice": False, "padding": 14}
-    across = quantitative("x", title="load during the questions", scale=scale)
-
-    def chart(title: str, rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
-        return Chart(title=title, spec={**lines(rows, series, across, title, more=more), "height": HEIGHT}, words=words)
-
-    score = chart(title, drawn, f"{title}: {words}.")
-    fast = [{**row, "y": row["right"], "low": None, "high": None} for row in drawn if row["right"] is not None]
-    if not fast:
-        return [score]
-    speeds = "; ".join(f"{row['run']} {number(row['y'])} at {row['load']}" for row in fast)
-    return [score, chart("right answers/s", fast, f"Right answers/s: {speeds}.")]

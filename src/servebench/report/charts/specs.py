@@ -20,13 +20,13 @@ from servebench.report.charts.model import (
     Chart,
     ChartMetric,
     ChartSet,
-    Floats,
     Series,
     Spec,
     nominal,
     quantitative,
 )
 from servebench.report.trust import point_trust, reason_of_code
+from servebench.util.arrays import Floats
 from servebench.util.figures import number, rough, with_interval
 
 COLOURS = (
@@ -101,9 +101,9 @@ def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
     return {**found, "verdict": "valid" if valid else "doubtful"}
 
 
-def _tooltip(rows: Iterable[Mapping[str, Any]], more: Mapping[str, str] | None = None) -> list[Spec]:
+def _tooltip(rows: Iterable[Mapping[str, Any]]) -> list[Spec]:
     known = {key for row in rows for key in row}
-    return [nominal(field, title=title) for field, title in {**TIPS, **(more or {})}.items() if field in known]
+    return [nominal(field, title=title) for field, title in TIPS.items() if field in known]
 
 
 def colour_scales(series: Sequence[Series], *, legend: bool = False) -> dict[str, Spec]:
@@ -166,7 +166,6 @@ def lines(
     stats: Sequence[str] = (),
     limit: float | None = None,
     labelled: bool = False,
-    more: Mapping[str, str] | None = None,
     wide: bool | None = None,
 ) -> Spec:
     """Return lines of points with interval bands. Rows have run, x, verdict, and y, low, high, each with the percentile behind it
@@ -203,7 +202,7 @@ def lines(
     if labelled:
         mark = {"type": "text", "dy": -11, "fontSize": 10}
         layers.append({"mark": mark, "encoding": {**at, "text": nominal("label")}})
-    layers.append(tips(at, _tooltip(rows, more), size=500))
+    layers.append(tips(at, _tooltip(rows), size=500))
     if limit:
         layers += _limit(limit, up, drawn=limit <= LIMIT_SHOWN * max(values, default=0.0))
     return {

@@ -7,32 +7,31 @@ and code, never as Markdown, which could load images from elsewhere.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from html import escape
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import streamlit as st
 
-from servebench.analysis.estimate import best_level, mean_of
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.statistics import values_needed
 from servebench.contracts.emulation import imitated
 from servebench.contracts.labels import run_labels
-from servebench.contracts.point_row import PointRow, columns_shown
+from servebench.contracts.point_row import columns_shown
 from servebench.report.blocks import Charts, Fold
 from servebench.report.charts import draw
 from servebench.report.charts.model import STATS, ChartSet
 from servebench.report.charts.specs import comparing, legend_of, weak_note
 from servebench.report.dashboard import serve as warm
+from servebench.report.export.runs import to_csv
 from servebench.report.html import page_data
 from servebench.report.html.page import SECTIONS, part
 from servebench.report.screens.comparison import comparison_blocks
 from servebench.report.screens.results import CHARTS_NOTE
 from servebench.store import studies as read
-from servebench.util.safe_text import clean_csv, clean_line
+from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from servebench.analysis.verdict.model import Comparison
-    from servebench.contracts.labels import RunLabel
     from servebench.contracts.stored import RunData
     from servebench.report.blocks import Block
     from servebench.report.screens.page import Page
@@ -82,11 +80,11 @@ def headings() -> dict[str, Any]:
     return {"page": st.column_config.LinkColumn("page", display_text="open"), **named, **metrics}
 
 
-def filtered(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points that pass the filters of the sidebar."""
-    kept = points
+def filtered(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that pass the filters of the sidebar."""
+    kept = runs
     for name in FILTERS:
-        if name not in points or points[name].nunique(dropna=True) == 0:
+        if runs[name].nunique(dropna=True) == 0:
             continue
         options = sorted(kept[name].dropna().unique(), reverse=name == "study")
         chosen = st.sidebar.multiselect(
@@ -99,21 +97,6 @@ def filtered(points: pd.DataFrame) -> pd.DataFrame:
     )
     found: pd.DataFrame = kept[kept["verdict"].isin(verdicts)]
     return found
-
-
-def newest(points: pd.DataFrame) -> list[str]:
-    """Return the keys of the newest runs, as many as a chart can show."""
-    keys = list(points["run_key"].drop_duplicates())
-    if len(keys) > LINES_MAX:
-        st.caption(f"Only the newest {LINES_MAX} of {len(keys)} runs are drawn; use the filters to see others.")
-    return keys[-LINES_MAX:]
-
-
-def labelled(outputs: str, keys: list[str], changed: int) -> list[tuple[RunData, RunLabel]]:
-    """Return runs with their labels among one another."""
-    found = [load_run(outputs, key, changed) for key in keys]
-    labels = run_labels(found)
-    return [(run, labels[run.run_id]) for run in found]
 
 
 def percentile() -> str:
@@ -140,15 +123,14 @@ def legend(series: Iterable[Mapping[str, str]]) -> None:
     st.html(" ".join(entry.format(one["colour"], one["mark"], escape(clean_line(one["name"]))) for one in series))
 
 
-def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
+def runs_view(kept: pd.DataFrame, runs: pd.DataFrame) -> None:
     """Show how many runs there are, then each run with its best point."""
     unfinished(runs)
     counts = st.container(horizontal=True)
-    counts.metric("runs with points", f"{points['run_key'].nunique():,}", width=120)
-    counts.metric("points", f"{len(points):,}", width=120)
-    counts.metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f}%", width=120)
-    counts.metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}" if len(runs) else "-", width=120)
-    best = best_points(points)
+    counts.metric("runs with points", f"{len(kept):,}", width=120)
+    counts.metric("points", f"{kept['points'].sum():,}", width=120)
+    counts.metric("valid points", f"{100 * kept['valid'].sum() / kept['points'].sum():.0f}%", width=120)
+    counts.metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}", width=120)
     metrics = [one.name for one in columns_shown("dashboard")]
     facts = ("engine", "workload", "engine_version", "model", "gpu")
     shown = ["page", "run", "level", metrics[0], "verdict", "study", "doubts", *metrics[1:], *facts]
@@ -157,10 +139,7 @@ def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
         "valid points, else of the others. A TTFT p99 of "
         f"fewer than {values_needed(99)} requests is left out"
     )
-    kept = best.assign(page="?view=Study&one-study=" + best["study"].map(quote))
-    # files of older versions know no labels
-    kept["run"] = kept["label"].astype(object).fillna(kept["run"]) if "label" in kept else kept["run"]
-    kept = kept[[name for name in shown if name in kept and not (name in metrics and kept[name].isna().all())]]
+    kept = kept[[name for name in shown if not (name in metrics and kept[name].isna().all())]]
     grid(kept.iloc[::-1].round(3), column_config=headings())
 
 
@@ -168,53 +147,19 @@ def unfinished(runs: pd.DataFrame) -> None:
     """Show the runs that did not finish, if there are any, and why: in so few lines that the others stay in view."""
     import pandas as pd
 
-    bad = runs[runs["status"] != "finished"] if len(runs) else runs
+    bad = runs[runs["status"] != "finished"]
     if not len(bad):
         return
     st.error(f"{len(bad):,} of {len(runs):,} runs did not finish:")
     started = pd.to_datetime(bad["started_s"], unit="s", errors="coerce")
-    shown = bad.assign(error=bad["error"].fillna("-"), started=started).iloc[::-1]
-    first = [name for name in ("study", "run", "status", "error", "started") if name in shown]
-    shown = shown.drop(columns="started_s")[[*first, *(name for name in shown if name not in (*first, "started_s"))]]
-    height = ROW_PIXELS * (1 + min(len(bad), UNFINISHED_SHOWN)) + 3
-    grid(shown.rename(columns={"started": "started, UTC"}), height=height)
+    shown = bad[["study", "run", "status"]].assign(error=bad["error"].fillna("-"), **{"started, UTC": started})
+    grid(shown.iloc[::-1], height=ROW_PIXELS * (1 + min(len(bad), UNFINISHED_SHOWN)) + 3)
 
 
 def grid(table: Any, **options: Any) -> None:
     """Show a table; on a narrow screen with a word on how to see its other columns."""
     st.html(SCROLL_HINT)
     st.dataframe(table, hide_index=True, width="stretch", **options)
-
-
-def best_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each run: its load with the highest throughput, as `ls` has it; void ones where there are no others.
-
-    Verdict and warnings are those of a point that is not valid, if there is one.
-    """
-    import pandas as pd
-
-    kept = []
-    for _, own in without_weak_p99(points).groupby("run_key", sort=False):
-        rows = [
-            PointRow.from_dict({str(name): cell for name, cell in values.items()}) for values in own.to_dict("records")
-        ]
-        best = best_level(rows) or best_level(replace(row, verdict="doubtful") for row in rows)
-        if best is None:
-            continue
-        alike = [index for index, row in enumerate(rows) if row.level == best.level]
-        counted = [index for index in alike if rows[index].verdict != "void"] or alike
-        shown = next((index for index in counted if rows[index].verdict != "valid"), counted[-1])
-        averaged = [one.name for one in columns_shown("dashboard") if one.name in own]
-        means = {name: mean_of([rows[index] for index in counted], name) for name in averaged}
-        kept.append(own.iloc[[shown]].assign(**means))
-    return pd.concat(kept) if kept else points.iloc[:0]
-
-
-def without_weak_p99(points: pd.DataFrame) -> pd.DataFrame:
-    """Return points without a TTFT p99 of too few requests."""
-    if not {"ttft_ms_p99", "ttft_ms_n"} <= set(points):
-        return points
-    return points.assign(ttft_ms_p99=points["ttft_ms_p99"].mask(points["ttft_ms_n"] < values_needed(99)))
 
 
 def study_view(outputs: str, names: Sequence[str], changed: int) -> None:
@@ -261,13 +206,13 @@ def study_page(outputs: str, name: str, changed: int) -> Page:  # noqa: ARG001  
     return page_data.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
 
 
-def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+def charts_view(runs: Sequence[RunData]) -> None:
     """Show throughput, latencies and cost of the chosen runs over the load."""
-    verdicts = set(points["verdict"])
-    series = [
-        page_data.series_of(run, label, [row for row in run.point_rows if row.verdict in verdicts])
-        for run, label in labelled(outputs, newest(points), changed)
-    ]
+    if len(runs) > LINES_MAX:
+        st.caption(f"Only the newest {LINES_MAX} of {len(runs)} runs are drawn; use the filters to see others.")
+    runs = runs[-LINES_MAX:]
+    labels = run_labels(runs)
+    series = [page_data.series_of(run, labels[run.run_id], run.point_rows) for run in runs]
     stat = percentile()
     limit = st.number_input("TTFT limit, ms (0 for none)", min_value=0.0, value=0.0, step=50.0, key="ttft-limit", **URL)
     legend(legend_of(series))
@@ -276,19 +221,20 @@ def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     st.caption(f"{CHARTS_NOTE} {weak_note(series)}")
 
 
-def raw_view(points: pd.DataFrame) -> None:
-    """Show every column, with a download as CSV."""
-    table = points.map(clean_csv).rename(columns=clean_csv).to_csv(index=False)
+def raw_view(runs: Sequence[RunData]) -> None:
+    """Show every column of every point, with a download as CSV."""
+    import pandas as pd
+
+    table = to_csv(runs)
     st.download_button("download as CSV", table, "servebench_points.csv", "text/csv")
-    grid(points, height=600)
+    grid(pd.read_csv(StringIO(table), low_memory=False), height=600)
 
 
-def alike(points: pd.DataFrame, keys: list[str]) -> list[str]:
-    """Return the newest run and those of the same workload and model; all runs if there are none."""
-    first = points.drop_duplicates("run_key")
-    setups = dict(zip(first["run_key"], zip(first["workload"], first["model"], strict=True), strict=True))
-    same = [key for key in keys if setups[key] == setups[keys[0]]]
-    return same if len(same) > 1 else keys
+def alike(runs: Sequence[RunData]) -> list[str]:
+    """Return the newest run and those of the same workload and model, newest first; all runs if there are none."""
+    newest = [(run.run_id, run.fact("workload"), run.fact("model")) for run in reversed(runs)]
+    same = [key for key, *setup in newest if setup == list(newest[0][1:])]
+    return same if len(same) > 1 else [key for key, *_ in newest]
 
 
 def run_name(key: str) -> str:
@@ -297,12 +243,11 @@ def run_name(key: str) -> str:
     return clean_line(f"{short_id(study)}/{run}")
 
 
-def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+def compare_view(outputs: str, runs: Sequence[RunData], changed: int) -> None:
     """Show the verdicts of `servebench compare`; the first run is the baseline."""
-    every = list(points["run_key"].drop_duplicates())[::-1]
     keys = st.multiselect(
-        "runs; the first is the baseline", every, default=list(reversed(alike(points, every)[:2])),
-        max_selections=COMPARED_MAX, key="runs", format_func=run_name, **URL,
+        "runs; the first is the baseline", [run.run_id for run in reversed(runs)],
+        default=list(reversed(alike(runs)[:2])), max_selections=COMPARED_MAX, key="runs", format_func=run_name, **URL,
     )  # fmt: skip
     if len(keys) < 2:
         st.info("Choose two runs or more.")
@@ -331,27 +276,30 @@ def main() -> None:
     st.title("servebench")
     state = warm.signature(Path(outputs))
     changed = hash(state)
-    points, runs = warm.points_of(outputs, state)
+    runs, by_id = warm.stored(outputs, state)
     studies = [name for name, _ in reversed(state)]
     if not studies:
         st.info("There are no points yet. Run a study, or choose a folder: servebench dashboard --outputs DIR")
         return
     view = st.segmented_control("view", VIEWS, default=VIEWS[0], label_visibility="collapsed", key="view", **URL)
-    if view == "Study" or points.empty:
+    if view == "Study" or not any(run.point_rows for run in by_id.values()):
         study_view(outputs, studies, changed)
         return
-    kept = filtered(points)
+    kept = filtered(runs)
     if kept.empty:
         st.info("No point matches: remove a filter.")
         return
-    if count := int(kept["emulated"].sum()) if "emulated" in kept else 0:
-        how = imitated(kept.get("launch", ())) or "emulated"
-        st.warning(f"{count} of these {len(kept)} points are of {how} engines: they do not describe the real engines.")
+    chosen = [by_id[key] for key in kept["id"]]
+    if imitations := [run.fact("launch") for run in chosen if run.emulated]:
+        how = imitated(imitations) or "emulated"
+        st.warning(
+            f"{len(imitations)} of these {len(kept)} runs are of {how} engines: they do not describe the real engines."
+        )
     views = {
         "Runs": lambda: runs_view(kept, runs),
-        "Charts": lambda: charts_view(outputs, kept, changed),
-        "Raw table": lambda: raw_view(kept),
-        "Compare": lambda: compare_view(outputs, kept, changed),
+        "Charts": lambda: charts_view(chosen),
+        "Raw table": lambda: raw_view(chosen),
+        "Compare": lambda: compare_view(outputs, chosen, changed),
     }
     views[view or VIEWS[0]]()
 

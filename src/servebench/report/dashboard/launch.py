@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -14,8 +13,8 @@ from servebench.util.errors import PreflightError
 PORT = 8501
 
 
-def dashboard_command(outputs: Path, port: int, hosts: Sequence[str] = ()) -> list[str]:
-    """Return the command that serves the dashboard, under `hosts` too. Raises PreflightError where Streamlit is not installed."""
+def dashboard_command(outputs: Path, port: int) -> list[str]:
+    """Return the command that serves the dashboard. Raises PreflightError where Streamlit is not installed."""
     if find_spec("streamlit") is None:
         raise PreflightError("the dashboard needs Streamlit: pip install 'servebench-suite[dashboard]'")
     options = {
@@ -32,12 +31,12 @@ def dashboard_command(outputs: Path, port: int, hosts: Sequence[str] = ()) -> li
     }
     words = [f"--{name}={value}" for name, value in options.items()]
     module = "servebench.report.dashboard.serve"
-    return [sys.executable, "-P", "-m", module, str(outputs.absolute()), str(port), ",".join(hosts), *words]
+    return [sys.executable, "-P", "-m", module, str(outputs.absolute()), str(port), *words]
 
 
-def serve_dashboard(outputs: Path, port: int, hosts: Sequence[str] = ()) -> NoReturn:
+def serve_dashboard(outputs: Path, port: int) -> NoReturn:
     """Replace this process by the server, so that a signal stops all of it. Raises PreflightError."""
-    command, environment = dashboard_command(outputs, port, hosts), python_environment(None, "STREAMLIT_")
+    command, environment = dashboard_command(outputs, port), python_environment(None, "STREAMLIT_")
     # Streamlit reads .streamlit/ of the folder it starts in
     os.chdir(Path(__file__).parent)
     os.execve(command[0], command, environment)  # noqa: S606  no shell is wanted

@@ -16,15 +16,14 @@ ADDRESS = "127.0.0.1"
 LOCAL = frozenset((ADDRESS, "localhost", "::1"))
 
 
-def is_local(host: str | None, origin: str | None, hosts: frozenset[str] = frozenset()) -> bool:
-    """Return whether a request with these headers is for this machine, or one of `hosts`, and from a page of the same origin."""
-    name = _name(f"//{host}")
-    if name is None or name not in LOCAL | hosts:
+def is_local(host: str | None, origin: str | None) -> bool:
+    """Return whether a request with these headers is for this machine, and from a page of the same origin."""
+    if _name(f"//{host}") not in LOCAL:
         return False
     if origin is None:
         return True
-    own = urlsplit(origin).netloc.lower() == (host or "").lower() or _name(origin) in hosts
-    return own and urlsplit(origin).scheme in ("http", "https")
+    own = urlsplit(origin)
+    return own.netloc.lower() == (host or "").lower() and own.scheme in ("http", "https")
 
 
 def _name(url: str) -> str | None:
@@ -37,11 +36,10 @@ def _name(url: str) -> str | None:
 
 @dataclass(frozen=True)
 class Door:
-    """Who comes in: with `token`, from a page of this machine or of `hosts`. `port` keeps the cookies of two dashboards apart."""
+    """Who comes in: with `token`, from a page of this machine. `port` keeps the cookies of two dashboards apart."""
 
     token: str
     port: int
-    hosts: frozenset[str] = frozenset()
 
     @property
     def cookie(self) -> tuple[str, str]:
@@ -52,7 +50,7 @@ class Door:
         """Return what to do with a request: let it in, replace its token by the cookie, or refuse it."""
         found = {name.lower(): value.decode("latin-1") for name, value in headers}
         single = all(sum(name.lower() == one for name, _ in headers) <= 1 for one in (b"host", b"origin"))
-        if not (single and is_local(found.get(b"host"), found.get(b"origin"), self.hosts)):
+        if not (single and is_local(found.get(b"host"), found.get(b"origin"))):
             return "refused"
         if any(_equal(value, self.token) for name, value in _parameters(query) if name == "token"):
             return "token"

@@ -21,7 +21,7 @@ from servebench.report.charts.model import Chart, ChartSet, Spec
 from servebench.report.screens import conclusions, results
 from servebench.report.screens.first_screen import first_screen
 from servebench.report.screens.page import Page
-from servebench.report.screens.tuning import tune_page_blocks
+from servebench.report.screens.tuning import tune_blocks
 from servebench.util.safe_text import clean_html
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ def paragraph(one: Line) -> str:
 class Drawing:
     """The charts of a page: their specs for the script, and a still picture of each for print and for pages without scripts."""
 
-    def __init__(self, *, scripts: bool) -> None:
-        self.scripts = scripts
+    def __init__(self) -> None:
         self.alive = False
         """Whether there is a chart for the script."""
         self._left = CHARTS_SIZE_MAX
@@ -135,18 +134,18 @@ def page(data: Page) -> str:
 
     created = time.strftime("%Y-%m-%d %H:%M %Z")
     about = [*([data.folder] if data.folder != data.title else []), f"servebench {__version__}", created]
-    return _whole(data.title, about, [(name, title, build(data)) for name, title, build in SECTIONS], scripts=True)
+    return _whole(data.title, about, [(name, title, build(data)) for name, title, build in SECTIONS])
 
 
 def tune_page(answer: TuneAnswer) -> str:
-    """Return the page of a tune's answer as HTML without scripts."""
-    return _whole(answer.study, ["servebench tune"], [("answer", "", tune_page_blocks(answer))], scripts=False)
+    """Return the page of a tune's answer as HTML."""
+    return _whole(answer.study, ["servebench tune"], [("answer", "", tune_blocks(answer, complete=True))])
 
 
 def part(blocks: Iterable[Block]) -> str:
-    """Return blocks with their style as a part of another page; charts are pictures."""
+    """Return blocks without charts, with their style, as a part of another page."""
     style = (files(__package__) / "templates" / "style.css").read_text(encoding="utf-8")
-    body = _macros(Drawing(scripts=False)).show(blocks)
+    body = _macros(Drawing()).show(blocks)
     return clean_html(f'<style>@scope (.servebench) {{\n{style}}}</style><div class="servebench">{body}</div>')
 
 
@@ -154,10 +153,8 @@ def _macros(drawing: Drawing) -> Any:
     return environment().get_template("blocks.html").make_module({"drawing": drawing})
 
 
-def _whole(
-    title: str, about: Sequence[str], sections: Iterable[tuple[str, str, Iterable[Block]]], *, scripts: bool
-) -> str:
-    drawing = Drawing(scripts=scripts)
+def _whole(title: str, about: Sequence[str], sections: Iterable[tuple[str, str, Iterable[Block]]]) -> str:
+    drawing = Drawing()
     show = _macros(drawing).show
     shown = [(name, heading, show(own)) for name, heading, blocks in sections if (own := list(blocks))]
     script = (files(__package__) / "templates" / "page.js").read_text(encoding="utf-8") if drawing.alive else ""

@@ -9,17 +9,15 @@ import numpy as np
 
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import study_settings
-from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
-from servebench.analysis.repeats import summarize_repeats
-from servebench.analysis.stored_runs import quality_agreements, quality_summaries, shared_limits
+from servebench.analysis.stored_runs import quality_summaries, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, measured_rows, request_metrics
 from servebench.report.charts.model import Series
-from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.timeline import timeline_of
 from servebench.report.parts import RunTimes, times_of
 from servebench.report.screens.page import Page, RunPage
@@ -27,7 +25,6 @@ from servebench.store import studies as read
 from servebench.util.errors import StoreError
 
 TIMELINES_MAX = 6
-COMPARISONS_MAX = 12
 
 
 def page_of(
@@ -52,21 +49,19 @@ def page_of(
         varying=varying,
         with_doubtful=with_doubtful,
         rules=rules,
+        answers=True,
         limits=True,
         name=read.command_words(found.path if of_study else found.path.parent),
         words=found.words,
     )
-    over = [(one.name, summarize_repeats(one.rows)) for one in pages]
     return Page(
         found=found,
         runs=pages,
         conclusions=conclude(runs, [found] if isinstance(found, StudyData) else [], options, earlier=earlier),
-        agreements=_all_agreements(runs, names),
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         times=run_times(readable, names),
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         distribution_at=common_level(pages),
-        repeats=[(name, found) for name, found in over if found],
         limits=shared_limits(runs),
         with_earlier=with_earlier,
     )
@@ -81,22 +76,9 @@ def run_times(runs: Sequence[RunData], names: Mapping[str, str]) -> list[RunTime
     return found
 
 
-def _all_agreements(runs: Sequence[RunData], names: Mapping[str, str]) -> list[tuple[str, str, Agreement]]:
-    """The runs of each model against the first of them."""
-    groups: dict[str | None, list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(run.fact("model"), []).append(run)
-    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
-    return [(names[a.run_id], names[b.run_id], one) for a, b in pairs for one in quality_agreements(a, b)]
-
-
-def quality_rows(run: RunData, name: str) -> list[QualityRow]:
-    """Return the score of each benchmark at each load that has an interval."""
-    return [
-        QualityRow(run=name, result=one, share=one.value, low=one.low, high=one.high)
-        for one in quality_summaries(run)
-        if one.value is not None and one.low is not None and one.high is not None
-    ]
+def quality_rows(run: RunData, name: str) -> list[tuple[str, QualitySummary]]:
+    """Return the score of each benchmark at each load that has an interval, with the run's name."""
+    return [(name, one) for one in quality_summaries(run) if None not in (one.value, one.low, one.high)]
 
 
 def run_page(run: RunData, label: RunLabel) -> RunPage:

@@ -13,7 +13,6 @@ from servebench.analysis.answer.model import (
     NextStep,
     Remark,
     WorkloadAnswer,
-    labels_of_unequal,
 )
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
@@ -35,11 +34,9 @@ PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 
 
-def answer_blocks(
-    answer: Answer, *, width: int, complete: bool = False, verbose: bool = False, hint: bool = True
-) -> Iterator[Block]:
+def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose: bool = False) -> Iterator[Block]:
     """Yield the answer for a screen of this width. `complete` (for files and pipes) adds marks that change no verdict and the
-    meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too. `hint` names what -v adds."""
+    meanings of warnings; `verbose` adds settings that were varied on purpose or do not matter, too."""
     complete = complete or verbose
     remarks = answer.remarks if complete else [one for one in answer.remarks if one.first][:REMARKS_MAX]
     marks = footnotes(remarks)
@@ -57,11 +54,11 @@ def answer_blocks(
         # the first part says what happened; the rest was printed when it did
         brief = replace(failure, error=failure.error.partition("; ")[0])
         yield Line.of(failure_text(failure if complete else brief), tone="bad")
-    yield from _unequal([one for one in answer.inequalities if verbose or one.matters], width, verbose=complete)
+    yield from (_unequal(one, verbose=complete) for one in answer.inequalities if verbose or one.matters)
     yield from (_remark(one, marks.get(one.code), verbose=complete) for one in remarks)
     yield from (Line.of(line) for line in limit_lines(answer.limits)[: None if complete else LIMITS_MAX])
     hidden = _hidden(answer, remarks, complete=complete, verbose=verbose)
-    if hidden and hint:
+    if hidden:
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
     steps = answer.next_steps
     # the first matters most, and the last shows more
@@ -85,19 +82,10 @@ def step_block(step: NextStep) -> NextCommand:
     return NextCommand("next", step.command, step_reason(step))
 
 
-def _unequal(found: Sequence[Inequality], width: int, *, verbose: bool) -> Iterator[Block]:
-    """What is not equal: a row for each thing with the value of each run, or a line where that does not fit."""
-    names = labels_of_unequal(found)
-    widths = [max(len(name), *(len(one.value_of(name)) for one in found)) + 2 for name in names]
-    if verbose or sum(widths) + max((len(one.name) for one in found), default=0) > width:
-        for one in found:
-            reason = f"; {one.reason}" if verbose else ""
-            yield Line.of(f"Not equal: {one.text}{reason}", tone="warn" if one.matters else "dim")
-    elif found:
-        rows = [row(one.name, *(one.value_of(name) or MISSING for name in names), tone="warn") for one in found]
-        yield Table(
-            [TableColumn("Not equal", left=True, wrap=True), *(TableColumn(name, wrap=True) for name in names)], rows
-        )
+def _unequal(one: Inequality, *, verbose: bool) -> Line:
+    """What is not equal, with the value of each run; why it matters or not where it is `verbose`."""
+    reason = f"; {one.reason}" if verbose else ""
+    return Line.of(f"Not equal: {one.text}{reason}", tone="warn" if one.matters else "dim")
 
 
 def _hidden(answer: Answer, remarks: Sequence[Remark], *, complete: bool, verbose: bool) -> list[str]:

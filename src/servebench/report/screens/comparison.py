@@ -97,12 +97,11 @@ def gate_blocks(gate: Gate, *, reasons: bool = True) -> Iterator[Block]:
     yield from (Line.of(f"not judged: {one}", tone="dim") for one in gate_not_judged(gate))
 
 
-def decision_blocks(found: StudyDecision, *, verbose: bool = True) -> Iterator[Block]:
-    """Yield what is decided of each pair of runs, and what is still open; without `verbose` only what is open, and the verdicts
-    of a gate: the answer has the others."""
+def decision_blocks(found: StudyDecision) -> Iterator[Block]:
+    """Yield the verdicts of a gate, and which pairs of runs are open: comparisons and the answer have the other verdicts."""
     for pair in found.pairs:
-        if not verbose and pair.answered and pair.gate is None:
+        if pair.answered and pair.gate is None:
             continue
         tone = TONES.get(pair.gate or pair.first.result, "") if pair.first is not None else ""
-        yield Line.of(Span(f"{decisions.title_of(pair)}: ", "strong"), Span(decisions.levels_line(pair), tone))
-    yield items(decisions.notes_of(found, verbose=verbose))
+        yield Line.of(Span(f"{decisions.title_of(pair)}: ", "strong"), Span(decisions.standing_of(pair), tone))
+    yield items(decisions.notes_of(found))

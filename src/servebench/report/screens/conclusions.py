@@ -53,9 +53,9 @@ def warnings(data: Page) -> Iterator[Block]:
     """Yield each warning with what it means, what to do, and where it occurs."""
     rows = [[one.code, explain(one.code), one.where] for one in data.answer.remarks]
     graded: dict[str, list[str]] = {}
-    for one in data.quality:
-        for doubt in one.result.doubts:
-            graded.setdefault(doubt.code, []).append(f"{one.run}, {one.result.benchmark} at {one.result.at}")
+    for run, result in data.quality:
+        for doubt in result.doubts:
+            graded.setdefault(doubt.code, []).append(f"{run}, {result.benchmark} at {result.at}")
     rows += [[code, explain(code), ", ".join(dict.fromkeys(places))] for code, places in graded.items()]
     if rows:
         head = ("warning", "what it means and what to do", "where")

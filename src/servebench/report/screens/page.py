@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
-from servebench.analysis.repeats import RepeatSummary
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import RunData, StudyData
 from servebench.report.charts.model import Series
-from servebench.report.charts.runs import QualityRow, Timeline
+from servebench.report.charts.runs import Timeline
 from servebench.report.parts import RunTimes
 from servebench.util.short_id import short_id
 
@@ -33,18 +32,15 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All that a report shows of a run or a study (`found`). `agreements` are (baseline, candidate, result), `repeats` are by the
-    name of the run, `with_earlier` is whether starts of earlier studies were looked at."""
+    """All that a report shows of a run or a study (`found`); `with_earlier`: starts of earlier studies were looked at, too."""
 
     found: RunData | StudyData
     runs: Sequence[RunPage]
     conclusions: Conclusions
-    agreements: Sequence[tuple[str, str, Agreement]] = ()
     timelines: Sequence[Timeline] = ()
     times: Sequence[RunTimes] = ()
-    quality: Sequence[QualityRow] = ()
+    quality: Sequence[tuple[str, QualitySummary]] = ()
     distribution_at: Level | None = None
-    repeats: Sequence[tuple[str, RepeatSummary]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     with_earlier: bool = True
 

@@ -1,11 +1,11 @@
-"""Points as tables: those of a run, those of all runs of a page, and what repeats of a level show together."""
+"""Points as tables: those of a run, those of all runs of a page, and the means of levels that have several."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Literal
 
-from servebench.analysis.repeats import RepeatedMetric, RepeatSummary
+from servebench.analysis.estimate import THROUGHPUT, estimate_level, levels_of
 from servebench.analysis.statistics import is_weak_percentile, missing_interval, values_needed
 from servebench.contracts.columns import SHARE
 from servebench.contracts.level import Level
@@ -117,40 +117,38 @@ def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> It
     yield from (f"no ± at {', '.join(dict.fromkeys(labels))}: {why}" for why, labels in levels.items())
 
 
-def repeats_blocks(found: Sequence[tuple[str, RepeatSummary]], title: str = "") -> Iterator[Block]:
-    """Yield what the repeats of each level of runs show together; nothing without any."""
-    known = [(run, one) for run, one in found if one]
-    columns_of = {
-        name: POINT_COLUMNS[metric.estimate.column]
-        for _, one in known
-        for metrics in one.values()
-        for name, metric in metrics.items()
-    }
-    if not known:
-        return
-    several = len(found) > 1
-    columns = [TableColumn("run", left=True, wrap=True)] if several else []
-    columns += [
-        TableColumn(name) for name in ("load", "repeats", *(f"{one.title}, {one.unit}" for one in columns_of.values()))
+def repeats_blocks(found: Sequence[tuple[str, Sequence[PointRow]]], title: str = "") -> Iterator[Block]:
+    """Yield the means of the levels of runs, by their labels, that have several points which are not void; nothing without any.
+    In an open loop users wait from the schedule on."""
+    levels = [
+        (run, level, own)
+        for run, rows in found
+        for level, own in levels_of(rows).items()
+        if len(own) > 1 and own[0].verdict != "void"
     ]
-    rows = []
-    for run, one in known:
-        for at, metrics in one.items():
-            count = str(max(metric.estimate.points for metric in metrics.values()))
-            cells = (_mean_text(metrics[name]) if name in metrics else MISSING for name in columns_of)
-            rows.append(row(*([run] if several else []), str(at), count, *cells))
+    if not levels:
+        return
+    open_loop = any(level.open_loop for _, level, _ in levels)
+    names = (THROUGHPUT, "ttft_from_schedule_ms_p50" if open_loop else "ttft_ms_p50", "tpot_ms_p50")
+    titles = [f"{POINT_COLUMNS[name].title}, {POINT_COLUMNS[name].unit}" for name in names]
+    several = len(found) > 1
+    columns = [*([TableColumn("run", left=True, wrap=True)] if several else []), TableColumn("load")]
+    columns += map(TableColumn, ("repeats", *titles))
+    cells = [
+        row(*([run] if several else []), str(level), str(len(own)), *(_mean_text(own, name) for name in names))
+        for run, level, own in levels
+    ]
     if title:
         yield Heading(title)
-    yield Table(columns, rows, ruled=True, caption="Over repeats")
+    yield Table(columns, cells, ruled=True, caption="Over repeats")
     yield Line.of(REPEATS_NOTE, tone="dim")
 
 
-def _mean_text(found: RepeatedMetric) -> str:
-    """A mean with its interval, or with the spread of one repeat where there are too few."""
-    one = found.estimate
-    if one.low is None:
-        return f"{number(one.value)} (one repeat ±{percent(found.spread)})"
-    return f"{number(one.value)} [{number(one.low)}, {number(one.high)}]"
+def _mean_text(rows: Sequence[PointRow], column: str) -> str:
+    found = estimate_level(rows, column)
+    if found is None:
+        return MISSING
+    return number(found.value) + (f" [{number(found.low)}, {number(found.high)}]" if found.low is not None else "")
 
 
 def warning_items(points: Iterable[Point]) -> Items:
@@ -173,17 +171,3 @@ def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: M
     repeat = f", repeat {first_row.repeat}" if one_of_several else ""
     begin = f"at {first_row.level}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
     return f"{code} (at {', '.join(map(str, levels))}): {begin}{first.message}; {first.remedy}"
-
-
-def failure_items(points: Iterable[Point]) -> Items:
-    """Return the latencies including failed requests, for the points that have any."""
-    every = [point.row for point in points]
-    counts = Counter(row.level for row in every)
-    return items(
-        f"latency including failed requests as infinite (at {row.level}"
-        f"{f', repeat {row.repeat}' if counts[row.level] > 1 else ''}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
-        f"p99 {cell_text(row, 'ttft_ms_p99_all')} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, "
-        f"p99 {cell_text(row, 'e2e_ms_p99_all')} ms"
-        for row in every
-        if row.requests_failed and row.ttft_ms_p50_all is not None
-    )

@@ -5,24 +5,14 @@ from collections.abc import Iterator, Sequence
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.report.blocks import Block, Gap, Heading, Line, Span
 from servebench.report.wording.recommendation import (
-    headline,
     place_text,
     quality_text,
     reason_text,
+    reservations_text,
     score_text,
     use_text,
 )
 
-TONES = {
-    "clear": "good",
-    "provisional": "warn",
-    "no clear difference": "warn",
-    "different settings": "warn",
-    "one start each": "same",
-    "only one": "same",
-    "none qualifies": "warn",
-    "not measured": "dim",
-}
 SURE_TONES = {"sure": "good", "likely": "warn", "open": ""}
 RUNNERS_UP = 3
 
@@ -37,7 +27,9 @@ def recommendation_blocks(
         return
     for one in found:
         yield Heading(one.use_case.title, f"({one.group})" if one.group else "")
-        yield Line.of(headline(one), tone=TONES[one.trust], indent=2)
+        yield Line.of(use_text(one), tone=SURE_TONES[one.sureness], indent=2)
+        if one.ranking and one.outcome != "only one" and (why := reservations_text(one)):
+            yield Line.of(why, indent=2)
         for rank, score in enumerate(one.ranking[: 1 + RUNNERS_UP], start=1):
             text = f"{rank}. {score.entrant.name}: {score_text(score, one.use_case.unit)} {place_text(score)}"
             yield Line.of(text.rstrip(), indent=2)

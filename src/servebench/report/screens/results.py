@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import starmap
 
+from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import mapping
-from servebench.report.blocks import Block, Charts, Fold, Label, Line, table
+from servebench.report.blocks import Block, Charts, Fold, Line, table
 from servebench.report.charts import runs
 from servebench.report.charts.model import STATS
 from servebench.report.charts.parts import time_charts, time_note
-from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.specs import comparing, distributions, legend_of, weak_note
-from servebench.report.screens.comparison import AGREEMENT_TONES
 from servebench.report.screens.page import Page
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.screens.times import times_blocks
 from servebench.report.trust import point_trust
-from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import number
 
 DOUBT_NOTE = (
@@ -75,8 +74,8 @@ def points(data: Page) -> Iterator[Block]:
 
 
 def repeats(data: Page) -> Iterator[Block]:
-    """Yield what the repeats of each level show together."""
-    return repeats_blocks(data.repeats)
+    """Yield the means of levels with several points."""
+    return repeats_blocks([(one.name, one.rows) for one in data.runs])
 
 
 def timeline(data: Page) -> Iterator[Block]:
@@ -112,23 +111,19 @@ def cold_start(data: Page) -> Iterator[Block]:
 
 
 def quality(data: Page) -> Iterator[Block]:
-    """Yield the result of each benchmark, and how the runs compare."""
+    """Yield the result of each benchmark; comparisons say how the runs compare."""
     if not data.quality:
         yield Line.of("Not measured: set quality= to measure it.", tone="dim")
         return
-    if any(row.result.emulated for row in data.quality):
+    if any(result.emulated for _, result in data.quality):
         yield Line.of("The answers of an emulated engine have no meaning.", tone="warn")
-    yield Charts(runs.quality(data.quality, [replace(one.series, name=one.name) for one in data.runs]))
-    yield table(QUALITY_HEAD, map(_quality_cells, data.quality), left=(0, 1, 2, 4, 11), caption="Quality")
-    for baseline, candidate, one in data.agreements:
-        label = Label(one.finding, AGREEMENT_TONES.get(one.finding, ""))
-        yield Line.of(label, f" {candidate} vs {baseline}: {agreement_text(one.swapped())}")
+    yield table(QUALITY_HEAD, starmap(_quality_cells, data.quality), left=(0, 1, 2, 4, 11), caption="Quality")
 
 
-def _quality_cells(row: QualityRow) -> list[str]:
-    result = row.result
+def _quality_cells(run: str, result: QualitySummary) -> list[str]:
+    share, low, high = (f"{100 * (one or 0.0):.1f}" for one in (result.value, result.low, result.high))
     return [
-        *(row.run, result.benchmark, result.at, str(result.n), result.measure, f"{100 * row.share:.1f}"),
-        *(f"{100 * row.low:.1f} to {100 * row.high:.1f}", str(result.unanswered), number(result.latency_ms_p50)),
+        *(run, result.benchmark, result.at, str(result.n), result.measure, share),
+        *(f"{low} to {high}", str(result.unanswered), number(result.latency_ms_p50)),
         *(number(result.latency_ms_p99), number(result.right_per_s), ", ".join(doubt.code for doubt in result.doubts)),
     ]

@@ -5,7 +5,6 @@ from typing import Any
 
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import LimitFinding, LimitReason
-from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.stored_runs import quality_summaries
 from servebench.analysis.warnings.catalog import explain, type_of
@@ -28,22 +27,16 @@ from servebench.util.short_id import short_id
 
 
 def run_blocks(
-    run: RunData,
-    label: str,
-    repeats: RepeatSummary,
-    slow_starts: OwnSlowStarts | None,
-    prior: str | None,
-    *,
-    complete: bool,
+    run: RunData, label: str, slow_starts: OwnSlowStarts | None, prior: str | None, *, complete: bool
 ) -> Iterator[Block]:
-    """Yield a run, by its label in its study: its facts, points, the `prior` of their intervals, repeats, the slow starts of its
-    engine, quality and warnings, with their remedies where `complete`."""
+    """Yield a run, by its label in its study: its facts, points, the `prior` of their intervals, the slow starts of its engine,
+    quality and warnings, with their remedies where `complete`."""
     rows = run.point_rows
     yield Line.of(f"{short_id(run.study_id)} {label}", tone="strong")
     yield from _fact_lines(_header(run))
     if rows:
         yield from points_blocks([("", row) for row in rows], "show")
-        yield from repeats_blocks([("", repeats)], "over repeats")
+        yield from repeats_blocks([("", rows)], "over repeats")
     if prior is not None:
         yield Line.of(prior)
     if slow_starts is not None:

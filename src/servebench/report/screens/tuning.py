@@ -9,7 +9,6 @@ from servebench.analysis.tuning.candidates import describe_settings
 from servebench.contracts.events import TunePlanned
 from servebench.report.blocks import (
     Block,
-    Charts,
     Items,
     Line,
     NextCommand,
@@ -17,13 +16,13 @@ from servebench.report.blocks import (
     TableColumn,
     row,
 )
-from servebench.report.charts.tune_gains import gains
 from servebench.report.wording.budget import least_text
 from servebench.report.wording.tuning import (
     FROM_STOCK_NOTE,
     HEADINGS,
     SLICES_NOTE,
     asked_line,
+    cells_of,
     change_lines,
     contribution_lines,
     doubt_line,
@@ -33,9 +32,6 @@ from servebench.report.wording.tuning import (
     imitation_line,
     reason,
     refused_lines,
-    rows,
-    short_status,
-    shortened,
     spent_line,
     untried_line,
     value_line,
@@ -45,12 +41,12 @@ from servebench.store.tune import TuneState
 from servebench.util.figures import MISSING
 
 ROWS_MAX = 8
-WIDE, NAME_MAX, SETTINGS = 120, 14, 1
-"""From this width on settings have a column, at this place; names are shortened on a narrower screen."""
+NAME_MAX = 14
+"""Longer names take several lines."""
 TONES = {"better": "strong good", "open": "strong warn", "none": "strong bad", "too little": "strong bad"}
 
 
-def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[Block]:
+def tune_blocks(answer: TuneAnswer, *, complete: bool) -> Iterator[Block]:
     """Yield the answer on one screen; all candidates where it is `complete`."""
     if not answer.finished:
         yield Line.of("so far, for the race is not over:", tone="warn")
@@ -61,7 +57,7 @@ def tune_blocks(answer: TuneAnswer, *, width: int, complete: bool) -> Iterator[B
     if contributions := contribution_lines(answer):
         yield Line.of("What each setting contributes (the best candidate against itself without it):")
         yield Items([Line.of(line, indent=2) for line in contributions])
-    yield from _candidates(answer, width, complete=complete)
+    yield from _candidates(answer, complete=complete)
     for line in (imitation_line(answer), doubt_line(answer), *refused_lines(answer.refused)):
         if line:
             yield Line.of(line, tone="warn")
@@ -87,31 +83,18 @@ def plan_blocks(state: TuneState, planned: TunePlanned) -> Iterator[Block]:
     yield Line.of(least_text(planned))
 
 
-def tune_page_blocks(answer: TuneAnswer) -> Iterator[Block]:
-    """Yield the answer on a page: the same, with a chart."""
-    yield Line.of("Which settings are best?", tone="dim large")
-    yield from tune_blocks(answer, width=WIDE, complete=True)
-    if (chart := gains(answer.tried)) is not None:
-        yield Charts([chart])
-
-
-def _candidates(answer: TuneAnswer, width: int, *, complete: bool) -> Iterator[Block]:
-    """The table of candidates. On a narrow screen settings and reasons stand below it, for they would be cut."""
-    wide = width >= WIDE
-    columns = [
-        TableColumn(name, left=index not in range(2, 6), wrap=index == SETTINGS or (wide and name == HEADINGS[-1]))
-        for index, name in enumerate(HEADINGS)
-        if wide or index != SETTINGS
-    ]
-    shown = rows(answer)
-    few = list(zip(shown, filter(was_tried, answer.tried), strict=True))[: None if complete else ROWS_MAX]
-    narrow = ((shortened(cells[0], NAME_MAX), *cells[2:6], short_status(one)) for cells, one in few)
-    yield Table(columns, [row(*cells) for cells in ((cells for cells, _ in few) if wide else narrow)], ruled=True)
-    for _, one in () if wide else few:
+def _candidates(answer: TuneAnswer, *, complete: bool) -> Iterator[Block]:
+    """The table of candidates, and below it their settings, which would be cut in it."""
+    columns = [TableColumn(name, left=name == HEADINGS[-1]) for name in HEADINGS[1:]]
+    tried = [one for one in answer.tried if was_tried(one)]
+    few = tried[: None if complete else ROWS_MAX]
+    name = TableColumn(HEADINGS[0], left=True, wrap=True, width_max=NAME_MAX)
+    yield Table([name, *columns], [row(*cells_of(one)) for one in few], ruled=True)
+    for one in few:
         if one.origin != "stock":
             yield Line.of(f"{one.name}: {one.settings}{reason(one)}", indent=2)
-    if len(few) < len(shown):
-        yield Line.of(f"more with -v: {len(shown) - len(few)} candidates", tone="dim")
+    if len(few) < len(tried):
+        yield Line.of(f"more with -v: {len(tried) - len(few)} candidates", tone="dim")
     if untried := untried_line(answer):
         yield Line.of(untried, tone="dim")
     yield Line.of(FROM_STOCK_NOTE, tone="dim")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -19,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.events import StudyAnswered, TuneAnswered
-from servebench.analysis.repeats import RepeatSummary, summarize_repeats
 from servebench.contracts.events import (
     Doing,
     Event,
@@ -33,6 +33,7 @@ from servebench.contracts.events import (
     RunFinished,
     TurnStarted,
 )
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, RunOutcome
 from servebench.report.blocks import items
 from servebench.report.content import content_lines, quality_line, quality_lines, search_lines
@@ -40,7 +41,6 @@ from servebench.report.export.conclusions import to_json
 from servebench.report.screens.answer import answer_blocks
 from servebench.report.screens.comparison import comparison_blocks, decision_blocks
 from servebench.report.screens.points import (
-    failure_items,
     live_table,
     point_line,
     points_blocks,
@@ -213,13 +213,13 @@ class Display:
         outcome = event.outcome
         if not self._closing:
             tables = outcome.points and self.complete and not self._options.as_json
-            repeats = summarize_repeats(load_run(event.folder).point_rows) if tables else None
-            self._results(outcome, self._heading, repeats)
+            self._results(outcome, self._heading, load_run(event.folder).point_rows if tables else ())
         if outcome.error:
             self._problem(outcome.error)
 
-    def _results(self, outcome: RunOutcome, title: str, repeats: RepeatSummary | None = None) -> None:
-        """Print the results of a run on standard output: all tables and warnings, or what is in no answer."""
+    def _results(self, outcome: RunOutcome, title: str, stored: Sequence[PointRow] = ()) -> None:
+        """Print the results of a run on standard output: all tables and warnings, with the means over what is `stored`; or what
+        is in no answer."""
         self._status, self._waiting = "", None
         if self._options.as_json:
             return
@@ -230,8 +230,7 @@ class Display:
                 *points_blocks([("", point.judged_row) for point in points], "run", title),
                 items(content_lines(points, verbose=self._options.verbose)),
                 warning_items(points),
-                failure_items(points),
-                *(repeats_blocks([("", repeats)], "over repeats") if repeats is not None else ()),
+                *repeats_blocks([("", stored)], "over repeats"),
             ]
             print_blocks(blocks, self.out)
         print_blocks([items(search_lines(outcome.search))], self.out)
@@ -249,7 +248,7 @@ class Display:
                 for comparison in event.found.comparisons if event.found.decisions and self.complete else ():
                     print_blocks(comparison_blocks(comparison), out)
                 for decision in event.found.decisions:
-                    print_blocks(decision_blocks(decision, verbose=self.complete), out)
+                    print_blocks(decision_blocks(decision), out)
                 options = {"complete": self.complete, "verbose": self._options.verbose}
                 print_blocks(answer_blocks(event.found.answer, width=out.width, **options), out)
             case TuneAnswered() if as_json:
@@ -257,7 +256,7 @@ class Display:
             case TuneAnswered():
                 from servebench.report.screens.tuning import tune_blocks
 
-                print_blocks(tune_blocks(event.answer, width=out.width, complete=self.complete), out)
+                print_blocks(tune_blocks(event.answer, complete=self.complete), out)
         self._points = []
         self._resume()
 

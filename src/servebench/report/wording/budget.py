@@ -66,8 +66,9 @@ def starts_text(chosen: StartsChosen) -> str:
     why = f"; a start of {chosen.engine} takes {duration(chosen.start_s)}{load}: {which}" if chosen.engine else ""
     each_s = chosen.each_s or 0.0
     if chosen.budget_s is not None:
-        each = f" (one of each takes about {duration(each_s)})" if each_s else ""
+        each = f" (one of each takes about {duration(each_s)}{', one after another' * chosen.alone})" if each_s else ""
         return f"{until}, as long as they fit into {duration(chosen.budget_s)}{each}{why}"
     if chosen.limit:
-        return f"one start each: two take about {duration(2 * each_s)}, more than study.budget={chosen.limit}"
+        least = f"study.budget={math.ceil(2 * each_s / 60)}m is the least for a verdict"
+        return f"one start each: two take about {duration(2 * each_s)}, more than study.budget={chosen.limit}; {least}"
     return f"one start each{why} (load.duration_s); study.starts=3 measures three"

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
-from servebench.analysis.verdict import Method, MethodKind, Reason, ReasonKind
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
-from servebench.analysis.verdict.reasons import MORE_STARTS_HELP
+from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Method, MethodKind, Reason, ReasonKind
 from servebench.report.wording.quality import agreement_text
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.verdict.model import (
-    EQUAL,
-    FASTER,
-    MIXED,
-    NOT_COMPARED,
-    NOT_WORSE,
-    OPEN,
-    SLOWER,
-    Comparison,
-    VerdictKind,
-)
-from servebench.contracts.level import Level
+from servebench.analysis.verdict.model import EQUAL, NOT_COMPARED, NOT_WORSE, OPEN, SLOWER, Comparison, VerdictKind
 from servebench.contracts.precision import LOOKS
-from servebench.report.wording.comparison import description_of, mattering_keys, text_of
+from servebench.report.wording.comparison import description_of, mattering_keys
 from servebench.util.figures import duration
 
-DIFFERENT = (FASTER, SLOWER, MIXED)
 WORDS = {EQUAL: "equal", OPEN: "open"}
 """What a verdict is called here, if not by its own name."""
 GATE_WORDS = {
@@ -71,46 +59,24 @@ def word_of(verdict: VerdictKind) -> str:
     return WORDS.get(verdict, str(verdict))
 
 
-def levels_line(pair: Comparison) -> str:
-    """Return the verdict, those of the levels, and the difference that it rests on; in brackets where warnings make one
-    provisional, none where fairness refuses it."""
+def standing_of(pair: Comparison) -> str:
+    """Return what a gate has decided, or why a pair has no verdict."""
     if pair.mattering:
         return f"no verdict: the runs have different settings ({mattering_keys(pair.mattering)})"
-    if pair.first is None or (pair.first.result is OPEN and pair.gate in (None, OPEN)):
+    if pair.gate is None or pair.first is None or (pair.first.result is OPEN and pair.gate is OPEN):
         return "not decided"
-    if pair.gate is not None:
-        lost = [row for row in pair.regressions if abs(row.effect or 0.0) > pair.margin]
-        largest = max(lost, key=lambda row: abs(row.effect or 0.0), default=pair.first)
-        return f"{GATE_WORDS[pair.gate]} {100 * pair.margin:g}%: {description_of(largest)}"
-    first = pair.first.result
-    firm = {row.level for row in pair.competing if row.result in DIFFERENT}
-    shown = [
-        f"{f'({verdict})' if verdict in DIFFERENT and level not in firm else word_of(verdict)} at {level}"
-        for level, verdict in pair.levels.items()
-    ]
-    word = word_of(first) if pair.first.competes or first not in DIFFERENT else f"({first})"
-    return f"decided: {word} ({', '.join(shown)}): {description_of(pair.first)}"
+    lost = [row for row in pair.regressions if abs(row.effect or 0.0) > pair.margin]
+    largest = max(lost, key=lambda row: abs(row.effect or 0.0), default=pair.first)
+    return f"{GATE_WORDS[pair.gate]} {100 * pair.margin:g}%: {description_of(largest)}"
 
 
 def _minutes(found: StudyDecision) -> str:
     return f"{found.engine_s / 60:.1f} of {round(found.budget_s / 60, 1):,g} engine minutes"
 
 
-def notes_of(found: StudyDecision, *, verbose: bool = True) -> list[str]:
-    """Return what is open and what it would take, and with `verbose` why rows are provisional or missing."""
+def notes_of(found: StudyDecision) -> list[str]:
+    """Return what is open and what it would take, and how long the engines ran."""
     lines = [line for pair in found.pairs for line in _open_lines(pair, found)]
-    places: dict[str, list[str]] = {}
-    for pair in found.pairs if verbose else ():
-        levels: dict[str, dict[Level, None]] = {}
-        for row in pair.rows:
-            for one in row.reasons:
-                levels.setdefault(text_of([one]), {})[row.level] = None
-        for why, at in levels.items():
-            where = "" if at.keys() == pair.levels.keys() else f" at {', '.join(map(str, at))}"
-            places.setdefault(why, []).append(title_of(pair) + where)
-    every = [title_of(pair) for pair in found.pairs]
-    for why, where_all in places.items():
-        lines.append(f"{why}: {'all pairs' if where_all == every and len(every) > 1 else '; '.join(where_all)}")
     return [*lines, f"the engines ran for {_minutes(found)}"]
 
 

@@ -1,4 +1,4 @@
-"""The text of a recommendation: scores, leads, reasons, and the headline."""
+"""The text of a recommendation: scores, leads, reasons, and the sentence of a use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from servebench.report.wording.comparison import how_to_resolve, mattering_keys,
 from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import change, change_interval, number, percent
 
-UNNAMED = ("no clear difference", "different settings")
-"""Outcomes whose line names nobody, so that the ranking begins with the first."""
 SHOWN_MAX = 4
 """More runs of a use that is open are not named."""
 BEST: Mapping[str, str] = {"clear": "best", "provisional": "best, likely", "one start each": "fastest seen"}
@@ -175,11 +173,6 @@ def best_word(found: Recommendation) -> str:
     return BEST.get(found.trust, "ahead" if found.ahead else "")
 
 
-def outcome_text(found: Recommendation) -> str:
-    """Return the outcome in words that do not contradict the interval of the lead."""
-    return "no clear best" if found.outcome == "no clear difference" and found.ahead else found.outcome
-
-
 def score_text(score: Score, unit: str) -> str:
     """Return a score with its interval and unit."""
     interval = f" [{number(score.interval[0])}, {number(score.interval[1])}]" if score.interval is not None else ""
@@ -204,24 +197,10 @@ def lead_text(found: Recommendation) -> str:
     return f"{change(found.lead)}{interval} vs {short_name(found.rival, found)}"
 
 
-def headline(found: Recommendation) -> str:
-    """Return the recommendation in one line."""
-    if not found.ranking or found.outcome in UNNAMED:
-        return f"{outcome_text(found)}: {reason_text(found.why)}"
-    first = found.ranking[0]
-    text = f"{first.entrant.name}: {score_text(first, found.use_case.unit)}"
-    if found.outcome == "one start each":
-        return f"fastest start seen (one each): {text}"
-    if found.outcome == "only one":
-        return f"{text} ({'the only one that qualifies' if found.missing else 'nothing to compare it with'})"
-    text += f", {lead_text(found)}" if found.lead is not None else ""
-    return text if found.trust == "clear" else f"provisional: {text}; {reservations_text(found)}"
-
-
 def use_text(found: Recommendation) -> str:
     """Return in a line which run to take for a use, how sure that is, and by how much it leads."""
     if not found.ranking:
-        return f"open: {reason_text(found.why)}"
+        return f"{'not measured' if found.outcome == 'not measured' else 'open'}: {reason_text(found.why)}"
     first = found.ranking[0]
     name, value = short_name(first.entrant.name, found), score_text(replace(first, interval=None), found.use_case.unit)
     value += f" at {first.at.words}" if first.at else ""

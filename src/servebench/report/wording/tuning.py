@@ -28,7 +28,7 @@ CHANGES: Mapping[ChangeKind, Callable[[WouldChange], str]] = {
     ChangeKind.LARGER_VALUES: lambda one: f"values beyond {'='.join(one.names)}, the largest that was offered",
 }
 NAMED_MAX = 4
-HEADINGS = ("candidate", "settings", "starts", "value", "from stock [95%]", "TTFT p50", "how it ended")
+HEADINGS = ("candidate", "starts", "value", "from stock [95%]", "TTFT p50", "how it ended")
 
 
 def _levels(levels: Iterable[float]) -> str:
@@ -104,21 +104,10 @@ def contribution_lines(answer: TuneAnswer) -> list[str]:
     ]
 
 
-def rows(answer: TuneAnswer) -> list[tuple[str, ...]]:
-    """Return the rows of the table of candidates under HEADINGS."""
-    return [
-        (
-            one.name,
-            one.settings if one.origin != "stock" else MISSING,
-            str(one.starts or MISSING),
-            number(one.value),
-            gain_text(one.from_stock) or MISSING,
-            number(one.figures.ttft_ms),
-            status_of(one),
-        )
-        for one in answer.tried
-        if was_tried(one)
-    ]
+def cells_of(one: Tried) -> tuple[str, ...]:
+    """Return the cells of a candidate under HEADINGS."""
+    starts, gain = str(one.starts or MISSING), gain_text(one.from_stock) or MISSING
+    return one.name, starts, number(one.value), gain, number(one.figures.ttft_ms), status_of(one)
 
 
 def was_tried(one: Tried) -> bool:
@@ -152,18 +141,13 @@ def imitation_line(answer: TuneAnswer) -> str:
     return caveat_text(Caveat(kind=CaveatKind.IMITATED, how=answer.imitated)) if answer.imitated else ""
 
 
-def short_status(one: Tried) -> str:
+def status_of(one: Tried) -> str:
     """Return how a candidate ended, without the figures."""
     return _end(one.left) if one.status == "left" and one.left is not None else one.status
 
 
 def _end(left: Left) -> str:
     return f"left after round {left.round}" if left.reason == "slower" else ENDS[left.reason]
-
-
-def status_of(one: Tried) -> str:
-    """Return how a candidate ended, and why."""
-    return left_text(one.left) if one.status == "left" and one.left is not None else one.status
 
 
 def left_text(left: Left) -> str:
@@ -177,12 +161,7 @@ def left_text(left: Left) -> str:
 
 def reason(one: Tried) -> str:
     """Return why a candidate ended as it did, to follow its settings; empty where the table's figures say it."""
-    return f" ({status_of(one)})" if one.status == "left" and one.left is not None and one.left.note else ""
-
-
-def shortened(text: str, length: int) -> str:
-    """Return a text of at most this length."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+    return f" ({left_text(one.left)})" if one.status == "left" and one.left is not None and one.left.note else ""
 
 
 def doubt_line(answer: TuneAnswer) -> str:

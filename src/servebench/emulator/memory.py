@@ -1,33 +1,50 @@
-"""KV memory in blocks, shared by a chain of hashes."""
+"""KV memory in tokens, and the prefix cache: which part of a prompt need not be computed again.
+
+What finished requests left is kept until memory is needed, and the least recently used is evicted first, never what a running
+request uses. The memory works on the text itself: every four characters are a token (see `text`).
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
-from servebench.emulator.memory.base import Holding, KvMemory
 from servebench.emulator.text import CHARACTERS
+
+
+@dataclass(slots=True)
+class Holding:
+    """What a running request occupies: `tokens` of private memory, and a pin on shared memory."""
+
+    tokens: int
+    cached: int
+    pin: Any = None
 
 
 def _round_up(tokens: int, block: int) -> int:
     return -(-tokens // block) * block
 
 
-class BlockMemory(KvMemory):
-    """Paged memory with an optional prefix cache (vLLM, SGLang, TensorRT-LLM, LMDeploy).
+class KvMemory:
+    """The KV memory of one engine, in blocks, with an optional prefix cache.
 
     Blocks are found by a chain of hashes. Only whole blocks are shared, and the last token of a prompt is always computed.
+    An engine that shares single tokens has blocks of one.
     """
 
     def __init__(self, capacity: int, block_tokens: int, *, shared: bool) -> None:
         """`capacity` in tokens."""
-        super().__init__(capacity)
+        self.capacity = capacity
+        self._private = 0
+        """Tokens that belong to one running request each."""
         self._block = block_tokens
         self._shared = shared
         self._pins: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
 
     def used(self) -> int:
-        """Return private tokens and the tokens of pinned blocks."""
+        """Return the tokens occupied by running requests: their own, and those of pinned blocks."""
         return self._private + len(self._pins) * self._block
 
     def _chain(self, text: str) -> Iterator[int]:
@@ -49,7 +66,7 @@ class BlockMemory(KvMemory):
         return present
 
     def cached(self, text: str) -> int:
-        """Return the tokens of whole cached blocks at the start of the prompt."""
+        """Return how many tokens of this prompt are cached: those of whole blocks at its start. Changes nothing."""
         return len(self._present(text)) * self._block
 
     def _pin(self, links: Iterable[int]) -> None:
@@ -58,6 +75,7 @@ class BlockMemory(KvMemory):
             self._pins[link] = self._pins.get(link, 0) + 1
 
     def _make_room(self, tokens: int) -> bool:
+        """Evict what is not in use until so many tokens are free; return false if that is impossible."""
         free = self.capacity - self.used() - len(self._idle) * self._block
         while free < tokens and self._idle:
             self._idle.popitem(last=False)
@@ -65,7 +83,8 @@ class BlockMemory(KvMemory):
         return free >= tokens
 
     def admit(self, text: str, tokens: int, reserve: int) -> Holding | None:
-        """Pin the cached blocks and allocate blocks for the rest."""
+        """Pin the cached blocks of a prompt of `tokens` and allocate blocks for the rest and `reserve` more; return None if there
+        is not enough memory."""
         links = self._present(text)
         self._pin(links)
         cached = min(len(links) * self._block, max(0, tokens - 1))
@@ -101,11 +120,16 @@ class BlockMemory(KvMemory):
             holding.pin.append(link)
 
     def grow(self, holding: Holding, tokens: int) -> bool:
-        """Allocate whole blocks."""
-        return super().grow(holding, _round_up(tokens, self._block))
+        """Allocate whole blocks for more tokens; return false if there is not enough memory."""
+        tokens = _round_up(tokens, self._block)
+        if not self._make_room(tokens):
+            return False
+        self._private += tokens
+        holding.tokens += tokens
+        return True
 
     def release(self, holding: Holding, text: str | None) -> None:
-        """Keep the blocks of prompt and answer until their memory is needed."""
+        """Free a finished request. The blocks of `text`, prompt and answer, stay until their memory is needed; None adds none."""
         if self._shared and text is not None:
             self._share(holding, text)
         self._private -= holding.tokens
