@@ -104,12 +104,14 @@ def study_data(study: StudyData, concluded: Conclusions | None) -> dict[str, Any
 def limit_blocks(found: Sequence[LimitFinding], *, complete: bool, verbose: bool = False) -> Iterator[Block]:
     """Yield the finding of each level, or of the busiest level of each limit unless `complete`, and what to try first; `verbose`
     adds the evidence and everything to try."""
+    first = next((one for one in found if one.reason is LimitReason.NONE), None)
     busiest = {one.reason: one for one in found}
-    if not complete and busiest.pop(LimitReason.NONE, None) is not None:
-        none = levels_in_words(one.level for one in found if one.reason is LimitReason.NONE)
+    if not complete and first is not None:
+        none = levels_in_words(one.level for one in found if one.reason is first.reason)
         yield Line.of(f"limit at {none}: no single limit found")
+        del busiest[first.reason]
     for one in found if complete else busiest.values():
-        yield Line.of(f"limit at {one.level.words}: {statement_of(one)}")
+        yield Line.of(f"limit at {one.level.words}: {statement_of(one, unknown=one is first)}")
         if verbose:
             yield from (Line.of(fact_text(fact), indent=2) for fact in one.evidence)
         for proposal in one.proposals[: None if verbose else 1]:
