@@ -8,6 +8,7 @@ from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.model import CaveatKind
 from servebench.analysis.answer.next_steps import long_command
+from servebench.analysis.answer.notes import _wide
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.pairing import compare_speed, pair_runs, seconds_per_start
 from servebench.analysis.recommendation.rules import load_rules
@@ -355,6 +356,29 @@ def test_a_wide_interval_is_said_with_what_narrows_it(make_study):
     cells = [cell for column in found.workloads[0].columns for cell in column.cells.values()]
     assert {(cell.verdict, cell.wide) for cell in cells} == {("valid", True)}
     assert [one for one in found.caveats if one.kind is CaveatKind.WIDE and one.limits == ("±25%",)]
+
+
+def test_void_points_are_not_wide(make_study):
+    runs = read.load_study(make_study((FAST, load()), (SLOW, load()), doubts=[IMPRECISE.issue("y", void=True)])).runs
+    assert {row.verdict for run in runs for row in run.point_rows} == {"void"}
+    assert not [one for one in concluded(runs).caveats if one.kind is CaveatKind.WIDE]
+
+
+@pytest.mark.parametrize(
+    ("own", "keys"),
+    [
+        ({"load": {"until": "5%", "max_duration_s": 60.0}}, ["load.max_duration_s from 60 to 240", "study.starts"]),
+        ({"load": {"duration_s": 4.0}}, ["load.duration_s from 4 to 16", "study.starts"]),
+        ({"load": {"requests": "auto"}}, ["load.duration_s or load.requests", "study.starts"]),
+        ({"load": {"duration_s": 4.0}, "study": {"until": "decided"}}, ["load.duration_s from 4 to 16"]),
+    ],
+)
+def test_what_narrows_an_interval_has_its_value_and_one_that_halves_it(make_study, own, keys):
+    runs = read.load_study(
+        make_study((FAST, load(starts=2)), (SLOW, load(starts=2)), doubts=[IMPRECISE.issue("y")])
+    ).runs
+    (caveat,) = list(_wide([replace(run, manifest={**run.manifest, "config": {**run.config, **own}}) for run in runs]))
+    assert list(caveat.keys) == keys
 
 
 def test_the_mean_of_points_with_wide_intervals_is_wide_only_if_its_own_interval_is(make_study):

@@ -21,8 +21,10 @@ from servebench.contracts.level import Level
 from servebench.contracts.limits import Knob, Limit
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import registry
+from servebench.report.screens.stored import limit_blocks
 from servebench.report.wording.limits import REASONS, action_text, limit_lines, statement_of
 from servebench.store import studies as read
+from support.screens import screen_of
 from support.studies import SimulatedEngine, SimulatedLoad
 
 PARTS = {"client": 0.1, "network": 2.0, "queue": 3.0, "prefill": 45.0, "decode": 2500.0}
@@ -128,6 +130,11 @@ def test_nothing_is_guessed_without_times_and_without_a_gpu():
     assert "decode is 98% of E2E" in said
     assert "reports no times" in said
     assert "no GPU is described" in said
+
+
+def test_what_is_unknown_is_said_once_for_all_levels_of_a_run():
+    unknown = [find_limit(facts(**NO_TIMES, queue_ms=None, memory_share=None, compute_share=None)) for _ in range(3)]
+    assert screen_of(limit_blocks(unknown), 200).count("no GPU is described") == 1
 
 
 @pytest.mark.slow

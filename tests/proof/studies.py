@@ -87,7 +87,7 @@ def _place(name: str) -> str | None:
 def missing(engine: ProofEngine) -> list[str]:
     """Return the environment variables of an engine that name nothing on this machine."""
     named = [f"SERVEBENCH_REAL_{name}" for name in engine.variables]
-    return [name for name in named if not Path(os.environ.get(name) or "/nonexistent").exists()]
+    return [name for name in named if not (place := os.environ.get(name)) or not Path(place).exists()]
 
 
 @dataclass(frozen=True, kw_only=True)

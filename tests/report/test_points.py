@@ -50,6 +50,12 @@ def test_live_points_of_a_long_label_take_a_line_each_at_80_columns():
     assert [line.split(" 32 ")[0].strip() for line in shown[-3:]] == [run for run, _ in points]
 
 
+def test_live_points_have_the_column_of_their_runs_from_the_first_on():
+    point = Point(row=PointRow(concurrency=1, output_throughput_tok_s=43.1))
+    assert live_table([("a", point)]).columns[0].title == "run"
+    assert live_table([("", point)]).columns[0].title == "load"
+
+
 def test_a_percentile_that_is_not_known_has_no_mark():
     assert cell_text(PointRow(), "ttft_ms_p99") == "-"
 
@@ -64,6 +70,11 @@ def test_a_warning_whose_figures_differ_names_the_level_of_those_it_shows():
     assert texts(warning_items(same)) == ["too_few (at 1, 2): 5 requests; send more"]
     different = [warned(1, "5 requests"), warned(2, "4 requests")]
     assert texts(warning_items(different)) == ["too_few (at 1, 2): at 1, 5 requests; send more"]
+
+
+def test_a_warning_that_needs_no_action_has_none():
+    doubt = Doubt(code="shared", message="left out", remedy="", mark=True)
+    assert texts(warning_items([Point(row=PointRow(concurrency=1), doubts=(doubt,))])) == ["shared (at 1): left out"]
 
 
 def test_a_warning_names_the_repeat_of_its_figures():

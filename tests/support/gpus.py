@@ -8,6 +8,8 @@ without a UUID or a driver have those of `-L` and of the same machine's header.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -75,3 +77,24 @@ def with_smi(monkeypatch: pytest.MonkeyPatch, folder: Path, smi: Smi) -> None:
     """Let this process be on a machine whose `nvidia-smi` prints that."""
     script = f"case \"$1\" in\n--query-gpu=*) cat <<'E'\n{smi.rows}\nE\n;;\n-L) cat <<'E'\n{smi.listed}\nE\n;;\nesac"
     with_programs(monkeypatch, folder, {"nvidia-smi": script})
+
+
+class NvmlError(Exception):
+    """What NVML raises."""
+
+
+def nvml(smi: Smi) -> Any:
+    """Return a `pynvml` that replies what `nvidia-smi` printed: both ask the same library. NVML knows all memory in bytes."""
+    rows = [row.split(", ") for row in smi.rows.splitlines()]
+
+    def mode(at: int) -> tuple[int, int]:
+        if rows[at][5] == "[N/A]":
+            raise NvmlError("Not Supported")
+        return (1, 1) if rows[at][5] == "Enabled" else (0, 0)
+
+    return SimpleNamespace(
+        NVMLError=NvmlError, nvmlInit=bool, nvmlShutdown=bool, nvmlSystemGetDriverVersion=lambda: rows[0][4],
+        nvmlDeviceGetCount=lambda: len(rows), nvmlDeviceGetHandleByIndex=lambda at: at, nvmlDeviceGetMigMode=mode,
+        nvmlDeviceGetName=lambda at: rows[at][1], nvmlDeviceGetUUID=lambda at: rows[at][2],
+        nvmlDeviceGetMemoryInfo=lambda at: SimpleNamespace(total=int(rows[at][3]) << 20),
+    )  # fmt: skip

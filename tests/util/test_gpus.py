@@ -1,5 +1,7 @@
 """The GPUs that drivers list, by their recorded replies."""
 
+import sys
+
 import pytest
 
 from servebench.util.gpus import Gpu, find_gpus, visible
@@ -12,6 +14,7 @@ from support.gpus import (
     SINGLE,
     SLICES,
     UNIFIED,
+    nvml,
     with_programs,
     with_smi,
 )
@@ -29,17 +32,25 @@ def asked_anew():
     find_gpus.cache_clear()
 
 
+@pytest.mark.parametrize("by", ["nvml", "nvidia-smi"])
 @pytest.mark.parametrize(("smi", "names", "mebibytes", "driver", "divided"), MACHINES)
-def test_nvidia_gpus(monkeypatch, tmp_path, smi, names, mebibytes, driver, divided):
-    with_smi(monkeypatch, tmp_path / "bin", smi)
+def test_nvidia_gpus(monkeypatch, tmp_path, by, smi, names, mebibytes, driver, divided):
+    if by == "nvml":
+        with_programs(monkeypatch, tmp_path / "bin", {"nvidia-smi": "exit 9"})
+        monkeypatch.setitem(sys.modules, "pynvml", nvml(smi))
+    else:
+        with_smi(monkeypatch, tmp_path / "bin", smi)
     gpus = find_gpus()
     assert [gpu.name for gpu in gpus] == names
     assert [gpu.index for gpu in gpus] == list(range(len(names)))
     assert (gpus[0].memory_bytes, gpus[0].driver, gpus[0].is_slice) == (mebibytes << 20, driver, divided)
 
 
-def test_of_a_divided_gpu_the_slices_are_listed(monkeypatch, tmp_path):
+@pytest.mark.parametrize("by", ["nvml", "nvidia-smi"])
+def test_of_a_divided_gpu_the_slices_are_listed(monkeypatch, tmp_path, by):
     with_smi(monkeypatch, tmp_path / "bin", SLICES)
+    if by == "nvml":
+        monkeypatch.setitem(sys.modules, "pynvml", nvml(SLICES))
     gpus = find_gpus()
     assert [gpu.name for gpu in gpus] == ["NVIDIA A100-SXM4-80GB MIG 1g.10gb"] * 3
     assert all(gpu.is_slice and gpu.index == 0 and gpu.uuid.startswith("MIG-") for gpu in gpus)

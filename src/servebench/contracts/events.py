@@ -171,7 +171,7 @@ class Doing(Event):
 class PhaseProgress(Event, kw_only=True):
     """The progress of a phase of load, some ten times a second. `rate` is stream reads per second, close to tokens per second;
     `silent_s` is how long the engine has sent nothing although requests are in flight; `stalled` is how many load workers do
-    nothing at present; `ttft_ms` is the median of the requests so far."""
+    nothing at present; `ttft_ms` is the median of the requests so far; `run` is the name of the run in the plan."""
 
     label: str
     done: int
@@ -183,6 +183,7 @@ class PhaseProgress(Event, kw_only=True):
     silent_s: float = 0.0
     stalled: int = 0
     ttft_ms: float | None = None
+    run: str = ""
 
 
 class ErrorSaid(Event):

@@ -12,6 +12,7 @@ from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_rea
 from servebench.analysis.serial import FLAT
 from servebench.analysis.statistics import span_of
 from servebench.contracts.exchange import EndReason
+from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.results import Record
 from servebench.load.plan.levels import UNTIL_LIMIT
 from servebench.measure.points import PointSample, point_sample
@@ -100,4 +101,4 @@ class Looks:
         if not known:
             return ""
         worst = max(known, key=lambda one: (one.width or 0.0) / one.target)
-        return f"{worst.name} ±{short_percent(worst.width or 0.0)} of ±{short_percent(worst.target)}"
+        return f"{POINT_COLUMNS[worst.name].title} ±{worst.width or 0.0:.0%}, goal ±{short_percent(worst.target)}"

@@ -295,6 +295,7 @@ def _run_phase(
         patience_s=patience_s,
         ask=driver.ask,
         slices=facts.slices,
+        run=session.request.task.name,
     )
     workers = worker_count(
         session.settings.load.workers,

@@ -164,7 +164,6 @@ def clean_logs(study: StudyFolder) -> tuple[int, bool]:
             print_problem(study, f"{path} may hold keys and cannot be cleaned: {reason_of(error)}")
             whole = False
         else:
-            sys.stdout.write(f"{study.name}/{path.parent.name}: {path.name} cleaned of keys\n")
             done += 1
     return done, whole
 

@@ -36,6 +36,8 @@ class Watcher:
     """Asks a server whose connections fail for one more answer, and returns what it does instead; null: it is not asked."""
     slices: Sequence[Sequence[float]] = ()
     """When the phase has load, in seconds from its start, where it takes turns with others, which show theirs meanwhile."""
+    run: str = ""
+    """The name of the run in the plan."""
 
     def __post_init__(self) -> None:
         """Start the clock."""
@@ -90,6 +92,7 @@ class Watcher:
             silent_s=self.silent_s,
             stalled=counts.stalled,
             ttft_ms=self.ttft_ms,
+            run=self.run,
         )
         if not self.slices or any(opens_s <= spent < closes_s for opens_s, closes_s in self.slices):
             self.events(progress)

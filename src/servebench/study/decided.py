@@ -114,8 +114,10 @@ class UntilDecided(Runs):
                 if start == 1 and measured and not (weighed := self._weighed()).pays:
                     self._events(Said(starts_text(weighed)))
                     break
+                if decided := [name for name in self.open if not self._open_levels(name, found)]:
+                    yield [self._closing(name) for name in decided]
                 least = 1 if self._goes_on or found.engine_s >= found.budget_s else STARTS_LEAST
-                if start >= least and self._too_expensive(found, self.open):
+                if self.open and start >= least and self._too_expensive(found, self.open):
                     minutes = found.budget_s / 60
                     said = (
                         BudgetSpent(minutes=minutes)
@@ -124,8 +126,6 @@ class UntilDecided(Runs):
                     )
                     self._events(said)
                     break
-                if decided := [name for name in self.open if not self._open_levels(name, found)]:
-                    yield [self._closing(name) for name in decided]
             measured = False
             for attempt in range(VOID_ATTEMPTS):
                 turns = self._due(start)

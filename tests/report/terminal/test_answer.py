@@ -155,6 +155,18 @@ def test_a_wide_interval_is_in_the_trust_and_no_note():
     assert "imprecise" not in text
 
 
+def test_a_void_row_has_no_times_and_a_rough_percentile_is_explained():
+    found = answer(1, [4, 8])
+    (column,) = found.workloads[0].columns
+    rough = AnswerCell(value=31.0, ttft_ms=10.0, ttft_ms_p99=2036.0, itl_ms=9.0, e2e_ms=8.0, few_for_p99=True)
+    cells = {Level(4): replace(rough, verdict="void"), Level(8): rough}
+    text = screen(replace(found, workloads=(replace(found.workloads[0], columns=(replace(column, cells=cells),)),)))
+    void, valid, note, *_ = text.splitlines()[2:]
+    assert void.split()[2:] == ["void", "-", "-", "-", "-", "void"]
+    assert "~2,036" in valid
+    assert note.startswith("~ ")
+
+
 def test_the_answer_as_json_has_its_cells():
     (one,) = json.loads(to_json(Conclusions(answer=answer(2, [1]))))["answer"]["workloads"]
     assert one["columns"][1]["cells"]["1"]["value"] == 1234.5

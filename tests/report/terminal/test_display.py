@@ -1,15 +1,23 @@
 """What is printed while a study runs, by the events that it emits."""
 
+import io
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from rich.console import Console
 
 from servebench.contracts import events
 from servebench.contracts.events import (
     Activity,
+    AtOnce,
+    Doing,
     EngineReady,
     Event,
+    OneAtATime,
+    PhaseProgress,
+    PlanReady,
+    PointFinished,
     RaceEnded,
     ResultsStored,
     RunFinished,
@@ -20,7 +28,8 @@ from servebench.contracts.events import (
     Tracked,
     TurnStarted,
 )
-from servebench.contracts.results import RunOutcome
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import Point, RunOutcome
 from servebench.report.terminal import words
 from servebench.report.terminal.display import Display
 
@@ -65,6 +74,48 @@ def test_what_several_runs_have_to_say_alike_is_printed_once(capsys):
     for reason in ("a", "a", "b"):
         display(ScorerLeftOut(reason))
     assert capsys.readouterr().err.splitlines() == ["quality: left out: a", "quality: left out: b"]
+
+
+def test_why_engines_are_not_alive_at_once_is_printed_once(capsys):
+    display = Display()
+    for cores in ("0.98", "1.02"):
+        display(OneAtATime(f"vllm uses {cores} cores"))
+    assert capsys.readouterr().err.count("cores") == 1
+
+
+def progress(run):
+    return PhaseProgress(label="x", done=1, planned=2, failed=0, in_flight=1, rate=9.0, left_s=1.0, run=run)
+
+
+def test_rows_and_the_live_line_have_the_label_of_their_own_run(tmp_path):
+    """Of engines that take turns the one started last is not the one that is loaded."""
+    display = Display()
+    display(PlanReady(labels={"00": "threads=1", "01": "threads=2"}, points=4))
+    display(AtOnce(["threads=1", "threads=2"]))
+    for run in ("00", "01"):
+        display(TurnStarted(run, "title"))
+    display.lively = True
+    seen = []
+    for run in ("00", "01"):
+        display(progress(run))
+        seen.append(title(display))
+    display(Doing("point"))
+    point = Point(row=PointRow(concurrency=1, output_throughput_tok_s=43.1, requests_ok=5, requests_failed=0))
+    for run in ("00", "01"):
+        display(PointFinished(run_id=f"s/{run}", point=point, folder=tmp_path))
+    assert [one.rpartition(" ")[2] for one in seen] == ["threads=1", "threads=2"]
+    assert "threads" not in title(display)
+    assert [line.split()[0] for line in live(display) if line.startswith("threads")] == ["threads=1", "threads=2"]
+
+
+def live(display):
+    out = Console(width=80, file=io.StringIO())
+    out.print(display._render())
+    return out.file.getvalue().splitlines()
+
+
+def title(display):
+    return live(display)[-2].rstrip()
 
 
 def test_the_lines_of_events(capsys):

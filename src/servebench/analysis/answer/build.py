@@ -142,6 +142,6 @@ def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
     wide = is_wide(codes_of_mean(level, entrant))
     return AnswerCell(
         value=value, unit=unit, low=low, high=high, ttft_ms=ttft_ms, ttft_ms_p99=ttft_ms_p99, itl_ms=itl_ms, e2e_ms=e2e_ms,
-        few_for_p99=any(is_weak_percentile(row, "ttft_ms_p99") for row in level.rows),
+        few_for_p99=level.verdict != "void" and any(is_weak_percentile(row, "ttft_ms_p99") for row in level.rows),
         verdict=level.verdict, codes=codes, wide=wide,
     )  # fmt: skip

@@ -144,7 +144,7 @@ def caveats(
     for tokens in sorted({length for run in runs if (length := _one_length(run)) is not None}):
         yield Caveat(kind=CaveatKind.ONE_LENGTH, tokens=tokens)
     shown = (cell for one in workloads for column in one.columns for cell in column.cells.values())
-    if any(cell.wide for cell in shown):
+    if any(cell.wide and cell.verdict != "void" for cell in shown):
         yield from _wide(runs)
 
 
@@ -158,13 +158,29 @@ def _one_length(run: RunData) -> int | None:
 
 def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:
     """What points with a wide interval are wider than, and what makes them narrower."""
-    wide = {code for run in runs for row in run.point_rows for code in row.doubts}
+    wide = {code for run in runs for row in run.point_rows if row.verdict != "void" for code in row.doubts}
     limits = [one.wide for one in CATALOG.values() if one.wide and one.code in wide]
     if limits:
-        than, keys = zip(*limits, strict=True)
-        # the mean of few starts is as wide as they differ, however long their points are
+        than, names = zip(*limits, strict=True)
+        keys = [_longer(runs, key) for key in names]
+        # the mean of few starts is as wide as they differ, however long their points are; rounds add starts by themselves
         several = any(len({row.start_id for row in run.point_rows}) > 1 for run in runs)
-        yield Caveat(kind=CaveatKind.WIDE, limits=than, keys=(*keys, *(["study.starts"] if several else [])))
+        if several and not any(mapping(run.config.get("study")).get("until") for run in runs):
+            keys.append("study.starts")
+        yield Caveat(kind=CaveatKind.WIDE, limits=than, keys=tuple(dict.fromkeys(keys)))
+
+
+def _longer(runs: Sequence[RunData], keys: str) -> str:
+    """Return which of some keys to raise, from its value in all runs to one that halves an interval; all where none has one."""
+    loads = [mapping(run.config.get("load")) for run in runs]
+    if all(load.get("until") for load in loads):
+        keys = "load.max_duration_s"
+    found = []
+    for key in keys.split(" or "):
+        first, *others = (load.get(key.partition(".")[2]) for load in loads)
+        if isinstance(first, int | float) and all(one == first for one in others):
+            found.append(f"{key} from {first:g} to {4 * first:g}")
+    return " or ".join(found) or keys
 
 
 def _out_of_line(column: AnswerColumn, levels: Sequence[Level]) -> Iterable[Caveat]:

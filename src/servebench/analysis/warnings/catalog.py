@@ -136,7 +136,7 @@ MACHINE_BUSY = _define(
 MACHINE_SHARED = _define(
     "machine_shared",
     "a stretch in which others took the machine is left out of all estimates",
-    "nothing; the intervals are those of the rest",
+    "",
     mark=True,
     affects=SPEED,
     leaves_out=True,

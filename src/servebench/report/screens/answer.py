@@ -18,6 +18,7 @@ from servebench.analysis.answer.model import (
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.level import Level
 from servebench.report.blocks import Block, Heading, Line, NextCommand, Span, Table, TableColumn, row
+from servebench.report.screens.points import WEAK_NOTE
 from servebench.report.trust import VERDICTS
 from servebench.report.wording.answer import caveat_text, failure_text, sentence_of, step_reason, title_of
 from servebench.report.wording.budget import took_text
@@ -46,6 +47,8 @@ def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose
         yield Heading(title_of(one), note=took if one is answer.workloads[0] else "")
         if one.levels:
             yield _table(one, marks, width)
+            if len(one.columns) == 1 and any(cell.few_for_p99 for cell in one.columns[0].cells.values()):
+                yield Line.of(WEAK_NOTE, tone="dim")
         # a table of one row says what the sentence of a single run says
         if (sentence := sentence_of(one)) and (len(one.levels) * len(one.columns) > 1 or one.not_usable is not None):
             yield Line.of(sentence)
@@ -151,6 +154,8 @@ def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) 
             times = [number(cell.ttft_ms)] if streams else []
             if not with_runs:
                 times += [*([p99, number(cell.itl_ms)] if streams else []), number(cell.e2e_ms)]
+            if cell.verdict == "void":
+                times = [MISSING] * len(times)
             rows.append(row(*run, level.words, _cell(cell), *times, trust))
         if not column.cells and with_runs:
             rows.append(row(column.label, *[MISSING] * (2 + streams), column.status))

@@ -71,13 +71,13 @@ def points_blocks(found: Sequence[tuple[str, PointRow]], screen: Screen, title: 
     ]
     if title:
         yield Heading(title)
-    yield points_table(found, names)
+    yield points_table(found, names, runs=len({run for run, _ in found}) > 1)
     yield Line.of("; ".join(_notes(rows, names, screen)), tone="dim")
 
 
-def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str]) -> Table:
-    """Return a row for each point, with its run where there are several; headings have a line for each word."""
-    runs, repeats = len({run for run, _ in found}) > 1, any(row.repeat for _, row in found)
+def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str], *, runs: bool) -> Table:
+    """Return a row for each point, with its run if asked for; headings have a line for each word."""
+    repeats = any(row.repeat for _, row in found)
     columns = [
         *([TableColumn("run", left=True, wrap=True)] if runs else []),
         TableColumn("load"),
@@ -100,7 +100,8 @@ def points_table(found: Sequence[tuple[str, PointRow]], names: Sequence[str]) ->
 
 def live_table(points: Sequence[tuple[str, Point]]) -> Table:
     """Return finished points with the labels of their runs."""
-    return points_table([(run, point.judged_row) for run, point in points], LIVE)
+    # the first rows of a study with several runs may all be of one
+    return points_table([(run, point.judged_row) for run, point in points], LIVE, runs=any(run for run, _ in points))
 
 
 def _notes(rows: Sequence[PointRow], names: Sequence[str], screen: Screen) -> Iterator[str]:
@@ -170,4 +171,4 @@ def _warning_line(code: str, doubts: Sequence[tuple[PointRow, Doubt]], counts: M
     one_of_several = counts[first_row.level] > 1 and (differ or len(doubts) == 1)
     repeat = f", repeat {first_row.repeat}" if one_of_several else ""
     begin = f"at {first_row.level}{repeat}, " if repeat or (differ and len(levels) > 1) else ""
-    return f"{code} (at {', '.join(map(str, levels))}): {begin}{first.message}; {first.remedy}"
+    return f"{code} (at {', '.join(map(str, levels))}): {begin}{'; '.join(filter(None, (first.message, first.remedy)))}"

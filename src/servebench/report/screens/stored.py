@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.limits import LimitFinding
+from servebench.analysis.limits import LimitFinding, LimitReason
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.stored_runs import quality_summaries
 from servebench.analysis.warnings.catalog import explain
@@ -101,8 +101,9 @@ def study_data(study: StudyData, concluded: Conclusions | None) -> dict[str, Any
 
 def limit_blocks(found: Sequence[LimitFinding], *, verbose: bool = False) -> Iterator[Block]:
     """Yield the finding of each level and what to try first; `verbose` adds the evidence and everything to try."""
+    first = next((one for one in found if one.reason is LimitReason.NONE), None)
     for one in found:
-        yield Line.of(f"limit at {one.level.words}: {statement_of(one)}")
+        yield Line.of(f"limit at {one.level.words}: {statement_of(one, unknown=one is first)}")
         if verbose:
             yield from (Line.of(fact_text(fact), indent=2) for fact in one.evidence)
         for proposal in one.proposals[: None if verbose else 1]:

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from servebench.analysis.events import StudyAnswered, TuneAnswered
 from servebench.contracts.events import (
+    AtOnce,
     Doing,
     Event,
     Graded,
@@ -49,7 +50,7 @@ from servebench.report.screens.points import (
 )
 from servebench.report.terminal.blocks import print_blocks, rich_table
 from servebench.report.terminal.tables import console
-from servebench.report.terminal.words import ONCE, WORDS, is_detail, is_problem, line_of
+from servebench.report.terminal.words import WORDS, is_detail, is_problem, line_of, once
 from servebench.store.studies import load_run
 from servebench.util.figures import duration, seconds
 from servebench.util.plain_data import to_json as plain_json
@@ -87,7 +88,7 @@ class Display:
         self.complete = self._options.verbose or not self.out.is_terminal
         self.detail_lines = self._options.verbose or not self.lively
         self._schedule = PlanReady()
-        self._run = ""
+        self._at_once = self._in_turns = False
         self._points: list[tuple[str, Point]] = []
         self._done = 0
         self._study_began = time.monotonic()
@@ -125,13 +126,17 @@ class Display:
             case TurnStarted() if not self._closing:
                 self._begin(event)
             case Doing() | JobsLeft():
+                if self._in_turns:
+                    # whose it is among the runs that are alive at once is not known
+                    self._title = ""
                 self._wait(line_of(event))
             case PhaseProgress():
                 self._progress(event)
             case PointFinished():
-                self._points.append((self._run, event.point))
+                label = self._label(event.run_id.rpartition("/")[2])
+                self._points.append((label, event.point))
                 self._done += 1
-                self._row(point_line(event.point))
+                self._row(f"{label}, {point_line(event.point)}" if label else point_line(event.point))
             case Graded():
                 self._row(quality_line(event.summary))
             case RunFinished():
@@ -146,26 +151,33 @@ class Display:
                 self._line(event)
 
     def _line(self, event: Event) -> None:
+        self._at_once |= isinstance(event, AtOnce)
         if type(event) not in WORDS or (self._closing and isinstance(event, TurnStarted)):
             return
         text = line_of(event)
         if is_problem(event):
             self._problem(text)
         elif self.detail_lines or not is_detail(event):
-            if isinstance(event, ONCE):
-                if text in self._said:
-                    return
-                self._said.add(text)
+            if (key := once(event, text)) in self._said:
+                return
+            if key:
+                self._said.add(key)
             self._print(text)
 
     def _begin(self, event: TurnStarted) -> None:
-        names = list(self._schedule.labels)
-        place = f"run {names.index(event.run) + 1} of {len(names)}: " if event.run in names and len(names) > 1 else ""
-        self._run, self._began = self._schedule.labels.get(event.run, ""), time.monotonic()
+        self._began, self._in_turns = time.monotonic(), False
         self._heading = event.title
-        self._title = place + (self._run if place else event.title)
+        self._title = self._place(event.run) or event.title
         if self.detail_lines:
             self._print(event.title)
+
+    def _label(self, run: str) -> str:
+        """The label of a run, where there are several."""
+        return self._schedule.labels.get(run, "") if len(self._schedule.labels) > 1 else ""
+
+    def _place(self, run: str) -> str:
+        label, names = self._label(run), list(self._schedule.labels)
+        return f"run {names.index(run) + 1} of {len(names)}: {label}" if label else ""
 
     def _print(self, text: str) -> None:
         self.err.print(Text(shown(text)))
@@ -199,6 +211,8 @@ class Display:
                     self._print(f"  waiting: {self._status}")
 
     def _progress(self, event: PhaseProgress) -> None:
+        self._title = self._place(event.run) or self._title
+        self._in_turns = self._at_once
         if event.stalled:
             self._wait(f"{event.label}: a load worker does nothing: it hangs or was stopped")
             return
@@ -274,7 +288,8 @@ class Display:
         if self._points:
             parts.append(rich_table(live_table(self._points[-LIVE_POINTS:])))
         spent = seconds(time.monotonic() - self._began)
-        parts.append(Text(f"{self._title}{self._left()}", style="cyan", no_wrap=True, overflow="ellipsis"))
+        head = " · ".join(filter(None, (self._left(), self._title)))
+        parts.append(Text(head, style="cyan", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(f"{spent}  {self._status}", style="cyan"))
         return Group(*parts)
 
@@ -288,7 +303,7 @@ class Display:
             left_s = spent_s / self._done * max(0, planned - self._done)
         elif left_s is not None:
             left_s = max(0.0, left_s - spent_s)
-        return f" · {self._done} of {planned} points" + (f" · about {duration(left_s)} left" if left_s else "")
+        return f"{self._done} of {planned} points" + (f" · about {duration(left_s)} left" if left_s else "")
 
 
 def shown(text: str) -> str:

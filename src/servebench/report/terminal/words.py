@@ -54,8 +54,6 @@ AWAITED = {
     "port": "waiting for port {number}, which another run uses",
 }
 
-ONCE = (e.ScorerLeftOut,)
-"""The events that several runs of a study emit alike: their line is printed once."""
 DETAILS = (e.EngineReused, e.EngineReady)
 """The events of which the live area shows as much."""
 PROBLEMS = (e.JobLost, e.LeftBehind, e.ErrorSaid, e.TrackingFailed)
@@ -108,7 +106,8 @@ def _progress(event: e.PhaseProgress) -> str:
 WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.AnswersKept: _kept,
     e.AtOnce: lambda event: (
-        f"{' and '.join(event.runs)} run at the same time; the load goes from one to the other every few seconds (study.slices)"
+        f"{' and '.join(event.runs)} run at the same time where the machine allows it; the load goes from one to the other every "
+        "few seconds (study.slices)"
     ),
     e.BudgetSpent: _budget,
     e.CandidateProposed: "from what limits {stock}: {note}",
@@ -164,6 +163,12 @@ def line_of(event: e.Event) -> str:
 def is_problem(event: e.Event) -> bool:
     """Return whether an event is printed as an error."""
     return isinstance(event, PROBLEMS) or (isinstance(event, e.StepFailed) and event.step != "timings")
+
+
+def once(event: e.Event, text: str) -> str:
+    """Return the key of a line that is printed once in a study, however often its event is emitted; empty: each time."""
+    # what an idle engine uses differs by some hundredths of a core in each round
+    return "at_once" if isinstance(event, e.OneAtATime) else text if isinstance(event, e.ScorerLeftOut) else ""
 
 
 def is_detail(event: e.Event) -> bool:

@@ -9,6 +9,8 @@ from servebench.util.figures import duration, number
 
 UNLIKE, UNLIKE_S = 0.25, 10.0
 """By how much of what was announced, and by how many seconds, the time of a study may differ without a word."""
+HOURS_FROM_S = 1800.0
+"""Shorter studies are not counted in engine hours."""
 
 
 def time_lines(plan: PlanReady) -> list[str]:
@@ -24,9 +26,8 @@ def time_lines(plan: PlanReady) -> list[str]:
         return [f"{runs}{points}, {takes}{cost}", *chosen]
     levels = f"{_counted(each.levels, 'level')} in " if each.levels else "a search of "
     takes = f"{'' if each.earlier else 'up to '}about {duration(plan.seconds)}"
-    hours = {"": f", {number(plan.seconds / 3600, 2)} engine hours", "simulated": " of virtual time"}.get(
-        each.imitated, ""
-    )
+    engines = f", {number(plan.seconds / 3600, 2)} engine hours" if plan.seconds >= HOURS_FROM_S else ""
+    hours = {"": engines, "simulated": " of virtual time"}.get(each.imitated, "")
     product = f"{runs} x {_counted(each.starts, 'start')} x ({duration(each.start_s)} to start + "
     product += f"{levels}{duration(each.load_s or 0.0)})"
     return [f"{product}: {takes}{hours}{cost}{', as earlier runs took' * each.earlier}", *chosen]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from servebench.analysis.limits import Fact, LimitFinding, LimitReason, LimitSummary, Proposal
+from servebench.analysis.limits import Fact, LevelFacts, LimitFinding, LimitReason, LimitSummary, Proposal
 from servebench.analysis.limits.decide import DECODE_SHARE
 from servebench.analysis.limits.model import share_of
 from servebench.util.figures import number, short_percent
@@ -56,16 +56,20 @@ def _prompt_steps(one: LimitFinding) -> str:
 
 
 def _none(one: LimitFinding) -> str:
-    """Nothing is above its threshold: what was largest, and what is unknown."""
+    """Nothing is above its threshold: what was largest."""
     facts = one.facts
     largest = f"decode is {facts.decode:.0%} of E2E"
     if facts.decode < DECODE_SHARE:
         name, value = max(facts.parts.items(), key=lambda one: one[1], default=("TTFT", facts.ttft_ms))
         largest = f"{name} is {share_of(value, facts.e2e_ms):.0%} of E2E"
+    return f"no single limit found: {largest}"
+
+
+def _unknown(facts: LevelFacts) -> list[str]:
     unknown = [] if facts.parts else [f"{facts.engine} reports no times of its requests"]
     if facts.memory_share is None:
         unknown.append("no GPU is described (gpu=), so use of its memory and arithmetic is not known")
-    return "; ".join([f"no single limit found: {largest}", *unknown])
+    return unknown
 
 
 REASONS: Mapping[LimitReason, Callable[[LimitFinding], str]] = {
@@ -122,11 +126,12 @@ REASONS: Mapping[LimitReason, Callable[[LimitFinding], str]] = {
 }
 
 
-def statement_of(one: LimitFinding) -> str:
-    """Return what limits the engine, in one sentence."""
+def statement_of(one: LimitFinding, *, unknown: bool = True) -> str:
+    """Return what limits the engine, in one sentence; where nothing was found also what is `unknown`."""
     count = one.facts.requests
     few = f" (from only {count} request{'' if count == 1 else 's'})" if one.few else ""
-    return REASONS[one.reason](one) + few
+    left = _unknown(one.facts) if unknown and one.reason is LimitReason.NONE else []
+    return "; ".join([REASONS[one.reason](one) + few, *left])
 
 
 def limit_lines(found: LimitSummary | None) -> list[str]:
