@@ -134,7 +134,7 @@ def _show_study(found: StudyData, out: Output) -> None:
     markdown = out.form == "markdown"
     blocks = [] if markdown else list(study_blocks(found))
     if out.complete and not markdown:
-        blocks += list_blocks([found], number_runs(load_outputs(found.path.parent)))
+        blocks += list_blocks([found], number_runs(load_outputs(found.path.parent)), width=out.room)
     if concluded is not None:
         complete, verbose = (out.verbose, False) if markdown else (out.complete, out.verbose)
         blocks += answer_blocks(concluded.answer, width=out.width, complete=complete, verbose=verbose)
@@ -204,8 +204,8 @@ def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outpu
         out.write((), run_list(studies, numbers))
     elif studies:
         candidates = every or not {"study", "run"}.isdisjoint(wanted)
-        width, most = (None, None) if out.complete else (out.width, None if every else NEWEST)
-        out.write(list_blocks(studies, numbers, width=width, most=most, candidates=candidates, older=older))
+        most = None if out.complete or every else NEWEST
+        out.write(list_blocks(studies, numbers, width=out.room, most=most, candidates=candidates, older=older))
     else:
         click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
     return 0

@@ -68,11 +68,10 @@ def _plan(event: e.PlanReady) -> str:
     lines += time_lines(event)
     lines += event.notes
     lines += [
-        f"no verdict between {one.baseline} and {one.candidate}: unequal settings ({one.settings})"
-        for one in event.unequal[:UNEQUAL_SHOWN]
+        f"what {one.candidate} and {one.baseline} differ by: {one.settings}" for one in event.unequal[:UNEQUAL_SHOWN]
     ]
     more = len(event.unequal) - UNEQUAL_SHOWN
-    lines += [f"nor between {more} more pairs of runs"] if more > 0 else []
+    lines += [f"likely at most: {more} more pairs of runs"] if more > 0 else []
     return "\n".join(lines)
 
 
