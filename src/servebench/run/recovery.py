@@ -19,6 +19,7 @@ from servebench.contracts.telemetry import Reading
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels
 from servebench.registry.registry import registry
+from servebench.report.terminal.tables import say
 from servebench.run.late_timings import missing_timings
 from servebench.run.outcome import BROKEN
 from servebench.run.phase import discard_spools, facts_file, load_facts, records_of
@@ -55,7 +56,7 @@ UNKNOWN_COLUMNS = (
 def print_problem(study: StudyFolder, text: str) -> None:
     """Print a problem with a study to standard error."""
     for line in text.splitlines():
-        sys.stderr.write(f"servebench: {study.name}: {line}\n")
+        say(f"servebench: {study.name}: {line}")
 
 
 def recover_run(study: StudyFolder, name: str) -> int:
