@@ -10,6 +10,9 @@ from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSett
 from servebench.engine.adapters.vllm import VllmEngine
 from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
 from servebench.run.requests import traceparent
+from servebench.store.studies import load_run as read_run_data
+from servebench.util.figures import with_interval
+from support.commands import on_a_terminal
 from support.results import attached_study, requests, run_of
 from support.servers import own_port
 
@@ -42,6 +45,21 @@ def test_a_queue_is_found_in_its_part(run_main, tmp_path):
     assert f"{one.server_queue_ms:,.2f} ms" in timeline.stdout
     wrong = run_main("show", "s", "--request", "nobody", code=2)
     assert "no such request" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_a_run_of_four_levels_is_one_screen(run_main, tmp_path):
+    """On a terminal each level has its numbers once; what is left out is there with -v."""
+    run_main(*ENGINE, "launch=simulated", "load.concurrency=[1,2,4,8]", "load.requests=60", "study.starts=1", code=0)
+    rows = read_run_data(run_of(tmp_path)).point_rows
+    assert len(rows) == 4
+    lengths = []
+    for words in ((), ("-v",)):
+        shown = on_a_terminal("show", "s", *words, cwd=tmp_path)
+        lengths.append(len(shown))
+        assert all(sum(with_interval(row, "output_throughput_tok_s") in line for line in shown) == 1 for row in rows)
+        assert max(map(len, shown)) <= 80
+    assert lengths[0] <= 40 < lengths[1]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from servebench.contracts.engine import Command, Engine, LaunchContext
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import Registry
+from servebench.report.terminal.tables import say
 from servebench.run.preflight import jobs_of
 from servebench.util.cache import cache_folder
 from servebench.util.errors import PreflightError
@@ -33,7 +34,8 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         if refused:
             raise PreflightError("\n".join(refused))
         faults = engine.check(context) if launcher.needs_executable else []
-        sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
+        for fault in faults:
+            say(f"servebench: {fault}")
         sys.stdout.write(describe_command(engine_command(settings, registry)) + "\n")
     return 0
 

@@ -34,3 +34,8 @@ def console(file: TextIO | None = None) -> Console:
     file = file or sys.stdout
     terminal = file.isatty()
     return CleanConsole(file, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
+
+
+def say(text: str) -> None:
+    """Print text on standard error; a terminal breaks lines between words."""
+    console(sys.stderr).print(text)
