@@ -7,14 +7,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from servebench.analysis.warnings.catalog import AFFECTS_ALL, CATALOG, SPEED, WarningType
+from servebench.config.keys import section_types
 from servebench.contracts.columns import columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record, SessionRow
 from servebench.registry.conf import conf_dir
+from servebench.registry.registry import registry
 from servebench.report.export.markdown import table
+from servebench.util.safe_text import clean_markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
 CONFIG = """# Config keys
@@ -24,7 +27,8 @@ there, then run `make reference`.
 
 A group is chosen with `GROUP=OPTION` (`engine=vllm`), a key set with `GROUP.KEY=VALUE` (`engine.max_model_len=8192`). `null`
 leaves the choice to the engine or the workload, `???` has to be set. Flags of an engine without a key of their own go into
-`engine.extra_args`. A key that ends in `_s` is in seconds and may be written as `90s`, `10m` or `2h`.
+`engine.extra_args`. A key that ends in `_s` is in seconds and may be written as `90s`, `10m` or `2h`. Each key has an example;
+a shell needs quotes around brackets and braces.
 
 ## Most used
 
@@ -77,15 +81,20 @@ CATALOGUES = ("model", "gpu")
 """Groups whose options differ in data only."""
 UNLISTED = ("name", "defaults")
 _KEY = re.compile(r"( *)(\w+):(?: +(.*?))?(?:  +# *(.*))?$")
+_EXAMPLE = re.compile(
+    r'(?:^|,? )such as (\{(?:[^{}]|\{[^{}]*\})*\}|\[[^]]*\]|"[^"]*"|[^\s,;:()]\S*?(?=[,;:)]*(?:\s|$)))'
+)
+"""`such as VALUE`: a mapping, a list, a quoted text or a word."""
 
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """A key with its dotted name, its value as written, and the comment above it."""
+    """A key with its dotted name, its value as written, and the comment above it without its `such as EXAMPLE`."""
 
     name: str
     value: str
     meaning: str
+    example: str = ""
 
 
 def config_reference() -> str:
@@ -96,29 +105,75 @@ def config_reference() -> str:
     return CONFIG + "\n".join([*common, *(line for group in GROUPS for line in _section(group))]) + "\n"
 
 
+def options_of(group: str) -> dict[str, tuple[str, list[ConfigKey]]]:
+    """Return the options of a group, the common keys as the option "": what each is for, and its keys."""
+    found = {path.stem: read_keys(path.read_text()) for path in sorted(_files(group))}
+    base = found.pop("base", None) or found.get("none" if group == "gpu" else "")
+    return {**({"": base} if base else {}), **found}
+
+
 def _section(group: str) -> Iterator[str]:
-    files = {path.stem: path for path in sorted(_files(group))}
+    options = options_of(group)
     yield f"## {group}\n"
-    base = files.pop("base", None) or files.get("none" if group == "gpu" else "")
-    if base is not None:
-        purpose, keys = read_keys(base.read_text())
+    if "" in options:
+        purpose, keys = options.pop("")
         yield f"{purpose}\n"
-        yield from [*_keys(group, keys), ""]
+        yield from [*_keys(group, "", keys), ""]
     if group in CATALOGUES:
-        yield f"Options: {', '.join(files)}.\n"
+        yield f"Options: {', '.join(f'`{group}={one}`' for one in options)}.\n"
         return
-    for option, path in files.items():
-        purpose, keys = read_keys(path.read_text())
+    for option, (purpose, keys) in options.items():
         yield f"### {group}={option}\n\n{purpose}\n"
         own = [one for one in keys if one.meaning]
-        yield from [*_keys(group, own), ""] if own else []
+        yield from [*_keys(group, option, own), ""] if own else []
         if sets := [f"`{group}.{one.name}={one.value.replace(', ', ',')}`" for one in keys if not one.meaning]:
             yield f"Sets {', '.join(sets)}.\n"
 
 
-def _keys(group: str, keys: list[ConfigKey]) -> list[str]:
-    rows = [(f"{group}.{one.name}", one.value, one.meaning) for one in keys]
-    return table(("key", "default", "meaning"), rows, left=range(3))
+def _keys(group: str, option: str, keys: list[ConfigKey]) -> list[str]:
+    rows = [
+        (f"`{group}.{one.name}={example_of(group, option, one)}`", *map(clean_markdown, (one.value, one.meaning)))
+        for one in keys
+    ]
+    return table(("key and example", "default", "meaning"), rows, left=range(3), escaped=True)
+
+
+def example_of(group: str, option: str, key: ConfigKey) -> str:
+    """Return an instructive value of a key: that of its comment, else another choice of its type, or twice its number. Raises
+    ValueError for a key that has neither."""
+    if key.example:
+        return key.example
+    choices = [one for one in _choices(_type_of(group, option, key.name)) if one != key.value]
+    if choices:
+        return choices[0]
+    try:
+        twice = float(key.value) * 2
+    except ValueError:
+        twice = 0.0
+    if not twice:
+        raise ValueError(f"{group}={option}: {key.name} needs 'such as EXAMPLE' in its comment")
+    minutes, seconds = divmod(twice, 60)
+    time = f"{minutes:.0f}m" if minutes and not seconds else f"{twice:g}s"
+    return time if key.name.endswith("_s") else f"{twice:g}"
+
+
+def _type_of(group: str, option: str, name: str) -> Any:
+    """Return the type of a key in the settings of an option."""
+    found: Any = getattr(registry().kinds.get(group, {}).get(option), "settings_type", section_types()[group])
+    for part in name.split("."):
+        kinds = [one for one in (found, *get_args(found)) if hasattr(one, "__dataclass_fields__")]
+        found = get_type_hints(kinds[0]).get(part) if kinds else None
+    return found
+
+
+def _choices(kind: Any) -> Iterator[str]:
+    """Yield the values of a type that has few, as YAML writes them."""
+    if kind is bool:
+        yield from ("true", "false")
+    elif get_origin(kind) is Literal:
+        yield from map(str, get_args(kind))
+    for one in get_args(kind) if get_origin(kind) is not Literal else ():
+        yield from _choices(one)
 
 
 def _files(group: str) -> Iterator[Path]:
@@ -143,7 +198,10 @@ def read_keys(text: str) -> tuple[str, list[ConfigKey]]:
             parents = [*parents[: len(indent) // 2], name]
             meaning = " ".join([*comment, *filter(None, [beside])])
             if meaning or (value and parents[0] not in UNLISTED):
-                keys.append(ConfigKey(".".join(parents), value or "", meaning))
+                examples = _EXAMPLE.findall(meaning)
+                example = re.sub(r"(?<=[:,]) ", "", examples[0]) if examples else ""
+                meaning = _EXAMPLE.sub("", meaning, count=1).lstrip(";: ")
+                keys.append(ConfigKey(".".join(parents), value or "", meaning, example))
             comment = []
         else:
             comment = []

@@ -109,7 +109,7 @@ def test_with_unequal_settings_nothing_is_marked_as_the_best(make_study):
     assert [one.key for one in decision.pairs[0].mattering] == ["engine.dtype"]
     assert (workload.leads[0].clear, workload.leads[0].verdict) == (True, False)
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
-    assert batch.outcome == "different settings"
+    assert (batch.outcome, batch.sureness, batch.lead is None) == ("provisional", "likely", False)
 
 
 def test_what_is_decided_by_doubtful_points_is_provisional_until_it_is_accepted(make_study):

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from servebench.analysis.fairness import SettingDifference, compare_manifests, unequal_work, varied_keys
-from servebench.report.wording.comparison import how_to_resolve, mattering_keys
+from servebench.report.wording.comparison import mattering_keys, unequal_text
 from servebench.store.studies import load_study
 from support.records import requests_frame
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
@@ -191,11 +191,11 @@ def test_the_remedy_names_the_option():
     """A few keys as they are, many by their group; what does not matter is no part of it."""
     few = compare_manifests(MANIFEST, changed((("config", "engine", "dtype"), "fp8"), (("packages", "numpy"), "9")))
     assert mattering_keys(few) == "engine.dtype"
-    assert how_to_resolve(few).endswith("--varying 'engine.dtype'")
+    assert unequal_text(few).endswith("--varying 'engine.dtype'")
     flags = {f"flag-{number}": True for number in range(7)}
     many = compare_manifests(MANIFEST, changed((("config", "engine", "extra_args"), flags)))
     assert mattering_keys(many).endswith(" and 3 more")
-    assert how_to_resolve(many).endswith("--varying 'engine.*'")
+    assert unequal_text(many).endswith("--varying 'engine.*'")
 
 
 def test_another_file_of_weights_matters():
@@ -257,4 +257,45 @@ def test_prompts_without_a_plan_are_compared_request_by_request(longer, unequal,
 def test_the_option_for_many_keys_names_each_key_that_has_no_group():
     keys = ("input_tokens_mean", *(f"engine.k{i}" for i in range(5)))
     many = [SettingDifference(key=key, baseline="1", candidate="2", matters=True, reason="") for key in keys]
-    assert how_to_resolve(many).endswith("--varying 'input_tokens_mean,engine.*'")
+    assert unequal_text(many).endswith("--varying 'input_tokens_mean,engine.*'")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "cores"),
+    [
+        ({"env": {"VLLM_CPU_OMP_THREADS_BIND": "0"}}, {}, ("1", "2")),
+        ({"env": {"VLLM_CPU_OMP_THREADS_BIND": "0-1"}}, {}, None),
+        ({"env": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}}, {"threads": 1}, ("2", "1")),
+        ({"env": {"VLLM_CPU_OMP_THREADS_BIND": "all"}}, {"threads": 8}, None),
+        ({"env": {"OMP_NUM_THREADS": "1"}}, {"threads": 2}, ("1", "2")),
+        ({"env": {"OMP_NUM_THREADS": 1}}, {"threads": 1}, None),
+    ],
+)
+@pytest.mark.parametrize("study", ["s", None])
+def test_the_cores_of_an_engine_are_compared_however_they_are_said(ours, theirs, cores, study):
+    """Within a study that chooses two engine files as across studies."""
+    sides = [
+        {
+            **{
+                "study_id": study,
+                "overrides": [f"engine={name}"],
+                "machine": {"cpu_count": 2, "cpu_threads_usable": 2},
+            },
+            "config": {"launch": {"name": "process"}, "engine": {"name": name, **engine}},
+        }
+        for name, engine in (("a", ours), ("b", theirs))
+    ]
+    found = {one.key: one for one in compare_manifests(*sides, varying=varied_keys(*sides))}
+    assert (("cores" in found) and (found["cores"].baseline, found["cores"].candidate)) == (cores or False)
+    assert not any(one.matters for key, one in found.items() if key.startswith("engine.env."))
+    assert "cores" not in found or found["cores"].matters
+    assert not any(one.matters for one in compare_manifests(*sides, varying=["cores", *varied_keys(*sides)]))
+
+
+def test_cores_of_an_engine_that_was_not_started_here_are_unknown():
+    machine = {"machine": {"cpu_count": 2, "cpu_threads_usable": 2}}
+    ours, theirs = (
+        {**machine, "config": {"launch": {"name": launch}, "engine": {"threads": 1}}}
+        for launch in ("process", "attach")
+    )
+    assert "cores" not in {one.key for one in compare_manifests(ours, theirs)}

@@ -8,7 +8,12 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from servebench.config.arguments import parse_arguments
+from servebench.config.composition import check_job, compose_job, expand
+from servebench.config.folders import composer
 from servebench.config.keys import section_types
+from servebench.config.overrides import parse
+from servebench.config.tune_space import parse_question
 from servebench.contracts.settings import LengthSettings
 from servebench.registry.registry import registry
 
@@ -26,7 +31,7 @@ def test_a_page_is_up_to_date(name):
 
 def test_it_has_the_own_keys_of_engines():
     for key in ("engine.gpu_layers", "engine.continuous_batching", "load.search.tolerance", "study.starts"):
-        assert f"| {key} |" in (ROOT / "docs" / "config.md").read_text().replace("`", "").replace("\\", "")
+        assert f"| `{key}=" in (ROOT / "docs" / "config.md").read_text()
 
 
 def test_a_key_has_the_comment_above_it():
@@ -41,13 +46,83 @@ def test_a_key_has_the_comment_above_it():
     ]
 
 
+@pytest.mark.parametrize(
+    ("meaning", "example", "left"),
+    [
+        ("as it is, such as api-key (Azure); null: no", "api-key", "as it is (Azure); null: no"),
+        ("such as 8000; 0: any free one", "8000", "0: any free one"),
+        ("fields, such as {a: {b: false}, c: low}", "{a:{b:false},c:low}", "fields"),
+        ("where, such as http://host:8000/v1", "http://host:8000/v1", "where"),
+        ("share, such as 0.5: half of it", "0.5", "share: half of it"),
+    ],
+)
+def test_an_example_is_taken_out_of_the_meaning(meaning, example, left):
+    assert reference.read_keys(f"# What for.\n\n# {meaning}\nx: 1\n")[1] == [
+        reference.ConfigKey("x", "1", left, example)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "option", "key", "example"),
+    [
+        ("load", "", reference.ConfigKey("stagger", "true", ""), "false"),
+        ("load", "", reference.ConfigKey("arrival", "poisson", ""), "constant"),
+        ("load", "", reference.ConfigKey("timeout_s", "600.0", ""), "20m"),
+        ("load", "slo", reference.ConfigKey("search.of", "concurrency", ""), "rate"),
+        ("engine", "trtllm", reference.ConfigKey("backend", "pytorch", ""), "tensorrt"),
+    ],
+)
+def test_an_example_is_derived_from_type_and_default(group, option, key, example):
+    assert reference.example_of(group, option, key) == example
+
+
+def test_a_key_without_an_example_is_an_error():
+    with pytest.raises(ValueError, match="such as"):
+        reference.example_of("load", "", reference.ConfigKey("rate", "null", "requests a second"))
+
+
+def problems_of(words):
+    """The problems of jobs that do not come from a combination of settings."""
+    known = registry()
+    with composer(known) as source:
+        overrides, problems = parse(parse_arguments(words).overrides)
+        jobs, more = expand(source, known, overrides, multirun=True)
+        problems = [*problems, *more]
+        for job in jobs:
+            problems += check_job(source, known, compose_job(source, known, job)).problems
+    return [one.text for one in problems if one.kind != "combination"]
+
+
+@pytest.mark.parametrize("group", reference.GROUPS)
+def test_every_example_is_valid(group):
+    for option, (_, keys) in reference.options_of(group).items():
+        shown = [] if option and group in reference.CATALOGUES else [one for one in keys if one.meaning]
+        examples = [f"{group}.{one.name}={reference.example_of(group, option, one)}" for one in shown]
+        assert problems_of([*([f"{group}={option}"] if option else []), *examples]) == []
+
+
+def test_the_most_used_words_are_valid():
+    words = [line.split("  # ")[0] for line in reference.MOST_USED.strip().splitlines()]
+    assert len(words) >= 25
+    needs = {"launch.api_key_env": "launch=attach"}
+    for word in words:
+        assert problems_of([word, *filter(None, [needs.get(word.partition("=")[0])])]) == []
+
+
+def test_every_key_of_a_tune_has_a_valid_example():
+    page = (ROOT / "docs" / "tune.md").read_text()
+    words = re.findall(r"^\| (`tune\..*?`) \|", page, re.M)
+    examples = [word for cell in words for word in re.findall("`(tune.*?)`", cell)]
+    assert {one.name for one in fields(parse_question(examples))} == {one[5:].partition("=")[0] for one in examples}
+
+
 def test_a_name_with_a_meaning_is_a_key():
     assert reference.read_keys("# What for.\n\n# whose\nname: null\n")[1] == [
         reference.ConfigKey("name", "null", "whose")
     ]
 
 
-LISTED = re.compile(r"^\| ([\w.]+) \| (.*?) \| (.*) \|$", re.M)
+LISTED = re.compile(r"^\| ([\w.]+)=(\S.*?) \| .*? \| (.*) \|$", re.M)
 UNITS = re.compile(
     r"_(s|ms|gb|gb_s|tflops|b|tokens|usd\w*|sd|seed|fraction|share|percent)$|"
     r"\b(seconds|tokens|requests|shares?|times|how (many|often|much)|port|percentage points|a second|relative|factor|"
@@ -94,11 +169,11 @@ def says_more(meaning, key):
 
 
 def test_every_key_has_a_meaning_and_every_number_a_unit():
-    """A key that is part of another may be explained there."""
+    """A key that is part of another may be explained there, by its example too."""
     page = (ROOT / "docs" / "config.md").read_text().replace("\\", "").replace("`", "")
     documented = {}
-    for key, _, meaning in LISTED.findall(page):
-        documented.setdefault(key, []).append(meaning)
+    for key, example, meaning in LISTED.findall(page):
+        documented.setdefault(key, []).append(f"{meaning} {example}")
     missing, unitless = set(), set()
     for key, hint, _ in all_keys():
         if any(one.startswith(f"{key}.") for one in documented) and key not in documented:

@@ -22,6 +22,10 @@ def test_words_are_sorted():
             "--config-path: the built-in config folder cannot be replaced; add a folder with --config-dir DIR",
         ),
         (["--zzz"], "--zzz: unknown option; run 'servebench help' to list options"),
+        (["--model", "x"], "--model: unknown option; settings have no dashes: model=x"),
+        (["--load.rate=4"], "--load.rate: unknown option; settings have no dashes: load.rate=4"),
+        (["--engine=vllm"], "--engine: unknown option; settings have no dashes: engine=vllm"),
+        (["--endpoint", "a=1"], "--endpoint: unknown option; settings have no dashes: endpoint=VALUE"),
     ],
 )
 def test_unknown_options_are_faults(arguments, line):

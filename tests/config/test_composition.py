@@ -36,6 +36,7 @@ FAULTS = [
     ("load.trace.path=x", "load.trace: unknown key; did you mean 'load.replay'? (from load.trace.path=x)"),
     ("load.trace_headers=true", "load.trace_headers: unknown key; did you mean 'load.span_headers'?"),
     ("load=trace", "load=trace is no longer there; load=replay takes its place"),
+    ("workload.seed=x", "workload.seed must be an integer (got 'x')"),
     ("engin.port=1", "engin.port: unknown key; did you mean 'engine.port'?"),
     ("engine.port=abc", "engine.port must be an integer (got 'abc')"),
     ("load.concurrency=[0]", "load.concurrency[0] must be at least 1 (got 0, from load.concurrency=[0])"),
@@ -50,6 +51,8 @@ FAULTS = [
         "load.concurrency=1,2: several values make several runs; add -m; "
         "for one run with a list write load.concurrency=[1,2]",
     ),
+    ("load.rate", "load.rate: not an override; write load.rate=VALUE"),
+    ("'load.rate = 1'", "load.rate = 1: an override has no spaces around ="),
     ("foo", "foo: not an override; write group=option or group.key=value"),
     ("engine.dtype='${nope}'", "engine.dtype: interpolation key 'nope' not found (from engine.dtype=${nope})"),
     (
@@ -76,6 +79,7 @@ FAULTS = [
         "load.rate and load.concurrency cannot be used together; use load=rate load.rate=[...], or set load.concurrency=null",
     ),
     ("--config-dir nowhere", "--config-dir nowhere: folder not found"),
+    ("-cn mine", "--config-name mine: no such file in conf/; add its folder with --config-dir DIR"),
     ("-m engine=glob(x*)", "engine=glob(x*): nothing matches"),
     (
         "-m engine.seed=interval(1,3)",

@@ -78,7 +78,10 @@ def test_a_wrong_word_is_one_line(word, said):
         ({"parameters": {"load.requests": {"values": [1]}}}, "parameters.load.requests"),
         ({"parameters": {"engine.port": {"values": [1]}}}, "parameters.engine.port"),
         ({"parameters": {"engine.x": {"values": []}}}, "parameters.engine.x.values: must not be empty"),
-        ({"parameters": {"engine.x": {"values": 3}}}, "parameters.engine.x.values: must be a list (got 3)"),
+        (
+            {"parameters": {"engine.x": {"values": 3}}},
+            "parameters.engine.x.values: must be a list, as in [A,B] (got 3)",
+        ),
         ({"parameters": {"engine.x": {"unit": "s"}}}, "parameters.engine.x: needs either values or range"),
         ({"parameters": {"engine.x": {"values": [1], "answer": True}}}, "did you mean answers?"),
         ({"parameters": {"engine.x": {"values": [1], "answers": 1}}}, "answers: must be true or false"),

@@ -1,6 +1,6 @@
 import pytest
 
-from servebench.registry.shorthand import RENAMED, RENAMED_KEYS, SHORT_WORDS, spelled_out
+from servebench.registry.shorthand import RENAMED, RENAMED_KEYS, SHORT_WORDS, as_typed, spelled_out
 
 ATTACHED = ["launch=attach", "engine=openai"]
 
@@ -17,10 +17,28 @@ ATTACHED = ["launch=attach", "engine=openai"]
         (["engine=vllm", "endpoint=h:1"], ["launch=attach", "engine=vllm", "launch.base_url=http://h:1"]),
         (["endpoint="], [*ATTACHED, "launch.base_url="]),
         (["duration", "seed"], ["duration", "seed"]),
+        (["endpoint=h:1/?key=a"], [*ATTACHED, 'launch.base_url="http://h:1/?key=a"']),
+        (["dataset=a.jsonl"], ["workload=dataset", "workload.dataset=a.jsonl"]),
+        (["dataset=a.jsonl", "workload=sharegpt"], ["workload.dataset=a.jsonl", "workload=sharegpt"]),
+        (["dataset=a.jsonl", "experiment=mine"], ["workload.dataset=a.jsonl", "experiment=mine"]),
     ],
 )  # fmt: skip
 def test_short_words_are_spelled_out(words, meant):
     assert spelled_out(words) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "typed"),
+    [
+        ("cannot reach launch.base_url=http://h:1", ["endpoint=http://h:1"], "cannot reach endpoint=http://h:1"),
+        ("cannot reach launch.base_url=http://h:1", ["launch.base_url=http://h:1"], None),
+        ("study.budget must be a duration", ["budget=10"], "budget must be a duration"),
+        ("study.budget must be a duration", ["budget=10", "study.budget=10"], None),
+        ("study.budgets and my.study.budget", ["budget=10"], None),
+    ],
+)
+def test_a_message_names_what_was_typed(text, words, typed):
+    assert as_typed(text, words) == (typed or text)
 
 
 def test_what_is_renamed_is_offered():

@@ -1,6 +1,7 @@
 """Run the `servebench` command: to its end, or in the background until the test is done with it."""
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,28 @@ def quality_table(folder: Path, study: str) -> pd.DataFrame:
 def attached(url: str, *words: str, model: str = "tiny") -> tuple[str, ...]:
     """Return the overrides that select a running server, and more."""
     return ("engine=openai", "launch=attach", f"launch.base_url={url}", f"model.name={model}", *words)
+
+
+def on_a_terminal(*words: str, cwd: Path, columns: int = 80) -> list[str]:
+    """Return the lines that a command leaves on a terminal, without colours."""
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-m", "servebench", *words]
+    env = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    shown = b""
+    with subprocess.Popen(argv, cwd=cwd, env=env, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        while part := _read(ours):
+            shown += part
+        os.close(ours)
+        process.wait(COMMAND_LIMIT_S)
+    return [line.rstrip() for line in shown.decode().splitlines()]
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # the other end is closed
+        return b""
 
 
 def run_program(

@@ -99,13 +99,14 @@ class _Known:
         lead = lead_of(ranked, case, rules, with_doubtful=self.with_doubtful, decided=self._decided)
         unfair = self._why_unfair(ranking, case)
         fastest = case.measure == "cold_start" and abs(lead.size or 0.0) >= rules.once_margin / (1 + rules.once_margin)
-        no_best: Outcome = "different settings" if unfair else "one start each" if fastest else "no clear difference"
+        no_best: Outcome = "one start each" if fastest else "no clear difference"
         return Recommendation(
-            outcome=no_best if unfair or lead.why else "provisional" if lead.provisional else "best",
+            outcome=no_best if lead.why else "provisional" if lead.provisional or unfair else "best",
             lead=lead.size,
             interval=lead.interval,
             rival=lead.rival,
-            why=unfair or lead.why or lead.provisional,
+            why=lead.why or lead.provisional or unfair,
+            unequal=unfair,
             one_start=lead.one_start,
             **facts,
         )
@@ -121,7 +122,8 @@ class _Known:
     def _decided(self, first: Score, second: Score) -> ComparisonRow | None:
         row = _compared_row(first, second, self.comparisons)
         if row is None or self.decision is None:
-            return row if row is not None and row.p_corrected is not None and row.competes else None
+            known = row is not None and row.p_corrected is not None and (row.competes or not row.doubts)
+            return row if known else None
         ids = {first.entrant.run_id, second.entrant.run_id}
         return row if row.looked and any(ids == set(one.ids) for one in self.decision.pairs) else None
 

@@ -80,7 +80,6 @@ class StudyDecision:
 
 
 ENDED = ("finished", "failed")
-NOT_DECIDED = Reason(ReasonKind.STARTS_NEEDED)
 
 
 def starts_allowed(settings: StudySettings, *, goes_on: bool) -> int:
@@ -170,15 +169,16 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
     for pair in found.pairs:
         if set(comparison.ids) == set(pair.ids):
             turned = comparison.ids != pair.ids
+            open_by = Reason(ReasonKind.STARTS_NEEDED, study=found.study_id)
             looked = {(row.level, row.metric): row for row in pair.rows if row.looked}
             rows: list[ComparisonRow] = []
             for row in comparison.rows:
                 # a level with a void point may have been decided by the starts before it
                 before = [one for one in looked.values() if row.level_missing and one.level == row.level]
-                rows += [_by_looks(one, one.competes, turned) for one in before] or [
-                    _as_decided(row, looked.get((row.level, row.metric)), turned)
+                rows += [_by_looks(one, one.competes, turned, open_by) for one in before] or [
+                    _as_decided(row, looked.get((row.level, row.metric)), turned, open_by)
                 ]
-            first = None if pair.first is None else _by_looks(pair.first, pair.first.competes, turned)
+            first = None if pair.first is None else _by_looks(pair.first, pair.first.competes, turned, open_by)
             decided = replace(
                 comparison, margin=pair.margin, starts=None, first=first, starts_needed=pair.starts_needed
             )
@@ -186,17 +186,17 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
     return comparison
 
 
-def _as_decided(row: ComparisonRow, looked: ComparisonRow | None, turned: bool) -> ComparisonRow:
+def _as_decided(row: ComparisonRow, looked: ComparisonRow | None, turned: bool, open_by: Reason) -> ComparisonRow:
     if looked is not None:
-        return _by_looks(looked, row.competes, turned)
+        return _by_looks(looked, row.competes, turned, open_by)
     if row.metric is FAILED or row.p_corrected is None:
         return row
     # what a test for a fixed number of starts found missing is not what is missing here
     rest = [one for one in row.reasons if one.kind not in MORE_STARTS_HELP]
-    return replace(row.judged(OPEN), p_corrected=1.0).because(*without_repeats((NOT_DECIDED, *rest)))
+    return replace(row.judged(OPEN), p_corrected=1.0).because(*without_repeats((open_by, *rest)))
 
 
-def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow:
+def _by_looks(row: ComparisonRow, competes: bool, turned: bool, open_by: Reason) -> ComparisonRow:
     """The row of the last look as one of the comparison; its p-value only says on which side of the error it is. Whether it
     competes is that of the comparison, which may accept warnings."""
     known = row.result in (EQUAL, NOT_WORSE) or row.result in DIFFERENT
@@ -210,7 +210,7 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool) -> ComparisonRow
     if values is not None and not row.overall:
         means = [float(np.exp(one.mean())) for one in (values.baseline, values.candidate)]
         found = replace(found, baseline=means[0], candidate=means[1])
-    found = found.because(*without_repeats((*([NOT_DECIDED] if row.result is OPEN else []), *row.reasons)))
+    found = found.because(*without_repeats((*([open_by] if row.result is OPEN else []), *row.reasons)))
     return found.turned() if turned else found
 
 

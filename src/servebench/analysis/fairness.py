@@ -33,6 +33,9 @@ UNKNOWN_WEIGHTS = "the weights of one are unknown: a server that was already run
 ONE_MODEL = "one model by its name, loaded from a folder"
 ONE_ENGINE_ONLY = "only one of the engines has this setting"
 HARMLESS = "it affects files or logs, not how the engine computes"
+VARYING_MAX = 4
+"""More settings are declared by their groups."""
+AS_CORES = "how many cores it leaves the engine is compared"
 
 
 @cache
@@ -187,6 +190,8 @@ def compare_manifests(
     """
     ours, theirs = _facts(baseline), _facts(candidate)
     shared = _engine_settings(baseline) & _engine_settings(candidate)
+    for facts in (ours, theirs) if "cores" not in ours or "cores" not in theirs else ():
+        facts.pop("cores", None)
     keys = _with_derived(varying)
     purposes = [f"config.{key}" for key in keys] + keys
     found = []
@@ -197,6 +202,8 @@ def compare_manifests(
         matters, reason = _weigh(key, shared, purposes)
         if key == "config.model.name" and _one_model(str(a), str(b)):
             matters, reason = False, ONE_MODEL
+        if "cores" in ours and key.removeprefix("config.engine.env.") in _table()["cores_env"]:
+            matters, reason = False, AS_CORES
         if key.startswith("weights.") and {a, b} & {None, UNKNOWN}:
             matters, reason = False, UNKNOWN_WEIGHTS
         found.append(
@@ -221,6 +228,13 @@ def _without_implied(found: Sequence[SettingDifference]) -> list[SettingDifferen
     return [one for one in found if one not in implied]
 
 
+def varying_of(found: Iterable[SettingDifference]) -> str:
+    """Return the `--varying` that declares the settings that matter."""
+    keys = dict.fromkeys("weights" if one.key in WEIGHTS else one.key for one in found if one.matters)
+    groups = dict.fromkeys(f"{key.split('.')[0]}.*" if "." in key else key for key in keys)
+    return ",".join(keys if len(keys) <= VARYING_MAX else groups)
+
+
 def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, str]:
     if any(fnmatchcase(key, purpose) for purpose in purposes):
         return False, ON_PURPOSE
@@ -237,7 +251,7 @@ def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, s
 def varied_keys(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys that one study varied on purpose between two of its runs; none across studies.
 
-    A command that chooses two engine files compares what is in them: all settings of these engines.
+    A command that chooses two engine files compares what is in them: all settings of these engines, on as many cores.
     """
     if baseline.get("study_id") is None or baseline.get("study_id") != candidate.get("study_id"):
         return ()
@@ -265,8 +279,26 @@ def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     facts = {key: value for part in COMPARED_PARTS for key, value in _flat(part, manifest.get(part)).items()}
     facts["weights"] = _weights_file(manifest)
     facts.update(_flat("weights", mapping(manifest.get("weights"))))
+    facts["cores"] = _cores(manifest)
     facts["cold_start.shared"] = mapping(manifest.get("cold_start")).get("shared")
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def _cores(manifest: Mapping[str, Any]) -> int | None:
+    """On how many cores an engine computes that was started on this machine: on all of them, which is the default of engines, or
+    on fewer by its threads and environment; None where that is unknown."""
+    config, machine = mapping(manifest.get("config")), mapping(manifest.get("machine"))
+    engine = mapping(config.get("engine"))
+    limits = [machine.get("cpu_count"), machine.get("cpu_threads_usable"), engine.get("threads")]
+    if not machine.get("cpu_threads_usable") or mapping(config.get("launch")).get("name") not in ("process", "docker"):
+        return None
+    for name in _table()["cores_env"]:
+        parts = str(mapping(engine.get("env")).get(name) or "").replace("|", ",").split(",")
+        if name.endswith("_THREADS"):
+            limits += [int(parts[0])] if parts[0].isdecimal() else []
+        elif all(found := [re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()) for part in parts]):
+            limits.append(sum(int(one[2] or one[1]) - int(one[1]) + 1 for one in found if one))
+    return min((one for one in limits if isinstance(one, int) and one > 0), default=None)
 
 
 def _weights_file(manifest: Mapping[str, Any]) -> str | None:

@@ -100,7 +100,7 @@ class Commands(click.Group):
 def unknown_command(word: str) -> str:
     """Return the message for a word that is neither a command nor an override."""
     near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    hint = f"did you mean '{near[0]}'? " if near else f"or {word}=VALUE? " if word in dict(groups_in_order()) else ""
     return (
         f"'{word}' is not a command or an override (group=option, group.key=value); {hint}"
         "run 'servebench help' to list both"

@@ -79,11 +79,12 @@ def main() -> int:
             code = dispatch(sys.argv[1:])
             sys.stdout.flush()
     except ServebenchError as error:
+        from servebench.registry.shorthand import as_typed
         from servebench.report.terminal.from_here import commands_from_here
         from servebench.report.terminal.tables import console
         from servebench.util.redaction import redact_text
 
-        for line in redact_text(str(error)).splitlines():
+        for line in as_typed(redact_text(str(error)), sys.argv[1:]).splitlines():
             console(sys.stderr).print(f"servebench: {commands_from_here(line)}")
         return error.exit_code
     except (RecursionError, MemoryError) as error:

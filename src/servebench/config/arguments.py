@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from servebench.config.keys import section_types
 from servebench.config.problems import Problem, nearest_name
-from servebench.registry.shorthand import spelled_out
+from servebench.registry.shorthand import ENDPOINT, SHORT_WORDS, spelled_out
 
 LOCK_WORD = "--lock"
 """The option before the manifest of a stored run that is repeated."""
@@ -48,7 +49,8 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
             else:
                 words.config_name = value.removesuffix(".yaml")
         else:
-            words.problems.append(_unknown(word))
+            follows = bool(rest) and "=" not in rest[0] and not rest[0].startswith("-")
+            words.problems.append(_unknown(word, rest.pop(0) if follows and not has_value else value))
     words.multirun |= any(word.startswith(SWEPT) for word in words.overrides)
     words.overrides = [
         word.replace("[", "").replace("]", "") if word.startswith(SWEPT) else word
@@ -57,12 +59,15 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     return words
 
 
-def _unknown(word: str) -> Problem:
+def _unknown(word: str, value: str) -> Problem:
     name = word.split("=", 1)[0]
     if name in ("--config-path", "-cp"):
         return Problem(
             f"{name}: the built-in config folder cannot be replaced; add a folder with --config-dir DIR", "words"
         )
+    key = name.lstrip("-").replace("-", "_")
+    if key.partition(".")[0] in (*section_types(), ENDPOINT, *SHORT_WORDS):
+        return Problem(f"{name}: unknown option; settings have no dashes: {key}={value or 'VALUE'}", "words")
     near = nearest_name(name, [*_SWITCHES, *_WITH_VALUE])
     hint = f"did you mean '{near}'?" if near else "run 'servebench help' to list options"
     return Problem(f"{name}: unknown option; {hint}", "words")

@@ -154,6 +154,10 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str], *, o
             return prepared
         except MissingConfigException as error:
             group, _, option = (error.missing_cfg_file or "").rpartition("/")
+            if not group and option == source.config_name:
+                line = f"--config-name {option}: no such file in {PRESETS}; add its folder with --config-dir DIR"
+                prepared.problems.append(Problem(line, "words"))
+                return prepared
             # "In 'load/mine': Could not find ...": a file that inherits a missing one names itself
             inherited = str(error).startswith(f"In '{group}/")
             known = group in source.groups and not inherited
@@ -233,7 +237,16 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
         *problems,
         *(problem for problem in checked.problems if problem.path not in unresolved),
     ]
+    # what a key takes over from another, the other says
+    own = [one for one in checked.problems if not _taken_over(prepared.config, one.path)]
+    checked.problems = own or checked.problems
     return checked
+
+
+def _taken_over(config: DictConfig, path: str) -> bool:
+    section, _, key = path.rpartition(".")
+    found = OmegaConf.select(config, section, throw_on_resolution_failure=False) if section else None
+    return isinstance(found, DictConfig) and OmegaConf.is_interpolation(found, key)
 
 
 def _unused(source: Composer, prepared: Prepared, checked: Checked) -> list[Problem]:

@@ -69,7 +69,10 @@ def _quote_addresses(text: str) -> str:
 
 def _unreadable(text: str, error: HydraException) -> str:
     if "=" not in text and not text.startswith("~"):
-        return f"{text}: not an override; write group=option or group.key=value"
+        known = text.partition(".")[0] in (*section_types(), ENDPOINT, *SHORT_WORDS)
+        return f"{text}: not an override; write {f'{text}=VALUE' if known else 'group=option or group.key=value'}"
+    if text.partition("=")[0].endswith(" "):
+        return f"{text}: an override has no spaces around ="
     reason = summarize_error(error).split(" expecting {", 1)[0]
     return f"{text}: invalid override ({reason}); close brackets and quotes, and quote text with , [ ] {{ }} or spaces"
 

@@ -18,7 +18,7 @@ from servebench.config.consistency import section_problems, with_derived_values
 from servebench.config.keys import Types, known_keys, section_types
 from servebench.config.problems import Problem, format_value, missing_option, nearest_name, suggest
 from servebench.contracts.precision import DURATION, SECONDS_IN
-from servebench.contracts.settings import RunSettings
+from servebench.contracts.settings import LengthSettings, RunSettings
 from servebench.registry.registry import Registry
 from servebench.registry.shorthand import RENAMED_KEYS
 from servebench.util.errors import ConfigError
@@ -32,8 +32,8 @@ _EXPECTED = {
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "text",
-    "tuple_type": "a list",
-    "list_type": "a list",
+    "tuple_type": "a list, as in [A,B]",
+    "list_type": "a list, as in [A,B]",
     "dataclass_type": "a mapping",
     "dict_type": "a mapping",
     "mapping_type": "a mapping",
@@ -115,10 +115,7 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
     return checked.settings
 
 
-RETIRED = (
-    *(("gpu", "power_w"), ("engine", "measure_restart"), ("engine", "spans_address")),
-    *(("load", "search", "goal"), ("load", "search", "share")),
-)
+RETIRED = (("gpu", "power_w"), ("engine", "measure_restart"), ("load", "search", "goal"), ("load", "search", "share"))
 """Keys that earlier versions stored."""
 
 
@@ -126,9 +123,7 @@ def _with_todays_keys(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a stored config without the keys that are no more, and with the names of today."""
     for path in RETIRED:
         resolved = _without(resolved, path)
-    engine, load = resolved.get("engine"), resolved.get("load")
-    if isinstance(engine, Mapping) and engine.get("request_timings") == "spans":
-        resolved = {**resolved, "engine": {**engine, "request_timings": True}}
+    load = resolved.get("load")
     return {**resolved, "load": _renamed("load", load)} if isinstance(load, Mapping) else resolved
 
 
@@ -372,6 +367,15 @@ def _problem_at(
     return _must(path, " or ".join((rule, *(other.removeprefix("be ") for other in others))), first["input"], origin)
 
 
+def _expected(error: ErrorDetails) -> str | None:
+    """Return what a value of the wrong type must be; None for other errors."""
+    if error["type"] == "float_type" and any(str(part).endswith("_s") for part in error["loc"]):
+        return "a time such as 90s or 10m, or a number of seconds"
+    if error["type"] == "dataclass_type" and error["ctx"]["class_name"] == LengthSettings.__name__:
+        return "a range such as 8..24 or a mapping"
+    return _EXPECTED.get(error["type"])
+
+
 def rule_of(error: ErrorDetails) -> str:
     """Return what the value must do, to follow "must"."""
     kind, context = error["type"], error.get("ctx", {})
@@ -379,8 +383,8 @@ def rule_of(error: ErrorDetails) -> str:
         return "be text (quoted twice on the command line: \"'...'\")"
     if kind == "too_short":
         return "not be empty"
-    if kind in _EXPECTED:
-        return f"be {_EXPECTED[kind]}"
+    if (expected := _expected(error)) is not None:
+        return f"be {expected}"
     if kind == "literal_error":
         return f"be {context['expected']}"
     bounds = {

@@ -56,7 +56,7 @@ def unheard() -> AbstractContextManager[Events]:
 
 @dataclass(frozen=True)
 class UnequalRuns:
-    """Two runs that cannot be compared, by label, and the settings that differ."""
+    """Two runs whose difference is likely at most, by label, with the settings that differ and what to do about these."""
 
     baseline: str
     candidate: str
@@ -99,10 +99,10 @@ class StudyTime:
 
 class PlanReady(Event):
     """What a study will do: the labels of its runs by name, its number of points (None: not known before), how long that takes at
-    most, in seconds (None: not known before), and of what that time consists (`each`; None: of a part of a study). Runs that are
-    `unequal` get no verdict. `starts` is what was chosen where the number of starts was left open. `by_machine`: what was left to
-    the machine and what it chose, as overrides, by the names of its `gpus`. `notes` are further lines. `cost_usd` is what the
-    GPUs cost in that time, where each has a price."""
+    most, in seconds (None: not known before), and of what that time consists (`each`; None: of a part of a study). What runs
+    differ by that are `unequal` is likely at most. `starts` is what was chosen where the number of starts was left open.
+    `by_machine`: what was left to the machine and what it chose, as overrides, by the names of its `gpus`. `notes` are further
+    lines. `cost_usd` is what the GPUs cost in that time, where each has a price."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     points: int | None = None
@@ -152,7 +152,7 @@ class RunFinished(Event, kw_only=True):
 
 Activity = Literal[
     "asking_server", "cleaning_log", "emptying_cache", "finding_server", "first_token", "grading",
-    "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check",
+    "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check", "spans",
     "stopping_engine", "summary", "timings", "tracking",
     "waiting_quiet",
 ]  # fmt: skip

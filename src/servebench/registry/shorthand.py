@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 ENDPOINT = "endpoint"
+BASE_URL = "launch.base_url"
 SHORT_WORDS = {
     "duration": "load.duration_s",
     "budget": "study.budget",
@@ -27,26 +29,42 @@ RENAMED = {
 """Options of earlier versions, by group, and what they are called now."""
 RENAMED_KEYS = {"load.trace": "load.replay", "load.trace_headers": "load.span_headers"}
 """Keys of earlier versions, and what they are called now."""
-ATTACHED = {"launch": "attach", "engine": "openai"}
-"""What `endpoint=` chooses where the command does not."""
+CHOOSES = {ENDPOINT: {"launch": "attach", "engine": "openai"}, "dataset": {"workload": "dataset"}}
+"""What short words choose where the command does not."""
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
     """Return the overrides that these words mean: short ones are replaced, the others stay as they are.
 
     `endpoint=URL` is an attached server, of `engine=openai` unless another engine is chosen; a URL may lack `http://`.
+    `dataset=FILE` is `workload=dataset`, unless another workload or an experiment is chosen.
     """
     found = [_spelled_out(word) for word in words]
-    if any(word.startswith(f"{ENDPOINT}=") for word in words):
-        chosen = {word.partition("=")[0] for word in words}
-        found = [*(f"{group}={option}" for group, option in ATTACHED.items() if group not in chosen), *found]
-    return found
+    given = _names(words)
+    chosen = {*given, *(["workload"] if "experiment" in given else [])}
+    options = {group: one for name, choice in CHOOSES.items() if name in given for group, one in choice.items()}
+    return [*(f"{group}={option}" for group, option in options.items() if group not in chosen), *found]
+
+
+def as_typed(text: str, words: Sequence[str]) -> str:
+    """Return a message with the short words of a command in place of the keys that they set."""
+    given = _names(words)
+    for name, key in {ENDPOINT: BASE_URL, **SHORT_WORDS}.items():
+        if name in given and key not in given:
+            text = re.sub(rf"(?<![\w.]){re.escape(key)}(?![\w.])", name, text)
+    return text
+
+
+def _names(words: Sequence[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words if "=" in word}
 
 
 def _spelled_out(word: str) -> str:
     name, equals, value = word.partition("=")
     if name == ENDPOINT and equals:
-        return f"launch.base_url={','.join(map(with_scheme, value.split(',')))}"
+        urls = ",".join(map(with_scheme, value.split(",")))
+        # Hydra cannot read the = of a query; why a URL must have none is said later
+        return f'{BASE_URL}="{urls}"' if "?" in urls else f"{BASE_URL}={urls}"
     return f"{SHORT_WORDS[name]}={value}" if equals and name in SHORT_WORDS else word
 
 

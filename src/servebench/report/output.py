@@ -40,6 +40,11 @@ class Output:
         return PAGE_WIDTH if self.form == "markdown" else console().width
 
     @property
+    def room(self) -> int | None:
+        """How many characters a line of a terminal has room for; None for files and pipes, which take all."""
+        return console().width if console().is_terminal else None
+
+    @property
     def complete(self) -> bool:
         """Whether all is printed: with -v, and to files and pipes."""
         return self.verbose or self.form == "markdown" or not console().is_terminal

@@ -19,6 +19,7 @@ from servebench.contracts.telemetry import Reading
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.plan.levels import PlannedPoint, level_of, plan_levels
 from servebench.registry.registry import registry
+from servebench.report.terminal.tables import say
 from servebench.run.late_timings import missing_timings
 from servebench.run.outcome import BROKEN
 from servebench.run.phase import discard_spools, facts_file, load_facts, records_of
@@ -55,7 +56,7 @@ UNKNOWN_COLUMNS = (
 def print_problem(study: StudyFolder, text: str) -> None:
     """Print a problem with a study to standard error."""
     for line in text.splitlines():
-        sys.stderr.write(f"servebench: {study.name}: {line}\n")
+        say(f"servebench: {study.name}: {line}")
 
 
 def recover_run(study: StudyFolder, name: str) -> int:
@@ -154,8 +155,9 @@ def _records(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     )
 
 
-def clean_logs(study: StudyFolder) -> tuple[int, bool]:
-    """Finish the logs of engines that are not clean of secrets yet. Return how many, and whether all are; print why not."""
+def clean_logs(study: StudyFolder, *, aloud: bool = False) -> tuple[int, bool]:
+    """Finish the logs of engines that are not clean of secrets yet. Return how many, and whether all are; print why not, and
+    with `aloud` which."""
     done, whole = 0, True
     for path in unclean_files(study.path):
         try:
@@ -165,6 +167,8 @@ def clean_logs(study: StudyFolder) -> tuple[int, bool]:
             whole = False
         else:
             done += 1
+            if aloud:
+                sys.stdout.write(f"{study.name}/{path.parent.name}: {path.name} cleaned of keys\n")
     return done, whole
 
 
@@ -287,7 +291,7 @@ def _point(
         requests=known.requests(),
         readings=readings,
     )
-    # what an engine keeps until after the load is lost with the process that would have read it
+    # spans, and what an engine keeps until after the load, are lost with the process that would have read them
     extra = [*_end_warnings(level, records), *missing_timings(job.settings.engine, records)]
     return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=extra)
 

@@ -62,17 +62,21 @@ def _cuda() -> str | None:
     return found[1] if found else None
 
 
+def capture_cores() -> dict[str, int | None]:
+    """Return how many cores and hardware threads this machine has, and how many threads processes may use."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    threads = psutil.cpu_count()
+    return {"cpu_count": psutil.cpu_count(logical=False), "cpu_threads": threads, "cpu_threads_usable": len(usable)}
+
+
 def capture_machine() -> dict[str, Any]:
     """Return system, processor, memory, GPUs with driver and CUDA of this machine. Never fails; what is unknown is null."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     gpus = _gpus()
     return {
         "platform": platform.platform(),
         "python": platform.python_version(),
         "cpu_model": _cpu_model(),
-        "cpu_count": psutil.cpu_count(logical=False),
-        "cpu_threads": psutil.cpu_count(),
-        "cpu_threads_usable": len(usable),
+        **capture_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpus,
         "cuda": _cuda() if gpus else None,

@@ -20,10 +20,11 @@ from servebench.contracts.stored import RunData
 from servebench.contracts.tuning import TRIALS_MIN
 from servebench.load.plan.levels import plan_levels
 from servebench.registry.registry import Registry
-from servebench.report.wording.comparison import mattering_keys
+from servebench.report.wording.comparison import unequal_text
 from servebench.run.fits import memory_note
 from servebench.run.session import RunTask
 from servebench.store import studies as read
+from servebench.store.manifest import capture_cores
 from servebench.study.durations import FACTS, StartTime, seconds_of_each, start_time, start_times
 from servebench.study.show_commands import engine_command
 from servebench.util.errors import ServebenchError
@@ -115,8 +116,8 @@ def _unequal(tasks: Sequence[RunTask], labels: Mapping[str, str], registry: Regi
         first = next(one for one in tasks if same_question(one.job.resolved, task.job.resolved))
         a, b = planned[first.name], planned[task.name]
         differences = compare_manifests(a, b, varying=varied_keys(a, b))
-        if settings := mattering_keys(differences):
-            found.append(UnequalRuns(labels[first.name], labels[task.name], settings))
+        if any(one.matters for one in differences):
+            found.append(UnequalRuns(labels[first.name], labels[task.name], unequal_text(differences)))
     return tuple(found)
 
 
@@ -126,7 +127,10 @@ def _planned_manifest(job: Job, registry: Registry) -> dict[str, Any]:
     if job.settings.launch.name not in EMULATING:
         with suppress(ServebenchError):
             argv = list(engine_command(job.settings, registry).argv)
-    return {"study_id": "", "overrides": job.overrides, "config": job.resolved, "command": {"argv": argv}}
+    return {
+        **{"study_id": "", "overrides": job.overrides, "config": job.resolved},
+        **{"command": {"argv": argv}, "machine": capture_cores()},
+    }
 
 
 def study_conclusions(path: Path) -> Conclusions:

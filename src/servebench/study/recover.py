@@ -36,7 +36,7 @@ def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> 
                 if report_running:
                     sys.stdout.write(f"{study.name} is in use by another servebench\n")
                 continue
-            recovered, damaged, refused = _recover_runs(study, read_study(study))
+            recovered, damaged, refused = _recover_runs(study, read_study(study), aloud=True)
         total, code = total + recovered, FailureKind.STORE.exit_code if damaged or refused else code
     if not total and not code:
         sys.stdout.write("nothing to recover\n")
@@ -66,9 +66,9 @@ def recover_study(study: StudyFolder) -> list[str]:
     return damaged
 
 
-def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str], list[str]]:
+def _recover_runs(study: StudyFolder, state: StudyState, *, aloud: bool = False) -> tuple[int, list[str], list[str]]:
     """Return how many records and points were recovered, the runs with a damaged file, and those with another error."""
-    total, whole = clean_logs(study)
+    total, whole = clean_logs(study, aloud=aloud)
     damaged: list[str] = []
     refused: list[str] = [] if whole else ["engine.log"]
     for name in state.runs:

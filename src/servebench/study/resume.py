@@ -1,7 +1,6 @@
 """What is left of a stored study, and the command that continues it."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -13,7 +12,7 @@ from servebench.analysis.warnings.disturbed import taker_of
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
-from servebench.report.terminal.from_here import commands_from_here
+from servebench.report.terminal.tables import say
 from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
@@ -159,7 +158,7 @@ def print_remaining(folder: StudyFolder, runs: Sequence[StoredRun]) -> None:
     parts += [f"{damaged} cannot be read (--failed executes them again)"] if damaged else []
     parts += [f"{failed} failed (--failed executes them again)"] if failed else []
     parts += [f"{len(todo)} to do; {kept} of their points are kept"]
-    sys.stderr.write(f"{folder.name}: {', '.join(parts)}\n")
+    say(f"{short_id(folder.name)}: {', '.join(parts)}")
 
 
 def skipped_exit_code(folder: StudyFolder, runs: Sequence[StoredRun]) -> int:
@@ -207,7 +206,7 @@ def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool 
     if wrong:
         # a stored command has no secrets
         words = read_study(folder).words if len(wrong) == len(found) else wrong[0].overrides
-        again = commands_from_here(command_again(words))
-        sys.stderr.write(f"{counted}; the same settings would fail again; mend the argument in:\n{again}\n")
+        again = command_again(words)
+        say(f"{counted}; the same settings would fail again; mend the argument in:\n{again}")
     if (command := continue_command(folder, left, here=here)) is not None:
-        sys.stderr.write(f"{counted}; to continue:\n{commands_from_here(command)}\n")
+        say(f"{counted}; to continue:\n{command}")

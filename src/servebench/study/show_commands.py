@@ -9,11 +9,15 @@ from servebench.contracts.engine import Command, Engine, LaunchContext
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import Registry
+from servebench.report.terminal.tables import say
 from servebench.run.preflight import jobs_of
 from servebench.util.cache import cache_folder
 from servebench.util.errors import PreflightError
 from servebench.util.redaction import redact
 from servebench.util.secret_patterns import MARK
+
+SPANS_PORT = 4318
+"""Shown where the config leaves the port of spans open: OpenTelemetry's own."""
 
 
 def show_commands(words: Sequence[str], registry: Registry) -> int:
@@ -30,7 +34,8 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         if refused:
             raise PreflightError("\n".join(refused))
         faults = engine.check(context) if launcher.needs_executable else []
-        sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
+        for fault in faults:
+            say(f"servebench: {fault}")
         sys.stdout.write(describe_command(engine_command(settings, registry)) + "\n")
     return 0
 
@@ -44,7 +49,9 @@ def engine_command(settings: RunSettings, registry: Registry) -> Command:
 def _context(settings: RunSettings, engine: Engine) -> LaunchContext:
     port = settings.engine.port or engine.default_port
     # a free port would be looked for at the host that a stranger's config names
-    return launch_context(replace(settings, engine=replace(settings.engine, port=port)), cache_folder())
+    return launch_context(
+        replace(settings, engine=replace(settings.engine, port=port)), cache_folder(), lambda _: SPANS_PORT
+    )
 
 
 def describe_command(command: Command) -> str:

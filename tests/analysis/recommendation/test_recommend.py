@@ -240,11 +240,12 @@ def test_cost_compares_across_gpus_and_names_the_price_that_would_change_it(answ
     )
 
 
-def test_unequal_settings_that_matter_leave_no_winner_unless_varied_on_purpose(answers):
+def test_with_unequal_settings_that_matter_the_best_is_likely_at_most_unless_varied_on_purpose(answers):
     runs = (({"name": "a"}, {}), ({"name": "a", "slow": 2}, {"config": {"engine.dtype": "fp32"}}))
     found = answers(*runs)["batch"]
-    assert found.outcome == "different settings"
-    assert "engine.dtype" in reason_text(found.why)
+    assert (found.outcome, found.sureness, found.ranking[0].entrant.name) == ("provisional", "likely", "dtype=auto")
+    assert found.unequal in found.reservations
+    assert "engine.dtype" in reason_text(found.unequal)
     assert answers(*runs, name="again", varying="engine.dtype")["batch"].outcome == "best"
 
 

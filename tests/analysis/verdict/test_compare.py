@@ -173,12 +173,15 @@ def test_only_valid_points_compete_and_doubtful_ones_are_shown(side):
     assert "void point: level_not_reached" in summary_of(one(a, void))
 
 
-def test_unequal_settings_that_matter_are_the_verdict(side):
+def test_with_unequal_settings_that_matter_rows_keep_what_they_found_and_do_not_compete(side):
     a, b = side("a", seed=1, **FIVE), side("b", seed=2, slow=2.0, **FIVE)
     dtype = SettingDifference(key="engine.dtype", baseline="auto", candidate="fp8", matters=True, reason="precision")
     found = one(a, b, (dtype,))
     assert found.result == "unequal_settings"
-    assert {row.result for row in found.rows} == {"unequal_settings"}
+    assert (found.competing, found.first.competes) == ((), False)
+    fair = one(a, b)
+    assert [(row.result, row.effect) for row in found.rows] == [(row.result, row.effect) for row in fair.rows]
+    assert (found.first.result, verdict_of(found.first)) == (fair.first.result, "(slower)")
     assert "engine.dtype" in summary_of(found)
     assert one(a, b, (replace(dtype, matters=False),)).result == "slower"
 

@@ -85,11 +85,12 @@ def test_a_model_that_is_not_served(server, attach):
     assert error.value.kind == "wrong_model"
     assert "model.name=m" in str(error.value)
     assert "zzz, m-1" in str(error.value)
+    assert str(error.value).startswith(f"launch.base_url=http://127.0.0.1:{port}/v1: ")
 
 
 def test_without_a_list_the_generation_decides(server, attach):
     assert attach(f"http://127.0.0.1:{server('--models', '')}/v1").model == "m"
-    with pytest.raises(EngineError, match="/v1/chat/completions"):
+    with pytest.raises(EngineError, match=r"^launch\.base_url=.*/v1/chat/completions.*model\.name"):
         attach(f"http://127.0.0.1:{server('--models', '', '--says', '')}/v1")
 
 
@@ -125,6 +126,7 @@ def test_a_key_is_sent_and_never_shown(server, attach, monkeypatch, suffix):
     with pytest.raises(EngineError, match=r"launch\.api_key_env=") as error:
         attach(url)
     assert error.value.kind == "unauthorized"
+    assert str(error.value).count("launch.api_key_env") == 1
     monkeypatch.setenv(KEY, "wrong-secret")
     with pytest.raises(EngineError, match=KEY) as error:
         attach(url, KEY)

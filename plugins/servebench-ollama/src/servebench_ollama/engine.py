@@ -19,8 +19,8 @@ from servebench.plugin import (
     LaunchContext,
     ModelSettings,
     PhaseMarker,
-    PositiveInt,
     Say,
+    Seconds,
     log_hints,
     missing_executable,
     read_emulation,
@@ -47,7 +47,7 @@ class OllamaSettings(EngineSettings):
     loading."""
 
     keep_alive: str = "-1"
-    load_timeout_s: PositiveInt = 300
+    load_timeout_s: Seconds = 300.0
 
 
 def address(host: str, port: int) -> str:
@@ -62,7 +62,7 @@ def variables(context: LaunchContext) -> dict[str, str]:
     env = {
         "OLLAMA_HOST": address(settings.host, context.port),
         "OLLAMA_KEEP_ALIVE": settings.keep_alive,
-        "OLLAMA_LOAD_TIMEOUT": f"{settings.load_timeout_s}s",
+        "OLLAMA_LOAD_TIMEOUT": f"{settings.load_timeout_s:g}s",
     }
     for name, variable in FLAGS.flags.items():
         value = getattr(settings, name)

@@ -40,6 +40,7 @@ def answer_of(
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.fact("workload") or "", []).append(run)
+    unequal = {each.key: each for one in comparisons for each in one.mattering}.values()
     workloads = [_workload_answer(key, group, labels, entrants, comparisons) for key, group in groups.items()]
     return Answer(
         workloads=tuple(workloads),
@@ -55,7 +56,7 @@ def answer_of(
         inequalities=inequalities(comparisons, labels),
         remarks=remarks(runs, labels),
         caveats=tuple(caveats(runs, workloads, labels, earlier)),
-        next_steps=tuple(next_steps(runs, workloads, name, words, decision)),
+        next_steps=tuple(next_steps(runs, workloads, name, words, decision, unequal=unequal)),
         comparisons=tuple(comparisons),
     )
 

@@ -297,6 +297,7 @@ class Purpose(StrEnum):
     BETTER = "better"  # measure `count` of `of` doubtful points longer
     MORE_STARTS = "more_starts"  # get a verdict from `count` times this study
     UNTIL_DECIDED = "until_decided"  # get a verdict by adding starts until there is one
+    ACCEPT = "accept"  # judge runs with different settings as if these were equal
     CHARTS = "charts"  # see all charts
 
 

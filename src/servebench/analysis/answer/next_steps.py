@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from servebench.analysis.answer.model import LevelLead, NextStep, Purpose, WorkloadAnswer
 from servebench.analysis.decided import StudyDecision
+from servebench.analysis.fairness import SettingDifference, varying_of
 from servebench.analysis.pairing import seconds_per_start
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.warnings.catalog import type_of
@@ -45,6 +46,8 @@ def next_steps(
     name: str,
     words: Sequence[str],
     decision: StudyDecision | None = None,
+    *,
+    unequal: Iterable[SettingDifference] = (),
 ) -> Iterable[NextStep]:
     """Yield what to run next: what is missing, then what would decide and settle doubts, then what shows more."""
     statuses = {run.status for run in runs}
@@ -74,6 +77,8 @@ def next_steps(
         )
     if decision is None and words and not todo and (step := _starts_step(runs, workloads, words)) is not None:
         yield step
+    if varying := varying_of(unequal):
+        yield NextStep(command=f"servebench compare {name} --varying '{varying}'", purposes=(Purpose.ACCEPT,))
     if any(run.point_rows for run in runs):
         yield NextStep(command=f"servebench report {name} --open", purposes=(Purpose.CHARTS,))
 

@@ -24,14 +24,17 @@ def what_would_change(
     if leader is not None and case.measure == "within_slo":
         yield from _by_limit(case, entrants, leader)
         yield from _still_within_limits(ranking)
-    if leader is not None and case.measure == "best":
+    if leader is not None and case.measure in ("best", "within_slo"):
         yield from _by_level(case, entrants, leader, margin)
     if ranking and case.metric in COSTS:
         yield from _by_price(ranking, COSTS[case.metric])
     valid = [replace(one, levels=tuple(level for level in one.levels if level.verdict == "valid")) for one in entrants]
     firm = rank(case, valid).scores
     if firm and firm[0].entrant.name != leader:
-        yield UseReason(kind=UseReasonKind.LEADS_IF_VALID, run=firm[0].entrant.name)
+        doubted = {one.name: [level for level in one.levels if level.verdict == "doubtful"] for one in entrants}
+        name = next((name for name in (leader, firm[0].entrant.name) if name and doubted[name]), None)
+        for level in doubted[name] if name else ():
+            yield UseReason(kind=UseReasonKind.IN_DOUBT, run=name or "", levels=(level.level,), codes=level.doubts)
 
 
 def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str) -> Iterator[UseReason]:

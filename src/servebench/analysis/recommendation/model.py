@@ -21,7 +21,6 @@ Outcome = Literal[
     "best",
     "provisional",
     "no clear difference",
-    "different settings",
     "one start each",
     "only one",
     "none qualifies",
@@ -119,6 +118,8 @@ class Recommendation:
     changes: tuple[UseReason, ...] = ()
     quality: tuple[LessAccurate, ...] = ()
     one_start: bool = False
+    unequal: UseReason | None = None
+    """The settings in which the first differs from others, which make the answer likely at most."""
 
     @property
     def trust(self) -> str:
@@ -132,7 +133,7 @@ class Recommendation:
     def reservations(self) -> tuple[UseReason, ...]:
         """Why there is no best, or why it is not clear; empty where it is."""
         if self.outcome != "best":
-            return (self.why,) if self.why else ()
+            return tuple(dict.fromkeys(filter(None, (self.why, self.unequal))))
         first, found = self.ranking[0], []
         if first.doubtful:
             codes = first.level.doubts if first.level is not None else ()
@@ -151,7 +152,7 @@ class Recommendation:
         open and something else holds the verdict back, else `open`: also of single cold starts, of which a file cache makes the
         later ones faster."""
         if self.trust == "clear" or self.equal:
-            return "sure"
+            return "sure" if self.unequal is None else "likely"
         return "likely" if self.outcome in ("best", "provisional") else "open"
 
     @property

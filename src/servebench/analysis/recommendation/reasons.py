@@ -15,7 +15,6 @@ class UseReasonKind(StrEnum):
     """A reason; in brackets, which fields of a UseReason have a value."""
 
     # why the first of a ranking is not the best
-    UNEQUAL = "unequal"  # settings of the first and of rivals differ and matter (`settings`)
     UNMEASURED = "unmeasured"  # a rival may reach more at heavier loads, of which no point counts (`rival`, `levels`)
     SLO_UNDECIDED = "slo_undecided"  # whether the first meets the SLO is undecided (`run`, `cause`)
     BY_SLO_POINT = "by_slo_point"  # the lead depends on which level is the SLO point (`rival`, `cause`)
@@ -31,6 +30,7 @@ class UseReasonKind(StrEnum):
     NONE_RANKED = "none_ranked"  # no run has a score
     ONLY_ONE = "only_one"  # no other run has a score (`run`)
     # what makes the best provisional
+    UNEQUAL = "unequal"  # settings of the first and of rivals differ and matter (`settings`)
     UNKNOWN_SIZE = "unknown_size"
     """The first leads, and a point has warnings of unknown size (`run`; `rival`, if it is its point; `levels`, `codes`)."""
     MAY_ACCOUNT = "may_account"  # warnings may account for the lead (`rival`, `codes`)
@@ -61,7 +61,7 @@ class UseReasonKind(StrEnum):
     STILL_MET = "still_met"  # the limits were still met at the highest load (`run`, `levels`)
     LEADS_AT = "leads_at"  # another leads at these loads (`run`, `levels`)
     AS_CHEAP = "as_cheap"  # another is as cheap at a price per GPU hour (`run`, `limit`)
-    LEADS_IF_VALID = "leads_if_valid"  # another leads if only valid points count (`run`)
+    IN_DOUBT = "in_doubt"  # points of a run are doubtful on which the answer rests (`run`, `levels`, `codes`)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,9 +95,10 @@ def with_rows(comparison: Comparison, rows: Iterable[ComparisonRow], *, decided:
     *equal* only where no row is open; of a study that has `decided`, where its first question is answered so."""
     first = comparison.first
     if comparison.mattering:
-        withheld = [replace(row.judged(UNEQUAL, bound=row.bound), competes=False) for row in rows]
-        first = None if first is None else replace(first.judged(UNEQUAL), competes=False)
-        return replace(comparison, rows=tuple(withheld), first=first, result=UNEQUAL, bound=None)
+        # the settings may be all that a row shows: it keeps what it found, and counts as little as a doubtful one
+        first = None if first is None else replace(first, competes=False)
+        provisional = tuple(replace(row, competes=False) for row in rows)
+        return replace(comparison, rows=provisional, first=first, result=UNEQUAL, bound=None)
     found = replace(comparison, rows=tuple(rows), bound=None)
     counted = (*found.competing, *([first] if first is not None and first.competes else []))
     if different := {row.result for row in counted} & DIFFERENT:

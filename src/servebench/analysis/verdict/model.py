@@ -41,7 +41,7 @@ class VerdictKind(StrEnum):
         "not worse"  # the candidate is worse by no more than the margin of `study.until=gate`, and may be better
     )
     OPEN = "not enough data"  # more data may decide
-    UNEQUAL = "unequal_settings"  # the runs have different settings that matter, so there is no verdict
+    UNEQUAL = "unequal_settings"  # the runs have different settings that matter: what they differ by is likely at most
     NOT_COMPARED = "not compared"  # more starts would not decide
 
 
@@ -346,7 +346,7 @@ class Comparison:
 
     @property
     def mattering(self) -> tuple[SettingDifference, ...]:
-        """The unequal settings that refuse a verdict."""
+        """The unequal settings with which what the runs differ by is likely at most."""
         return tuple(one for one in self.unequal if one.matters)
 
     @property

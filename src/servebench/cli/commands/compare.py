@@ -153,14 +153,15 @@ def _decided(concluded: Conclusions, folders: Mapping[str, Path]) -> list[Block]
 
 def _gate_code(gate: Gate) -> int:
     """Print why the gate does not pass, and return the exit code."""
+    from servebench.report.terminal.tables import say
     from servebench.report.wording.comparison import gate_failures, gate_undecided
 
     for line in gate_failures(gate):
-        click.echo(f"servebench: regression larger than {100 * gate.question.limit:g}%: {line}", err=True)
+        say(f"servebench: regression larger than {100 * gate.question.limit:g}%: {line}")
     if gate.failed:
         return EXIT_REGRESSION
     for candidate, why in gate_undecided(gate):
-        click.echo(f"servebench: {candidate} cannot be judged: {why}", err=True)
+        say(f"servebench: {candidate} cannot be judged: {why}")
     return EXIT_NOT_JUDGED if gate.undecided else 0
 
 
@@ -203,6 +204,7 @@ def recommend_command(
     from servebench.report.export.conclusions import as_plain
     from servebench.report.output import Output
     from servebench.report.screens.recommendation import recommendation_blocks
+    from servebench.report.terminal.tables import say
     from servebench.store.studies import find, runs_beside, runs_of
     from servebench.util.errors import ConfigError
 
@@ -228,7 +230,7 @@ def recommend_command(
     if how := imitated(run.fact("launch") for run in runs):
         named = [labels[run.run_id].text for run in runs if run.emulated]
         which = "" if len(named) == len(runs) else f" ({', '.join(named)})"
-        click.echo(f"servebench: {how} engines{which}: these numbers do not describe the real ones", err=True)
+        say(f"servebench: {how} engines{which}: these numbers do not describe the real ones")
     complete = verbose if out.form == "markdown" else out.complete
     out.write(recommendation_blocks(concluded.recommendations or (), verbose=complete), as_plain(concluded))
     return 0

@@ -74,11 +74,12 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.analysis.limits import findings
     from servebench.analysis.slow_starts import own_slow_starts
     from servebench.contracts.labels import run_labels
-    from servebench.report.blocks import Block, NextCommand
+    from servebench.report.blocks import Block, Line, NextCommand
     from servebench.report.parts import times_of
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
     from servebench.report.screens.times import run_times_blocks
+    from servebench.report.terminal.tables import say
     from servebench.report.wording.noise import LONG_POINT, long_point_helps, prior_line
     from servebench.store.noise import all_noise
     from servebench.store.studies import command_words, load_study, runs_beside
@@ -94,16 +95,19 @@ def _show_run(found: RunData, out: Output) -> None:
     slow = own_slow_starts(found, runs_beside(found))
     noise = list(all_noise(found.path.parent.parent))
     prior = prior_line(found, noise, time.time())
-    blocks: list[Block] = list(run_blocks(found, label, slow, prior))
+    complete = out.complete
+    blocks: list[Block] = list(run_blocks(found, label, slow, prior, complete=complete))
     try:
         times = times_of(found, found.name)
         data, limits = times.as_dict(), findings(found)
-        blocks += run_times_blocks(times, complete=out.complete)
+        blocks += run_times_blocks(times, complete=complete)
     except StoreError as error:
         data = {"unreadable": str(error)}
         if not out.as_json:
-            click.echo(f"where the time goes: {error}", err=True)
-    blocks += limit_blocks(limits, verbose=out.verbose)
+            say(f"where the time goes: {error}")
+    blocks += limit_blocks(limits, complete=complete, verbose=out.verbose)
+    if not complete:
+        blocks.append(Line.of("more with -v: remedies, evidence, TTFT and the slowest requests in parts", tone="dim"))
     if found.status in UNFINISHED | {"failed"}:
         failed = " --failed" if found.status == "failed" else ""
         blocks.append(NextCommand("next", f"servebench resume {short_id(found.study_id)}{failed}"))
@@ -130,7 +134,7 @@ def _show_study(found: StudyData, out: Output) -> None:
     markdown = out.form == "markdown"
     blocks = [] if markdown else list(study_blocks(found))
     if out.complete and not markdown:
-        blocks += list_blocks([found], number_runs(load_outputs(found.path.parent)))
+        blocks += list_blocks([found], number_runs(load_outputs(found.path.parent)), width=out.room)
     if concluded is not None:
         complete, verbose = (out.verbose, False) if markdown else (out.complete, out.verbose)
         blocks += answer_blocks(concluded.answer, width=out.width, complete=complete, verbose=verbose)
@@ -200,8 +204,8 @@ def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outpu
         out.write((), run_list(studies, numbers))
     elif studies:
         candidates = every or not {"study", "run"}.isdisjoint(wanted)
-        width, most = (None, None) if out.complete else (out.width, None if every else NEWEST)
-        out.write(list_blocks(studies, numbers, width=width, most=most, candidates=candidates, older=older))
+        most = None if out.complete or every else NEWEST
+        out.write(list_blocks(studies, numbers, width=out.room, most=most, candidates=candidates, older=older))
     else:
         click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
     return 0

@@ -148,6 +148,7 @@ def work_command(study: str, run: str, trusted: bool, outputs: Path) -> int:
     from servebench.cluster.agent import execute_order
     from servebench.contracts.cluster import RunOrder
     from servebench.registry.registry import registry
+    from servebench.report.terminal.tables import say
     from servebench.store.studies import named_studies
     from servebench.study.trust import confirm_study
     from servebench.util.errors import ConfigError
@@ -172,5 +173,5 @@ def work_command(study: str, run: str, trusted: bool, outputs: Path) -> int:
     )
     if reply.outcome is None:
         raise ConfigError(reply.refused or "refused")
-    click.echo(f"{run}: {reply.outcome.status}{f': {reply.outcome.error}' if reply.outcome.error else ''}", err=True)
+    say(f"{run}: {reply.outcome.status}{f': {reply.outcome.error}' if reply.outcome.error else ''}")
     return reply.outcome.exit_code

@@ -125,7 +125,7 @@ class AttachLauncher(Launcher):
         base_url = (settings.base_url or "").rstrip("/")
         with client(headers, query=query, verify_tls=settings.trust, timeout_s=CONNECT_TIMEOUT_S) as http:
             try:
-                base_url, lists_models = _complete_url(http, base_url, settings, say)
+                base_url, lists_models = _complete_url(http, base_url, say)
                 model = engine.served_model(context.model)
                 if lists_models:
                     _check_model(http, base_url, engine, model)
@@ -134,9 +134,7 @@ class AttachLauncher(Launcher):
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
             except EngineError as error:
-                if error.kind == FailureKind.UNAUTHORIZED:
-                    raise _unauthorized(str(error), settings) from error
-                raise
+                raise _refused(error, settings) from error
         return AttachedEngine(
             base_urls=(base_url,),
             version=version,
@@ -156,19 +154,24 @@ def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: st
         raise
     except httpx.HTTPError as error:
         raise EngineError(
-            f"launch.base_url={base_url} accepts connections but did not answer a first request "
-            f"({http_error_reason(error)}); check whether the server answers other clients",
+            f"{base_url} accepts connections but did not answer a first request ({http_error_reason(error)}); "
+            "check whether the server answers other clients",
             kind=FailureKind.SILENT,
         ) from error
 
 
-def _unauthorized(said: str, settings: AttachSettings) -> EngineError:
-    how = (
-        f"the server rejects the key in {settings.api_key_env} (launch.api_key_env)"
-        if settings.api_key_env
-        else "export an API key and name its variable with launch.api_key_env="
-    )
-    return EngineError(f"{said}; {how}", kind=FailureKind.UNAUTHORIZED)
+def _refused(error: EngineError, settings: AttachSettings) -> EngineError:
+    """Return the error with the setting whose address it is about, and with what to do where it does not say."""
+    advice = ""
+    if error.kind == FailureKind.UNAUTHORIZED and settings.api_key_env:
+        advice = f"; the server rejects the key in {settings.api_key_env} (launch.api_key_env)"
+    elif error.kind == FailureKind.UNAUTHORIZED:
+        advice = "; export an API key and name its variable with launch.api_key_env="
+    elif error.kind == FailureKind.OTHER:
+        advice = "; check the path of the address, model.name and workload.api"
+    elif error.kind == FailureKind.NOT_READY:
+        advice = "; see the log of the server"
+    return EngineError(f"launch.base_url={settings.base_url}: {error}{advice}", kind=error.kind)
 
 
 def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
@@ -186,7 +189,7 @@ def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
     return EngineError(f"{what}: {reason}; {advice}", kind=FailureKind.UNREACHABLE)
 
 
-def _complete_url(http: httpx.Client, base_url: str, settings: AttachSettings, say: Say) -> tuple[str, bool]:
+def _complete_url(http: httpx.Client, base_url: str, say: Say) -> tuple[str, bool]:
     """Return the base URL, with `/v1` appended if the API is there, and whether the server lists its models in time.
 
     Raises EngineError if the key is rejected.
@@ -204,10 +207,10 @@ def _complete_url(http: httpx.Client, base_url: str, settings: AttachSettings, s
         status = http.get(f"{second}/models").status_code
         found = second if status == httpx.codes.OK or status in UNAUTHORIZED else base_url
     if found != base_url:
-        say(f"launch.base_url: using {found}, where the API is")
+        say(f"using {found}, where the API is")
         base_url = found
     if status in UNAUTHORIZED:
-        raise _unauthorized(f"{base_url}/models returned {status}", settings)
+        raise EngineError(f"{base_url}/models returned {status}", kind=FailureKind.UNAUTHORIZED)
     return base_url, True
 
 

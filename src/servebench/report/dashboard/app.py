@@ -32,6 +32,7 @@ from servebench.report.screens.comparison import comparison_blocks
 from servebench.report.screens.results import CHARTS_NOTE
 from servebench.store import studies as read
 from servebench.util.safe_text import clean_line
+from servebench.util.short_id import short_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -118,23 +119,21 @@ def draw_set(found: ChartSet, stat: str) -> None:
 
 def legend(series: Iterable[Mapping[str, str]]) -> None:
     """Show the colour and mark of each series."""
-    entries = (
-        f'<b style="color:{one["colour"]}">{one["mark"]}</b> {escape(clean_line(one["name"]))}' for one in series
-    )
-    st.html(" &emsp; ".join(entries))
+    entry = '<span style="display:inline-block;margin-right:1.5em"><b style="color:{}">{}</b> {}</span>'
+    st.html(" ".join(entry.format(one["colour"], one["mark"], escape(clean_line(one["name"]))) for one in series))
 
 
 def runs_view(kept: pd.DataFrame, runs: pd.DataFrame) -> None:
     """Show how many runs there are, then each run with its best point."""
     unfinished(runs)
-    columns = st.columns(4)
-    columns[0].metric("runs with points", f"{len(kept):,}")
-    columns[1].metric("points", f"{kept['points'].sum():,}")
-    columns[2].metric("valid points", f"{100 * kept['valid'].sum() / kept['points'].sum():.0f}%")
-    columns[3].metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}")
+    counts = st.container(horizontal=True)
+    counts.metric("runs with points", f"{len(kept):,}", width=120)
+    counts.metric("points", f"{kept['points'].sum():,}", width=120)
+    counts.metric("valid points", f"{100 * kept['valid'].sum() / kept['points'].sum():.0f}%", width=120)
+    counts.metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}", width=120)
     metrics = [one.name for one in columns_shown("dashboard")]
     facts = ("engine", "workload", "engine_version", "model", "gpu")
-    shown = ["page", "study", "run", "level", metrics[0], "verdict", "doubts", *metrics[1:], *facts]
+    shown = ["page", "run", "level", metrics[0], "verdict", "study", "doubts", *metrics[1:], *facts]
     st.text(
         "The load of each run with the highest output throughput, by the means over its starts and repeats: of the loads with "
         "valid points, else of the others. A TTFT p99 of "
@@ -238,11 +237,17 @@ def alike(runs: Sequence[RunData]) -> list[str]:
     return same if len(same) > 1 else [key for key, *_ in newest]
 
 
+def run_name(key: str) -> str:
+    """Return a run's key with the short id of its study: long names are cut on a narrow screen."""
+    study, _, run = key.partition("/")
+    return clean_line(f"{short_id(study)}/{run}")
+
+
 def compare_view(outputs: str, runs: Sequence[RunData], changed: int) -> None:
     """Show the verdicts of `servebench compare`; the first run is the baseline."""
     keys = st.multiselect(
         "runs; the first is the baseline", [run.run_id for run in reversed(runs)],
-        default=list(reversed(alike(runs)[:2])), max_selections=COMPARED_MAX, key="runs", format_func=clean_line, **URL,
+        default=list(reversed(alike(runs)[:2])), max_selections=COMPARED_MAX, key="runs", format_func=run_name, **URL,
     )  # fmt: skip
     if len(keys) < 2:
         st.info("Choose two runs or more.")

@@ -11,6 +11,7 @@ from servebench.analysis.answer.model import (
     CaveatKind,
     Inequality,
     NextStep,
+    Purpose,
     Remark,
     WorkloadAnswer,
 )
@@ -65,7 +66,8 @@ def answer_blocks(answer: Answer, *, width: int, complete: bool = False, verbose
         yield Line.of(f"more with -v: {'; '.join(hidden)}", tone="dim")
     steps = answer.next_steps
     # the first matters most, and the last shows more
-    yield from map(step_block, steps if complete else dict.fromkeys((*steps[:1], *steps[-1:])))
+    accepts = [one for one in steps if Purpose.ACCEPT in one.purposes]
+    yield from map(step_block, steps if complete else dict.fromkeys((*steps[:1], *accepts, *steps[-1:])))
 
 
 def slow_starts_blocks(answer: Answer) -> list[Block]:

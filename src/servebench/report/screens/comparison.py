@@ -49,7 +49,7 @@ def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterato
 
 
 def _rows(comparison: Comparison) -> Iterator[Block]:
-    columns = [TableColumn(name, left=name == "metric") for name in HEADINGS[:-1]]
+    columns = [TableColumn(name, left=name == "metric", wrap=name == "metric") for name in HEADINGS[:-1]]
     notes = reason_numbers(comparison)
     rows = []
     for one in shown_rows(comparison):

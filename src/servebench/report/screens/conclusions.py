@@ -15,7 +15,7 @@ from servebench.report.wording.limits import action_text, fact_text, statement_o
 from servebench.util.figures import local_time, seconds
 
 LIMITS_HEAD = ("run", "load", "limit", "evidence", "what to try")
-BRACKETS_NOTE = "A verdict in brackets does not count: its points are not valid."
+BRACKETS_NOTE = "A verdict in brackets does not count: its points are not valid, or the settings differ."
 LONG_COMMAND = 600
 """Longer commands of engines are folded."""
 

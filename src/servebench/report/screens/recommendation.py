@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.report.blocks import Block, Gap, Heading, Line, Span
 from servebench.report.wording.recommendation import (
+    but_text,
     place_text,
     quality_text,
     reason_text,
@@ -52,8 +53,9 @@ def _brief(found: Sequence[Recommendation], *, hint: bool) -> Iterator[Block]:
     for one, own in zip(measured, parts, strict=True):
         where = " · ".join(part for part in own if part not in shared)
         title = Span(one.use_case.title + (f" ({where})" if where else ""), "strong")
-        yield Line.of(title, f": {use_text(one)}", tone=SURE_TONES[one.sureness])
+        yield Line.of(title, f": {use_text(one)}{but_text(one)}", tone=SURE_TONES[one.sureness])
         yield from (Line.of(f"but: {quality_text(other)}", tone="warn", indent=2) for other in one.quality)
+    yield from map(Line.of, dict.fromkeys(reason_text(one.unequal) for one in measured if one.unequal is not None))
     if hint:
         others = len({one.use_case.name for one in found} - {one.use_case.name for one in measured})
         rest = f"no answer for {others} other uses; " if others else ""

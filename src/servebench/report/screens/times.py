@@ -17,7 +17,7 @@ from servebench.analysis.time_parts import (
 )
 from servebench.contracts.stored import RunData
 from servebench.report.blocks import Block, Fold, Heading, Label, Line, Table, items, table
-from servebench.report.parts import FACTORS_NOTE, NOT_REPORTED, RunTimes, bar_name, part_title, rest_title
+from servebench.report.parts import FACTORS_NOTE, NOT_REPORTED, RunTimes, bar_name, part_title, rest_title, tail_line
 from servebench.util.errors import ConfigError
 from servebench.util.figures import MISSING, number
 from servebench.util.units import NS_PER_MS
@@ -29,14 +29,17 @@ REQUEST_COLUMNS = (*STAMPS, "last_event_ns", "error", "prompt_tokens", "cached_t
 
 
 def run_times_blocks(found: RunTimes, *, complete: bool) -> Iterator[Block]:
-    """Yield where the time of a run's requests goes; by what its slowest were compared with the others where `complete`."""
+    """Yield where the time of a run's requests goes: their E2E and what the slowest of the busiest level have in common, and
+    everything where `complete`."""
     if not found.parts:
         return
     if not all(one.reported for one in found.parts):
         yield Line.of(NOT_REPORTED.format(engine=found.engine))
     yield Heading("where the time goes (mean ms)")
-    yield parts_table(found.parts)
-    yield items(found.lines)
+    whole = [one for one in found.parts if one.metric == "E2E" and one.group == "all"]
+    yield parts_table(found.parts if complete else whole or found.parts)
+    tails = [one for one in found.tails if one.is_tail]
+    yield items(found.lines if complete else [tail_line(one) for one in tails if one.level == tails[-1].level])
     if complete:
         yield from factor_blocks([found])
 

@@ -7,6 +7,7 @@ from typing import TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from servebench.report.terminal.from_here import commands_from_here
 from servebench.util.safe_text import clean_terminal
 from servebench.util.stdio import rendered
 
@@ -34,3 +35,8 @@ def console(file: TextIO | None = None) -> Console:
     file = file or sys.stdout
     terminal = file.isatty()
     return CleanConsole(file, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
+
+
+def say(text: str) -> None:
+    """Print text on standard error; a terminal breaks lines between words."""
+    console(sys.stderr).print(commands_from_here(text))

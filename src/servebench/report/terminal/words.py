@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench.contracts import events as e
-from servebench.report.terminal.from_here import place_from_here
+from servebench.report.files import from_here
 from servebench.report.wording.budget import least_text, time_lines
 from servebench.util.figures import number, seconds
 from servebench.util.short_id import short_id
@@ -25,6 +25,7 @@ WAITING = {
     "preparing_engine": "preparing {of}",
     "quality": "quality {of} at concurrency {count}",
     "self_check": "self-check of the client",
+    "spans": "waiting for spans",
     "stopping_engine": "stopping {of}",
     "summary": "writing the summary",
     "timings": "reading request timings of {of}",
@@ -68,11 +69,10 @@ def _plan(event: e.PlanReady) -> str:
     lines += time_lines(event)
     lines += event.notes
     lines += [
-        f"no verdict between {one.baseline} and {one.candidate}: unequal settings ({one.settings})"
-        for one in event.unequal[:UNEQUAL_SHOWN]
+        f"what {one.candidate} and {one.baseline} differ by: {one.settings}" for one in event.unequal[:UNEQUAL_SHOWN]
     ]
     more = len(event.unequal) - UNEQUAL_SHOWN
-    lines += [f"nor between {more} more pairs of runs"] if more > 0 else []
+    lines += [f"likely at most: {more} more pairs of runs"] if more > 0 else []
     return "\n".join(lines)
 
 
@@ -134,13 +134,13 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.PortTaken: "another process took port {taken}: starting {engine} again at port {port}",
     e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
     e.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),
-    e.ResultsStored: lambda event: f"results: {place_from_here(str(event.folder))}",
+    e.ResultsStored: lambda event: f"results: {from_here(str(event.folder))}",
     e.Said: "{text}",
     e.ScorerLeftOut: "quality: left out: {reason}",
     e.SecretsLeft: "{path} may still hold keys ({reason}); to remove them: servebench recover",
     e.StepFailed: lambda event: FAILED[event.step].format_map(vars(event)),
     e.Tracked: lambda event: (
-        f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {place_from_here(redacted_uri(event.uri))}"
+        f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {from_here(redacted_uri(event.uri))}"
     ),
     e.TrackingFailed: lambda event: (
         f"{event.error}; no results are lost: 'servebench sync {short_id(event.study)}' sends them later"

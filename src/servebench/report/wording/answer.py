@@ -98,6 +98,7 @@ PURPOSES: dict[Purpose, Callable[[NextStep], str]] = {
     ),
     Purpose.MORE_STARTS: lambda one: f"for a verdict, {one.count} times this study",
     Purpose.UNTIL_DECIDED: lambda _: "for a verdict: adds starts until there is one",
+    Purpose.ACCEPT: lambda _: "to accept the different settings",
     Purpose.CHARTS: lambda _: "all charts",
 }
 

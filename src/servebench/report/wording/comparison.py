@@ -1,23 +1,25 @@
 """The text of a comparison, the same in the terminal, Markdown, HTML, JSON and the dashboard."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from servebench.analysis.disturbance import Taker
-from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.fairness import SettingDifference, varying_of
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.gate import Gate
-from servebench.analysis.verdict.model import FAILED, Comparison, ComparisonRow, Metric
+from servebench.analysis.verdict.model import DIFFERENT, FAILED, Comparison, ComparisonRow, Metric
 from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Method, MethodKind, Reason, ReasonKind
 from servebench.report.wording.quality import agreement_text
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent
+from servebench.util.short_id import short_id
 
 HEADINGS = ("load", "metric", "baseline", "candidate", "change [95%]", "verdict")
 ONE_START_NOTE = "With one start each, the intervals allow for what two starts of one engine usually differ by."
 OPEN_LOOP_NOTE = "At a rate of arrivals TTFT and E2E count from the schedule."
 ONE_START = "one start each: no verdict on the engines"
 MORE_STARTS = "more starts are needed (study.starts)"
+HOWS = {"mixed": "faster in some metrics and slower in others", "not worse": "not worse beyond the margin"}
 REASONS_MAX = 3
 """More reasons are not named where no row has a verdict."""
 OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
@@ -41,7 +43,9 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.PROVISIONAL: lambda one: f"provisional: {_codes(one)}",
     ReasonKind.INTERVAL_TOO_WIDE: lambda _: f"the interval is too wide for a verdict: {MORE_STARTS}",
     ReasonKind.MAY_BE_CHANCE: lambda _: f"among this many rows, an interval may leave out 0 by chance: {MORE_STARTS}",
-    ReasonKind.STARTS_NEEDED: lambda _: "more starts are needed (servebench resume STUDY --budget 30m)",
+    ReasonKind.STARTS_NEEDED: lambda one: (
+        f"more starts are needed (servebench resume {short_id(one.study)} --budget 30m)"
+    ),
     ReasonKind.STARTS_OF_TTFT: lambda one: f"TTFT takes {one.needed} starts",
 }
 
@@ -70,12 +74,11 @@ def mattering_keys(found: Iterable[SettingDifference]) -> str:
     return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
 
 
-def how_to_resolve(found: Iterable[SettingDifference]) -> str:
-    """Return what to do about the settings that matter, with the option that declares them on purpose."""
-    keys = [one.key for one in found if one.matters]
-    groups = dict.fromkeys(f"{key.split('.')[0]}.*" if "." in key else key for key in keys)
-    named = ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
-    return f"make them equal, or declare that they are what is compared: --varying '{named}'"
+def unequal_text(found: Collection[SettingDifference]) -> str:
+    """Return what is said of runs whose settings differ where that matters, on every screen: how sure what they differ by is, and
+    what to do about it."""
+    varying = f"make them equal, or accept them: --varying '{varying_of(found)}'"
+    return f"likely at most, with different settings ({mattering_keys(found)}); {varying}"
 
 
 def text_of(reasons: Iterable[Reason]) -> str:
@@ -109,7 +112,7 @@ def verdict_of(row: ComparisonRow) -> str:
     if row.result == "not enough data":
         return "open"
     text = result_of(row)
-    return text if row.competes or row.result == "unequal_settings" else f"({text})"
+    return text if row.competes else f"({text})"
 
 
 def result_of(found: Comparison | ComparisonRow) -> str:
@@ -190,11 +193,12 @@ def summary_of(comparison: Comparison) -> str:
     if comparison.not_started:
         return "; ".join(f"{name} was not started" for name in comparison.not_started)
     if comparison.result == "unequal_settings":
-        keys, remedy = mattering_keys(comparison.mattering), how_to_resolve(comparison.mattering)
-        return f"no verdict: the runs have different settings ({keys}); {remedy}"
+        clear = [one for one in shown_rows(comparison) if one.result in DIFFERENT and not one.doubts]
+        how = HOWS["mixed"] if len({one.result for one in clear}) > 1 else "".join({one.result for one in clear})
+        what = f"{comparison.candidate} is {how}; largest change: {description_of(_largest(clear))}; " if clear else ""
+        return what + unequal_text(comparison.mattering)
     if comparison.result in ("faster", "slower", "mixed", "not worse"):
-        hows = {"mixed": "faster in some metrics and slower in others", "not worse": "not worse beyond the margin"}
-        how = hows.get(comparison.result, comparison.result)
+        how = HOWS.get(comparison.result, comparison.result)
         asked = (*comparison.competing, *([comparison.first] if comparison.first is not None else []))
         different = [row for row in asked if row.result in ("faster", "slower")] or asked
         return f"{comparison.candidate} is {how}; largest change: {description_of(_largest(different))}"

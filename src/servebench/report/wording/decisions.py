@@ -5,7 +5,7 @@ from __future__ import annotations
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.verdict.model import EQUAL, NOT_COMPARED, NOT_WORSE, OPEN, SLOWER, Comparison, VerdictKind
 from servebench.contracts.precision import LOOKS
-from servebench.report.wording.comparison import description_of, mattering_keys
+from servebench.report.wording.comparison import description_of, unequal_text
 from servebench.util.figures import duration
 
 WORDS = {EQUAL: "equal", OPEN: "open"}
@@ -27,7 +27,8 @@ def round_line(found: StudyDecision, rounds: int) -> str:
     ]
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
     done, count = len(found.pairs) - len(undecided), len(found.pairs)
-    return f"round {rounds}: {done} of {count} pairs decided after {_minutes(found)}{rest}"
+    likely = " (likely at most: different settings)" if any(one.mattering for one in found.pairs) else ""
+    return f"round {rounds}: {done} of {count} pairs decided{likely} after {_minutes(found)}{rest}"
 
 
 def _more(starts: int) -> str:
@@ -62,7 +63,7 @@ def word_of(verdict: VerdictKind) -> str:
 def standing_of(pair: Comparison) -> str:
     """Return what a gate has decided, or why a pair has no verdict."""
     if pair.mattering:
-        return f"no verdict: the runs have different settings ({mattering_keys(pair.mattering)})"
+        return f"{'not judged: ' * (pair.gate is not None)}{unequal_text(pair.mattering)}"
     if pair.gate is None or pair.first is None or (pair.first.result is OPEN and pair.gate is OPEN):
         return "not decided"
     lost = [row for row in pair.regressions if abs(row.effect or 0.0) > pair.margin]

@@ -9,7 +9,7 @@ from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.contracts.point_row import POINT_COLUMNS
-from servebench.report.wording.comparison import how_to_resolve, mattering_keys, not_usable_text
+from servebench.report.wording.comparison import not_usable_text, unequal_text
 from servebench.report.wording.quality import agreement_text
 from servebench.util.figures import change, change_interval, number, percent
 
@@ -48,9 +48,8 @@ def _cause(one: UseReason) -> str:
 
 
 def _unequal(one: UseReason) -> str:
-    keys = "; ".join(f"{name}: {mattering_keys(found)}" for name, found in one.settings)
     every: dict[str, SettingDifference] = {found.key: found for _, own in one.settings for found in own}
-    return f"{keys}; {how_to_resolve(every.values())}"
+    return unequal_text(every.values())
 
 
 def _no_run(one: UseReason) -> str:
@@ -148,7 +147,7 @@ REASONS: Mapping[UseReasonKind, Callable[[UseReason], str]] = {
     Kind.STILL_MET: lambda one: f"{one.run} still met the limits at its highest load ({one.levels[0]}): measure higher",
     Kind.LEADS_AT: lambda one: f"at {_at(one)} {one.run} leads",
     Kind.AS_CHEAP: lambda one: f"{one.run} would be as cheap at ${one.limit:.3g} per GPU hour",
-    Kind.LEADS_IF_VALID: lambda one: f"if only valid points counted, {one.run} would lead",
+    Kind.IN_DOUBT: lambda one: f"the point of {one.run} at {_at(one)} is in doubt ({_codes(one)})",
 }
 
 
@@ -204,20 +203,30 @@ def use_text(found: Recommendation) -> str:
     first = found.ranking[0]
     name, value = short_name(first.entrant.name, found), score_text(replace(first, interval=None), found.use_case.unit)
     value += f" at {first.at.words}" if first.at else ""
+    unequal = " (different settings)" if found.unequal is not None else ""
     if found.outcome == "only one":
         return f"{name}: {value} ({'the only one that qualifies' if found.missing else 'nothing to compare it with'})"
     if found.equal and found.why is not None:
         rival = short_name(found.rival, found)
-        return f"{name} or {rival}, sure: they differ by at most {percent(found.why.share)}; {value}"
+        return (
+            f"{name} or {rival}, {found.sureness}: they differ by at most {percent(found.why.share)}; {value}{unequal}"
+        )
     if found.sureness == "open":
         return f"open: {', '.join(value_text(score, found) for score in found.ranking[:SHOWN_MAX])}"
     lead = f", {lead_text(found)}" if found.lead is not None else ""
-    return f"{name}, {found.sureness}: {value}{lead}"
+    return f"{name}, {found.sureness}: {value}{lead}{unequal}"
+
+
+def but_text(found: Recommendation) -> str:
+    """Return why a use is open, or who leads at other loads; empty where there is nothing to say."""
+    told = [found.why] if found.sureness == "open" else [one for one in found.changes if one.kind is Kind.LEADS_AT]
+    return "".join(f"; {reason_text(one)}" for one in told if one is not None)
 
 
 def value_text(score: Score, found: Recommendation) -> str:
-    """Return whose score it is and how high."""
-    return f"{short_name(score.entrant.name, found)} {number(score.value)} {found.use_case.unit}".strip()
+    """Return whose score it is, how high, and at which load."""
+    at = f" at {score.at.words}" if score.at else ""
+    return f"{short_name(score.entrant.name, found)} {number(score.value)} {found.use_case.unit}".strip() + at
 
 
 def short_name(name: str, found: Recommendation) -> str:
