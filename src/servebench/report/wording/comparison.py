@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from servebench.analysis.disturbance import Taker
-from servebench.analysis.fairness import SettingDifference, varying_of
+from servebench.analysis.fairness import KEYS_SHOWN, SettingDifference, varying_of
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import DIFFERENT, FAILED, Comparison, ComparisonRow, Metric
@@ -25,8 +25,6 @@ REASONS_MAX = 3
 OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
 
 
-KEYS_SHOWN = 4
-"""More settings are only counted."""
 SIDES = {"baseline": "the baseline", "candidate": "the candidate", "both": "either"}
 REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.ONE_START: lambda _: ONE_START,
