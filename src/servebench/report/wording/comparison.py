@@ -65,18 +65,13 @@ def _codes(reason: Reason) -> str:
     return ", ".join(reason.codes) or "void"
 
 
-def mattering_keys(found: Iterable[SettingDifference]) -> str:
-    """Return what matters, the first few by name."""
+def unequal_text(found: Collection[SettingDifference]) -> str:
+    """Return what is said of runs with different settings on every screen: how sure what they differ by is, and what to do."""
     keys = [one.title for one in found if one.matters]
     more = len(keys) - KEYS_SHOWN
-    return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
-
-
-def unequal_text(found: Collection[SettingDifference]) -> str:
-    """Return what is said of runs whose settings differ where that matters, on every screen: how sure what they differ by is, and
-    what to do about it."""
+    named = ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
     varying = f"make them equal, or accept them: --varying '{varying_of(found)}'"
-    return f"likely at most, with different settings ({mattering_keys(found)}); {varying}"
+    return f"likely at most, with different settings ({named}); {varying}"
 
 
 def text_of(reasons: Iterable[Reason]) -> str:
