@@ -6,7 +6,7 @@ import os
 import pytest
 
 from servebench.cluster import agent
-from servebench.cluster.agent import lease_port, refusal
+from servebench.cluster.agent import lease_ports, refusal
 from servebench.cluster.heartbeat import FILE, SILENT_S
 from servebench.cluster.leases import Leases
 from servebench.cluster.orders import visible_gpus
@@ -75,14 +75,18 @@ def test_visible_gpus(variable, gpus):
     [
         ({"port": 41}, True, ("port-41",)),
         ({"port": 41}, False, ()),
-        ({}, True, ()),
+        ({"port": 41, "spans_address": "127.0.0.1:43"}, True, ("port-41",)),
+        ({"port": 41, "request_timings": "spans", "spans_address": "127.0.0.1:43"}, True, ("port-41", "port-43")),
+        ({"request_timings": "spans", "spans_address": "127.0.0.1:43"}, False, ("port-43",)),
+        ({"port": 41, "request_timings": "spans", "spans_address": "127.0.0.1:41"}, True, ("port-41",)),
+        ({"request_timings": "spans"}, True, ()),
     ],
 )
-def test_the_port_that_a_config_names_is_leased(tmp_path, monkeypatch, engine, local, leased):
+def test_the_ports_that_a_config_names_are_leased(tmp_path, monkeypatch, engine, local, leased):
     """Two runs on one machine wait for one another instead of failing."""
     monkeypatch.setattr(agent, "port_problem", lambda *_: None)
     leases = Leases(tmp_path)
     settings = fake_job(engine=EngineSettings(name="fake", **engine)).settings
-    lease_port(leases, settings, Recorder(), local=local)
+    lease_ports(leases, settings, Recorder(), local=local)
     assert leases.names == leased
     leases.release()

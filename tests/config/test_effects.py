@@ -33,6 +33,7 @@ IGNORED = [
     ((*CLOSED, "workload=sharegpt"), "workload.split=test"),
     (CLOSED, "launch.shift_s=9"),
     (CLOSED, "launch.machine_s=9"),
+    (CLOSED, "engine.spans_address=127.0.0.1:4318"),
     (CLOSED, "quality.items=9"),
     (CLOSED, "tracking.experiment=x"),
     ((*CLOSED, "telemetry.enabled=false"), "telemetry.interval_s=9"),

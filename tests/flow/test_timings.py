@@ -5,11 +5,16 @@ import re
 
 import pytest
 
+from servebench.contracts.engine import LaunchContext
+from servebench.contracts.settings import EngineSettings, GpuSettings, ModelSettings
+from servebench.engine.adapters.vllm import VllmEngine
+from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
 from servebench.run.requests import traceparent
 from servebench.store.studies import load_run as read_run_data
 from servebench.util.figures import with_interval
 from support.commands import on_a_terminal
-from support.results import requests, run_of
+from support.results import attached_study, requests, run_of
+from support.servers import own_port
 
 ENGINE = ("engine=vllm", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none", "study.name=s")
 LOAD = ("load.concurrency=[8]", "load.requests=120", "workload=unique", "workload.output_tokens=16")
@@ -83,19 +88,52 @@ def test_turned_off_there_are_none(run_main, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
-def test_times_that_come_after_the_load(run_main, tmp_path, engine):
+@pytest.mark.parametrize(
+    ("engine", "source", "found_in"),
+    [
+        ("vllm", "spans", "answer+spans"),
+        ("sglang", "spans", "spans"),
+        ("sglang", "after_load", "after_load"),
+        ("trtllm", "after_load", "after_load"),
+    ],
+)
+def test_times_that_come_beside_the_answers(run_main, tmp_path, engine, source, found_in):
     """Of all requests of an emulated engine over HTTP, with a queue; they add up, and the warm-up's are not waited for."""
     words = ("launch=emulated", "launch.time_scale=0.002", "load.requests=24", "engine.max_num_seqs=2")
-    words = (*words, "engine.request_timings=after_load")
-    done = run_main(f"engine={engine}", *ENGINE[1:], *LOAD[:1], *LOAD[2:], *words, code=0)
+    named = (f"engine.request_timings={source}", "engine.spans_address=127.0.0.1:0")
+    done = run_main(f"engine={engine}", *ENGINE[1:], *LOAD[:1], *LOAD[2:], *words, *named, code=0)
     found = requests(run_of(tmp_path))
     found = found[(found.outcome == "ok") & ~found.filler]
-    assert set(found.timings_from) == {"after_load"}
+    assert set(found.timings_from) == {found_in}
     assert "timings_missing" not in done.stdout
-    assert found.response_id.notna().all()
+    assert found.traceparent.notna().all() == (source == "spans")
+    assert found.response_id.notna().all() == (source == "after_load")
     parts = found[["server_queue_ms", "server_prefill_ms", "server_decode_ms", "network_ms", "delivery_ms"]].sum(axis=1)
     assert parts.to_numpy() == pytest.approx(((found.answered_ns - found.sent_ns) / 1e6).to_numpy(), abs=1e-3)
     # six of eight requests wait for the two slots
     assert found.server_queue_ms.sum() > found.server_decode_ms.sum()
     assert (found.server_prefill_ms > 0).all()
+
+
+@pytest.mark.slow
+def test_spans_of_a_server_that_was_already_running(run_main, tmp_path):
+    """`launch=attach`: the server sends its spans to the port that the config names; one that sends none is marked."""
+    ports = [own_port() for _ in range(2)]
+    context = LaunchContext(
+        engine=EngineSettings(name="vllm", request_timings=False), model=ModelSettings(name="m"), gpu=GpuSettings(name="none"),
+        port=own_port(), cache_dir=tmp_path, spans_endpoint=f"http://127.0.0.1:{ports[0]}/v1/traces",
+    )  # fmt: skip
+    settings = EmulatedSettings(name="emulated", time_scale=0.002)
+    running = EmulatedLauncher().launch(VllmEngine(), context, settings, log_path=tmp_path / "log", say=lambda _: None)
+    try:
+        for index, port in enumerate(ports):
+            words = (*attached_study(running.base_url), "model.name=m")
+            load = (*LOAD[:1], "load.requests=16", *LOAD[2:], f"study.name={index}", "model.tokenizer=null")
+            named = ("engine.request_timings=spans", f"engine.spans_address=127.0.0.1:{port}")
+            done = run_main(*words, *load, *named, code=0)
+            found = requests(run_of(tmp_path, f"{index}"))
+            found = found[found.outcome == "ok"]
+            assert set(found.timings_from.dropna()) == ({"spans"} if index == 0 else set())
+            assert ("no spans for 16 of 16 requests" in done.stdout) == (index == 1)
+    finally:
+        running.stop()

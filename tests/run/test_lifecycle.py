@@ -343,7 +343,7 @@ def test_the_files_of_request_timings_are_new_private_and_removed(bench, monkeyp
 
     class Keeping(engine):
         timings_in_files = True
-        keeps_timings = True
+        timings_sources = ("after_load",)
 
         def timings_after_load(self, context, running):
             seen.append((list(context.kept_folder.iterdir()), context.kept_folder.stat().st_mode & 0o777))

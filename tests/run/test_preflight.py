@@ -1,6 +1,7 @@
 """Checks before anything starts."""
 
 import resource
+import socket
 from dataclasses import replace
 
 import pytest
@@ -99,23 +100,42 @@ def test_streams_need_file_descriptors(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("source", "flags", "words"),
+    ("source", "address", "flags", "words"),
     [
-        ("after_load", {"kept": False}, "fake has no such times; use true or false"),
-        ("after_load", {}, None),
-        ("after_load", {"files": True}, "only launch=process has on this machine"),
-        ("after_load", {"files": True, "needs_executable": True}, None),
-        ("after_load", {"files": True, "emulated": True}, None),
-        ("after_load", {"files": True, "local": False, "needs_executable": True}, "only launch=process"),
-        (True, {"kept": False}, None),
+        ("spans", "127.0.0.1:0", {}, "fake has no such times; use after_load, true or false"),
+        ("spans", "127.0.0.1:0", {"local": False}, "needs the port"),
+        ("spans", "127.0.0.1:0", {"simulated": True, "known": ("spans",)}, "launch=simulated has no server"),
+        ("after_load", "127.0.0.1:0", {"known": ()}, "fake has no such times; use true or false"),
+        ("spans", "192.0.2.1:4318", {"known": ("spans",)}, "cannot listen at engine.spans_address=192.0.2.1:4318"),
+        ("after_load", "127.0.0.1:0", {}, None),
+        ("after_load", "127.0.0.1:0", {"files": True}, "only launch=process has on this machine"),
+        ("after_load", "127.0.0.1:0", {"files": True, "needs_executable": True}, None),
+        ("after_load", "127.0.0.1:0", {"files": True, "emulated": True}, None),
+        ("after_load", "127.0.0.1:0", {"files": True, "local": False, "needs_executable": True}, "only launch=process"),
+        ("spans", "127.0.0.1:0", {"known": ("spans",)}, None),
+        (True, "192.0.2.1:4318", {}, None),
     ],
 )
-def test_timings_that_cannot_come_are_a_fault(source, flags, words):
+def test_timings_that_cannot_come_are_a_fault(source, address, flags, words):
     flags = dict(flags)
-    own = {"keeps_timings": flags.pop("kept", True), "timings_in_files": flags.pop("files", False)}
+    own = {"timings_sources": flags.pop("known", ("after_load",)), "timings_in_files": flags.pop("files", False)}
     engine = type("E", (FakeEngine,), own)()
     launcher = type("L", (FakeLauncher,), flags)()
-    settings = fake_job(engine=EngineSettings(name="fake", request_timings=source)).settings
-    faults = timings_faults(settings, engine, launcher)
+    settings = fake_job(engine=EngineSettings(name="fake", request_timings=source, spans_address=address)).settings
+    faults = timings_faults(settings, engine, launcher, here=True)
     assert len(faults) == (words is not None)
     assert words is None or (f"engine.request_timings={source}: " in faults[0] and words in faults[0])
+
+
+def test_a_port_for_spans_in_use_is_a_fault():
+    engine = type("E", (FakeEngine,), {"timings_sources": ("spans",)})()
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        settings = fake_job(engine=EngineSettings(name="fake", request_timings="spans", spans_address=address)).settings
+        assert (
+            f"engine.spans_address={address}, which is in use"
+            in timings_faults(settings, engine, FakeLauncher(), here=True)[0]
+        )
+        assert timings_faults(settings, engine, FakeLauncher(), here=False) == []

@@ -554,3 +554,10 @@ def test_a_kill_while_the_database_is_made_leaves_no_half_of_it(tmp_path, statem
         Mlflow(uri, "e", tmp_path)
         assert MlflowClient(uri).get_experiment_by_name("e") is not None
     assert {path.name for path in tmp_path.glob("*mlflow.db*")} == {"mlflow.db", ".mlflow.db.lock"}
+
+
+@pytest.mark.parametrize("uri", ["sqlite://", "sqlite+pysqlite://", "sqlite:///:memory:"])
+def test_a_database_in_memory_keeps_nothing_and_is_refused(tmp_path, uri):
+    report = sync_study(write_one_study(tmp_path), uri=uri, experiment="e", timeout_s=10, estimators=ESTIMATORS)
+    assert (report.tracker_down, report.error.count("\n")) == (True, 0)
+    assert uri in report.error

@@ -116,9 +116,10 @@ def rows(folder):
     return pq.read_table(folder.points).to_pylist()
 
 
-def test_lost_timings_of_a_recovered_point_are_marked(outputs):
-    """The engine had kept them until after the load: their columns are null, and the point says so."""
-    folder = write_killed(outputs, words=(*WORDS, "engine.request_timings=after_load"))[1]
+def test_lost_spans_of_a_recovered_point_are_marked(outputs):
+    """They were in the memory of the process that was killed: their columns are null, and the point says so."""
+    words = (*WORDS, "engine.request_timings=spans", "engine.spans_address=127.0.0.1:4318")
+    folder = write_killed(outputs, words=words)[1]
     write_spool(folder, "c1-r0", 3, 3)
     assert recover() == 0
     found = read_requests(folder)

@@ -17,6 +17,7 @@ from servebench.contracts.exchange import Exchange
 from servebench.contracts.point_id import PointId
 from servebench.contracts.precision import seconds_of
 from servebench.engine import gguf
+from servebench.engine.spans import decode
 from servebench.engine.supervisor import logs
 from servebench.engine.weights import GGUF_QUANTIZATION
 from servebench.foreign.readers import read_foreign
@@ -183,6 +184,8 @@ READERS = {
     "metrics of a label": lambda text: list(parse_series(b'a{b="' + text.encode() + b'"} 1\n')),
     "metrics' help": lambda text: list(parse_series(b"# HELP a " + text.encode() + b"\n# TYPE a counter\na 1\n")),
     "metrics' value": lambda text: list(parse_series(b"a " + text.encode() + b"\n")),
+    "spans": lambda text: list(decode.spans_of(text.encode(), "json", ["x"])),
+    "spans of protobuf": lambda text: list(decode.spans_of(text.encode(), "protobuf", ["x"])),
     "numbers of an answer": gsm8k.number_of,
     "letter of an answer": mmlu.letter_of,
     "code of an answer": lambda text: humaneval.code_of(text, "f"),

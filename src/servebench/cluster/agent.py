@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -137,7 +138,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
             job = job_of_turn(job, order.turns[0], known) if order.turns else job
             machine = capture_machine()
             _lease_resources(leases, order, machine, events)
-            lease_port(leases, job.settings, events, local=known.launcher(job.settings.launch.name).local)
+            lease_ports(leases, job.settings, events, local=known.launcher(job.settings.launch.name).local)
             check_jobs([job], known)
             recover_run(folder, order.run)
             facts = {"place": _place(leases.names)}
@@ -189,15 +190,19 @@ def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any]
         os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in leased)
 
 
-def lease_port(leases: Leases, settings: RunSettings, events: Events, *, local: bool) -> None:
-    """Wait for the port that the config names for an engine which is started here (`local`). Raises PreflightError."""
-    host, port = settings.engine.host, settings.engine.port
-    if not port or not local:
-        return
-    leases.wait_for([f"port-{port}"], 1, lambda: events(ResourceAwaited("port", port)))
-    deadline = time.monotonic() + PORT_RELEASE_S
-    while port_problem(host, port) is not None and time.monotonic() < deadline:
-        time.sleep(0.25)
+def lease_ports(leases: Leases, settings: RunSettings, events: Events, *, local: bool) -> None:
+    """Wait for the ports that the config names: that of an engine which is started here (`local`), and that at which spans are
+    received. Raises PreflightError."""
+    engine = settings.engine
+    named = [(engine.host, engine.port)] if local else []
+    named += [engine.spans_listener] if engine.request_timings == "spans" else []
+    for host, port in named:
+        if not port or f"port-{port}" in leases.names:
+            continue
+        leases.wait_for([f"port-{port}"], 1, partial(events, ResourceAwaited("port", port)))
+        deadline = time.monotonic() + PORT_RELEASE_S
+        while port_problem(host, port) is not None and time.monotonic() < deadline:
+            time.sleep(0.25)
 
 
 def _early_end(

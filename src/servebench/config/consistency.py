@@ -180,6 +180,13 @@ def _quality(quality: QualitySettings) -> Iterator[str]:
         yield f"quality.path={quality.path} needs one scorer, such as quality=mmlu, not quality=all"
 
 
+def _spans(engine: EngineSettings) -> Iterator[str]:
+    try:
+        engine.spans_listener  # noqa: B018 - read for its error
+    except ValueError as error:
+        yield str(error)
+
+
 def _fits(engine: EngineSettings, workload: WorkloadSettings) -> Iterator[str]:
     limit = engine.max_model_len
     lengths = {key: length for key in ("input_tokens", "output_tokens") if (length := getattr(workload, key))}
@@ -317,6 +324,7 @@ _CHECKS: Sequence[Check] = (
     (("quality",), _quality),
     (("workload",), lambda workload: iter(api_problems("workload.api", workload.api))),
     (("engine", "workload"), _fits),
+    (("engine",), _spans),
     (("engine",), _age),
     (("launch", "workload"), _headers),
     (("gpu",), _no_gpu),

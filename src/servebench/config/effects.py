@@ -92,6 +92,9 @@ DEPENDENCIES: tuple[Dependency, ...] = (
     ),
     Dependency(("launch.shift_s", "launch.shift_over_s"), "launch.shift", _own("shift", "launch", 0.0)),
     Dependency(("launch.failure_burst",), "launch.failure_rate above 0", _own("failure_rate", "launch", 0.0)),
+    Dependency(
+        ("engine.spans_address",), "engine.request_timings=spans", lambda s: s.engine.request_timings == "spans"
+    ),
     Dependency(("quality.",), "a scorer (quality=NAME)", lambda s: s.quality.name != "none"),
     Dependency(("tracking.",), "tracking=mlflow", lambda s: s.tracking.name != "none"),
     Dependency(("telemetry.interval_s",), "telemetry.enabled=true", lambda s: s.telemetry.enabled),

@@ -115,10 +115,7 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
     return checked.settings
 
 
-RETIRED = (
-    *(("gpu", "power_w"), ("engine", "measure_restart"), ("engine", "spans_address")),
-    *(("load", "search", "goal"), ("load", "search", "share")),
-)
+RETIRED = (("gpu", "power_w"), ("engine", "measure_restart"), ("load", "search", "goal"), ("load", "search", "share"))
 """Keys that earlier versions stored."""
 
 
@@ -126,9 +123,7 @@ def _with_todays_keys(resolved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a stored config without the keys that are no more, and with the names of today."""
     for path in RETIRED:
         resolved = _without(resolved, path)
-    engine, load = resolved.get("engine"), resolved.get("load")
-    if isinstance(engine, Mapping) and engine.get("request_timings") == "spans":
-        resolved = {**resolved, "engine": {**engine, "request_timings": True}}
+    load = resolved.get("load")
     return {**resolved, "load": _renamed("load", load)} if isinstance(load, Mapping) else resolved
 
 

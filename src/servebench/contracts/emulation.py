@@ -55,8 +55,9 @@ class Emulation:
     is what requests get before the engine is ready; null: nobody listens until then.
 
     `timings` maps a field that comes with the usage to its own fields, and these to `queue`, `prefill`, `decode` or `e2e` with
-    a unit: `{metrics: {queue_time_ms: queue_ms}}`. `kept` says whether it keeps the times of its
-    requests as SGLang (`file`) or as TensorRT-LLM (`list`) until they are asked for, with `engine.request_timings=after_load`.
+    a unit: `{metrics: {queue_time_ms: queue_ms}}`. `spans` says whose spans it sends if it is traced; `kept` whether it keeps the
+    times of its requests as SGLang (`file`) or as TensorRT-LLM (`list`) until they are asked for, with
+    `engine.request_timings=after_load`.
 
     Metrics that the engine's class names in `metrics` are served under those names. `metrics` here adds others: a name to
     a word of `contracts.telemetry.VOCABULARY`, or to `prompt_tokens_computed`. `metric_labels` goes into each line, with
@@ -107,6 +108,7 @@ class Emulation:
     )
     out_of_memory_line: str = "CUDA out of memory"
     timings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    spans: Literal["vllm", "sglang"] | None = None
     kept: Literal["file", "list"] | None = None
     metrics: Mapping[str, str] = field(default_factory=dict)
     metric_labels: str = ""
@@ -241,6 +243,7 @@ class EmulationSpec:
     eager: bool = False
     speculative_tokens: float = 1.0
     variant: str | None = None
+    spans_endpoint: str | None = None
     kept_folder: str | None = None
     adapters: tuple[str, ...] = ()
     known_fields: tuple[str, ...] | None = None

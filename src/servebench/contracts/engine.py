@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.limits import Knob, Limit
@@ -19,14 +19,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
-    """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files. `adapters` are the
-    LoRA adapters that requests will name; `api` is their kind."""
+    """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files. `spans_endpoint` is
+    the URL to which the engine sends its OpenTelemetry spans (OTLP over HTTP); null if it sends none. `adapters` are the LoRA
+    adapters that requests will name; `api` is their kind."""
 
     engine: EngineSettings
     model: ModelSettings
     gpu: GpuSettings
     port: int
     cache_dir: Path
+    spans_endpoint: str | None = None
     adapters: tuple[str, ...] = ()
     api: str = "chat"
 
@@ -137,8 +139,9 @@ class Engine:
     know it is started again without it. Null if there is none, or none is needed."""
     knobs: ClassVar[Mapping[Limit, Sequence[Knob]]] = {}
     """The settings that act on each limit, in the order to try them; `engine_knobs` makes those of the shared settings."""
-    keeps_timings: ClassVar[bool] = False
-    """Whether it has `timings_after_load`; `command` adds the flags that this needs with `engine.request_timings=after_load`."""
+    timings_sources: ClassVar[Sequence[Literal["spans", "after_load"]]] = ()
+    """The values of `engine.request_timings` besides true and false that `command` turns into flags: `spans` (it sends
+    OpenTelemetry spans to `context.spans_endpoint`) and `after_load` (it has `timings_after_load`)."""
     timings_in_files: ClassVar[bool] = False
     """Whether `timings_after_load` reads files in `context.kept_folder`, which are on this machine only if servebench starts the
     engine's program here. The folder is made before the start, for the user alone, and removed after the stop."""

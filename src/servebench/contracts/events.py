@@ -152,7 +152,7 @@ class RunFinished(Event, kw_only=True):
 
 Activity = Literal[
     "asking_server", "cleaning_log", "emptying_cache", "finding_server", "first_token", "grading",
-    "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check",
+    "loading_prompts", "making_prompts", "point", "preparing_engine", "quality", "self_check", "spans",
     "stopping_engine", "summary", "timings", "tracking",
     "waiting_quiet",
 ]  # fmt: skip

@@ -67,7 +67,7 @@ class PhaseFacts:
 
     @property
     def name(self) -> str:
-        """The name of the phase, of which trace ids are made; the warm-up of a point has its own request ids."""
+        """The name of the phase, of which ids of its spans are made; the warm-up of a point has its own request ids."""
         return f"{self.run_id}/{self.point}"
 
     def requests(self) -> list[Request]:

@@ -89,7 +89,7 @@ class Record:
     answered_ns: int | None = column("ns", "When the last byte of a complete answer arrived.")
     response_id: str | None = column("", "The `id` of its answer, where the engine's times are found by it.")
     timings_from: str | None = column(
-        "", "Where the engine's times are from: `answer`, `after_load`, or both joined by `+`."
+        "", "Where the engine's times are from: `answer`, `spans`, `after_load`, or two of them joined by `+`."
     )
     server_queue_ms: float | None = column("ms", "In the engine's queue until it was scheduled first, says the engine.")
     server_prefill_ms: float | None = column("ms", "From being scheduled to its first token, says the engine.")

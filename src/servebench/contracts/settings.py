@@ -39,7 +39,8 @@ Seconds = Annotated[float, Gt(0), Le(SECONDS_MAX)]
 SecondsOrZero = Annotated[float, Ge(0), Le(SECONDS_MAX)]
 LevelBound = Annotated[float, Gt(0), Le(1_000_000)]
 """A concurrency or a rate: more no client can send."""
-Port = Annotated[int, Ge(0), Le(65535)]
+PORT_MAX = 65535
+Port = Annotated[int, Ge(0), Le(PORT_MAX)]
 Fraction = Annotated[float, Gt(0), Le(1)]
 
 
@@ -49,9 +50,9 @@ class EngineSettings(StrictSettings):
 
     `port` 0 means any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
     bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment. `request_timings` has
-    the engine report its own times with each answer, if it can; `after_load` also asks it after the load for the times that it
-    has kept. `age` is that of the server at each point (`contracts.age`): `fresh`, `warm` or a time such as `60m`; null: as it
-    comes.
+    the engine report its own times with each answer, if it can; `spans` also receives its OpenTelemetry spans at `spans_address`
+    (port 0: any free one), and `after_load` also asks it after the load for the times that it has kept. `age` is that of the
+    server at each point (`contracts.age`): `fresh`, `warm` or a time such as `60m`; null: as it comes.
     """
 
     name: str
@@ -70,9 +71,20 @@ class EngineSettings(StrictSettings):
     executable: str | None = None
     ready_timeout_s: Seconds = 900.0
     stop_timeout_s: Seconds = 30.0
-    request_timings: bool | Literal["after_load"] = True
+    request_timings: bool | Literal["spans", "after_load"] = True
+    spans_address: str = "127.0.0.1:0"
     reuse: bool = True
     age: str | None = None
+
+    @property
+    def spans_listener(self) -> tuple[str, int]:
+        """The host and port of `spans_address`. Raises ValueError for anything else."""
+        host, _, port = self.spans_address.rpartition(":")
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > PORT_MAX:
+            raise ValueError(
+                f"engine.spans_address must be HOST:PORT, such as 127.0.0.1:4318 (got {self.spans_address!r})"
+            )
+        return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,3 +432,8 @@ class RunSettings(StrictSettings):
     telemetry: TelemetrySettings
     tracking: TrackingSettings
     study: StudySettings
+
+    @property
+    def sends_span_headers(self) -> bool:
+        """Whether each request has a `traceparent`: spans are joined with requests by it."""
+        return self.load.span_headers or self.engine.request_timings == "spans"

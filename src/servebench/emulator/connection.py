@@ -141,7 +141,7 @@ class ServerConnection(asyncio.Protocol):
             elif not self._engine.ready and path != "/v1/models":
                 raise RequestRejected(spec.emulation.loading_status or 503, "Loading model")
             elif method == "POST" and path.startswith("/v1/") and path[3:] in APIS:
-                self._engine.generate(self, path, raw)
+                self._engine.generate(self, path, raw, headers.get("traceparent", ""))
             else:
                 self._respond_small(method, path, raw)
         except RequestRejected as rejected:

@@ -73,6 +73,7 @@ class Stream:
     writer: ResponseWriter
     number: int | None
     answer_id: str = ""
+    traceparent: str = ""
     opened: bool = False
     sent: int = 0
     dead: bool = False
@@ -106,8 +107,8 @@ class EmulatedEngine:
 
     # requests
 
-    def generate(self, connection: AnswerConnection, path: str, raw: bytes) -> None:
-        """Start a generation. Raises RequestRejected, RejectedInStream."""
+    def generate(self, connection: AnswerConnection, path: str, raw: bytes, traceparent: str = "") -> None:
+        """Start a generation; its spans belong to the trace of `traceparent`. Raises RequestRejected, RejectedInStream."""
         try:
             body = json.loads(raw)
         except ValueError as error:
@@ -130,7 +131,7 @@ class EmulatedEngine:
         answer_id = f"{ID_BEGINS.get(parsed.api, '')}{seed}{self._answers}"
         kind: type[ResponseWriter] = WRITERS.get(parsed.api, ResponseWriter)
         writer = kind(self.spec, parsed, answer_id, int(self.started_s))
-        stream = Stream(connection, parsed, writer, number, answer_id)
+        stream = Stream(connection, parsed, writer, number, answer_id, traceparent)
         request = parsed.in_engine(self._answers, stream)
         connection.start_request(request)
         if parsed.stream and self.spec.emulation.first_chunk == "role_early":
@@ -262,7 +263,7 @@ class EmulatedEngine:
         stream = request.owner
         assert isinstance(stream, Stream)
         request.owner = None
-        self.late.add(request, stream.answer_id)
+        self.late.add(request, stream.answer_id, stream.traceparent)
         stream.connection.finish_request()
 
     # state

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from servebench.contracts.age import FRESH
 from servebench.contracts.engine import (
@@ -30,6 +31,7 @@ from servebench.contracts.events import (
 )
 from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
+from servebench.engine.spans.receiver import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
 from servebench.protocol.kinds.table import kind_named
 from servebench.registry.registry import Registry
@@ -39,6 +41,7 @@ from servebench.util.units import NS_PER_S
 
 LOG_BUDGET_S = 20.0
 """How long the end of a run cleans a log; a larger one is left to `servebench recover`."""
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
 @dataclass
@@ -64,20 +67,38 @@ class EngineLease:
     owner_log: Path
     resolved: Mapping[str, Any] | None = None
     """The engine's settings as the engine itself reports them."""
+    spans: SpanReceiver | None = None
+    """What receives the engine's spans, with `engine.request_timings=spans`."""
     served: Served = field(default_factory=Served)
 
 
 def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[str], int] = free_port) -> LaunchContext:
     """Return what the engine's command depends on. Without a configured port, `port_of(host)` chooses one."""
+    port = settings.engine.port or port_of(settings.engine.host)
+    endpoint = None
+    if settings.engine.request_timings == "spans":
+        host, spans_port = settings.engine.spans_listener
+        reached = "127.0.0.1" if host in EVERY_ADDRESS else f"[{host}]" if ":" in host else host
+        endpoint = f"http://{reached}:{spans_port or port_of(host)}{PATH}"
     return LaunchContext(
         engine=settings.engine,
         model=settings.model,
         gpu=settings.gpu,
-        port=settings.engine.port or port_of(settings.engine.host),
+        port=port,
         cache_dir=cache_dir,
+        spans_endpoint=endpoint,
         adapters=tuple(settings.workload.adapters or ()),
         api=settings.workload.api,
     )
+
+
+def open_receiver(context: LaunchContext) -> SpanReceiver | None:
+    """Return a receiver at the context's endpoint; None if it has none. Raises EngineError if it cannot listen."""
+    if context.spans_endpoint is None:
+        return None
+    port = urlsplit(context.spans_endpoint).port
+    assert port is not None
+    return SpanReceiver(context.engine.spans_listener[0], port)
 
 
 def same_engine(one: RunSettings, other: RunSettings) -> bool:
@@ -174,6 +195,9 @@ class EnginePool:
         if not launcher.simulated:
             self._mark_unclean(log_path)
         with contextlib.ExitStack() as undo:
+            spans = open_receiver(context)
+            if spans is not None:
+                undo.callback(spans.close)
             if keeps_files(engine, context):
                 undo.callback(shutil.rmtree, context.kept_folder, ignore_errors=True)
                 make_kept_folder(context)
@@ -188,6 +212,7 @@ class EnginePool:
             uses=0,
             owner_log=log_path,
             resolved=None if launcher.simulated else resolved_settings(engine, running),
+            spans=spans,
         )
 
     def _launch(
@@ -250,6 +275,8 @@ class EnginePool:
         self._doing("stopping_engine", lease.engine)
         report = lease.running.stop()
         self._current = None
+        if lease.spans is not None:
+            lease.spans.close()
         if keeps_files(lease.engine, lease.context):
             shutil.rmtree(lease.context.kept_folder, ignore_errors=True)
         return report

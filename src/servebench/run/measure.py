@@ -260,7 +260,7 @@ def _facts(
         fillers=[request.request_id for request in fillers],
         references=references_of(prompts.requests),
         jobs=jobs_of(prompts.requests),
-        span_headers=session.settings.load.span_headers,
+        span_headers=session.settings.sends_span_headers,
         keep_ids=session.settings.engine.request_timings == "after_load",
         timings_of=session.lease.engine.name if session.settings.engine.request_timings else None,
         mean_tokens=mean_length(workload.output_tokens) if session.prompts.workload.draws_lengths else None,
@@ -303,12 +303,14 @@ def _run_phase(
         rate_req_s=None if warmup else level.rate,
         cores=usable_cores(),
     )
+    if session.lease.spans is not None:
+        session.lease.spans.discard()
     try:
         report, records = yield PhaseStep(
             session=session, plan=plan, facts=facts, watch=watch, looks=looks, workers=workers
         )
         if not warmup and report.stopped is None:
-            records = with_late_timings(session, records)
+            records = with_late_timings(session, facts.name, records)
     except (KeyboardInterrupt, ServebenchError):
         session.writer.append(driver.ended(facts) if kept else [])
         driver.discard()

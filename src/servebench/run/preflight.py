@@ -14,7 +14,7 @@ from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.adapters.flags import flag_name
 from servebench.engine.pool import Found, launch_context, same_server
-from servebench.engine.supervisor.ports import free_port
+from servebench.engine.supervisor.ports import describe_owner, free_port, port_problem
 from servebench.engine.tokenize import EmulatedTokenizer, offline_tokenizer, tokenizer_guesses
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
@@ -59,7 +59,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += engine.unsupported_settings(context)
         if launcher.simulated:
             faults += simulation_faults(settings, registry)
-        faults += timings_faults(settings, engine, launcher)
+        faults += timings_faults(settings, engine, launcher, here=here)
         faults += fit_faults(settings, engine, context, launcher, here=here)
         if here:
             faults += launcher.check(engine, context, settings.launch)
@@ -158,18 +158,33 @@ def no_arrivals(settings: RunSettings) -> list[str]:
     ]
 
 
-def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher) -> list[str]:
-    """Return an error for request timings that the engine does not keep, or not where they can be read."""
-    if settings.engine.request_timings != "after_load":
-        return []
+def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *, here: bool) -> list[str]:
+    """Return an error for a source of request timings that the engine lacks, or spans that cannot be received."""
+    source, (host, port) = settings.engine.request_timings, settings.engine.spans_listener
     fault = None
     # elsewhere they are on another machine, or in a container
     writes_here = launcher.local and (launcher.needs_executable or launcher.emulated)
-    if not engine.keeps_timings:
-        fault = f"{engine.name} has no such times; use true or false"
-    elif engine.timings_in_files and not writes_here:
-        fault = f"{engine.name} writes them to files, which only launch=process has on this machine; use that, true or false"
-    return [] if fault is None else [f"engine.request_timings=after_load: {fault}"]
+    # a server that was started elsewhere may send spans though its adapter has no flags for them
+    if not isinstance(source, bool) and source not in engine.timings_sources and (source != "spans" or launcher.local):
+        known = ", ".join((*engine.timings_sources, "true or false"))
+        fault = f"{engine.name} has no such times; use {known}"
+    elif source == "after_load" and engine.timings_in_files and not writes_here:
+        fault = (
+            f"{engine.name} writes them to files, which only launch=process has on this machine; use launch=process, "
+            "spans, true or false"
+        )
+    elif source == "spans" and launcher.simulated:
+        fault = "launch=simulated has no server that sends spans; use launch=emulated, or true"
+    elif source == "spans" and port == 0 and not launcher.local:
+        fault = (
+            "engine.spans_address needs the port to which the running server sends its spans, such as 127.0.0.1:4318"
+        )
+    elif source == "spans" and here and port and port_problem(host, port) is not None:
+        fault = (
+            f"cannot listen at engine.spans_address={host}:{port}, which is in use{describe_owner(port)} or no address of this "
+            "machine; choose another one (port 0: any free one, for an engine that servebench starts)"
+        )
+    return [] if fault is None else [f"engine.request_timings={source}: {fault}"]
 
 
 def tokenizer_faults(model: ModelSettings) -> list[str]:

@@ -291,7 +291,7 @@ def _point(
         requests=known.requests(),
         readings=readings,
     )
-    # what an engine keeps until after the load is lost with the process that would have read it
+    # spans, and what an engine keeps until after the load, are lost with the process that would have read them
     extra = [*_end_warnings(level, records), *missing_timings(job.settings.engine, records)]
     return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=extra)
 

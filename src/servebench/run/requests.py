@@ -61,7 +61,7 @@ def planned_requests(
                 headers=(
                     *(one for one in kind_of(request).headers.items() if one[0] not in given),
                     ("x-request-id", wire_id(phase.rpartition("/")[0], request.request_id)),
-                    *(span_headers(phase, request) if settings.load.span_headers else ()),
+                    *(span_headers(phase, request) if settings.sends_span_headers else ()),
                 ),
             )
         )

@@ -400,6 +400,9 @@ def sync_study(
     place = digest([uri, experiment])
     database = sqlite_path(uri)
     empty = database is not None and not database.exists()
+    if uri.lower().startswith("sqlite") and (database is None or database.name == ":memory:"):
+        why = f"the tracking server {redact_text(uri)} names no file, so nothing would be kept; use sqlite:///PATH/mlflow.db"
+        return SyncReport(error=why, tracker_down=True)
     try:
         pending = _pending(study, place, estimators, empty=empty)
         if pending.nothing:

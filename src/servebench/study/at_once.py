@@ -135,7 +135,7 @@ def _is_here(host: str | None) -> bool:
 def _places(settings: RunSettings) -> set[object]:
     """What only one engine can have: its fixed port, or its address."""
     url = getattr(settings.launch, "base_url", None)
-    return {one for one in (url, settings.engine.port) if one}
+    return {one for one in (url, settings.engine.port, settings.engine.spans_listener[1]) if one}
 
 
 def _questions(jobs: Sequence[Job]) -> list[list[Job]]:

@@ -16,6 +16,9 @@ from servebench.util.errors import PreflightError
 from servebench.util.redaction import redact
 from servebench.util.secret_patterns import MARK
 
+SPANS_PORT = 4318
+"""Shown where the config leaves the port of spans open: OpenTelemetry's own."""
+
 
 def show_commands(words: Sequence[str], registry: Registry) -> int:
     """Print the exact command of each job's engine, quoted for the shell, and return 0.
@@ -46,7 +49,9 @@ def engine_command(settings: RunSettings, registry: Registry) -> Command:
 def _context(settings: RunSettings, engine: Engine) -> LaunchContext:
     port = settings.engine.port or engine.default_port
     # a free port would be looked for at the host that a stranger's config names
-    return launch_context(replace(settings, engine=replace(settings.engine, port=port)), cache_folder())
+    return launch_context(
+        replace(settings, engine=replace(settings.engine, port=port)), cache_folder(), lambda _: SPANS_PORT
+    )
 
 
 def describe_command(command: Command) -> str:

@@ -41,6 +41,7 @@ CONTAINER_VARIABLES = ("DOCKER_", "CONTAINER_", "CONTAINERS_", "SSH_AUTH_SOCK", 
 """What docker and podman find their daemon by."""
 SCHEDULER_SECRETS = ("SLURM_JWT", "RAY_AUTH_TOKEN")
 """The keys by which a cluster knows its user."""
+PROXIES, NOT_BY_PROXY = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"), ("no_proxy", "NO_PROXY")
 FOLDER_LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH")
 """Lists of folders in which an empty entry means the current folder."""
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -69,6 +70,18 @@ def child_environment(extra: Mapping[str, str] | None = None, *names: str) -> di
     if found.get(SAFE_PATH) == OUR_SAFE_PATH:
         del found[SAFE_PATH]
     return {**found, **(extra or {})}
+
+
+def without_proxy(host: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that make a child reach a host without a proxy; empty if neither the environment nor `extra`, its
+    additional variables, names a proxy."""
+    known = {**os.environ, **extra}
+    if not any(known.get(name) for name in PROXIES):
+        return {}
+    # the first is what Python's clients look at first
+    spared = next((known[name] for name in NOT_BY_PROXY if known.get(name)), "")
+    hosts = [one.strip() for one in spared.split(",") if one.strip()]
+    return dict.fromkeys(NOT_BY_PROXY, ",".join(hosts if host in hosts else [*hosts, host]))
 
 
 def command_environment(command: Sequence[str], extra: Mapping[str, str] | None = None, *names: str) -> dict[str, str]:

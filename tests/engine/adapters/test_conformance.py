@@ -1,7 +1,9 @@
 """The built-in engines, checked by the suite that plugins run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from urllib.request import proxy_bypass_environment
 
 import pytest
 
@@ -34,6 +36,7 @@ class TestVllm(EngineConformance):
         "unknown_flag": "vllm: error: unrecognized arguments: --no-such-flag",
         "wrong_cuda": "RuntimeError: Failed to infer device type",
         "port_in_use": "OSError: [Errno 98] Address already in use",
+        "other": "ValueError: OpenTelemetry is not available. Unable to configure 'otlp_traces_endpoint'.",
     }
 
 
@@ -57,6 +60,7 @@ class TestSglang(EngineConformance):
         "unknown_flag": "sglang serve: error: unrecognized arguments: --no-such-flag",
         "wrong_cuda": "RuntimeError: CUDA error: no kernel image is available for execution on the device",
         "port_in_use": "[Errno 98] error while attempting to bind on address: address already in use",
+        "other": "RuntimeError: opentelemetry package is not installed!!! Please not enable tracing or install opentelemetry",
     }
 
 
@@ -136,6 +140,45 @@ def test_request_timings_can_be_turned_off(tmp_path):
     assert flag in suite.composed(suite.context(tmp_path))[0]
     assert flag not in suite.composed(suite.context(tmp_path, request_timings=False))[0]
     assert flag not in suite.composed(suite.context(tmp_path, extra_args={"disable-log-stats": True}))[0]
+
+
+@pytest.mark.parametrize(("suite", "engine"), [(TestVllm, VllmEngine), (TestSglang, SglangEngine)])
+def test_a_traced_engine_sends_its_spans_over_http(suite, engine, tmp_path):
+    """Flags are published ones; without spans nothing of it is in the command."""
+    endpoint = "http://127.0.0.1:4318/v1/traces"
+    argv, env = suite().composed(replace(suite().context(tmp_path), spans_endpoint=endpoint))
+    assert argv[argv.index("--otlp-traces-endpoint") + 1] == endpoint
+    assert {word for word in argv if word.startswith("--")} <= published(engine.name)
+    assert env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == "http/protobuf"
+    assert env["OTEL_BSP_SCHEDULE_DELAY"] == "1000"
+    plain, variables = suite().composed(suite().context(tmp_path))
+    assert not {"--otlp-traces-endpoint", "--enable-trace"} & set(plain)
+    assert not any(name.startswith("OTEL_") for name in variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "own", "spared"),
+    [
+        ({}, {}, None),
+        ({"NO_PROXY": "a"}, {}, None),
+        ({"HTTP_PROXY": "http://p:1"}, {}, "127.0.0.1"),
+        ({"all_proxy": "http://p:1", "NO_PROXY": "a, b"}, {}, "a,b,127.0.0.1"),
+        ({"http_proxy": "http://p:1", "NO_PROXY": "a", "no_proxy": "127.0.0.1,c"}, {}, "127.0.0.1,c"),
+        ({}, {"HTTP_PROXY": "http://p:1", "NO_PROXY": "a"}, "a,127.0.0.1"),
+    ],
+)
+def test_spans_do_not_go_to_a_proxy(variables, own, spared, tmp_path, monkeypatch):
+    """Exporters obey the proxy of the environment, for 127.0.0.1 too; what the user leaves out of it stays so."""
+    for name in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    context = replace(TestVllm().context(tmp_path, env=own), spans_endpoint="http://127.0.0.1:4318/v1/traces")
+    _, env = TestVllm().composed(context)
+    assert env.get("no_proxy") == spared
+    assert spared is None or proxy_bypass_environment("127.0.0.1:4318", {"no": env["no_proxy"]})
+    assert env.get("NO_PROXY") == own.get("NO_PROXY", spared)
 
 
 LINE = {

@@ -310,7 +310,7 @@ TIMINGS_DO_NOT_ADD_UP = _define(
 TIMINGS_MISSING = _define(
     "timings_missing",
     "the engine's own times are missing for many requests",
-    "check that the server keeps the times of enough requests",
+    "check that the server sends its spans to engine.spans_address (OTLP over HTTP, not gRPC), or keeps enough requests",
     mark=True,  # as above
     affects=(),
 )

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from servebench.contracts.engine import Command
+from servebench.contracts.engine import Command, LaunchContext
 from servebench.contracts.settings import EngineSettings
-from servebench.util.children import command_environment, find_program
+from servebench.util.children import command_environment, find_program, without_proxy
 
 SHARED_SETTINGS = (
     *("tensor_parallel_size", "max_model_len", "dtype", "quantization", "gpu_memory_fraction", "max_num_seqs"),
@@ -104,6 +105,23 @@ def extra_arguments(extra: Mapping[str, Any]) -> list[str]:
             else:
                 arguments += [flag, json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)]
     return arguments
+
+
+SPANS_DELAY_MS = 1000
+"""How often a traced engine sends its spans, which are waited for after the load."""
+
+
+def spans_environment(context: LaunchContext) -> dict[str, str]:
+    """Return the variables of OpenTelemetry's SDK with which an engine sends its spans to `context.spans_endpoint` over HTTP, and
+    not to a proxy: its exporters obey HTTP_PROXY, for 127.0.0.1 too.
+
+    https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
+    """
+    if context.spans_endpoint is None:
+        return {}
+    delay = {"OTEL_BSP_SCHEDULE_DELAY": str(SPANS_DELAY_MS)}
+    direct = without_proxy(urlsplit(context.spans_endpoint).hostname or "", context.engine.env)
+    return {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", **delay, **direct}
 
 
 def is_python(executable: str) -> bool:

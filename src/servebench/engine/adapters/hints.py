@@ -4,6 +4,9 @@ from servebench.contracts.engine import LogHint
 
 MODEL_NOT_FOUND = r"is not a local folder and is not a valid model identifier|Repository Not Found"
 """What the Hugging Face libraries log, which most engines use."""
+NO_TRACING = r"OpenTelemetry is not available|opentelemetry package is not installed"
+"""vLLM (`vllm/tracing/otel.py`) and SGLang (`srt/observability/trace.py`)."""
+TRACING_PACKAGES = "opentelemetry-sdk and opentelemetry-exporter-otlp"
 
 
 def log_hints(
@@ -25,4 +28,7 @@ def log_hints(
         LogHint(unknown_flag, "unknown_flag", flag_advice),
         LogHint(wrong_cuda, "wrong_cuda", f"{build} does not support the GPU or its driver"),
         LogHint(port_in_use, "port_in_use", "the port is in use; choose another engine.port"),
+        LogHint(
+            NO_TRACING, "other", f"engine.request_timings=spans needs {TRACING_PACKAGES} where the engine is installed"
+        ),
     )

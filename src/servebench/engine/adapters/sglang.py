@@ -20,7 +20,7 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.limits import Limit
 from servebench.engine.adapters.engine_package import read_emulation
-from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
+from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable, spans_environment
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
 from servebench.protocol.json_values import between, load_object, milliseconds
@@ -88,7 +88,7 @@ class SglangEngine(Engine):
     reset_path = "/flush_cache"
     settings_paths = ("/server_info",)
     knobs = KNOBS
-    keeps_timings = True
+    timings_sources = ("spans", "after_load")
     timings_in_files = True
     emulation = read_emulation("servebench.engine.adapters", "sglang")
     phases = (
@@ -119,9 +119,14 @@ class SglangEngine(Engine):
         arguments += [] if kind_named(context.api).answers_text else ["--is-embedding"]
         if context.model.revision is not None:
             arguments += ["--revision", context.model.revision]
+        env = spans_environment(context)
+        if context.spans_endpoint is not None:
+            arguments += ["--enable-trace", "--otlp-traces-endpoint", context.spans_endpoint]
+            # without a span for each token
+            env["SGLANG_TRACE_LEVEL"] = "1"
         if settings.request_timings == "after_load":
             arguments += ["--export-metrics-to-file", "--export-metrics-to-file-dir", str(context.kept_folder)]
-        return FLAGS.command(settings, *start, *arguments)
+        return FLAGS.command(settings, *start, *arguments, env=env)
 
     def timings_after_load(self, context: LaunchContext, running: RunningEngine) -> Mapping[str, ServerTimings]:
         """Return the times in the files of `--export-metrics-to-file`, and empty them: the server only appends, whole lines."""

@@ -129,7 +129,7 @@ class TrtllmEngine(Engine):
     metrics = METRICS
     settings_paths = ("/server_info",)
     knobs = KNOBS
-    keeps_timings = True
+    timings_sources = ("after_load",)
     emulation = read_emulation("servebench.engine.adapters", "trtllm")
     phases = (
         PhaseMarker("weights_loading", r"Prefetching .{0,200}checkpoint files|Loading safetensors weights in parallel"),

@@ -19,7 +19,7 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.limits import Limit
 from servebench.engine.adapters.engine_package import read_emulation
-from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
+from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable, spans_environment
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
 from servebench.protocol.json_values import milliseconds, object_at
@@ -106,6 +106,7 @@ class VllmEngine(Engine):
     settings_paths = ("/server_info?config_format=json",)
     timings_flag = "--enable-per-request-metrics"
     knobs = KNOBS
+    timings_sources = ("spans",)
     emulation = read_emulation("servebench.engine.adapters", "vllm")
     phases = (
         PhaseMarker("process_up", r"non-default args:|vLLM API server version"),
@@ -150,10 +151,12 @@ class VllmEngine(Engine):
         arguments += ["--generation-config", "vllm", "--enable-prompt-tokens-details"]
         if settings.request_timings and not TIMINGS_KEYS & settings.extra_args.keys():
             arguments.append(self.timings_flag)
+        if context.spans_endpoint is not None:
+            arguments += ["--otlp-traces-endpoint", context.spans_endpoint]
         arguments += [] if kind_named(context.api).answers_text else ["--runner", "pooling"]
         # the development endpoints show the resolved settings and empty the cache: only for this machine
         dev_mode = {DEV_MODE: "1"} if settings.host in LOOPBACK else {}
-        return FLAGS.command(settings, *start, *arguments, env=dev_mode)
+        return FLAGS.command(settings, *start, *arguments, env={**dev_mode, **spans_environment(context)})
 
     def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
         """Return the times that come with the usage."""

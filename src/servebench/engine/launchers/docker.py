@@ -114,6 +114,11 @@ class DockerLauncher(Launcher):
         problems = unlaunchable(engine)
         if not problems and image_of(engine, settings) is None:
             problems.append(f"engine={engine.name} has no official image; set launch.image=")
+        if context.spans_endpoint is not None and settings.network == "bridge":
+            problems.append(
+                "engine.request_timings=spans: a container cannot reach "
+                f"{context.engine.spans_address} of this machine; set launch.network=host"
+            )
         problems += runtime_problems(settings)
         if not remote_host(os.environ.get("DOCKER_HOST")):
             port = port_problem(publish_host(settings), context.engine.port)

@@ -85,6 +85,7 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
         eager=any(engine_settings.extra_args.get(flag) for flag in EAGER_FLAGS),
         speculative_tokens=SPECULATIVE_TOKENS if _speculates(engine_settings.extra_args) else 1.0,
         variant=getattr(engine_settings, "backend", None),
+        spans_endpoint=context.spans_endpoint,
         adapters=context.adapters,
         kept_folder=str(context.kept_folder) if engine_settings.request_timings == "after_load" else None,
     )

@@ -25,6 +25,7 @@ WAITING = {
     "preparing_engine": "preparing {of}",
     "quality": "quality {of} at concurrency {count}",
     "self_check": "self-check of the client",
+    "spans": "waiting for spans",
     "stopping_engine": "stopping {of}",
     "summary": "writing the summary",
     "timings": "reading request timings of {of}",

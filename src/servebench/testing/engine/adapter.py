@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -107,13 +107,19 @@ class CommandTests(EngineSuite):
         assert "18123" in text
         assert "127.0.0.7" in text
 
-    def test_timings_after_load_have_flags(self, tmp_path: Path) -> None:
-        """`engine.request_timings=after_load` reaches the command."""
+    @pytest.mark.parametrize("source", ["spans", "after_load"])
+    def test_timings_source(self, source: Literal["spans", "after_load"], tmp_path: Path) -> None:
+        """`engine.request_timings` reaches the command: the endpoint for spans, and flags to keep times until after the load."""
         self.skip_unless_launchable()
-        if not self.engine.keeps_timings:
-            pytest.skip(f"{self.engine.name} keeps no timings")
-        kept = self.context(tmp_path, request_timings="after_load")
-        assert self.composed(kept) != self.composed(self.context(tmp_path))
+        if source not in self.engine.timings_sources:
+            pytest.skip(f"{self.engine.name} has no such timings")
+        plain = self.composed(self.context(tmp_path))
+        context = self.context(tmp_path, request_timings=source)
+        if source == "spans":
+            context = replace(context, spans_endpoint="http://127.0.0.1:4318/v1/traces")
+        argv, env = self.composed(context)
+        assert (argv, env) != plain
+        assert source != "spans" or "127.0.0.1:4318" in " ".join([*argv, *env.values()])
 
     def test_container_command(self, tmp_path: Path) -> None:
         """In its official image the command listens on all addresses and does not repeat the image's entrypoint."""

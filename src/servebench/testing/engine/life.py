@@ -86,8 +86,10 @@ class LifeTests(EngineSuite):
     def test_timings_after_load(self, life_of: LifeOf, launch: Launch, tmp_path: Path) -> None:
         """The times that it keeps until after the load are found by the ids of its answers and add up; a server that keeps none,
         or says something else, makes no error but EngineError."""
-        if not self.engine.keeps_timings:
-            assert self.engine.timings_after_load is Engine.timings_after_load, "set keeps_timings"
+        if "after_load" not in self.engine.timings_sources:
+            assert self.engine.timings_after_load is Engine.timings_after_load, (
+                "timings_sources does not name after_load"
+            )
             pytest.skip(f"{self.engine.name} keeps no timings")
         life = life_of()
         context = replace(life.context, engine=replace(life.context.engine, request_timings="after_load"))
@@ -105,7 +107,7 @@ class LifeTests(EngineSuite):
             if not life.real:
                 return answered
             assert answered.response_id in kept, f"no times for the answer {answered.response_id}"
-            return with_timings(answered, kept[answered.response_id])
+            return with_timings(answered, kept[answered.response_id], "after_load")
 
         found = timed()
         if life.real:
