@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.analysis.answer.model import CaveatKind
+from servebench.analysis.answer.model import CaveatKind, Purpose
 from servebench.analysis.answer.next_steps import decide_step
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import StudyDecision, decide_study
@@ -25,7 +25,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.settings import StudySettings
 from servebench.report.wording.answer import sentence_of
 from servebench.report.wording.comparison import summary_of, text_of
-from servebench.report.wording.decisions import standing_of
+from servebench.report.wording.decisions import round_line, standing_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -170,6 +170,11 @@ def test_unequal_settings_refuse_what_is_decided(make_study):
     assert "engine.dtype" in standing_of(pair)
     (fair,) = decide_study(study, varying="engine.dtype").pairs
     assert (fair.first.result, fair.mattering) == (SLOWER, ())
+    assert round_line(found, 2) != round_line(replace(found, pairs=(fair,)), 2)
+    (step,) = (one for one in conclude(study.runs, [study]).answer.next_steps if Purpose.ACCEPT in one.purposes)
+    assert step.command.endswith("--varying 'engine.dtype'")
+    accepted = conclude(study.runs, [study], Options(varying="engine.dtype")).answer
+    assert not any(Purpose.ACCEPT in one.purposes for one in accepted.next_steps)
 
 
 def test_earlier_starts_decide_after_the_first_round(make_study):

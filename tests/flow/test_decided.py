@@ -98,7 +98,7 @@ def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main
 @pytest.mark.slow
 def test_more_budget_decides_what_is_open(servebench, run_main, tmp_path):
     """The last screen says the command. Its budget is beside the plan, and survives a kill; what was measured is kept."""
-    words = ("launch.slowdown=1,1.04", "launch.start_sd=0.012", "study.budget=1m", "study.starts=3")
+    words = ("launch.slowdown=1,1.04", "launch.start_sd=0.012", "study.budget=2m", "study.starts=3")
     done = run_main(*ENGINE, *LOAD, *STUDY, *words, code=0)
     folder = tmp_path / "outputs/s"
     plan, before = (folder / "plan.json").read_bytes(), points(tmp_path / "outputs/s" / SLOW)

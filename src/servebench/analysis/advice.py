@@ -115,9 +115,9 @@ class _Known:
         keys = [f"{group}.*" for group in case.across] + (["machine.*"] if "gpu" in case.across else [])
         on_purpose = ",".join([*keys, *([self.varying] if self.varying else [])])
         first, *rivals = (score.entrant.name for score in ranking)
-        apart = [(name, unequal_settings(self.runs[first], self.runs[name], on_purpose)) for name in rivals]
-        settings = tuple((name, kept) for name, own in apart if (kept := tuple(one for one in own if one.matters)))
-        return UseReason(kind=UseReasonKind.UNEQUAL, settings=settings) if settings else None
+        apart = [unequal_settings(self.runs[first], self.runs[name], on_purpose) for name in rivals]
+        settings = {one.key: one for own in apart for one in own if one.matters}
+        return UseReason(kind=UseReasonKind.UNEQUAL, settings=tuple(settings.values())) if settings else None
 
     def _decided(self, first: Score, second: Score) -> ComparisonRow | None:
         row = _compared_row(first, second, self.comparisons)

@@ -33,9 +33,9 @@ UNKNOWN_WEIGHTS = "the weights of one are unknown: a server that was already run
 ONE_MODEL = "one model by its name, loaded from a folder"
 ONE_ENGINE_ONLY = "only one of the engines has this setting"
 HARMLESS = "it affects files or logs, not how the engine computes"
-VARYING_MAX = 4
-"""More settings are declared by their groups."""
-AS_CORES = "how many cores it leaves the engine is compared"
+KEYS_SHOWN = 4
+"""More settings are only counted, and declared by their groups."""
+CORES_ENV = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 
 
 @cache
@@ -190,20 +190,20 @@ def compare_manifests(
     """
     ours, theirs = _facts(baseline), _facts(candidate)
     shared = _engine_settings(baseline) & _engine_settings(candidate)
-    for facts in (ours, theirs) if "cores" not in ours or "cores" not in theirs else ():
-        facts.pop("cores", None)
     keys = _with_derived(varying)
     purposes = [f"config.{key}" for key in keys] + keys
     found = []
     for key in sorted({*ours, *theirs}):
         a, b = ours.get(key), theirs.get(key)
-        if a == b or any(fnmatchcase(key, pattern) for pattern in _table()["ignored"]):
+        if (
+            a == b
+            or (key == "cores" and None in (a, b))
+            or any(fnmatchcase(key, pattern) for pattern in _table()["ignored"])
+        ):
             continue
         matters, reason = _weigh(key, shared, purposes)
         if key == "config.model.name" and _one_model(str(a), str(b)):
             matters, reason = False, ONE_MODEL
-        if "cores" in ours and key.removeprefix("config.engine.env.") in _table()["cores_env"]:
-            matters, reason = False, AS_CORES
         if key.startswith("weights.") and {a, b} & {None, UNKNOWN}:
             matters, reason = False, UNKNOWN_WEIGHTS
         found.append(
@@ -232,7 +232,7 @@ def varying_of(found: Iterable[SettingDifference]) -> str:
     """Return the `--varying` that declares the settings that matter."""
     keys = dict.fromkeys("weights" if one.key in WEIGHTS else one.key for one in found if one.matters)
     groups = dict.fromkeys(f"{key.split('.')[0]}.*" if "." in key else key for key in keys)
-    return ",".join(keys if len(keys) <= VARYING_MAX else groups)
+    return ",".join(keys if len(keys) <= KEYS_SHOWN else groups)
 
 
 def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, str]:
@@ -285,19 +285,17 @@ def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cores(manifest: Mapping[str, Any]) -> int | None:
-    """On how many cores an engine computes that was started on this machine: on all of them, which is the default of engines, or
-    on fewer by its threads and environment; None where that is unknown."""
+    """On how many cores an engine computes that was started here: on all of them, which is the default of engines, or on fewer by
+    its threads and environment; None where that is unknown."""
     config, machine = mapping(manifest.get("config")), mapping(manifest.get("machine"))
-    engine = mapping(config.get("engine"))
-    limits = [machine.get("cpu_count"), machine.get("cpu_threads_usable"), engine.get("threads")]
-    if not machine.get("cpu_threads_usable") or mapping(config.get("launch")).get("name") not in ("process", "docker"):
+    if mapping(config.get("launch")).get("name") not in ("process", "docker", "podman"):
         return None
-    for name in _table()["cores_env"]:
-        parts = str(mapping(engine.get("env")).get(name) or "").replace("|", ",").split(",")
-        if name.endswith("_THREADS"):
-            limits += [int(parts[0])] if parts[0].isdecimal() else []
-        elif all(found := [re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()) for part in parts]):
-            limits.append(sum(int(one[2] or one[1]) - int(one[1]) + 1 for one in found if one))
+    engine = mapping(config.get("engine"))
+    threads, bound = (str(mapping(engine.get("env")).get(name) or "") for name in CORES_ENV)
+    ranges = [re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()) for part in re.split("[,|]", bound)]
+    limits = [machine.get("cpu_count"), machine.get("cpu_threads_usable"), engine.get("threads")]
+    limits += [int(threads)] if threads.isdecimal() else []
+    limits += [sum(int(one[2] or one[1]) - int(one[1]) + 1 for one in ranges if one)] if all(ranges) else []
     return min((one for one in limits if isinstance(one, int) and one > 0), default=None)
 
 

@@ -44,7 +44,7 @@ def plan_of(
     starts: StartsChosen | None = None,
     earlier: Sequence[RunData] = (),
 ) -> PlanReady:
-    """Return what these tasks will do, and which of them get no verdict whatever they measure; `starts` is what
+    """Return what these tasks will do, and of which the difference is likely at most; `starts` is what
     `study.starts=auto` has chosen, and `earlier` runs say how long it takes."""
     sources = [source_of_job(task.name, "", task.job.overrides, task.job.resolved) for task in tasks]
     labels = {name: label.text for name, label in labels_of(sources).items()}

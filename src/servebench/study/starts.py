@@ -31,7 +31,7 @@ LONG_START_S = 60.0
 
 def with_starts(jobs: Sequence[Job], registry: Registry) -> tuple[Sequence[Job], StartsChosen | None]:
     """Return the jobs of a new study as `study.starts=auto` has them measured, and what it has chosen; None where there is
-    nothing to choose: no verdict is possible, or engines cannot be started again."""
+    nothing to choose: what runs differ by is likely at most, or engines cannot be started again."""
     if not _may_decide(jobs, registry):
         return jobs, None
     chosen = StartsChosen(most=SIMULATED_STARTS)

@@ -7,6 +7,7 @@ import pytest
 
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.conclude import conclude
+from servebench.analysis.recommendation.reasons import UseReasonKind
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
 from servebench.contracts.level import Level
@@ -260,6 +261,15 @@ def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
     assert reason_text(found.why).startswith("fast leads")
     assert "too_short" in reason_text(found.why)
     assert uses(runs, with_doubtful=True)["batch"].best.entrant.engine == "fast"
+
+
+def test_the_doubtful_point_on_which_an_answer_rests_is_named(make_study):
+    fast, slow = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=2.0)
+    runs = accepted(make_study((fast, SimulatedLoad(levels=(4,))), (slow, SimulatedLoad(levels=(4,)))))
+    doubtful = with_columns(runs[0], verdict="doubtful", doubts=("not_stationary",))
+    (found,) = (one for one in uses([doubtful, runs[1]])["batch"].changes if one.kind is UseReasonKind.IN_DOUBT)
+    assert (found.run, found.levels, found.codes) == ("fast", (Level(4),), ("not_stationary",))
+    assert not any(one.kind is UseReasonKind.IN_DOUBT for one in uses(runs)["batch"].changes)
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def find_overall(
     rows = {
         pair: row
         for one in comparisons
-        if one.first is not None and one.first.competes and not one.mattering
+        if one.first is not None and one.first.competes
         for pair, row in ((one.ids[::-1], one.first), (one.ids, one.first.turned()))
     }
     within = _equal_within(rows.get(pair) for pair in combinations(runs, 2))

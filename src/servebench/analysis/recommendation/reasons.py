@@ -79,6 +79,6 @@ class UseReason:
     limit: float = 0.0
     count: int = 0
     interval: tuple[float, float] | None = None
-    settings: tuple[tuple[str, tuple[SettingDifference, ...]], ...] = ()
+    settings: tuple[SettingDifference, ...] = ()
     cause: UseReason | None = None
     taker: Taker | None = None

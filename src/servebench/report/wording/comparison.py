@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from servebench.analysis.disturbance import Taker
-from servebench.analysis.fairness import SettingDifference, varying_of
+from servebench.analysis.fairness import KEYS_SHOWN, SettingDifference, varying_of
 from servebench.analysis.verdict.compare import STARTS_ADVISED
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import DIFFERENT, FAILED, Comparison, ComparisonRow, Metric
@@ -25,8 +25,6 @@ REASONS_MAX = 3
 OF_ONE_ROW = "Each interval is that of its row alone; verdicts allow for the number of rows."
 
 
-KEYS_SHOWN = 4
-"""More settings are only counted."""
 SIDES = {"baseline": "the baseline", "candidate": "the candidate", "both": "either"}
 REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.ONE_START: lambda _: ONE_START,
@@ -67,18 +65,13 @@ def _codes(reason: Reason) -> str:
     return ", ".join(reason.codes) or "void"
 
 
-def mattering_keys(found: Iterable[SettingDifference]) -> str:
-    """Return what matters, the first few by name."""
+def unequal_text(found: Collection[SettingDifference]) -> str:
+    """Return what is said of runs with different settings on every screen: how sure what they differ by is, and what to do."""
     keys = [one.title for one in found if one.matters]
     more = len(keys) - KEYS_SHOWN
-    return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
-
-
-def unequal_text(found: Collection[SettingDifference]) -> str:
-    """Return what is said of runs whose settings differ where that matters, on every screen: how sure what they differ by is, and
-    what to do about it."""
+    named = ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
     varying = f"make them equal, or accept them: --varying '{varying_of(found)}'"
-    return f"likely at most, with different settings ({mattering_keys(found)}); {varying}"
+    return f"likely at most, with different settings ({named}); {varying}"
 
 
 def text_of(reasons: Iterable[Reason]) -> str:

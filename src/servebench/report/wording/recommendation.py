@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.contracts.point_row import POINT_COLUMNS
@@ -47,11 +46,6 @@ def _cause(one: UseReason) -> str:
     return reason_text(one.cause) if one.cause is not None else ""
 
 
-def _unequal(one: UseReason) -> str:
-    every: dict[str, SettingDifference] = {found.key: found for _, own in one.settings for found in own}
-    return unequal_text(every.values())
-
-
 def _no_run(one: UseReason) -> str:
     example = f"servebench -m engine=... workload={one.names[0]}"
     return f"no run of workload {' or '.join(one.names)}; measure one: {example}"
@@ -82,7 +76,7 @@ def _includes_zero(one: UseReason) -> str:
 
 Kind = UseReasonKind
 REASONS: Mapping[UseReasonKind, Callable[[UseReason], str]] = {
-    Kind.UNEQUAL: _unequal,
+    Kind.UNEQUAL: lambda one: unequal_text(one.settings),
     Kind.UNMEASURED: lambda one: (
         f"{one.rival} has no point that counts at {_at(one)}, where it may reach more: measure it again"
     ),
