@@ -65,7 +65,7 @@ def test_a_broken_last_line_starts_nothing(run_main, tmp_path):
     write(tmp_path, *ROWS, more='{"prompt": "cut o')
     done = run_main(*attached_study("http://127.0.0.1:9/v1", *SMALL), code=2)
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("servebench: ")]
-    assert "workload.dataset=my.jsonl:3: " in line
+    assert "servebench: dataset=my.jsonl:3: " in line
     assert not list(tmp_path.glob("outputs/*"))
 
 
