@@ -134,7 +134,7 @@ def test_nothing_is_guessed_without_times_and_without_a_gpu():
 
 def test_what_is_unknown_is_said_once_for_all_levels_of_a_run():
     unknown = [find_limit(facts(**NO_TIMES, queue_ms=None, memory_share=None, compute_share=None)) for _ in range(3)]
-    assert screen_of(limit_blocks(unknown), 200).count("no GPU is described") == 1
+    assert screen_of(limit_blocks(unknown, complete=True), 200).count("no GPU is described") == 1
 
 
 @pytest.mark.slow

@@ -246,7 +246,7 @@ def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Check
 def _taken_over(config: DictConfig, path: str) -> bool:
     section, _, key = path.rpartition(".")
     found = OmegaConf.select(config, section, throw_on_resolution_failure=False) if section else None
-    return isinstance(found, DictConfig) and OmegaConf.is_interpolation(found, key)
+    return isinstance(found, DictConfig) and key in found and OmegaConf.is_interpolation(found, key)
 
 
 def _unused(source: Composer, prepared: Prepared, checked: Checked) -> list[Problem]:
