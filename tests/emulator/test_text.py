@@ -16,7 +16,7 @@ SCHEMAS = [
     {"$defs": {"n": {"type": "object", "properties": {"v": {"const": 7}}}}, "$ref": "#/$defs/n"},
     {"anyOf": [{"type": "integer", "minimum": 5, "maximum": 5}, {"type": "string"}]},
     {"type": ["boolean", "null"]},
-    {"type": "string", "pattern": "^S-[0-9]{3}[A-F]\\.$"},
+    {"type": "string", "pattern": "^(A|B)-[0-9]{3}[a-f]+\\d?$"},
 ]
 EXPECTED = [
     lambda v: len(v["a"]) >= 9 and v["b"] <= 1,
@@ -24,7 +24,7 @@ EXPECTED = [
     lambda v: v == {"v": 7},
     lambda v: v == 5,
     lambda v: isinstance(v, bool),
-    lambda v: re.search(r"^S-[0-9]{3}[A-F]\.$", v),
+    lambda v: re.search(r"^(A|B)-[0-9]{3}[a-f]+\d?$", v),
 ]
 
 

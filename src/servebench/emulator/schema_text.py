@@ -1,14 +1,13 @@
-"""Answers that fit a JSON Schema, for structured output."""
+"""Answers that fit a JSON Schema or a regular expression, for structured output."""
 
 import json
 import random
 import re
 from collections.abc import Mapping
+from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from servebench.emulator.text import WORDS, split_tokens
-
-PARTS = re.compile(r"(?:\[(.)-(.)\]|\\?(.))(?:\{(\d{1,3})\})?")
 
 
 def schema_value(schema: Mapping[str, Any], key: int, depth: int = 0) -> Any:
@@ -19,16 +18,48 @@ def schema_value(schema: Mapping[str, Any], key: int, depth: int = 0) -> Any:
     return _SchemaSampler(schema, random.Random(key)).value(schema, depth)
 
 
-def pattern_text(pattern: str, rng: random.Random) -> str:
-    """Return a text that a pattern of characters, classes with one range such as `[0-9]`, and `{3}` behind them matches.
+def regex_text(pattern: str, rng: random.Random) -> str:
+    """Return a text that a simple regular expression matches: literals, classes, repetitions, groups and alternatives.
 
-    Groups, alternatives and other repetitions are not understood.
+    Look-arounds and back-references are ignored. An invalid expression gives an empty text.
     """
+    try:
+        parsed = parser.parse(pattern)
+    except re.error:
+        return ""
+    return _parts_text(parsed, rng)
+
+
+def _parts_text(parts: Any, rng: random.Random) -> str:
+    """Return a text for the parts that Python's own parser returns."""
+    return "".join(_part_text(str(kind), value, rng) for kind, value in parts)
+
+
+def _part_text(kind: str, value: Any, rng: random.Random) -> str:
     text = ""
-    for low, high, plain, count in PARTS.findall(pattern.strip("^$")):
-        first, last = sorted((ord(low or plain), ord(high or plain)))
-        text += "".join(chr(rng.randint(first, last)) for _ in range(int(count or 1)))
+    if kind == "LITERAL":
+        text = chr(value)
+    elif kind == "IN" and str(value[0][0]) != "NEGATE":
+        text = _member(rng.choice(value), rng)
+    elif kind in ("ANY", "IN"):
+        text = "x"
+    elif kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        least, most, inner = value
+        text = "".join(_parts_text(inner, rng) for _ in range(rng.randint(least, min(int(most), least + 3))))
+    elif kind == "SUBPATTERN":
+        text = _parts_text(value[-1], rng)
+    elif kind == "BRANCH":
+        text = _parts_text(rng.choice(value[1]), rng)
     return text
+
+
+def _member(member: tuple[Any, Any], rng: random.Random) -> str:
+    kind, value = str(member[0]), member[1]
+    if kind == "RANGE":
+        return chr(rng.randint(*value))
+    if kind == "CATEGORY":
+        return {"CATEGORY_DIGIT": "7", "CATEGORY_SPACE": " "}.get(str(value), "a")
+    return chr(value)
 
 
 class _SchemaSampler:
@@ -79,7 +110,7 @@ class _SchemaSampler:
         if kind == "null":
             return None
         if isinstance(schema.get("pattern"), str):
-            return pattern_text(schema["pattern"], self._rng)
+            return regex_text(schema["pattern"], self._rng)
         formats = {"date": "2025-01-31", "date-time": "2025-01-31T12:00:00Z", "email": "a@example.org"}
         text = formats.get(str(schema.get("format")), self._rng.choice(WORDS.split()))
         least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", 64))
