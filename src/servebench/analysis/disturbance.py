@@ -126,7 +126,7 @@ def find_disturbances(readings: Iterable[Reading], pauses: Spans = ()) -> tuple[
     samples = _samples([one for one in listed if one.source == "machine"])
     found = [*_of_gpus(listed)]
     if samples is not None:
-        found += _of_cores(samples, in_slices=bool(pauses)) + _of_heat(listed, samples)
+        found += _of_cores(samples, pauses) + _of_heat(listed, samples)
     found = [
         one for one in found if not pauses or length(between(pauses, one.start_ns, one.end_ns)) >= LASTS_S * NS_PER_S
     ]
@@ -138,8 +138,8 @@ def crowded_slices(readings: Iterable[Reading], slices: Spans) -> list[tuple[int
     samples = _samples([one for one in readings if isfinite(one.value) and one.source == "machine"])
     if samples is None or not slices:
         return []
+    needed, crowded, total = _needed(samples, slices)
     inside = np.array([_weights(samples, *one) for one in slices])
-    needed, crowded, total = _needed(samples, inside.sum(axis=0) > 0)
     taken = inside @ np.where(crowded, total, 0.0)
     return [
         one for one, own in zip(slices, taken, strict=True) if own > SLICE_SHARE_MAX * needed * length([one]) / NS_PER_S
@@ -242,11 +242,13 @@ def _process_of(labels: str) -> Cause:
     return program.removesuffix('"'), int(pid) if pid.isdecimal() else None
 
 
-def _of_cores(samples: _Samples, *, in_slices: bool) -> list[Disturbance]:
-    needed, crowded, total = _needed(samples)
+def _of_cores(samples: _Samples, pauses: Spans) -> list[Disturbance]:
+    # what several engines in turns need is not seen while another one has the load
+    slices = between(pauses, int(samples.ends_ns[0]), int(samples.ends_ns[-1])) if pauses else ()
+    needed, crowded, total = _needed(samples, slices)
     limit = max(TAKEN_SHARE * needed, TAKEN_CORES_MIN)
     whole = int(samples.ends_ns[0]), int(samples.ends_ns[-1])
-    lasts_s, times = (LASTS_S, 1.0) if in_slices else (TOGETHER_LASTS_S, 2.0)
+    lasts_s, times = (LASTS_S, 1.0) if pauses else (TOGETHER_LASTS_S, 2.0)
     together = [
         span for span in _stretches(samples, total, limit, crowded, times) if span[1] - span[0] >= lasts_s * NS_PER_S
     ]
@@ -271,12 +273,16 @@ def _of_cores(samples: _Samples, *, in_slices: bool) -> list[Disturbance]:
     return found
 
 
-def _needed(samples: _Samples, counted: NDArray[np.bool_] | None = None) -> tuple[float, NDArray[np.bool_], Floats]:
-    """Return how many cores load and engine need, by the samples that are counted; in which samples others would have no room
-    beside that, and what they took in each."""
+def _needed(samples: _Samples, slices: Spans) -> tuple[float, NDArray[np.bool_], Floats]:
+    """Return how many cores load and engine need, by the samples in `slices` if there are some; in which samples others would
+    have no room beside that, and what they took in each."""
     total = np.sum(list(samples.causes.values()), axis=0) if samples.causes else np.zeros(samples.own.size)
-    own = samples.own if counted is None or not counted.any() else samples.own[counted]
-    needed = float(np.quantile(own, NEEDED_QUANTILE))
+    loaded = (
+        np.array([_weights(samples, *one) > 0 for one in slices]).any(axis=0)
+        if slices
+        else np.ones(samples.own.size, bool)
+    )
+    needed = float(np.quantile(samples.own[loaded] if loaded.any() else samples.own, NEEDED_QUANTILE))
     return needed, np.maximum(samples.own, needed) + total > ROOM * samples.cores, total
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
-LOOKED = "The study added starts until it had decided, and the verdicts above are its own."
+LOOKED = "The study added starts by what it found; the verdicts above are its own."
 
 
 @define(
