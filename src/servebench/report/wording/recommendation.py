@@ -213,8 +213,8 @@ def use_text(found: Recommendation) -> str:
 
 def but_text(found: Recommendation) -> str:
     """Return why a use is open, or who leads at other loads; empty where there is nothing to say."""
-    told = [found.why] if found.sureness == "open" else [one for one in found.changes if one.kind is Kind.LEADS_AT]
-    return "".join(f"; {reason_text(one)}" for one in told if one is not None)
+    reasons = [found.why] if found.sureness == "open" else [one for one in found.changes if one.kind is Kind.LEADS_AT]
+    return "".join(f"; {reason_text(one)}" for one in reasons if one is not None)
 
 
 def value_text(score: Score, found: Recommendation) -> str:
