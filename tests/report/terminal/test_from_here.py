@@ -59,3 +59,14 @@ def test_the_shortest_path_is_taken(own, monkeypatch):
     assert commands_from_here("servebench ls") == "./servebench ls"
     monkeypatch.chdir(Path("/"))
     assert commands_from_here("servebench ls") in (f"{own} ls", f"{str(own)[1:]} ls")
+
+
+def test_from_elsewhere_the_home_folder_is_short(own, monkeypatch, tmp_path):
+    """A tilde is not quoted, which would keep the shell from expanding it."""
+    elsewhere = tmp_path / "data" / "of" / "mine"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("HOME", str(own.parents[2]))
+    assert commands_from_here("servebench ls") == "~/.venv/bin/servebench ls"
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    assert "~" not in commands_from_here("servebench ls")

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 COMMAND = re.compile(r"(?:(?<=['`(])|(?<=: )|(?<![^\n]))(?:servebench(?= (?!was )\S)|mlflow(?= ui ))")
@@ -22,8 +23,9 @@ def _program(name: str) -> str:
     found = shutil.which(name)
     if not own.exists() or (found is not None and own.samefile(found)):
         return name
-    try:
+    places = [shlex.quote(str(own))]
+    with suppress(OSError, RuntimeError):
+        places += ["~/" + shlex.quote(str(own.relative_to(Path.home())))] if own.is_relative_to(Path.home()) else []
         beside = os.path.relpath(own)
-    except OSError:
-        return shlex.quote(str(own))
-    return shlex.quote(min(beside if os.sep in beside else f".{os.sep}{beside}", str(own), key=len))
+        places.append(shlex.quote(beside if os.sep in beside else f".{os.sep}{beside}"))
+    return min(places, key=len)
