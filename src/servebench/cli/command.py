@@ -11,6 +11,8 @@ from servebench.cli.completion import complete_conditions, complete_stored, comp
 
 STORED = "RUN|STUDY"
 HELP_WORDS = ("-h", "--help")
+CLOSE = 0.8
+"""How much a word must be like an option to be meant as one; other words are Hydra's."""
 SETTINGS = {"help_option_names": [*HELP_WORDS], "max_content_width": 100}
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -61,12 +63,15 @@ class WordsCommand(CliCommand):
         options = [one for one in self.params if isinstance(one, click.Option) and one.expose_value]
         ctx.params = {str(one.name): False if one.is_flag else None for one in options}
         known = {word: one for one in options for word in one.opts}
+        own = {word for one in self.params for word in one.opts}
         words, left = [], list(args)
         while left:
             word = left.pop(0)
             name, given, value = word.partition("=")
             option = known.get(name)
             if option is None or (given and option.is_flag):
+                if name not in own and difflib.get_close_matches(name, known, n=1, cutoff=CLOSE):
+                    raise click.NoSuchOption(name, possibilities=list(known), ctx=ctx)
                 words.append(word)
             elif option.is_flag:
                 ctx.params[str(option.name)] = True

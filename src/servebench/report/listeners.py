@@ -14,10 +14,13 @@ def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
     @contextmanager
     def opened() -> Iterator[Events]:
         with Display(detail=detail) as display:
+            said: set[str] = set()
 
             def tell(event: Event) -> None:
                 for fault in registry.notify(event):
-                    display(ErrorSaid(fault))
+                    if fault not in said:
+                        said.add(fault)
+                        display(ErrorSaid(fault))
 
             yield Events((display, tell), live=display.lively)
 

@@ -60,7 +60,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         elif launcher.local:
             faults += engine.unsupported_settings(context)
         if launcher.simulated:
-            faults += simulation_faults(settings, registry)
+            wrong += simulation_faults(settings, registry)
         faults += timings_faults(settings, engine, launcher, here=here)
         faults += fit_faults(settings, engine, context, launcher, here=here)
         if here:

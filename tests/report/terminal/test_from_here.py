@@ -70,3 +70,11 @@ def test_from_elsewhere_the_home_folder_is_short(own, monkeypatch, tmp_path):
     assert commands_from_here("servebench ls") == "~/.venv/bin/servebench ls"
     monkeypatch.setenv("HOME", str(tmp_path / "other"))
     assert "~" not in commands_from_here("servebench ls")
+
+
+def test_paths_beside_a_command_are_from_here(own, monkeypatch):
+    here = own.parents[2]
+    monkeypatch.setenv("PATH", str(own.parent))
+    text = f"servebench report s --outputs {here}/mine '{here}/my own' {here} {here}s/x /a{here}/b --uri=sqlite:///{here}/m.db"
+    assert commands_from_here(text) == text.replace(f" {here}/", " ").replace(f"'{here}/", "'")
+    assert commands_from_here(f"{here}/x cannot be written") == f"{here}/x cannot be written"

@@ -14,7 +14,11 @@ COMMAND = re.compile(r"(?:(?<=['`(])|(?<=: )|(?<![^\n]))(?:servebench(?= (?!was 
 
 def commands_from_here(text: str) -> str:
     """Return text whose commands can be pasted: where PATH has another program of that name than this installation, or none,
-    commands begin with the path of this installation's."""
+    commands begin with the path of this installation's. Beside a command, paths below the current folder lack its name."""
+    if COMMAND.search(text) is None:
+        return text
+    with suppress(OSError):
+        text = re.sub(rf"(?<![^\s'\"=:(]){re.escape(str(Path.cwd()))}/(?=[\w.])", "", text)
     return COMMAND.sub(lambda found: _program(found[0]), text)
 
 
