@@ -1,5 +1,6 @@
 """Text on standard error."""
 
+import re
 import sys
 from io import StringIO
 
@@ -33,6 +34,7 @@ def test_a_command_is_one_line_however_narrow_the_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
     say(f"a_study_with_a_long_name: unfinished runs: 1 of 1; to continue:\n{command}")
     print_blocks([NextCommand("next", command, "the points in doubt")], console(stream))
-    ends = [line.partition("servebench ")[2] for line in stream.getvalue().splitlines() if "servebench " in line]
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    ends = [line.partition("servebench ")[2] for line in shown.splitlines() if "servebench " in line]
     words = command.partition(" ")[2]
     assert ends == [words, f"{words}  (the points in doubt)"]
