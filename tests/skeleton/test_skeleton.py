@@ -82,7 +82,6 @@ def test_a_broken_one_does_not_pass(plugin, tmp_path):
     [
         ("My_Engine", "engine", ".", "'My_Engine' is not a valid name for an engine"),
         ("a--b", "engine", ".", "'a--b' is not a valid name"),
-        ("none", "scorer", ".", "'none' is not a valid name for a scorer"),
         ("vllm", "engine", ".", "engine named 'vllm' already exists"),
         ("mmlu", "scorer", ".", "scorer named 'mmlu' already exists"),
         ("unique", "workload", ".", "workload named 'unique' already exists"),

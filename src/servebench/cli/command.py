@@ -11,8 +11,6 @@ from servebench.cli.completion import complete_conditions, complete_stored, comp
 
 STORED = "RUN|STUDY"
 HELP_WORDS = ("-h", "--help")
-CLOSE = 0.8
-"""How much a word must be like an option to be meant as one; other words are Hydra's."""
 SETTINGS = {"help_option_names": [*HELP_WORDS], "max_content_width": 100}
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -70,7 +68,7 @@ class WordsCommand(CliCommand):
             name, given, value = word.partition("=")
             option = known.get(name)
             if option is None or (given and option.is_flag):
-                if name not in own and difflib.get_close_matches(name, known, n=1, cutoff=CLOSE):
+                if name not in own and difflib.get_close_matches(name, known, n=1, cutoff=0.8):
                     raise click.NoSuchOption(name, possibilities=list(known), ctx=ctx)
                 words.append(word)
             elif option.is_flag:

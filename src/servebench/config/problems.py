@@ -143,10 +143,7 @@ def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[s
             f"available: {', '.join(sorted(offered))} (run 'servebench plugins' to list plugins)"
         )
     if name in offered:
-        return (
-            f"{group}={name}: its plugin has no config file for it; add conf/{group}/{name}.yaml, and its folder to "
-            "servebench_config_paths"
-        )
+        return f"{group}={name}: its plugin has no {group}/{name}.yaml in a folder of servebench_config_paths"
     if (now := RENAMED.get(group, {}).get(name)) is not None:
         return f"{group}={name} is no longer there; {group}={now} takes its place"
     return f"{group}={name}: no such {group}; {suggest(name, listed or offered, listed=True)}"

@@ -81,11 +81,11 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         host, spans_port = settings.engine.spans_listener
         reached = "127.0.0.1" if host in EVERY_ADDRESS else f"[{host}]" if ":" in host else host
         endpoint = f"http://{reached}:{spans_port or port_of(host)}{PATH}"
-    # a shell expands no ~ after `model.path=`, and an engine none at all
-    executable, path = map(_expanded, (settings.engine.executable, settings.model.path))
+    path = settings.model.path
     return LaunchContext(
-        engine=replace(settings.engine, executable=executable),
-        model=replace(settings.model, path=path),
+        engine=settings.engine,
+        # engines expand no ~, which a config file may have
+        model=replace(settings.model, path=path and os.path.expanduser(path)),  # noqa: PTH111 - never raises
         gpu=settings.gpu,
         port=port,
         cache_dir=cache_dir,
@@ -93,10 +93,6 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         adapters=tuple(settings.workload.adapters or ()),
         api=settings.workload.api,
     )
-
-
-def _expanded(path: str | None) -> str | None:
-    return None if path is None else os.path.expanduser(path)  # noqa: PTH111 - never raises, and leaves other words alone
 
 
 def open_receiver(context: LaunchContext) -> SpanReceiver | None:

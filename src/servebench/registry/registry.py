@@ -33,7 +33,6 @@ _KINDS: Mapping[str, tuple[str, type[Any]]] = {
     "quality": ("servebench_scorers", Scorer),
 }
 """By config group the hook that offers its classes, and what they inherit from."""
-ERROR_CHARACTERS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ class Registry:
 
 
 def _line(error: BaseException) -> str:
-    return in_one_line(f"{type(error).__name__}: {error}", ERROR_CHARACTERS)
+    return in_one_line(f"{type(error).__name__}: {error}", 300)
 
 
 def _checked(said: str, found: Any, kind: str) -> type[Any]:
@@ -148,22 +147,17 @@ def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) 
         if wanted > hooks.API_VERSION:
             return broken(error=f"it needs plugin API {wanted}; this servebench has {hooks.API_VERSION}")
         manager.register(plugin, info.key)
+        implemented = tuple(sorted(caller.name for caller in manager.get_hookcallers(plugin) or []))
+        if unknown := [name for name in implemented if name not in HOOKS]:
+            raise ValueError(f"it implements unknown hooks: {', '.join(unknown)}; known are {', '.join(HOOKS)}")
+        if unmarked := [name for name in HOOKS if hasattr(plugin, name) and name not in implemented]:
+            raise ValueError(f"without @hookimpl nothing calls its {', '.join(unmarked)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         if manager.get_plugin(info.key) is not None:
             manager.unregister(name=info.key)
         return broken(error=_line(error))
-    implemented = tuple(sorted(caller.name for caller in manager.get_hookcallers(plugin) or []))
-    unknown = [name for name in implemented if name not in HOOKS]
-    unmarked = [name for name in HOOKS if hasattr(plugin, name) and name not in implemented]
-    if unknown or unmarked:
-        manager.unregister(name=info.key)
-        return broken(
-            error=f"it implements unknown hooks: {', '.join(unknown)}; known are {', '.join(HOOKS)}"
-            if unknown
-            else f"without @hookimpl nothing calls its {', '.join(unmarked)}"
-        )
     return replace(info, hooks=implemented)
 
 

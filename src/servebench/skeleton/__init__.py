@@ -10,8 +10,6 @@ from servebench import __version__
 from servebench.util.errors import ConfigError, reason_of
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-RESERVED = {"all", "auto", "base", "false", "no", "none", "null", "off", "on", "true", "yes"}
-"""What config files and overrides take for something else than a name."""
 SUFFIX = ".in"
 """The suffix of template files, so that no tool takes them for code."""
 
@@ -72,10 +70,9 @@ def write_plugin(name: str, *, kind: str, directory: Path, taken: Mapping[str, I
     Raises ConfigError for an invalid or taken name, and for a folder that exists or cannot be written.
     """
     a_kind = f"an {kind}" if kind == "engine" else f"a {kind}"
-    if not NAME.fullmatch(name) or name in RESERVED:
+    if not NAME.fullmatch(name):
         raise ConfigError(
-            f"plugins new: '{name}' is not a valid name for {a_kind}: use lower-case letters, digits and single dashes, and no "
-            f"word such as {', '.join(sorted(RESERVED))}"
+            f"plugins new: '{name}' is not a valid name for {a_kind}: use lower-case letters, digits and single dashes"
         )
     if name in taken.get(KINDS[kind], ()):
         raise ConfigError(f"plugins new: {a_kind} named '{name}' already exists; choose another name")

@@ -71,7 +71,7 @@ def inner_context(context: LaunchContext, settings: DockerSettings, executable: 
     host = EVERYWHERE if settings.network == "bridge" else context.engine.host
     model = context.model
     if model.path is not None:
-        model = replace(model, path=f"{MODEL_FOLDER}/{_absolute(model.path).name}")
+        model = replace(model, path=f"{MODEL_FOLDER}/{Path(model.path).expanduser().absolute().name}")
     return replace(
         context,
         engine=replace(context.engine, host=host, executable=context.engine.executable or executable),
@@ -103,14 +103,10 @@ def container_command(engine: Engine, context: LaunchContext, settings: DockerSe
     return Command(argv=(*arguments, *argv), env=dict(inner.env), pass_env=(*settings.pass_env, *CONTAINER_VARIABLES))
 
 
-def _absolute(path: str) -> Path:
-    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - without the dots, and links as they are
-
-
 def _volumes(official: ContainerImage, context: LaunchContext, settings: DockerSettings) -> list[str]:
     volumes = []
     if context.model.path is not None:
-        path = _absolute(context.model.path)
+        path = Path(context.model.path).expanduser().absolute()
         volumes.append(f"{path}:{MODEL_FOLDER}/{path.name}:ro")
     if settings.mount_caches:
         volumes += [f"{Path.home() / here}:{there}" for here, there in official.caches.items()]
