@@ -17,10 +17,9 @@ def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
             said: set[str] = set()
 
             def tell(event: Event) -> None:
-                for fault in registry.notify(event):
-                    if fault not in said:
-                        said.add(fault)
-                        display(ErrorSaid(fault))
+                for fault in {*registry.notify(event)} - said:
+                    said.add(fault)
+                    display(ErrorSaid(fault))
 
             yield Events((display, tell), live=display.lively)
 

@@ -67,7 +67,6 @@ class FailureKind(StrEnum):
     LOST = "lost"
     """A job of a cluster ended without a result."""
     INTERNAL = "internal"
-    """A defect of servebench or of a plugin, whose traceback was printed."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
