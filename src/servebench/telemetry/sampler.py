@@ -147,17 +147,17 @@ class Telemetry:
         if not settings.enabled:
             return telemetry
         for kind in classes:
-            source: TelemetrySource | None = None
             try:
                 source = kind(subject)
                 reason = source.open()
+                if reason is None:
+                    telemetry.sources.append(source)
+                else:
+                    source.close()
             except Exception as error:  # noqa: BLE001 - a source may be a plugin's
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            if source is not None and reason is None:
-                telemetry.sources.append(source)
-            else:
-                telemetry.missing[kind.name] = str(reason)
-                _close(source)
+            if reason is not None:
+                telemetry.missing[kind.name] = reason
         return telemetry
 
     def sampler(self, log: Callable[[Sequence[Reading]], None]) -> Sampler:
@@ -176,10 +176,5 @@ class Telemetry:
     def close(self) -> None:
         """Close every source."""
         for source in self.sources:
-            _close(source)
-
-
-def _close(source: TelemetrySource | None) -> None:
-    with suppress(Exception):  # as above
-        if source is not None:
-            source.close()
+            with suppress(Exception):  # as above
+                source.close()
