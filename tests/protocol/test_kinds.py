@@ -68,3 +68,10 @@ def test_a_whole_answer_is_read_like_a_streamed_one():
 def test_what_is_no_answer_of_the_kind_is_an_error(data):
     with pytest.raises(ValueError, match="it"):
         CHAT.read_whole(data)
+
+
+def test_an_answer_that_its_server_gave_up_is_no_answer():
+    """Nothing of it may be graded."""
+    for reason in ("abort", "error"):
+        with pytest.raises(ValueError, match=reason):
+            CHAT.read_whole(whole(message={"content": "Ye"}, finish_reason=reason))

@@ -96,12 +96,16 @@ class RequestKind(ABC):
         except (ValueError, RecursionError):
             beginning = in_one_line(decode_text(data[: 4 * SHOWN]), SHOWN)
             raise ValueError(f"it is not JSON and begins with {beginning!r}") from None
+        name = self.scan.list_name
+        document = {name: document} if name and isinstance(document, list) else document
         if not isinstance(document, dict):
             raise ValueError("it is not a JSON object")
         if problem := self.whole_problem(document):
             raise ValueError(problem)
         scan = self.scan()
         scan.add_chunk(document, 0, 0)
+        if scan.error is not None:
+            raise ValueError(scan.error)
         tokens, logprobs = self.logprobs_of(document) or (None, None)
         return WholeAnswer(
             text=self.whole_text(document, scan),

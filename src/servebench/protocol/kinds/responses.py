@@ -62,7 +62,7 @@ class ResponsesScan(TypedScan):
     def _call(self, item: Mapping[str, Any], stamp_ns: int) -> bool:
         """Take a tool call; return whether it has a name or arguments."""
         text = self.take(item.get("arguments"), self.text_parts, stamp_ns)
-        return bool(text or (item.get("name") and self.note_output(stamp_ns)))
+        return bool((self.add_call(item.get("name")) and self.note_output(stamp_ns)) or text)
 
     def _end(self, response: Mapping[str, Any], chunk: Mapping[str, Any]) -> None:
         self.done = True
@@ -87,7 +87,8 @@ class Responses(TypedKind):
     path = "/responses"
     title = "response"
     scan = ResponsesScan
-    probe = Request(api="responses", messages=(Message("user", "Say yes."),), **PROBE)
+    # OpenAI takes no shorter limit
+    probe = Request(api="responses", messages=(Message("user", "Say yes."),), **{**PROBE, "output_tokens": 16})
     answer_at = "output"
 
     def conversation(self, request: Request) -> dict[str, Any]:
