@@ -33,6 +33,14 @@ def test_a_request_is_composed_by_its_kind_the_dialect_and_the_engine():
     assert "stream" not in COMPLETIONS.body(COMPLETIONS.request("Hi", "r"), "m", Dialect(), streamed=False)
 
 
+@pytest.mark.parametrize("name", ["chat", "completions", "responses", "messages"])
+def test_a_temperature_is_left_to_the_server(name):
+    """OpenAI's models that think reject any."""
+    kind = KINDS[name]
+    assert kind.body(kind.request("Hi", "r"), "m", Dialect())["temperature"] == 0
+    assert "temperature" not in kind.body(kind.request("Hi", "r", temperature=None), "m", Dialect())
+
+
 def test_the_kind_of_a_request_is_named_or_follows_from_its_prompt():
     assert kind_of(Request(request_id="r", messages=(Message("user", "Hi"),))) is CHAT
     assert kind_of(Request(request_id="r", prompt="Hi")) is COMPLETIONS

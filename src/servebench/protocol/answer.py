@@ -273,13 +273,8 @@ class FirstContent:
 
     @property
     def arrived(self) -> bool:
-        """Whether generated content has come."""
-        return bool(self._scan.event_ns)
-
-    @property
-    def unseen(self) -> bool:
-        """Whether the answer was cut at its length and tokens were counted, but none was sent: thinking that the server keeps."""
-        return self._scan.finish_reason == "length" and bool(self._scan.usage_tokens) and not self.arrived
+        """Whether generated content has come, or an answer was cut at its length in thinking that the server keeps."""
+        return bool(self._scan.event_ns or (self._scan.finish_reason == "length" and self._scan.usage_tokens))
 
     @property
     def ended(self) -> bool:

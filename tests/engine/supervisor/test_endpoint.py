@@ -71,11 +71,13 @@ def test_an_answer_in_one_piece_is_over(api, document):
     assert generate_from(lambda _: httpx.Response(200, json=document), api)
 
 
-def test_openai_takes_the_shortest_answer_that_responses_are_asked_for():
+def test_openai_takes_the_question_whether_responses_are_answered():
+    """At least 16 tokens, and no temperature for a model that thinks."""
+
     def answer(request):
         body = json.loads(request.content)
-        if body["max_output_tokens"] < 16:
-            return httpx.Response(400, text='{"error": "integer below minimum value"}')
+        if body["max_output_tokens"] < 16 or "temperature" in body:
+            return httpx.Response(400, text='{"error": "unsupported"}')
         return httpx.Response(200, text='data: {"type": "response.output_text.delta", "delta": "a"}\n\n')
 
     generate_from(answer, "responses")

@@ -178,7 +178,7 @@ def _attempt(
             late = f"{url} streamed {lacks} in time ({left_s:.3g} s)"
             return EngineError(late, kind=FailureKind.NOT_READY), False, False
         content.finish()
-        if _has_content(content, url) or content.unseen:
+        if _has_content(content, url):
             return None, content.ended, False
     beginning = in_one_line(decode_text(content.beginning[: 8 * BEGINNING_CHARACTERS]), BEGINNING_CHARACTERS)
     answer = f"its answer begins with: {beginning}" if beginning else "its answer is empty"

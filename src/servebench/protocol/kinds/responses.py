@@ -7,11 +7,12 @@ Events as OpenAI documents them, and as vLLM 0.32 and llama.cpp send them. Both 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from servebench.contracts.request import Message, Request
 from servebench.protocol.json_values import count_of, object_at
-from servebench.protocol.kinds.openai import PROBE
+from servebench.protocol.kinds.openai import Chat
 from servebench.protocol.kinds.typed import TypedKind, TypedScan, calls_of, objects_in
 
 TEXT_DELTAS = frozenset(
@@ -87,8 +88,8 @@ class Responses(TypedKind):
     path = "/responses"
     title = "response"
     scan = ResponsesScan
-    # OpenAI takes no shorter limit
-    probe = Request(api="responses", messages=(Message("user", "Say yes."),), **{**PROBE, "output_tokens": 16})
+    # OpenAI takes no shorter limit, and its models that think take no temperature
+    probe = replace(Chat.probe, api="responses", output_tokens=16, temperature=None)
     answer_at = "output"
 
     def conversation(self, request: Request) -> dict[str, Any]:
