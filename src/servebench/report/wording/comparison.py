@@ -54,6 +54,12 @@ def taken_text(by: Taker) -> str:
     return f"{who} {by.took} for {duration(by.seconds)}"
 
 
+def shared_text(found: Comparison) -> str:
+    """Return what made the intervals of a comparison wide and is no property of its engines; empty for nothing."""
+    by = found.shared_with
+    return "" if by is None else f"; fewer once this has ended: {taken_text(by)}"
+
+
 def not_usable_text(by: Taker) -> str:
     """Return why a point whose machine others took is not compared, and what to do about it."""
     return f"not usable: {taken_text(by)}; wait until it ends, or `resume --better`"
@@ -252,7 +258,7 @@ def gate_failures(gate: Gate) -> list[str]:
 def gate_undecided(gate: Gate) -> list[tuple[str, str]]:
     """Return what cannot be judged, as (candidate, why)."""
     return [
-        (one.candidate, summary_of(one) if row is None else why_not_judged(row, gate.question.limit))
+        (one.candidate, summary_of(one) if row is None else why_not_judged(row, gate.question.limit) + shared_text(one))
         for one, row in gate.undecided
     ]
 
