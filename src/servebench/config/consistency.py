@@ -228,7 +228,8 @@ def _headers(launch: LaunchSettings, workload: WorkloadSettings) -> Iterator[str
             (value.isascii() and value.isprintable()) or not value
         ):
             yield f"{section}.headers.{name}: neither this name nor its value may have characters that no header has"
-        elif name.lower() in OWN_HEADERS:
+        elif name.lower() in OWN_HEADERS and (section, name.lower()) != ("launch", "host"):
+            # an ingress finds the service by the host (KServe, Knative)
             yield f"{section}.headers.{name}: servebench sets this header itself; leave it out"
         elif value and secret_name(name):
             yield (
