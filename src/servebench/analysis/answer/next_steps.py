@@ -82,7 +82,7 @@ def next_steps(
         yield step
     cells = (cell for one in workloads for column in one.columns for cell in column.cells.values())
     wide = len(runs) == 1 and any(cell.wide and cell.verdict != "void" for cell in cells)
-    if wide and not todo and (step := _narrower_step(runs[0])) is not None:
+    if wide and not (todo or again) and (step := _narrower_step(runs[0])) is not None:
         yield step
     if varying := varying_of(unequal):
         yield NextStep(command=f"servebench compare {name} --varying '{varying}'", purposes=(Purpose.ACCEPT,))
