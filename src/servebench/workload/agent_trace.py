@@ -15,6 +15,7 @@ from servebench.workload.build.sessions import Piece, Session, SessionStep, ids_
 from servebench.workload.sources.agent_traces import (
     AgentJob,
     AgentStep,
+    SubAgent,
     agent_jobs,
     agent_trace_faults,
 )
@@ -58,10 +59,14 @@ class AgentTraceWorkload(TraceWorkload):
         if faults := agent_trace_faults(self.settings.path):
             return faults
         try:
-            least = min(job.block_tokens for job in agent_jobs(self.settings.path))
+            least = min(self.block(job) for job in agent_jobs(self.settings.path))
         except ConfigError as error:
             return list(error.faults)
         return self.length_faults(self.scaled(least))
+
+    def block(self, job: AgentJob) -> int:
+        """Return the tokens of a job's blocks, before scaling."""
+        return self.settings.block_tokens or job.block_tokens
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return the first `count` requests; the last jobs may be incomplete. Raises ConfigError when none is left."""
@@ -125,27 +130,26 @@ class AgentTraceWorkload(TraceWorkload):
 
 
 def sessions_of(job: AgentJob, name: str) -> list[tuple[Session, tuple[AgentStep, ...]]]:
-    """Return the sessions of a job, its sub-agents first, each with its recorded steps."""
-    found = [(f"{name}.{number}", one.steps) for number, one in enumerate(job.sub_agents)] + [(name, job.steps)]
-    opens_after: dict[str, Step] = {}
-    waits_for: dict[int, tuple[str, ...]] = {}
-    for (child, _), one in zip(found, job.sub_agents, strict=False):
-        if one.after:
-            opens_after[child] = (name, one.after)
-        if one.before is not None:
-            waits_for[one.before] = (*waits_for.get(one.before, ()), child)
-    made = [
-        Session(
-            session,
-            tuple(SessionStep((), one.output_tokens, RECORDED, one.pause_s or None) for one in steps),
-            opens_after=opens_after.get(session),
-            waits_for=waits_for if session == name else {},
-            job=name,
-            job_requests=job.requests,
-        )
-        for session, steps in found
-    ]
-    return [(session, steps) for session, (_, steps) in zip(made, found, strict=True) if steps]
+    """Return the sessions of a job, sub-agents before their agent, each with its recorded steps."""
+    found: list[tuple[Session, tuple[AgentStep, ...]]] = []
+    requests = job.requests
+
+    def add(agent: AgentJob | SubAgent, session: str, opens_after: Step | None) -> None:
+        waits_for: dict[int, tuple[str, ...]] = {}
+        for number, one in enumerate(agent.sub_agents):
+            child = f"{session}.{number}"
+            add(one, child, (session, one.after) if one.after else opens_after)
+            if one.before is not None:
+                waits_for[one.before] = (*waits_for.get(one.before, ()), child)
+        steps = tuple(SessionStep((), one.output_tokens, RECORDED, one.pause_s or None) for one in agent.steps)
+        if steps:
+            made = Session(
+                session, steps, opens_after=opens_after, waits_for=waits_for, job=name, job_requests=requests
+            )
+            found.append((made, agent.steps))
+
+    add(job, name, None)
+    return found
 
 
 Prompt = tuple[tuple[Message, ...], tuple[PriorAnswer, ...], int]
@@ -179,7 +183,7 @@ class _Prompts:
         if before not in self._made:
             return False
         step, earlier = self.steps[at], self.steps[before]
-        whole = earlier.input_tokens // self.jobs[at[0]][0].block_tokens
+        whole = earlier.input_tokens // self.workload.block(self.jobs[at[0]][0])
         room = step.input_tokens - earlier.input_tokens - earlier.output_tokens
         return room > 0 and step.blocks[:whole] == earlier.blocks[:whole]
 
@@ -189,7 +193,7 @@ class _Prompts:
             *(f"{self._owner}/{scope}/{block}" for block in step.blocks),
             f"{self._owner}/alone/{self.stream}/{at}",
         ]
-        lengths = scaled(step.input_tokens), scaled(job.block_tokens)
+        lengths = scaled(step.input_tokens), scaled(self.workload.block(job))
         text, tokens = self.workload.prompt_of(names, *lengths, self._blocks, self.tokenizer)
         return (Message("user", text),), (), tokens
 
