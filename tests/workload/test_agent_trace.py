@@ -11,7 +11,7 @@ from servebench.util.errors import ConfigError
 from servebench.workload.agent_trace import AgentTraceSettings, AgentTraceWorkload
 from servebench.workload.sources.agent_traces import agent_jobs
 from support.weka import weka_lines
-from support.workloads import requests_of
+from support.workloads import requests_of, workload_of
 
 SIZE = 32
 
@@ -158,6 +158,9 @@ def test_long_jobs_can_be_left_out(pieces):
     longest = sorted(job.longest for job in agent_jobs("builtin"))
     kept = requests_of(AgentTraceWorkload, pieces, 40, max_input_tokens=longest[3], api="completions")
     assert max(one.prompt_tokens for one in kept) <= longest[3]
+    (note,) = workload_of(AgentTraceWorkload, max_input_tokens=longest[3]).notes()
+    assert "20 of 24 jobs" in note
+    assert workload_of(AgentTraceWorkload).notes() == []
     with pytest.raises(ConfigError):
         requests_of(AgentTraceWorkload, pieces, 40, max_input_tokens=longest[0] - 1)
 

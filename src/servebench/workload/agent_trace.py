@@ -64,6 +64,13 @@ class AgentTraceWorkload(TraceWorkload):
             return list(error.faults)
         return self.length_faults(self.scaled(least))
 
+    def notes(self) -> list[str]:
+        """Say which jobs are left out."""
+        path, most, every = self.settings.path, self.settings.max_input_tokens, len(agent_jobs(self.settings.path))
+        long = every - len(self._jobs())
+        what = f"{path}: {long:,} of {every:,} jobs have a prompt longer than workload.max_input_tokens={most} and are left out"
+        return [what] if long else []
+
     def block(self, job: AgentJob) -> int:
         """Return the tokens of a job's blocks, before scaling."""
         return self.settings.block_tokens or job.block_tokens

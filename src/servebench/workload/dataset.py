@@ -88,6 +88,11 @@ class DatasetWorkload(Workload):
                 f"{source}: {total - known:,} of {total:,} requests say no length of their answer, which ends after "
                 f"{DEFAULT_OUTPUT_TOKENS} tokens at the latest; set workload.output_tokens for another length"
             )
+        if self.settings.cache != "cold":
+            notes.append(
+                f"{source}: prefix caches find what is sent again, at each level and after {total:,} requests; set "
+                "workload.cache=cold against it"
+            )
         return notes
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
