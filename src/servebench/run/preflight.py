@@ -152,10 +152,9 @@ def too_long(settings: RunSettings, made: Sequence[Request]) -> list[str]:
     if limit is None or least <= limit:
         return []
     key = "engine.max_model_len" if settings.engine.max_model_len else "model.context_length"
-    own = hasattr(settings.workload, "length_scale")
-    lower = "workload.length_scale" if own else "workload.input_tokens or workload.output_tokens"
     return [
-        f"workload={settings.workload.name}: its requests have {least} tokens or more and do not fit {key}={limit}; lower {lower}"
+        f"workload={settings.workload.name}: its requests have {least} tokens or more and do not fit {key}={limit}; lower "
+        "workload.input_tokens and workload.output_tokens, or workload.length_scale of a trace"
     ]
 
 

@@ -27,7 +27,7 @@ CONTAINERS_MAX = 2_000_000
 VALUES_MAX = 8_000_000
 """Values in one document, a key as one: the shortest text takes twenty times as much in memory as in the file."""
 ROW_VALUES_MAX = 4 * VALUES_MAX
-"""Values in one row of a data set: an agent's long session has ten million hash ids."""
+"""Values in one row of a data set; a long session of an agent has ten million."""
 DIGITS_MAX = 20
 YAML_CHARACTERS_MAX = 256 << 10
 """Its parser takes seconds for a megabyte."""

@@ -1,7 +1,7 @@
 """The workload `agent_trace`: recorded sessions of agents, with their shared prefixes, pauses and sub-agents."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -59,21 +59,16 @@ class AgentTraceWorkload(TraceWorkload):
         if faults := agent_trace_faults(self.settings.path):
             return faults
         try:
-            least = min(self.block(job) for job in agent_jobs(self.settings.path))
+            least = min(job.block_tokens for job in agent_jobs(self.settings.path))
         except ConfigError as error:
             return list(error.faults)
-        return self.length_faults(self.scaled(least))
+        return self.length_faults(self.scaled(self.settings.block_tokens or least))
 
     def notes(self) -> list[str]:
         """Say which jobs are left out."""
-        path, most, every = self.settings.path, self.settings.max_input_tokens, len(agent_jobs(self.settings.path))
-        long = every - len(self._jobs())
-        what = f"{path}: {long:,} of {every:,} jobs have a prompt longer than workload.max_input_tokens={most} and are left out"
-        return [what] if long else []
-
-    def block(self, job: AgentJob) -> int:
-        """Return the tokens of a job's blocks, before scaling."""
-        return self.settings.block_tokens or job.block_tokens
+        every = len(agent_jobs(self.settings.path))
+        what = f"of {every:,} jobs have a prompt longer than workload.max_input_tokens and are left out"
+        return [f"{self.settings.path}: {long:,} {what}"] if (long := every - len(self._jobs())) else []
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return the first `count` requests; the last jobs may be incomplete. Raises ConfigError when none is left."""
@@ -108,7 +103,8 @@ class AgentTraceWorkload(TraceWorkload):
                 f"workload.max_input_tokens={most} leaves no job of workload.path={self.settings.path}: the longest prompt of "
                 f"the shortest one has {self.scaled(min(job.longest for job in everything))} tokens; raise it"
             )
-        return kept
+        own = self.settings.block_tokens
+        return kept if own is None else [replace(job, block_tokens=own) for job in kept]
 
     def scaled(self, tokens: int) -> int:
         """Return a length after scaling."""
@@ -139,7 +135,6 @@ class AgentTraceWorkload(TraceWorkload):
 def sessions_of(job: AgentJob, name: str) -> list[tuple[Session, tuple[AgentStep, ...]]]:
     """Return the sessions of a job, sub-agents before their agent, each with its recorded steps."""
     found: list[tuple[Session, tuple[AgentStep, ...]]] = []
-    requests = job.requests
 
     def add(agent: AgentJob | SubAgent, session: str, opens_after: Step | None) -> None:
         waits_for: dict[int, tuple[str, ...]] = {}
@@ -150,9 +145,7 @@ def sessions_of(job: AgentJob, name: str) -> list[tuple[Session, tuple[AgentStep
                 waits_for[one.before] = (*waits_for.get(one.before, ()), child)
         steps = tuple(SessionStep((), one.output_tokens, RECORDED, one.pause_s or None) for one in agent.steps)
         if steps:
-            made = Session(
-                session, steps, opens_after=opens_after, waits_for=waits_for, job=name, job_requests=requests
-            )
+            made = Session(session, steps, (), opens_after, waits_for, name, job.requests)
             found.append((made, agent.steps))
 
     add(job, name, None)
@@ -190,7 +183,7 @@ class _Prompts:
         if before not in self._made:
             return False
         step, earlier = self.steps[at], self.steps[before]
-        whole = earlier.input_tokens // self.workload.block(self.jobs[at[0]][0])
+        whole = earlier.input_tokens // self.jobs[at[0]][0].block_tokens
         room = step.input_tokens - earlier.input_tokens - earlier.output_tokens
         return room > 0 and step.blocks[:whole] == earlier.blocks[:whole]
 
@@ -200,7 +193,7 @@ class _Prompts:
             *(f"{self._owner}/{scope}/{block}" for block in step.blocks),
             f"{self._owner}/alone/{self.stream}/{at}",
         ]
-        lengths = scaled(step.input_tokens), scaled(self.workload.block(job))
+        lengths = scaled(step.input_tokens), scaled(job.block_tokens)
         text, tokens = self.workload.prompt_of(names, *lengths, self._blocks, self.tokenizer)
         return (Message("user", text),), (), tokens
 

@@ -89,10 +89,8 @@ class DatasetWorkload(Workload):
                 f"{DEFAULT_OUTPUT_TOKENS} tokens at the latest; set workload.output_tokens for another length"
             )
         if self.settings.cache != "cold":
-            notes.append(
-                f"{source}: prefix caches find what is sent again, at each level and after {total:,} requests; set "
-                "workload.cache=cold against it"
-            )
+            again = f"what is sent again (at each level, after {total:,} requests) is cached"
+            notes.append(f"{source}: {again}; workload.cache=cold prevents it")
         return notes
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:

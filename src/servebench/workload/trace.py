@@ -17,7 +17,6 @@ from servebench.workload.sources.trace_files import (
     BUILTIN_BLOCK_TOKENS,
     MOONCAKE_BLOCK_TOKENS,
     TraceRow,
-    failures_in,
     trace_faults,
     trace_rows,
 )
@@ -55,11 +54,9 @@ class TraceWorkload(FillingWorkload):
 
     def notes(self) -> list[str]:
         """Say which requests are left out."""
-        path, most, every = self.settings.path, self.settings.max_input_tokens, trace_rows(self.settings.path)
-        failed, long = failures_in(path), len(every) - len(self._rows()[0])
-        why = [f"{failed:,} lack input, output or a time"] if failed else []
-        why += [f"{long:,} are longer than workload.max_input_tokens={most}"] if long else []
-        return [f"{path}: of {len(every) + failed:,} requests {' and '.join(why)}; they are left out"] if why else []
+        lost, long = trace_rows(self.settings.path).failures, len(trace_rows(self.settings.path)) - len(self._rows()[0])
+        why = f"{lost:,} requests lack input, output or a time, {long:,} are longer than workload.max_input_tokens"
+        return [f"{self.settings.path}: {why}; they are left out"] if lost or long else []
 
     def length_faults(self, block_tokens: int) -> list[str]:
         """Return why lengths have no effect, and that blocks of this many tokens are too short to be distinct."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from http import HTTPStatus
 
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings import catalog
@@ -13,8 +12,6 @@ from servebench.contracts.results import Doubt, Record, refused
 from servebench.util.figures import short_number, short_percent
 
 FAILED_SHARE_VOID = 0.5
-UNFIT = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""A server refuses such a request at every load."""
 REFUSED_SHARE_VOID = 0.05
 """With more refusals a point says what the server allows, and nothing that could be compared."""
 
@@ -30,7 +27,8 @@ def errors(point: PointEvidence) -> Doubt | None:
     causes = [r for r in failed if r.outcome != "session_ended"] or failed
     messages = Counter(r.error for r in causes if r.error).most_common(1)
     most_common = f"; most common error: {messages[0][0]}" if messages else ""
-    unfit = all(record.http_status in UNFIT for record in causes)
+    # such requests are refused at every load
+    unfit = all(record.http_status in (400, 413, 422) for record in causes)
     return catalog.ERRORS.issue(
         f"{len(failed)} of {len(point.measured)} requests failed ({short_percent(share)}): {kinds}{most_common}",
         remedy="send requests that the server accepts (--preview shows them), such as shorter ones" if unfit else None,

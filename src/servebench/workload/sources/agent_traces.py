@@ -142,7 +142,11 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
         yield from hub_rows(path, None, "train")
         return
     file = Path(path).expanduser()
-    for one in _files(file) if file.is_dir() else [file]:
+    # a download leaves other files, and hidden folders
+    inside = (
+        one for one in file.rglob("*") if one.suffix.lower() in READERS and "/." not in f"/{one.relative_to(file)}"
+    )
+    for one in sorted(inside) if file.is_dir() else [file]:
         for place, value in READERS[one.suffix.lower()](one):
             if not isinstance(value, dict):
                 raise BadRow(f"{place}: it is {type(value).__name__}, not an object with requests")
@@ -151,13 +155,6 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
                 yield from (_recorded_jobs if "hash_ids" in value else _own_jobs)(one)
                 return
             yield (f"/{one.name}{place}" if file.is_dir() else place), value
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder that may have rows, without those that a download leaves in hidden folders."""
-    names = (one.relative_to(folder) for one in folder.rglob("*"))
-    shown = (name for name in names if not any(part.startswith(".") for part in name.parts))
-    return [folder / name for name in sorted(shown) if name.suffix.lower() in READERS]
 
 
 def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
@@ -204,9 +201,9 @@ def _steps(timed: Sequence[_Timed], opened_s: float | None, awaited_s: Mapping[i
     for at, (one, before_s) in enumerate(zip(timed, [opened_s, *(one.ended_s for one in timed)], strict=False)):
         ends = [end_s for end_s in (before_s, awaited_s.get(at)) if end_s is not None]
         pause_s = one.sent_s - max(ends) if ends else 0.0
-        if one.think_s is not None:
-            # it counts from the answer before, and sub-agents have worked since
-            pause_s = min(one.think_s, pause_s) if at in awaited_s else one.think_s
+        if one.think_s is not None and (at not in awaited_s or one.think_s < pause_s):
+            # it counts from the answer before, also where sub-agents have worked since
+            pause_s = one.think_s
         pause_s = min(max(0.0, pause_s), SECONDS_MAX)
         steps.append(AgentStep(one.input_tokens, max(1, one.output_tokens), one.blocks, pause_s))
     return tuple(steps)

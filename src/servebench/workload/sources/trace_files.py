@@ -36,32 +36,27 @@ class TraceRow:
     block_tokens: int | None = None
 
 
-def trace_rows(path: str) -> tuple[TraceRow, ...]:
-    """Return the rows of `builtin` or of a file in order of arrival, without rows that lack input or output (failures).
+class TraceRows(tuple[TraceRow, ...]):
+    """The rows of a trace in order of arrival, and how many more lack input, output or a time (failures)."""
 
-    Raises ConfigError for a file that is missing, of another type, or empty.
-    """
-    return _read(path)[0]
-
-
-def failures_in(path: str) -> int:
-    """Return how many rows of a trace lack input, output or a time. Raises ConfigError."""
-    return _read(path)[1]
+    failures: int
 
 
 @cache
-def _read(path: str) -> tuple[tuple[TraceRow, ...], int]:
+def trace_rows(path: str) -> TraceRows:
+    """Return the rows of `builtin` or of a file. Raises ConfigError for one that is missing, of another type, or empty."""
     if path == "builtin":
         text = files("servebench.workload").joinpath("data", "trace.jsonl").read_text(encoding="utf-8")
         rows = [_row(one, path) for one in json_lines(text.splitlines())]
+    elif faults := trace_faults(path):
+        raise ConfigError(faults)
     else:
-        if faults := trace_faults(path):
-            raise ConfigError(faults)
         rows = [_row(one, path) for one in read_recorded(path, "workload.path", FORMATS)]
-    found = _in_order(rows, path)
+    found = TraceRows(_in_order(rows, path))
     if not found:
         raise ConfigError(f"workload.path={path} has no request with input and output; use {FORMATS}")
-    return found, len(rows) - len(found)
+    found.failures = len(rows) - len(found)
+    return found
 
 
 def trace_faults(path: str) -> list[str]:
@@ -86,9 +81,8 @@ def _row(recorded: Recorded, path: str) -> TraceRow:
         raise ConfigError(f"workload.path={path}, {recorded.place}: hash_ids must be numbers; use {FORMATS}") from error
     place = f"workload.path={path}, {recorded.place}"
     prompt, answer = (_count(values[name], f"{place}: {name}") for name in names)
-    size = BAILIAN_BLOCK_TOKENS if "chat_id" in values else None
-    if "block_size" in values:
-        size = _count(values["block_size"], f"{place}: block_size")
+    stated = values.get("block_size", BAILIAN_BLOCK_TOKENS if "chat_id" in values else None)
+    size = None if stated is None else _count(stated, f"{place}: block_size")
     return TraceRow(recorded.arrival_s, prompt, answer, blocks, size)
 
 
