@@ -58,6 +58,11 @@ def bounded(limit, **lengths):
     return {"engine": EngineSettings(name="e", max_model_len=limit), "workload": WorkloadSettings(name="w", **lengths)}
 
 
+def test_a_server_may_be_asked_by_another_name():
+    """An ingress finds its service by the host of a request."""
+    assert not faults_of(**gateway(headers={"Host": "model.ns.example"}))
+
+
 def faults_of(*, launchable=True, **change):
     settings = replace(GOOD, **change)
     return consistency_problems(settings, launchable=launchable, local=settings.launch.name != "attach")
@@ -71,12 +76,13 @@ FAULTS = [
     (sent(headers={"Host": "x"}), "workload.headers.Host: servebench sets this header"),
     (sent(headers={"x y": "1"}), "workload.headers.x y: "),
     (sent(headers={"x": "1\r\ny: 2"}), "workload.headers.x: "),
-    (sent(headers={"x-api-key": "1"}), "workload.headers.x-api-key: a secret"),
+    (sent(headers={"x-api-key": "1"}), "workload.headers.x-api-key: must not hold a secret"),
     (sent(body={"stream": False}), "workload.body.stream: servebench sets this field"),
     (sent(body={"max_tokens": 3}), "workload.body.max_tokens: "),
-    (gateway(headers={"authorization": "Bearer 1"}), "launch.headers.authorization: a secret"),
+    (gateway(headers={"accept": "text/html"}), "launch.headers.accept: servebench sets this header"),
+    (gateway(headers={"authorization": "Bearer 1"}), "launch.headers.authorization: must not hold a secret"),
     (gateway(headers_env={"a b": "VARIABLE"}), "launch.headers.a b: "),
-    (gateway(query={"api-version": "1", "code": "x"}), "launch.query.code: a secret"),
+    (gateway(query={"api-version": "1", "code": "x"}), "launch.query.code: must not hold a secret"),
     (gateway(api_key_header="content-type"), "launch.headers.content-type: "),
     (load(concurrency=None), "load.concurrency or load.rate is required"),
     (load(concurrency=()), "load.concurrency must have at least one level"),

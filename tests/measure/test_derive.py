@@ -189,6 +189,15 @@ COUNTS = {
     "timings at the end only": (
         [delta(content="a"), delta("stop", more={"timings": {"predicted_n": 3}}), DONE], None, None, None,
     ),
+    "calls of tools with few arguments": (
+        [
+            delta(tool_calls=[{"index": n, "function": {"name": "list_the_files", "arguments": "{}"}}]) for n in range(2)
+        ] + [delta("tool_calls"), {"choices": [], "usage": usage(7, 39)}, DONE],
+        39, "usage", None,
+    ),
+    "usage of no tokens beside content": (
+        [delta(content="a", more={"usage": usage(7, 0)}), delta("stop", more={"usage": usage(7, 0)}), DONE], None, None, None,
+    ),
     "counts that are no numbers": (
         [delta(content="a"), STOP, {"choices": [], "usage": {"completion_tokens": "9", "prompt_tokens": -1}}, DONE],
         None, None, None,
@@ -349,6 +358,25 @@ OUTCOMES = {
     ),
     "an error as text": (stream({"error": "no slot"}), "stream_error", "no slot"),
     "a flat error": (stream({"object": "error", "message": "bad", "code": 400}), "stream_error", "bad"),
+    "an engine that aborts": (stream(delta(content="a"), delta("abort"), END, DONE), "stream_error", "'abort'"),
+    "a provider that fails": (
+        stream(delta(content="a"), {"choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}, DONE),
+        "stream_error", "'error'",
+    ),
+    "an error of a choice": (
+        whole({"choices": [{"error": {"message": "gone"}, "message": {"content": "a"}, "finish_reason": "error"}]}),
+        "stream_error", "gone",
+    ),
+    "a failure of status 200 without error": (whole({"code": 50501, "message": "busy"}), "empty", "content: busy"),
+    "one in a stream": (stream({"code": 50501, "detail": "busy"}), "truncated", ": busy"),
+    "what a router's provider said": (
+        stream({"error": {"message": "Provider returned error", "metadata": {"raw": "too long"}}}), "stream_error",
+        "Provider returned error: too long",
+    ),
+    "a refusal": (stream(ROLE, delta(refusal="No"), STOP, DONE), "ok", None),
+    "a call outside of a list": (
+        stream(delta(tool_calls={"index": 0, "function": {"name": "f", "arguments": "{"}}), STOP, DONE), "ok", None,
+    ),
     "an error without words": (stream({"error": {"code": 503}}), "stream_error", '{"code": 503}'),
     "an error of nothing": (stream({"object": "error"}), "stream_error", "without a message"),
     "error null": (stream(delta(content="a", more={"error": None}), STOP, DONE), "ok", None),

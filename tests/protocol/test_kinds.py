@@ -33,6 +33,14 @@ def test_a_request_is_composed_by_its_kind_the_dialect_and_the_engine():
     assert "stream" not in COMPLETIONS.body(COMPLETIONS.request("Hi", "r"), "m", Dialect(), streamed=False)
 
 
+@pytest.mark.parametrize("name", ["chat", "completions", "responses", "messages"])
+def test_a_temperature_is_left_to_the_server(name):
+    """OpenAI's models that think reject any."""
+    kind = KINDS[name]
+    assert kind.body(kind.request("Hi", "r"), "m", Dialect())["temperature"] == 0
+    assert "temperature" not in kind.body(kind.request("Hi", "r", temperature=None), "m", Dialect())
+
+
 def test_the_kind_of_a_request_is_named_or_follows_from_its_prompt():
     assert kind_of(Request(request_id="r", messages=(Message("user", "Hi"),))) is CHAT
     assert kind_of(Request(request_id="r", prompt="Hi")) is COMPLETIONS
@@ -68,3 +76,10 @@ def test_a_whole_answer_is_read_like_a_streamed_one():
 def test_what_is_no_answer_of_the_kind_is_an_error(data):
     with pytest.raises(ValueError, match="it"):
         CHAT.read_whole(data)
+
+
+def test_an_answer_that_its_server_gave_up_is_no_answer():
+    """Nothing of it may be graded."""
+    for reason in ("abort", "error"):
+        with pytest.raises(ValueError, match=reason):
+            CHAT.read_whole(whole(message={"content": "Ye"}, finish_reason=reason))

@@ -18,6 +18,14 @@ ANSWERS = {
         EMBEDDINGS,
         {"id": "embd-1", "object": "list", "data": [{"index": 0, "embedding": "kAC5"}], "usage": USAGE},
     ),
+    "openrouter rerank": (
+        RERANK,
+        {
+            "id": "gen-1",
+            "results": [{"index": 0, "relevance_score": 0.9}],
+            "usage": {"search_units": 1, "total_tokens": 4},
+        },
+    ),
     "llamacpp rerank": (
         RERANK,
         {"object": "list", "usage": USAGE, "results": [{"index": 2, "relevance_score": -1.02}]},
@@ -49,6 +57,13 @@ def test_an_answer_is_one_event_and_its_prompt(name):
 )
 def test_an_answer_without_results_is_an_error(document):
     assert [read(kind, document).error is not None for kind in (EMBEDDINGS, RERANK)] == [True, True]
+
+
+def test_the_bare_list_of_sglang_is_a_ranking():
+    ranking = [{"score": 0.2, "document": "a", "index": 0}, {"score": 0.9, "document": "b", "index": 1}]
+    assert (read(RERANK, ranking).event_ns, read(RERANK, ranking).error) == ([2], None)
+    assert RERANK.read_whole(json.dumps(ranking).encode()).text == "[1, 0]"
+    assert read(KINDS["chat"], ranking).error is not None
 
 
 def test_a_ranking_is_read_for_scorers():

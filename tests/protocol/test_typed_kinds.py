@@ -156,6 +156,26 @@ def test_reasoning_and_calls_of_tools_are_content():
 
 
 @pytest.mark.parametrize(
+    ("kind", "call", "end"),
+    [
+        (
+            MESSAGES,
+            {"type": "content_block_start", "content_block": {"type": "tool_use", "name": "list_files", "input": {}}},
+            {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 24}},
+        ),
+        (
+            RESPONSES,
+            {"type": "response.output_item.added", "item": {"type": "function_call", "name": "list_files"}},
+            {"type": "response.completed", "response": {"status": "completed", "usage": {"output_tokens": 24}}},
+        ),
+    ],
+)
+def test_the_tokens_of_a_call_without_arguments_are_those_of_the_usage(kind, call, end):
+    """Its name and the marks around it are tokens, too, though no text is sent."""
+    assert read(kind, sent(call, end)).count() == (24, "usage")
+
+
+@pytest.mark.parametrize(
     ("kind", "event"),
     [
         (RESPONSES, {"type": "error", "code": "server_error", "message": "overloaded"}),

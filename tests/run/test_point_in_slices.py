@@ -131,6 +131,16 @@ def test_a_disturbance_in_a_slice_is_left_out_and_the_other_engine_is_none():
     assert (alone.doubts, alone.row.disturbances, alone.row.disturbed_s) == ((), (), 0.0)
 
 
+def test_a_slice_of_which_a_part_is_left_out_is_compared_by_the_rest():
+    """What is left out took nothing from the rest, and more than half of the slice remains."""
+    closes = BEGAN_S + SLICES[4][1]
+    hog = {(4711, "python"): [(closes - 1.0, closes, 0.9)]}
+    records = closed_loop(SLICES, speed=lambda at: 0.5 if closes - 1.0 <= at <= closes else 1.0)
+    point = built(records, SLICES, machine_readings(110, step_s=0.2, others=hog))
+    assert [one.code for one in point.doubts] == ["machine_shared"]
+    assert json.loads(point.row.slice_values)["output_throughput_tok_s"][4] == pytest.approx(TRUE_TOK_S, rel=0.1)
+
+
 @pytest.mark.parametrize(("cores", "missing"), [(0.14, {4}), (0.05, set())])
 def test_a_slice_of_which_others_took_a_little_is_not_compared(cores, missing):
     """It is too little to leave anything out of the point, and enough to move the ratio of two slices."""

@@ -1,9 +1,14 @@
-"""The headers by which a server's spans name a request."""
+"""The requests of a phase: their paths, and the headers by which a server's spans name them."""
 
 import re
 
-from servebench.contracts.request import Request
-from servebench.run.requests import span_headers, traceparent
+import pytest
+
+from servebench.contracts.engine import RunningEngine
+from servebench.contracts.request import Message, Request
+from servebench.engine.adapters.openai import OpenAiEngine
+from servebench.run.requests import planned_requests, span_headers, traceparent
+from support.settings import run_settings
 
 
 def test_a_traceparent_follows_from_the_names():
@@ -19,3 +24,20 @@ def test_the_session_is_sent_where_there_is_one():
     alone, turn = Request(request_id="a", prompt="x"), Request(request_id="b", prompt="x", session_id="s1")
     assert [name for name, _ in span_headers("t", alone)] == ["traceparent"]
     assert dict(span_headers("t", turn)) == {"traceparent": traceparent("t", "b"), "x-session-id": "s1"}
+
+
+@pytest.mark.parametrize(
+    ("base_url", "path"),
+    [
+        ("http://h/v1", "/v1/chat/completions"),
+        ("http://h:8000/team%20a/%C3%BC/v1", "/team%20a/%C3%BC/v1/chat/completions"),
+        ("http://h/a b/\u00fc/v1", "/a%20b/%C3%BC/v1/chat/completions"),
+        ("http://h/openai/deployments/a@b:1", "/openai/deployments/a@b:1/chat/completions"),
+    ],
+)
+def test_the_path_of_a_base_url_is_sent_as_urls_are_written(base_url, path):
+    """A space in a request line would end the path."""
+    running = RunningEngine(base_urls=(base_url,), model="m", started_ns=0)
+    request = Request(request_id="r", messages=(Message("user", "x"),))
+    (planned,) = planned_requests(OpenAiEngine(), running, run_settings(), [request], "run/c1")
+    assert planned.path == path

@@ -1,4 +1,7 @@
+import ssl
+
 import pytest
+import trustme
 
 from servebench.study.served_model import with_served_model
 from servebench.util.errors import ConfigError
@@ -7,8 +10,8 @@ from support.servers import ScriptedServer, refusing_port
 ONE = {"data": [{"id": "org/mine:1b", "aliases": ["mine"]}]}
 
 
-def _lists(models, path="/v1/models"):
-    return ScriptedServer(lambda _, request: (200, models) if request.path == path else (404, {}))
+def _lists(models, path="/v1/models", **options):
+    return ScriptedServer(lambda _, request: (200, models) if request.path == path else (404, {}), **options)
 
 
 @pytest.mark.parametrize("path", ["", "/v1", "/v1/"])
@@ -46,3 +49,24 @@ def test_the_key_is_sent(monkeypatch):
     with _lists(ONE) as server:
         with_served_model([f"endpoint={server.url}", "launch.api_key_env=MY_KEY"])
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer k-1"}
+
+
+def test_the_key_is_sent_in_its_header(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "k-1")
+    with _lists(ONE) as server:
+        with_served_model([f"endpoint={server.url}", "launch.api_key_env=MY_KEY", "launch.api_key_header=x-key"])
+        assert {(one.headers.get("x-key"), one.headers.get("authorization")) for one in server.requests} == {
+            ("k-1", None)
+        }
+
+
+@pytest.mark.parametrize("trusted", ["ca_file", "verify_tls", None])
+def test_a_server_with_a_certificate_of_its_own(tmp_path, trusted):
+    authority, file = trustme.CA(), tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    words = {"ca_file": [f"launch.ca_file={file}"], "verify_tls": ["launch.verify_tls=false"], None: []}[trusted]
+    with _lists(ONE, wrap=lambda one: context.wrap_socket(one, server_side=True)) as server:
+        found = with_served_model([f"endpoint=https://127.0.0.1:{server.port}/v1", *words])
+    assert ('model.name="org/mine:1b"' in found) == (trusted is not None)

@@ -19,7 +19,9 @@ OWN, GUARD, ENGINE, HOG = 100, 101, 102, 900
 
 
 def subject(pid=None, root_url="http://203.0.113.7:8000"):
-    return Subject(engine=None, running=SimpleNamespace(pid=pid, root_url=root_url), gpu=None)
+    return Subject(
+        engine=None, running=SimpleNamespace(pid=pid, pids=() if pid is None else (pid,), root_url=root_url), gpu=None
+    )
 
 
 def use(root, **more):
@@ -53,6 +55,27 @@ def test_ours_are_the_tree_the_engine_and_the_sessions_that_they_began(tmp_path)
     assert found["own_cores", ""] == pytest.approx(0.4 + 0.8 + 0.2 + 0.1)
     assert found["foreign_cores", f'pid="{HOG}",program="python"'] == pytest.approx(1.2)
     assert sum(cores for (name, _), cores in found.items() if name == "foreign_cores") == pytest.approx(1.2)
+
+
+def test_another_engine_that_was_started_is_not_ours(tmp_path):
+    """Engines that take turns: what the other one does meanwhile is seen as that of any program."""
+    other, its_engine, worker = 201, 202, 203
+
+    def tree(cpu_s):
+        return {
+            1: (0, "init", 0, 0),
+            OWN: (1, "servebench", 0, 0),
+            GUARD: (OWN, "guard", 0, 0),
+            ENGINE: (GUARD, "llama-server", cpu_s, 0),
+            other: (OWN, "guard", 0, 0),
+            its_engine: (other, "llama-server", 2 * cpu_s, 0),
+            worker: (OWN, "load", cpu_s / 2, 0),
+        }
+
+    sessions = {GUARD: GUARD, ENGINE: GUARD, other: other, its_engine: other}
+    found = looked(tmp_path, tree(1), tree(1.4), sessions=sessions, engine=ENGINE)
+    assert found["own_cores", ""] == pytest.approx(0.4 + 0.2)
+    assert found["foreign_cores", f'pid="{its_engine}",program="llama-server"'] == pytest.approx(0.8)
 
 
 def test_children_that_came_and_went_count_for_their_parent(tmp_path):

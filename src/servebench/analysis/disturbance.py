@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -126,24 +126,31 @@ def find_disturbances(readings: Iterable[Reading], pauses: Spans = ()) -> tuple[
     samples = _samples([one for one in listed if one.source == "machine"])
     found = [*_of_gpus(listed)]
     if samples is not None:
-        found += _of_cores(samples, pauses) + _of_heat(listed, samples)
+        whole = int(samples.ends_ns[0]), int(samples.ends_ns[-1])
+        slices = between(pauses, *whole) if pauses else ()
+        found += _of_cores(_inside(samples, slices) if slices else samples, slices) + _of_heat(listed, samples)
     found = [
         one for one in found if not pauses or length(between(pauses, one.start_ns, one.end_ns)) >= LASTS_S * NS_PER_S
     ]
     return tuple(sorted(found, key=lambda one: (one.start_ns, one.end_ns)))
 
 
-def crowded_slices(readings: Iterable[Reading], slices: Spans) -> list[tuple[int, int]]:
-    """Return those slices of a point of which others took too much to compare them; none where the machine was not sampled."""
+def crowded_slices(readings: Iterable[Reading], slices: Spans, left_out: Spans = ()) -> list[tuple[int, int]]:
+    """Return those slices of a point of which others took too much outside of what is left out to compare them; none where the
+    machine was not sampled."""
     samples = _samples([one for one in readings if isfinite(one.value) and one.source == "machine"])
     if samples is None or not slices:
         return []
     needed, crowded, total = _needed(samples, slices)
-    inside = np.array([_weights(samples, *one) for one in slices])
-    taken = inside @ np.where(crowded, total, 0.0)
-    return [
-        one for one, own in zip(slices, taken, strict=True) if own > SLICE_SHARE_MAX * needed * length([one]) / NS_PER_S
-    ]
+    # what a sample shows of a stretch that is left out lies in that stretch
+    known = crowded & ~_touched(samples, left_out)
+    found = []
+    for one in slices:
+        kept = between(left_out, *one)
+        taken = sum(float(_weights(samples, *piece) @ np.where(known, total, 0.0)) for piece in kept)
+        if taken > SLICE_SHARE_MAX * needed * length(kept) / NS_PER_S:
+            found.append(one)
+    return found
 
 
 def stored_disturbances(row: PointRow, requests: pd.DataFrame, telemetry: pd.DataFrame) -> tuple[Disturbance, ...]:
@@ -242,21 +249,21 @@ def _process_of(labels: str) -> Cause:
     return program.removesuffix('"'), int(pid) if pid.isdecimal() else None
 
 
-def _of_cores(samples: _Samples, pauses: Spans) -> list[Disturbance]:
-    # what several engines in turns need is not seen while another one has the load
-    slices = between(pauses, int(samples.ends_ns[0]), int(samples.ends_ns[-1])) if pauses else ()
+def _inside(samples: _Samples, slices: Spans) -> _Samples:
+    """The samples without what others took while another engine, which is one of them, had the load."""
+    share = sum(_weights(samples, *one) for one in slices) / samples.seconds
+    return replace(samples, causes={cause: taken * share for cause, taken in samples.causes.items()})
+
+
+def _of_cores(samples: _Samples, slices: Spans) -> list[Disturbance]:
     needed, crowded, total = _needed(samples, slices)
     limit = max(TAKEN_SHARE * needed, TAKEN_CORES_MIN)
     whole = int(samples.ends_ns[0]), int(samples.ends_ns[-1])
-    lasts_s, times = (LASTS_S, 1.0) if pauses else (TOGETHER_LASTS_S, 2.0)
+    lasts_s, times = (LASTS_S, 1.0) if slices else (TOGETHER_LASTS_S, 2.0)
     together = [
         span for span in _stretches(samples, total, limit, crowded, times) if span[1] - span[0] >= lasts_s * NS_PER_S
     ]
-    among = (
-        crowded & np.any([_weights(samples, *span) > 0 for span in together], axis=0)
-        if together
-        else ~crowded & crowded
-    )
+    among = crowded & _touched(samples, together)
     found: list[Disturbance] = []
     for cause, taken in samples.causes.items():
         alone = _stretches(samples, taken, limit, crowded)
@@ -277,11 +284,7 @@ def _needed(samples: _Samples, slices: Spans) -> tuple[float, NDArray[np.bool_],
     """Return how many cores load and engine need, by the samples in `slices` if there are some; in which samples others would
     have no room beside that, and what they took in each."""
     total = np.sum(list(samples.causes.values()), axis=0) if samples.causes else np.zeros(samples.own.size)
-    loaded = (
-        np.array([_weights(samples, *one) > 0 for one in slices]).any(axis=0)
-        if slices
-        else np.ones(samples.own.size, bool)
-    )
+    loaded = _touched(samples, slices) if slices else np.ones(samples.own.size, dtype=np.bool_)
     needed = float(np.quantile(samples.own[loaded] if loaded.any() else samples.own, NEEDED_QUANTILE))
     return needed, np.maximum(samples.own, needed) + total > ROOM * samples.cores, total
 
@@ -298,6 +301,14 @@ def _weights(samples: _Samples, low: int, high: int) -> Floats:
     starts, ends = samples.ends_ns[:-1], samples.ends_ns[1:]
     inside: Floats = np.clip(np.minimum(ends, high) - np.maximum(starts, low), 0.0, None) / NS_PER_S
     return inside
+
+
+def _touched(samples: _Samples, spans: Spans) -> NDArray[np.bool_]:
+    """Which samples have a part in these spans."""
+    found = np.zeros(samples.own.size, dtype=np.bool_)
+    for span in spans:
+        found |= _weights(samples, *span) > 0
+    return found
 
 
 def _together(samples: _Samples, low: int, high: int) -> str:

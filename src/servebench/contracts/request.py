@@ -62,7 +62,7 @@ class Request:
     images: tuple[str, ...] = ()
     output_tokens: int = 128
     exact_output: bool = False
-    temperature: float = 0.0
+    temperature: float | None = 0.0
     seed: int | None = None
     prompt_tokens: int | None = None
     session_id: str | None = None

@@ -220,7 +220,7 @@ class WorkloadSettings(StrictSettings):
     input_tokens: TokenCount | LengthSettings | None = None
     output_tokens: TokenCount | LengthSettings | None = None
     exact_output: bool = False
-    temperature: Annotated[float, Ge(0)] = 0.0
+    temperature: Annotated[float, Ge(0)] | None = 0.0
     cache: Literal["cold", "warm", "as_is"] = "as_is"
     adapters: tuple[str, ...] | Mapping[str, PositiveFloat] | None = None
     adapter_skew: Annotated[float, Ge(0)] = 0.0

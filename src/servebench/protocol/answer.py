@@ -4,7 +4,7 @@ wrong. Which events carry what is defined by the scan of each kind (`protocol.ki
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import orjson
 
@@ -18,6 +18,9 @@ DONE = b"[DONE]"
 HELD_BYTES_SLACK = 16
 """Usage may count this many tokens more than the text has bytes: end tokens and others without text."""
 
+CALL_TOKENS = 12
+"""What models write around the name and the arguments of a tool call, which is not sent: Hermes' tags and keys take 11."""
+
 
 def read(response: http.HttpResponse, scan: AnswerScan) -> None:
     """Add what is in a response of status 2xx to a scan; nothing of any other. Never raises for what a server sent."""
@@ -27,7 +30,7 @@ def read(response: http.HttpResponse, scan: AnswerScan) -> None:
         ContentEvents(scan).add_all(sse.parse(response.body))
         return
     body = b"".join(data for _, data in response.body)
-    chunk = load_object(body)
+    chunk = load_object(body, scan.list_name)
     if chunk is not None:
         scan.add_chunk(chunk, response.body[-1][0], 0)
         scan.error_code = error_code(chunk) if scan.error is not None else None
@@ -48,11 +51,13 @@ class AnswerScan(ABC):
     """What the chunks of one answer contain so far. `details` are their fields without the text; the last of a name counts."""
 
     __slots__ = (
-        "_generated", "_ids", "_last_read", "_predicted", "cached_tokens", "details", "done", "ended_by_usage", "error",
-        "error_code", "event_ns", "finish_reason", "first_output_ns", "prompt_tokens", "reads_merged", "reasoning_parts",
+        "_generated", "_ids", "_last_read", "_predicted", "_unsent", "cached_tokens", "details", "done", "ended_by_usage",
+        "error", "error_code", "event_ns", "finish_reason", "first_output_ns", "prompt_tokens", "reads_merged", "reasoning_parts",
         "reasoning_tokens", "text_parts", "unknown_line", "unknown_lines",
         "usage_tokens",
     )  # fmt: skip
+    list_name: ClassVar[str | None] = None
+    """The field that an answer stands for which is a bare list (SGLang's ranking); null if no answer is one."""
 
     def __init__(self) -> None:
         self.event_ns: list[int] = []
@@ -73,6 +78,7 @@ class AnswerScan(ABC):
         self.usage_tokens: int | None = None
         self.details: dict[str, Any] = {}
         self._last_read = -1
+        self._unsent = 0
         # of each content event: its token ids, and the running counts that came with it
         self._ids: list[int] = []
         self._generated: list[int | None] = []
@@ -113,6 +119,11 @@ class AnswerScan(ABC):
             self._generated.extend([None] * behind)
             self._predicted.extend([None] * behind)
 
+    def add_call(self, name: object) -> bool:
+        """Note the name of a tool call, which is no part of the text; return whether there is one."""
+        self._unsent += CALL_TOKENS + len(str(name)) if name else 0
+        return bool(name)
+
     def fail(self, message: str) -> None:
         """Record an error that the server reported; the first one counts."""
         self.error = self.error or message
@@ -151,14 +162,15 @@ class AnswerScan(ABC):
         return hidden if len(self.event_ns) <= counted - hidden + 1 else 0
 
     def _can_hold(self, tokens: int) -> bool:
-        """Whether the text may have this many tokens: at most one a byte. A model that must continue to a length may send
-        any number of tokens without text."""
+        """Whether the text and the tool calls may have this many tokens: at most one a byte, and not none. A model that must
+        continue to a length may send any number of tokens without text."""
+        if not tokens and self.event_ns:
+            return False
         if self.finish_reason == "length" or all(self._ids) or tokens <= HELD_BYTES_SLACK:
             return True
+        slack = HELD_BYTES_SLACK + self._unsent
         characters = sum(map(len, self.text_parts)) + sum(map(len, self.reasoning_parts))
-        if tokens <= HELD_BYTES_SLACK + characters:
-            return True
-        return tokens <= HELD_BYTES_SLACK + len((self.text + self.reasoning).encode())
+        return tokens <= slack + characters or tokens <= slack + len((self.text + self.reasoning).encode())
 
     def event_tokens(self) -> list[int] | None:
         """Return the tokens of each content event where the stream gives them for every one, else None."""
@@ -261,8 +273,8 @@ class FirstContent:
 
     @property
     def arrived(self) -> bool:
-        """Whether generated content has come."""
-        return bool(self._scan.event_ns)
+        """Whether generated content has come, or an answer was cut at its length in thinking that the server keeps."""
+        return bool(self._scan.event_ns or (self._scan.finish_reason == "length" and self._scan.usage_tokens))
 
     @property
     def ended(self) -> bool:
@@ -286,9 +298,10 @@ class FirstContent:
         self._take_events()
         if not self.beginning:
             self.beginning = b"".join(self._body)
-            document = load_object(self.beginning)
+            document = load_object(self.beginning, self._scan.list_name)
             if document is not None:
                 self._scan.add_chunk(document, 0, 0)
+                self._scan.done = True
 
     def _take_events(self) -> None:
         for event in self._stream.events:

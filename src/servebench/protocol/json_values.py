@@ -15,8 +15,9 @@ LONGEST = 1e18
 """A year in nanoseconds has 17 digits."""
 
 
-def load_object(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in `data`, even if some bytes are not UTF-8 or a surrogate pair is cut; None for all else."""
+def load_object(data: bytes, list_name: str | None = None) -> dict[str, Any] | None:
+    """Return the JSON object in `data`, even if some bytes are not UTF-8 or a surrogate pair is cut; None for all else. A list
+    becomes the field `list_name` of an object, if that is given."""
     value: Any
     try:
         value = orjson.loads(data)
@@ -25,6 +26,7 @@ def load_object(data: bytes) -> dict[str, Any] | None:
             value = json.loads(decode_text(data))
         except (ValueError, RecursionError):
             return None
+    value = {list_name: value} if list_name and isinstance(value, list) else value
     return value if isinstance(value, dict) else None
 
 

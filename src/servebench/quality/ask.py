@@ -23,7 +23,7 @@ from servebench.util.units import NS_PER_MS
 
 WATCH_S = 0.25
 LINE_MAX = 200
-BUSY = (429, 503)
+BUSY = (429, 503, 529)
 PAUSE_S = 0.5
 ANSWER_BYTES_BASE, ANSWER_BYTES_PER_TOKEN = 4 << 20, 4096
 """An answer longer than its tokens can explain is cut off; most of its bytes are log-probabilities."""

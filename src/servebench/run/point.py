@@ -65,7 +65,7 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
         offered_req_s=level.offered_req_s,
         floor=evidence.floor,
         disturbed=(disturbed := disturbed_spans(evidence.disturbances, report.started_ns, report.ended_ns)),
-        crowded=crowded_slices(evidence.readings, steady_slices(facts, report)),
+        crowded=crowded_slices(evidence.readings, steady_slices(facts, report), disturbed),
     )
     row, sample = summary()
     drifts = point_drifts(sample, open_loop=level.open_loop)

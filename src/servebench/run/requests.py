@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
@@ -42,7 +42,7 @@ def planned_requests(
 ) -> list[PlannedRequest]:
     """Return the requests of a point in the engine's dialect, as bytes. `phase` is `run_id/point`. Raises
     ConfigError if the dialect changes prompts with marks."""
-    base_path = unquote(urlsplit(running.base_url).path).rstrip("/")
+    base_path = quote(urlsplit(running.base_url).path, safe="/%:@!$&'()*+,;=~").rstrip("/")
     query = f"?{urlencode(running.query)}" if running.query else ""
     planned = []
     given = {name.lower() for name, _ in (*running.headers, *settings.workload.headers.items())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import httpx
 
@@ -27,16 +27,18 @@ def with_served_model(words: Sequence[str]) -> list[str]:
     named = any(key == "model" or key.startswith(("model.", "experiment")) for key in given)
     if not url or "," in url or named:
         return list(words)
-    listed = _listed(with_scheme(url).rstrip("/"), os.environ.get(given.get("launch.api_key_env", "")))
+    listed = _listed(with_scheme(url).rstrip("/"), given)
     if len(listed) > 1:
         raise ConfigError(f"{ENDPOINT}={url} serves {', '.join(listed[:5])}; choose one, as in model.name={listed[0]}")
     return [*words, *(f"model.name={json.dumps(name)}" for name in listed)]
 
 
-def _listed(url: str, key: str | None) -> list[str]:
-    headers = (("Authorization", f"Bearer {key}"),) if key else ()
+def _listed(url: str, given: Mapping[str, str]) -> list[str]:
+    key, name = os.environ.get(given.get("launch.api_key_env", "")), given.get("launch.api_key_header")
+    headers = ((name, key) if name else ("Authorization", f"Bearer {key}"),) if key else ()
+    trust = given.get("launch.verify_tls") != "false" and (given.get("launch.ca_file") or True)
     try:
-        with client(headers, timeout_s=ANSWER_S) as http:
+        with client(headers, verify_tls=trust, timeout_s=ANSWER_S) as http:
             return served_models(http, url, aliases=False) or served_models(http, f"{url}/v1", aliases=False) or []
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
         return []

@@ -159,14 +159,21 @@ class CpuUse:
         return found
 
     def _own_tasks(self, tasks: Mapping[int, Task]) -> set[int]:
-        """Return the processes of servebench and the engine: their trees, and the sessions that they began."""
-        roots = {self.own, self.engine, *self.backends}
+        """Return the processes of servebench and the engine: their trees, and the sessions that they began, without those of
+        other engines that servebench has started."""
+        engine = {self.engine, *self.backends}
+        guards = {pid for pid, task in tasks.items() if task.parent == self.own and task.session == pid}
+        guarding = {one for pid in engine if pid is not None for one in _line_of(pid, tasks)} & guards
+        others = guards - guarding if guarding else set()
+        roots = {self.own, *engine}
         roots |= {pid for pid, task in tasks.items() if (pid, task.began) in self._ours}
         ours: set[int] = set()
         # the second time all leaders of sessions are known
         for pid in (*tasks, *tasks):
             line = list(_line_of(pid, tasks))
             for place, one in enumerate(line):
+                if one in others:
+                    break
                 if one in ours or one in roots or (tasks[one].session in ours and tasks[one].session != one):
                     ours.update(line[: place + 1])
                     break
@@ -265,7 +272,7 @@ class MachineSource(TelemetrySource):
             return "this system has no /proc"
         pid, reason = engine_pid(self.subject.running)
         if reason is None:
-            self._use = CpuUse(engine=pid, proc=self._proc)
+            self._use = CpuUse(engine=pid, backends=frozenset(self.subject.running.pids), proc=self._proc)
             if pid is not None and self.subject.running.pid is None:
                 self._backends = Backends(pid)
         return reason

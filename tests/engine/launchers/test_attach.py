@@ -10,7 +10,7 @@ from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.supervisor.ports import accepts_connections
 from servebench.testing.server import FakeServer, plain_server
 from servebench.util.errors import EngineError
-from support.servers import refusing_port
+from support.servers import ScriptedServer, refusing_port
 
 KEY = "SERVEBENCH_TEST_KEY"
 GATEWAY = {"api-key": "right-secret", "x-team": "bench", "x-pass": "with spaces", "?": "api-version=2024-10-21"}
@@ -88,6 +88,49 @@ def test_a_model_that_is_not_served(server, attach):
     assert str(error.value).startswith(f"launch.base_url=http://127.0.0.1:{port}/v1: ")
 
 
+@pytest.mark.parametrize(("other", "found"), [(404, True), (200, False)])
+def test_a_model_that_is_served_and_not_listed(attach, other, found):
+    """Aliases, deployments and tags are in no list. A server that answers for any name does not serve the one."""
+    answer = b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\ndata: [DONE]\n\n'
+
+    def script(connection, request):
+        if request.method == "GET":
+            return 200, {"data": [{"id": "m:latest"}]}
+        status = 200 if request.json()["model"] == "m" else other
+        return status, answer if status == 200 else {"error": "no such model"}
+
+    with ScriptedServer(script) as server:
+        if found:
+            assert attach(server.base_url).model == "m"
+        else:
+            with pytest.raises(EngineError) as error:
+                attach(server.base_url)
+            assert error.value.kind == "wrong_model"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_may_not_list_models_is_good_for_requests(attach, status):
+    """OpenAI's restricted keys."""
+
+    def script(connection, request):
+        if request.method == "GET":
+            return status, {"error": {"message": "Missing scopes: api.model.read"}}
+        return 200, b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\ndata: [DONE]\n\n'
+
+    with ScriptedServer(script) as server:
+        assert attach(server.url).base_url == server.base_url
+
+
+@pytest.mark.parametrize(("host", "named"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_proxy_that_is_not_used_is_named(attach, monkeypatch, host, named):
+    """Unless the server is on this machine, where nobody expects a proxy."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    with refusing_port() as port, pytest.raises(EngineError) as error:
+        attach(f"http://{host}:{port}/v1")
+    assert error.value.kind == "unreachable"
+    assert ("HTTPS_PROXY" in str(error.value)) == named
+
+
 def test_without_a_list_the_generation_decides(server, attach):
     assert attach(f"http://127.0.0.1:{server('--models', '')}/v1").model == "m"
     with pytest.raises(EngineError, match=r"^launch\.base_url=.*/v1/chat/completions.*model\.name"):
@@ -116,6 +159,8 @@ def test_a_model_list_that_takes_too_long_is_skipped(attach, monkeypatch):
         assert attach(url).model == "m"
         (line,) = attach.said
         assert line.startswith(f"{url}/models ")
+
+        assert attach(url.removesuffix("/v1")).base_url == url
 
 
 @pytest.mark.slow

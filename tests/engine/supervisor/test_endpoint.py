@@ -1,3 +1,5 @@
+import json
+
 import httpx
 import pytest
 
@@ -39,9 +41,52 @@ def test_an_answer_without_content_is_quoted(body, pattern):
         generate_from(lambda _: httpx.Response(200, text=body))
 
 
-def generate_from(answer):
+def generate_from(answer, api="chat"):
     with httpx.Client(transport=httpx.MockTransport(answer)) as http:
-        generate_token(http, "http://h/v1", OpenAiEngine(), "m", 5.0)
+        return generate_token(http, "http://h/v1", OpenAiEngine(), "m", 5.0, api=api, whole=True)
+
+
+@pytest.mark.parametrize(("finish", "tokens", "ready"), [("length", 8, True), ("length", 0, False), ("stop", 8, False)])
+def test_an_answer_that_is_all_hidden_thinking_shows_a_server_that_generates(finish, tokens, ready):
+    """A model may think unseen for longer than the request of the check lets it."""
+    end = {"choices": [{"delta": {"content": ""}, "finish_reason": finish}], "usage": {"completion_tokens": tokens}}
+    body = f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n"
+    if ready:
+        assert generate_from(lambda _: httpx.Response(200, text=body))
+    else:
+        with pytest.raises(EngineError):
+            generate_from(lambda _: httpx.Response(200, text=body))
+
+
+@pytest.mark.parametrize(
+    ("api", "document"),
+    [
+        ("embeddings", {"data": [{"index": 0, "embedding": [0.5]}]}),
+        ("rerank", [{"index": 0, "score": 0.5}]),
+        ("chat", {"choices": [{"message": {"content": "a"}}]}),
+    ],
+)
+def test_an_answer_in_one_piece_is_over(api, document):
+    """It says so with its last byte."""
+    assert generate_from(lambda _: httpx.Response(200, json=document), api)
+
+
+def test_openai_takes_the_question_whether_responses_are_answered():
+    """At least 16 tokens, and no temperature for a model that thinks."""
+
+    def answer(request):
+        body = json.loads(request.content)
+        if body["max_output_tokens"] < 16 or "temperature" in body:
+            return httpx.Response(400, text='{"error": "unsupported"}')
+        return httpx.Response(200, text='data: {"type": "response.output_text.delta", "delta": "a"}\n\n')
+
+    generate_from(answer, "responses")
+
+
+def test_how_long_to_wait_is_told():
+    with pytest.raises(EngineError, match="Retry-After: 7") as error:
+        generate_from(lambda _: httpx.Response(429, headers={"Retry-After": "7"}, text='{"error": "slow down"}'))
+    assert error.value.kind == "not_ready"
 
 
 @pytest.mark.parametrize(

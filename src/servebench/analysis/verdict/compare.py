@@ -20,7 +20,7 @@ from servebench.analysis.verdict.model import (
     Side,
     better,
 )
-from servebench.analysis.verdict.questions import questions
+from servebench.analysis.verdict.questions import machine_shared_with, questions
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.starts import StartComparison, group_by_start
 
@@ -65,6 +65,7 @@ def compare(
                 margin=margin,
                 starts=(len(group_by_start(a.samples)), len(group_by_start(b.samples))),
                 start_seconds=(a.start_seconds, b.start_seconds),
+                shared_with=machine_shared_with(a, b),
             ),
             [_judge(replace(row, p_corrected=p), margin) for row, p in zip(own, p_rows, strict=True)],
         )

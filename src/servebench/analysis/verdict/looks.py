@@ -49,7 +49,7 @@ from servebench.analysis.verdict.model import (
     better,
     level_verdict,
 )
-from servebench.analysis.verdict.questions import missing_row, points_at, questions, void_reason
+from servebench.analysis.verdict.questions import machine_shared_with, missing_row, points_at, questions, void_reason
 from servebench.analysis.verdict.reasons import MethodKind, Reason, ReasonKind, without_repeats
 from servebench.analysis.verdict.starts import STARTS_MIN, OverStarts, StartComparison, group_by_start
 from servebench.contracts.level import Level
@@ -214,7 +214,10 @@ def open_pair(
     kept = [count for level, count in counts.items() if level not in for_good] or counts.values()
     known = [row.judged(OPEN if row.starts is not None else NOT_COMPARED) for row in rows]
     a, b = sides
-    found = Comparison(baseline=a.name, candidate=b.name, ids=(a.run_id, b.run_id), margin=margin, rows=tuple(known))
+    found = Comparison(
+        baseline=a.name, candidate=b.name, ids=(a.run_id, b.run_id), margin=margin, rows=tuple(known),
+        shared_with=machine_shared_with(a, b),
+    )  # fmt: skip
     return OpenPair(rows, sides, min(kept, default=0), voids, found)
 
 

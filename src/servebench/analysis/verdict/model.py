@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.start_model import Starts
@@ -327,6 +328,8 @@ class Comparison:
     """With how many starts such a study would decide it, if it goes on as so far; None for more than can be said."""
     gate: VerdictKind | None = None
     """By what a study with `study.until=gate` ends: NOT_WORSE (passes), SLOWER (fails), OPEN or NOT_COMPARED; None in others."""
+    shared_with: Taker | None = None
+    """Who took the machine for a part of their points, which makes the intervals wider."""
     not_started: tuple[str, ...] = ()
     """The labels of those of the two runs that never started."""
     agreements: tuple[Agreement, ...] = ()

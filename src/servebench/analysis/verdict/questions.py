@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
+from servebench.analysis.disturbance import Taker
 from servebench.analysis.estimate import mean_of
 from servebench.analysis.estimate.level import reaches_of
 from servebench.analysis.verdict.model import (
@@ -27,7 +28,7 @@ from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_d
 from servebench.analysis.verdict.within_run import log_interval, statistic
 from servebench.analysis.warnings.bounds import disturbed_share
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
-from servebench.analysis.warnings.disturbed import taker_of
+from servebench.analysis.warnings.disturbed import shared_with, taker_of
 from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
@@ -72,6 +73,11 @@ def points_at(side: Side, level: Level) -> list[ComparedPoint]:
 def void_reason(kind: ReasonKind, points: Sequence[ComparedPoint], needed: int = 0) -> Reason:
     """Return a reason for void points: their warnings, and who took their machine."""
     return Reason(kind, codes=codes_of(points), needed=needed, taker=taker_of(point.row for point in points))
+
+
+def machine_shared_with(*sides: Side) -> Taker | None:
+    """Return who took the machine for a part of points of these sides that are compared."""
+    return shared_with(point.row for side in sides for point in side.samples)
 
 
 def codes_of(points: Iterable[ComparedPoint]) -> tuple[str, ...]:

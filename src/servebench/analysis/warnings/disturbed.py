@@ -34,8 +34,18 @@ def machine_busy(point: PointEvidence) -> Doubt | None:
 
 def taker_of(rows: Iterable[PointRow]) -> Taker | None:
     """Return who took most of the machine in those of these points that are void for that; None where none is."""
-    busy = (row for row in rows if row.verdict == "void" and catalog.MACHINE_BUSY.code in row.doubts)
-    known = [Taker(**json.loads(row.disturbed_by)) for row in busy if row.disturbed_by is not None]
+    return _largest_taker(row for row in rows if row.verdict == "void" and catalog.MACHINE_BUSY.code in row.doubts)
+
+
+def shared_with(rows: Iterable[PointRow]) -> Taker | None:
+    """Return who took most of the machine in those of these points that are not void, although others took it for more than a
+    small part; None where that is so in none."""
+    shared = (row for row in rows if row.verdict != "void" and disturbed_share(row) > DISTURBED_SHARE_MAX)
+    return _largest_taker(shared)
+
+
+def _largest_taker(rows: Iterable[PointRow]) -> Taker | None:
+    known = [Taker(**json.loads(row.disturbed_by)) for row in rows if row.disturbed_by is not None]
     return max(known, key=lambda one: one.seconds, default=None)
 
 

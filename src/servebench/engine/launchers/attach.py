@@ -19,12 +19,16 @@ from servebench.engine.supervisor.endpoint import (
     version_of,
 )
 from servebench.protocol.kinds.table import KINDS
+from servebench.util.addresses import is_loopback
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError, FailureKind
 from servebench.util.tls import Trust, access_problems, variable_problem
 
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
+UNKNOWN_MODEL = "servebench-asks-whether-names-matter"
+"""A model that no server has: one that answers for it ignores names."""
+PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 ROUTES = (*(kind.path for kind in KINDS.values()), "/models")
 
 
@@ -128,7 +132,7 @@ class AttachLauncher(Launcher):
                 base_url, lists_models = _complete_url(http, base_url, say)
                 model = engine.served_model(context.model)
                 if lists_models:
-                    _check_model(http, base_url, engine, model)
+                    _check_model(http, base_url, engine, model, context.api)
                 _generate_token(http, base_url, engine, model, context.api)
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
@@ -170,7 +174,7 @@ def _refused(error: EngineError, settings: AttachSettings) -> EngineError:
     elif error.kind == FailureKind.OTHER:
         advice = "; check the path of the address, model.name and workload.api"
     elif error.kind == FailureKind.NOT_READY:
-        advice = "; see the log of the server"
+        advice = "; try again later, or see the log of the server"
     return EngineError(f"launch.base_url={settings.base_url}: {error}{advice}", kind=error.kind)
 
 
@@ -186,14 +190,14 @@ def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
         advice = "if a CA of your own issued its certificate, name it with launch.ca_file=FILE.pem (or SSL_CERT_FILE)"
     elif "certificate" in reason:
         advice = "the server needs a valid certificate for this name"
+    elif not is_loopback(httpx.URL(base_url).host) and (proxy := next(filter(os.environ.get, PROXIES), None)):
+        advice += f"; servebench connects directly and does not use the proxy in {proxy}"
     return EngineError(f"{what}: {reason}; {advice}", kind=FailureKind.UNREACHABLE)
 
 
 def _complete_url(http: httpx.Client, base_url: str, say: Say) -> tuple[str, bool]:
-    """Return the base URL, with `/v1` appended if the API is there, and whether the server lists its models in time.
-
-    Raises EngineError if the key is rejected.
-    """
+    """Return the base URL, with `/v1` appended if the API is there, and whether the server lists its models in time. A key that
+    may not list them can still be good for requests."""
     # llama.cpp lists its models at / too, and has another API there
     versioned = f"{base_url}/v1"
     first, second = (base_url, versioned) if httpx.URL(base_url).path.strip("/") else (versioned, base_url)
@@ -201,7 +205,7 @@ def _complete_url(http: httpx.Client, base_url: str, say: Say) -> tuple[str, boo
         status = http.get(f"{first}/models").status_code
     except httpx.ReadTimeout:
         say(f"{first}/models did not answer within {CONNECT_TIMEOUT_S:g} s; continuing without a list of models")
-        return base_url, False
+        return first, False
     found = first
     if status == httpx.codes.NOT_FOUND and not base_url.endswith("/v1"):
         status = http.get(f"{second}/models").status_code
@@ -209,15 +213,16 @@ def _complete_url(http: httpx.Client, base_url: str, say: Say) -> tuple[str, boo
     if found != base_url:
         say(f"using {found}, where the API is")
         base_url = found
-    if status in UNAUTHORIZED:
-        raise EngineError(f"{base_url}/models returned {status}", kind=FailureKind.UNAUTHORIZED)
     return base_url, True
 
 
-def _check_model(http: httpx.Client, base_url: str, engine: Engine, wanted: str) -> None:
-    """Raise EngineError if the server lists its models and the wanted one is not among them."""
+def _check_model(http: httpx.Client, base_url: str, engine: Engine, wanted: str, api: str) -> None:
+    """Raise EngineError if the server lists its models, and neither is the wanted one among them nor is it one of those that a
+    server knows besides: aliases, deployments, tags, what a router passes on."""
     listed = served_models(http, base_url)
     if listed is None or wanted in listed or not engine.dialect.model_checked:
+        return
+    if _answers(http, base_url, engine, wanted, api) and not _answers(http, base_url, engine, UNKNOWN_MODEL, api):
         return
     near = difflib.get_close_matches(wanted, listed, n=1)
     advice = f"did you mean model.name={near[0]}?" if near else f"use one of them, such as model.name={listed[0]}"
@@ -225,3 +230,11 @@ def _check_model(http: httpx.Client, base_url: str, engine: Engine, wanted: str)
         f"{base_url} does not serve model.name={wanted}; it serves {', '.join(listed[:5])}; {advice}",
         kind=FailureKind.WRONG_MODEL,
     )
+
+
+def _answers(http: httpx.Client, base_url: str, engine: Engine, model: str, api: str) -> bool:
+    try:
+        generate_token(http, base_url, engine, model, GENERATE_TIMEOUT_S, api=api)
+    except (EngineError, httpx.HTTPError):
+        return False
+    return True

@@ -193,6 +193,8 @@ def _refusal(response: httpx.Response) -> str:
         return f"{response.status_code}: redirected to {shorten(location)}; set launch.base_url to the address that answers"
     wrong_path = response.status_code == httpx.codes.NOT_FOUND and "/v1/" not in response.url.path
     hint = "; the usual path of an API is /v1" if wrong_path else ""
+    if wait := response.headers.get("retry-after"):
+        hint = f"; Retry-After: {shorten(wait)}"
     reason = error_text(response.content)
     return (f"{response.status_code}: {reason}" if reason else str(response.status_code)) + hint
 

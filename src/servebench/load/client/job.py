@@ -113,9 +113,9 @@ def request_head(target: Target, path: str) -> bytes:
     authority = host if target.port == default_port else f"{host}:{target.port}"
     lines = [
         f"POST {path} HTTP/1.1",
-        f"Host: {authority}",
+        *([] if any(name.lower() == "host" for name, _ in target.headers) else [f"Host: {authority}"]),
         "User-Agent: servebench",
-        "Accept: text/event-stream",
+        "Accept: text/event-stream, */*",
         "Accept-Encoding: identity",
         "Content-Type: application/json",
         *(f"{name}: {value}" for name, value in target.headers),

@@ -16,6 +16,9 @@ from servebench.protocol.json_values import count_of, join_text, object_at
 REASON_CHARS_MAX = 64
 """How much of a finish reason is kept; the known ones have at most a dozen characters."""
 
+BROKEN_OFF = ("abort", "cancelled", "error", "timeout")
+"""Finish reasons of answers that their server gave up: vLLM and SGLang, TensorRT-LLM, OpenRouter and LMDeploy, TensorRT-LLM."""
+
 TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
 """The fields of a delta that hold generated text."""
 
@@ -77,9 +80,13 @@ class ChoicesScan(AnswerScan):
         finish_reason = choice.get("finish_reason")
         if finish_reason.__class__ is str and finish_reason:
             self.finish_reason = join_text([finish_reason[:REASON_CHARS_MAX]])
+            if finish_reason in BROKEN_OFF:
+                self.fail(
+                    error_message({"error": choice.get("error")}) or f"the server ended it with '{finish_reason}'"
+                )
         output = reasoning = False
         if delta.__class__ is dict:
-            content = delta.get("content")
+            content = delta.get("content") or delta.get("refusal")
             if content and content.__class__ is str:
                 self.text_parts.append(content)
                 output = True
@@ -91,7 +98,8 @@ class ChoicesScan(AnswerScan):
                 self.reasoning_parts.append(thought)
                 reasoning = True
             calls = delta.get("tool_calls")
-            if calls and calls.__class__ is list and self._tool_calls(calls):
+            # earlier TGI, and some versions of LiteLLM, send a call without a list
+            if calls and self._tool_calls(calls if calls.__class__ is list else [calls]):
                 output = True
         text = choice.get("text")
         if text and text.__class__ is str:
@@ -131,7 +139,7 @@ class ChoicesScan(AnswerScan):
             if isinstance(arguments, str) and arguments:
                 self.text_parts.append(arguments)
                 generated = True
-            generated = generated or bool(function.get("name"))
+            generated = self.add_call(function.get("name")) or generated
         return generated
 
     def _usage(self, usage: dict[str, Any]) -> int | None:

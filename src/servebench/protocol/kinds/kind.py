@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Message, Request
 from servebench.protocol.answer import AnswerScan
-from servebench.protocol.json_values import decode_text, join_text
+from servebench.protocol.json_values import decode_text, join_text, load_object
 from servebench.util.safe_text import in_one_line
 
 SHOWN = 60
@@ -91,17 +90,16 @@ class RequestKind(ABC):
 
     def read_whole(self, data: bytes) -> WholeAnswer:
         """Return what an answer says that is not streamed. Raises ValueError with what is wrong."""
-        try:
-            document = json.loads(data)
-        except (ValueError, RecursionError):
+        document = load_object(data, self.scan.list_name)
+        if document is None:
             beginning = in_one_line(decode_text(data[: 4 * SHOWN]), SHOWN)
-            raise ValueError(f"it is not JSON and begins with {beginning!r}") from None
-        if not isinstance(document, dict):
-            raise ValueError("it is not a JSON object")
+            raise ValueError(f"it is not a JSON object and begins with {beginning!r}")
         if problem := self.whole_problem(document):
             raise ValueError(problem)
         scan = self.scan()
         scan.add_chunk(document, 0, 0)
+        if scan.error is not None:
+            raise ValueError(scan.error)
         tokens, logprobs = self.logprobs_of(document) or (None, None)
         return WholeAnswer(
             text=self.whole_text(document, scan),

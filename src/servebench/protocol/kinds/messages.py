@@ -64,7 +64,7 @@ class MessagesScan(TypedScan):
 
     def _block(self, block: Mapping[str, Any], stamp_ns: int) -> bool:
         """Take a delta, or a block that begins or is whole; return whether it has text, or is a tool call with a name."""
-        content = bool(block.get("name")) and self.note_output(stamp_ns)
+        content = self.add_call(block.get("name")) and self.note_output(stamp_ns)
         for name in TEXTS:
             content |= self.take(
                 block.get(name), self.reasoning_parts if name == "thinking" else self.text_parts, stamp_ns

@@ -35,7 +35,8 @@ class _Generation(RequestKind):
         else:
             body["prompt"] = request.prompt
         body["max_tokens"] = request.output_tokens
-        body["temperature"] = request.temperature
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
         if streamed:
             body.update(dialect.stream_fields)
         if request.seed is not None and dialect.takes_seed:

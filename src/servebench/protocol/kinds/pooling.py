@@ -19,11 +19,14 @@ class PoolingScan(AnswerScan):
     """Reads a list of vectors (`data`) or of scores (`results`). Its arrival is the one content event."""
 
     __slots__ = ()
+    list_name = "results"
 
     def add_chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
         """See AnswerScan.add_chunk."""
         found = chunk.get("data") or chunk.get("results")
-        self.prompt_tokens = count_of(object_at(chunk, "usage").get("prompt_tokens"))
+        usage = object_at(chunk, "usage")
+        # nothing is generated: the total is the prompt's, and some servers give no other (OpenRouter, earlier vLLM)
+        self.prompt_tokens = count_of(usage.get("prompt_tokens", usage.get("total_tokens")))
         if found and isinstance(found, list):
             self.add_event(stamp_ns, read_index)
         else:
@@ -71,13 +74,18 @@ class Rerank(_Pooling):
     def whole_problem(self, document: Mapping[str, Any]) -> str | None:
         """See RequestKind.whole_problem."""
         results = document.get("results")
-        kinds = {"index": int, "relevance_score": int | float}
         ranked = isinstance(results, list) and all(
-            isinstance(object_at(one).get(name), kind) for one in results for name, kind in kinds.items()
+            isinstance(object_at(one).get("index"), int) and isinstance(_score(object_at(one)), int | float)
+            for one in results
         )
-        return None if ranked else error_message(document) or f"its results need {' and '.join(kinds)}"
+        return None if ranked else error_message(document) or "its results need index and relevance_score"
 
     def whole_text(self, document: Mapping[str, Any], scan: AnswerScan) -> str:
         """Return the indices of the documents as JSON, best first."""
-        best_first = sorted(document["results"], key=lambda one: one["relevance_score"], reverse=True)
+        best_first = sorted(document["results"], key=_score, reverse=True)
         return json.dumps([one["index"] for one in best_first])
+
+
+def _score(result: Mapping[str, Any]) -> Any:
+    """Return the score of a document, which SGLang calls otherwise."""
+    return result.get("relevance_score", result.get("score"))

@@ -7,11 +7,12 @@ Events as OpenAI documents them, and as vLLM 0.32 and llama.cpp send them. Both 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from servebench.contracts.request import Message, Request
 from servebench.protocol.json_values import count_of, object_at
-from servebench.protocol.kinds.openai import PROBE
+from servebench.protocol.kinds.openai import Chat
 from servebench.protocol.kinds.typed import TypedKind, TypedScan, calls_of, objects_in
 
 TEXT_DELTAS = frozenset(
@@ -62,7 +63,7 @@ class ResponsesScan(TypedScan):
     def _call(self, item: Mapping[str, Any], stamp_ns: int) -> bool:
         """Take a tool call; return whether it has a name or arguments."""
         text = self.take(item.get("arguments"), self.text_parts, stamp_ns)
-        return bool(text or (item.get("name") and self.note_output(stamp_ns)))
+        return bool((self.add_call(item.get("name")) and self.note_output(stamp_ns)) or text)
 
     def _end(self, response: Mapping[str, Any], chunk: Mapping[str, Any]) -> None:
         self.done = True
@@ -87,7 +88,8 @@ class Responses(TypedKind):
     path = "/responses"
     title = "response"
     scan = ResponsesScan
-    probe = Request(api="responses", messages=(Message("user", "Say yes."),), **PROBE)
+    # OpenAI takes no shorter limit, and its models that think take no temperature
+    probe = replace(Chat.probe, api="responses", output_tokens=16, temperature=None)
     answer_at = "output"
 
     def conversation(self, request: Request) -> dict[str, Any]:

@@ -66,7 +66,8 @@ class TypedKind(RequestKind):
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
         """See RequestKind.body."""
         body = {"model": model, **self.conversation(request)}
-        body["temperature"] = request.temperature
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
         if streamed:
             body["stream"] = True
         if self.exact_length and request.seed is not None and dialect.takes_seed:

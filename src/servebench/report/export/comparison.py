@@ -9,7 +9,7 @@ from servebench.analysis.quality.parity import Parity
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.report.export.plain import plain
-from servebench.report.wording.comparison import change_of, summary_of, text_of, verdict_of, why_not_judged
+from servebench.report.wording.comparison import change_of, shared_text, summary_of, text_of, verdict_of, why_not_judged
 from servebench.report.wording.quality import agreement_text, parity_text
 from servebench.util.safe_text import clean_xml
 
@@ -92,7 +92,7 @@ def to_junit(found: Sequence[Comparison], gate: Gate | None = None) -> str:
             _end(case, "", error=summary_of(comparison))
         absent = [row for row in undecided if row is not None and row not in comparison.rows]
         for row in (*comparison.rows, *absent):
-            _row_case(suite, comparison.candidate, row, gate, undecided=row in undecided)
+            _row_case(suite, comparison, row, gate, undecided=row in undecided)
         for agreement in comparison.agreements:
             _quality_case(suite, comparison.candidate, agreement, gate)
         counts = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error"}
@@ -103,14 +103,14 @@ def to_junit(found: Sequence[Comparison], gate: Gate | None = None) -> str:
 
 
 def _row_case(
-    suite: ElementTree.Element, candidate: str, row: ComparisonRow, gate: Gate | None, *, undecided: bool
+    suite: ElementTree.Element, comparison: Comparison, row: ComparisonRow, gate: Gate | None, *, undecided: bool
 ) -> None:
-    why = text_of(row.reasons)
+    why, candidate = text_of(row.reasons), comparison.candidate
     failure = error = skipped = ""
     if gate is not None and (candidate, row) in gate.regressions:
         failure = f"{change_of(row)} is a regression larger than {100 * gate.question.limit:g}%"
     elif gate is not None and undecided:
-        error = why_not_judged(row, gate.question.limit)
+        error = why_not_judged(row, gate.question.limit) + shared_text(comparison)
     elif row.result in ("not enough data", "unequal_settings") or not row.competes:
         skipped = why or str(row.result)
     text = f"{change_of(row)}: {verdict_of(row)}" + (f"; {why}" if why else "")

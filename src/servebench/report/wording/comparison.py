@@ -54,6 +54,12 @@ def taken_text(by: Taker) -> str:
     return f"{who} {by.took} for {duration(by.seconds)}"
 
 
+def shared_text(found: Comparison) -> str:
+    """Return what made the intervals of a comparison wide and is no property of its engines; empty for nothing."""
+    by = found.shared_with
+    return "" if by is None else f"; fewer once this has ended: {taken_text(by)}"
+
+
 def not_usable_text(by: Taker) -> str:
     """Return why a point whose machine others took is not compared, and what to do about it."""
     return f"not usable: {taken_text(by)}; wait until it ends, or `resume --better`"
@@ -94,10 +100,11 @@ def value_of(value: float | None, metric: Metric) -> str:
 
 
 def change_of(row: ComparisonRow) -> str:
-    """Return a row's change with its interval."""
+    """Return a row's change with its interval: of shares of requests in points."""
     if row.effect is None:
         return MISSING
-    return f"{figures.change(row.effect)} {change_interval(row.low, row.high)}"
+    size = figures.change(row.effect)
+    return f"{size.replace('%', ' points') if row.metric is FAILED else size} {change_interval(row.low, row.high)}"
 
 
 def verdict_of(row: ComparisonRow) -> str:
@@ -176,8 +183,7 @@ def description_of(row: ComparisonRow) -> str:
     where = "on average over the levels" if row.overall else f"at {row.level.words}"
     if row.effect is None or row.low is None or row.high is None:
         return f"{row.metric.title} {where}"
-    size = f"{100 * row.effect:+.1f} points" if row.metric is FAILED else figures.change(row.effect)
-    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} {where}"
+    return f"{row.metric.title} {change_of(row)} {where}"
 
 
 def summary_of(comparison: Comparison) -> str:
@@ -252,7 +258,7 @@ def gate_failures(gate: Gate) -> list[str]:
 def gate_undecided(gate: Gate) -> list[tuple[str, str]]:
     """Return what cannot be judged, as (candidate, why)."""
     return [
-        (one.candidate, summary_of(one) if row is None else why_not_judged(row, gate.question.limit))
+        (one.candidate, summary_of(one) if row is None else why_not_judged(row, gate.question.limit) + shared_text(one))
         for one, row in gate.undecided
     ]
 

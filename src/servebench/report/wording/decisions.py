@@ -5,7 +5,7 @@ from __future__ import annotations
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.verdict.model import EQUAL, NOT_COMPARED, NOT_WORSE, OPEN, SLOWER, Comparison, VerdictKind
 from servebench.contracts.precision import LOOKS
-from servebench.report.wording.comparison import description_of, unequal_text
+from servebench.report.wording.comparison import description_of, shared_text, unequal_text
 from servebench.util.figures import duration
 
 WORDS = {EQUAL: "equal", OPEN: "open"}
@@ -90,4 +90,4 @@ def _open_lines(pair: Comparison, found: StudyDecision) -> list[str]:
     else:
         minutes = (needed - starts) * sum(found.start_seconds.get(one, 0.0) for one in pair.ids) / 60
         more = f"would take about {_more(needed - starts)}, {max(1, round(minutes))} engine minutes"
-    return [f"{title_of(pair)}: undecided: {more}"]
+    return [f"{title_of(pair)}: undecided: {more}{shared_text(pair)}"]
