@@ -400,6 +400,9 @@ OUTCOMES = {
         exchange([(1, b"HTTP/1.1 500 X\r\nContent-Length: 99\r\n\r\nboom")], outcome="closed"), "http_error", "boom",
     ),
     "gzip": (exchange([(1, b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\nxx")]), "protocol", "'gzip'"),
+    "a compressed refusal": (
+        exchange([(1, b"HTTP/1.1 429 X\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx")]), "http_error", "HTTP 429",
+    ),
     "not http": (exchange([(1, b"hello")], outcome="protocol", error="not http"), "protocol", "not http"),
     "timeout": (
         stream(delta(content="a"), ended=False, outcome="timeout", error="no end after 600 s"), "timeout", "600 s",

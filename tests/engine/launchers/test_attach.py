@@ -193,7 +193,7 @@ def test_a_key_is_sent_and_never_shown(server, attach, monkeypatch, suffix):
         ("http://host:8000/v1?key=1", "query"),
         ("http://host:8000/v1/chat/completions", "/chat/completions,"),
         ("https://host/v1/completions/", " /completions,"),
-        ("http://host:8000/v1/models", " /models,"),
+        ("http://host:8000/v1/models", " /v1/models,"),
     ],
 )
 def test_an_invalid_base_url(context_of, url, words):
@@ -222,7 +222,13 @@ def test_a_missing_or_invalid_key(context_of, attach, monkeypatch, value):
 
 def test_a_valid_base_url(context_of, monkeypatch):
     monkeypatch.setenv(KEY, "sk-1")
-    for url in ("http://host:8000/v1", "https://host", "http://[::1]:8000/v1"):
+    # the last one is that of Azure's model inference API
+    for url in (
+        "http://host:8000/v1",
+        "https://host",
+        "http://[::1]:8000/v1",
+        "https://a.services.ai.azure.com/models",
+    ):
         assert AttachLauncher().check(OpenAiEngine(), context_of(), settings(url, KEY)) == []
 
 
