@@ -27,7 +27,6 @@ from servebench.util.tls import Trust, access_problems, variable_problem
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
 UNKNOWN_MODEL = "servebench-asks-whether-names-matter"
-"""A model that no server has: one that answers for it ignores names."""
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 ROUTES = (*(kind.path for kind in KINDS.values()), "/v1/models")
 
