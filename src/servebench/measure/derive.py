@@ -194,7 +194,6 @@ def _outcome(
 ) -> tuple[Outcome, str | None]:
     """Return how the request ended, and why. An error from the server takes precedence over how the connection ended."""
     if wire in ("complete", "closed", "reset"):
-        # of a refusal that is compressed the status is known
         if message.status is not None and not 200 <= message.status < 300:
             return "http_error", describe_http_error(message)
         if message.error is not None:

@@ -7,6 +7,7 @@ import pytest
 
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
+from servebench.engine.supervisor.endpoint import failing
 from servebench.engine.supervisor.ports import accepts_connections
 from servebench.testing.server import FakeServer, plain_server
 from servebench.util.errors import EngineError
@@ -106,6 +107,23 @@ def test_a_model_that_is_served_and_not_listed(attach, other, found):
             with pytest.raises(EngineError) as error:
                 attach(server.base_url)
             assert error.value.kind == "wrong_model"
+
+
+def test_texts_are_sent_with_the_fields_that_a_server_needs(context_of):
+    """NVIDIA's embedding models need an `input_type`."""
+
+    def script(connection, request):
+        if request.method == "GET":
+            return 404, {}
+        if request.json().get("input_type") != "query":
+            return 400, {"detail": "'input_type' parameter is required"}
+        return 200, {"data": [{"index": 0, "embedding": [0.5]}]}
+
+    with ScriptedServer(script) as server:
+        context = replace(context_of(), api="embeddings", body={"input_type": "query"})
+        found = AttachLauncher().find(OpenAiEngine(), context, settings(server.base_url), say=lambda _: None)
+        assert failing(found, OpenAiEngine(), 5.0, api="embeddings", extra={"input_type": "query"}) is None
+        assert found.model == "m"
 
 
 @pytest.mark.parametrize("status", [401, 403])
