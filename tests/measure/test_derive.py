@@ -487,6 +487,20 @@ def test_no_body_raises(body: bytes) -> None:
     assert record(exchange([(1, raw)])).outcome != "timeout"
 
 
+DEEP = b'{"a":' * 800 + b"1" + b"}" * 800
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"choices": [{"delta": {"tool_calls": {"function": {"name": %b}}}}]}' % DEEP,
+        b'{"error": {"detail": %b, "metadata": {"raw": "x"}}}' % DEEP,
+    ],
+)
+def test_what_is_nested_deeply_is_read_or_is_an_error(odd: bytes) -> None:
+    assert record(stream(odd, STOP, DONE)).outcome in ("ok", "stream_error")
+
+
 @pytest.mark.parametrize(
     "odd",
     [

@@ -120,7 +120,7 @@ class AnswerScan(ABC):
 
     def add_call(self, name: object) -> bool:
         """Note the name of a tool call, which is no part of the text; return whether there is one."""
-        self._unsent += CALL_TOKENS + len(str(name)) if name else 0
+        self._unsent += CALL_TOKENS + (len(name) if isinstance(name, str) else 0) if name else 0
         return bool(name)
 
     def fail(self, message: str) -> None:
