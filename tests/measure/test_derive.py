@@ -338,6 +338,10 @@ OUTCOMES = {
     "missing [DONE], usage": (stream(delta(content="a"), END), "ok", None),
     "nothing ends it": (stream(delta(content="a")), "truncated", "after 1 content event"),
     "growing usage ends nothing": (stream(delta(content="a", more={"usage": usage(7, 1)})), "truncated", "after 1"),
+    "growing usage beside a token without text": (
+        stream(delta(content="a", more={"usage": usage(7, 1)}), delta(content="", more={"usage": usage(7, 2)})), "truncated",
+        "after 1",
+    ),
     "first usage of a growing one": (
         stream(delta(role="assistant", content="", more={"usage": usage(7, 0)})), "truncated", "after 0",
     ),
