@@ -60,6 +60,7 @@ def test_the_key_is_sent_in_its_header(monkeypatch):
         }
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("trusted", ["ca_file", "verify_tls", None, "a file that is not there"])
 def test_a_server_with_a_certificate_of_its_own(tmp_path, trusted):
     authority, file = trustme.CA(), tmp_path / "ca.pem"
