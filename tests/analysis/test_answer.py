@@ -6,14 +6,15 @@ import pytest
 
 from calibration import comparisons
 from servebench.analysis.answer import Answer, answer_of
-from servebench.analysis.answer.model import CaveatKind
+from servebench.analysis.answer.model import CaveatKind, Purpose
 from servebench.analysis.answer.next_steps import long_command
 from servebench.analysis.answer.notes import _wide
 from servebench.analysis.conclude import Options, conclude
-from servebench.analysis.pairing import compare_speed, pair_runs, seconds_per_start
+from servebench.analysis.pairing import compare_speed, engine_seconds, pair_runs, seconds_per_start
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.contracts.level import Level
+from servebench.contracts.point_row import PointRow
 from servebench.report.export.conclusions import to_json
 from servebench.report.wording.answer import caveat_text, lead_text, purpose_text, sentence_of
 from servebench.report.wording.comparison import summary_of
@@ -35,6 +36,8 @@ def answer(path, **more) -> Answer:
     return concluded(read.load_study(path).runs, **more)
 
 
+NEW_YEAR = 1_767_225_600
+"""2026-01-01, in seconds since the epoch."""
 FAST, SLOW = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=1.5)
 
 
@@ -379,6 +382,55 @@ def test_what_narrows_an_interval_has_its_value_and_one_that_halves_it(make_stud
     ).runs
     (caveat,) = list(_wide([replace(run, manifest={**run.manifest, "config": {**run.config, **own}}) for run in runs]))
     assert list(caveat.keys) == keys
+
+
+@pytest.mark.parametrize(
+    ("own", "words", "command", "times"),
+    [
+        ({"duration_s": 4.0}, ["engine=fast", "duration=4"], "servebench engine=fast load.duration_s=16", 4),
+        ({"until": "5%", "max_duration_s": 60.0}, ["engine=fast"], "servebench engine=fast load.max_duration_s=240", 4),
+        ({"requests": 20}, ["load.requests=20", "study.name=x"], "servebench load.requests=80", 4),
+        ({"until": "5%", "max_duration_s": 20}, [], "servebench load.max_duration_s=80", 4),
+        ({"requests": "auto"}, ["engine=fast"], None, 0),
+        ({"requests": 20}, ["-m", "engine=fast,slow"], None, 0),
+    ],
+)
+def test_a_single_run_that_is_wide_says_what_narrows_it(make_study, own, words, command, times):
+    (run,) = read.load_study(make_study((FAST, load()), doubts=[IMPRECISE.issue("y")])).runs
+    manifest = {**run.manifest, "words": words, "config": {**run.config, "load": own}}
+    run = replace(run, state={**run.state, "words": words}, manifest=manifest)
+    steps = [one for one in concluded([run]).next_steps if Purpose.NARROWER in one.purposes]
+    assert [one.command for one in steps] == ([] if command is None else [command])
+    windows_s = sum(row.window_s for row in run.point_rows)
+    assert all(times * windows_s <= one.seconds <= times * (windows_s + seconds_per_start(run)) for one in steps)
+    # two runs have a comparison that more starts decide, and a narrow one needs nothing
+    others = read.load_study(make_study((FAST, load()), (SLOW, load()), doubts=[IMPRECISE.issue("y")], name="b")).runs
+    narrow = read.load_study(make_study((FAST, load()), name="c")).runs
+    for runs in (others, narrow):
+        assert not [one for one in concluded(runs).next_steps if Purpose.NARROWER in one.purposes]
+
+
+@pytest.mark.parametrize(
+    ("lives", "apart", "seconds"),
+    [
+        # one after another: each its own
+        ([[(0, 10)], [(10, 30)]], False, [[10], [20]]),
+        # at once from 10 to 20, in slices or not: that is shared
+        ([[(0, 20)], [(10, 40)]], False, [[15], [25]]),
+        ([[(0, 20)], [(10, 40)]], True, [[20], [30]]),
+        ([[(0, 9), (20, 29)], [(0, 9), (20, 29)], [(0, 9)]], False, [[3, 4.5], [3, 4.5], [3]]),
+        ([[], [(5, 5)]], False, [[], [0]]),
+    ],
+)
+def test_engines_that_are_alive_at_once_share_the_time(lives, apart, seconds):
+    runs = [
+        [
+            PointRow(start_id=f"2026-01-01T00:00:{begins:02d}+00:00", window_end_ns=(NEW_YEAR + ends) * 10**9)
+            for begins, ends in own
+        ]
+        for own in lives
+    ]
+    assert engine_seconds([*runs, [PointRow(start_id="attached", window_end_ns=1)]], apart=apart) == [*seconds, []]
 
 
 def test_the_mean_of_points_with_wide_intervals_is_wide_only_if_its_own_interval_is(make_study):

@@ -118,6 +118,8 @@ def test_unknown_command(word, near):
         (["dashboard", "--port", "70000"], ["dashboard", "--port", "(got 70000)"]),
         (["dashboard", "extra"], ["dashboard", "extra"]),
         (["selfcheck", "--jsno"], ["selfcheck", "'--jsno'", "'--json'"]),
+        (["engine=vllm", "--dryrun"], ["run", "'--dryrun'", "'--dry-run'"]),
+        (["tune", "--jsno"], ["tune", "'--jsno'", "'--json'"]),
         (["plugins", "nwe"], ["plugins", "'nwe'", "'new'"]),
         (["plugins", "new"], ["plugins new", "NAME"]),
         (["plugins", "new", "x", "--kind", "pacer"], ["plugins new", "--kind", "(got pacer)"]),

@@ -7,7 +7,7 @@ import pytest
 from servebench.cli.commands.run import print_previews
 from servebench.registry.registry import build
 from servebench.report.screens.preview import _lengths
-from servebench.util.errors import ConfigError, PreflightError
+from servebench.util.errors import ConfigError
 
 WORKLOADS = (
     "agent_loop", "dataset", "long_context", "mix", "multi_turn", "rag_prefix", "sharegpt", "short", "structured_json",
@@ -77,7 +77,7 @@ def test_a_conversation_is_seen_with_its_last_turn(tmp_path, monkeypatch, capsys
         words = ["workload=dataset", "dataset=my.jsonl", f"workload.history={history}", "workload.cache=as_is"]
         print_previews([*ATTACHED, *words], build([], set()))
         shown = capsys.readouterr().out
-        assert "1 rows, 2 requests; repeated" in shown
+        assert "1 row, 2 requests; repeated" in shown
         assert [text in shown for _, text in talk] == [True] * 3
         assert "workload.cache=cold" not in shown
 
@@ -85,7 +85,7 @@ def test_a_conversation_is_seen_with_its_last_turn(tmp_path, monkeypatch, capsys
 def test_mistakes():
     with pytest.raises(ConfigError):
         print_previews([*ATTACHED, "workload.sed=1"], build([], set()))
-    with pytest.raises(PreflightError, match=r"no\.csv"):
+    with pytest.raises(ConfigError, match=r"no\.csv"):
         print_previews([*ATTACHED, "workload=trace", "workload.path=no.csv"], build([], set()))
 
 
@@ -140,7 +140,7 @@ def test_mistakes_are_one_line_each(words, parts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises((ConfigError, PreflightError)) as caught:
+    with pytest.raises(ConfigError) as caught:
         print_previews([*ATTACHED, *words], build([], set()))
     (line,) = str(caught.value).splitlines()
     assert all(part in line for part in parts)

@@ -12,6 +12,19 @@ def test_words_are_sorted():
     assert words.problems == []
 
 
+def test_a_value_may_begin_with_the_home_folder(monkeypatch):
+    """No shell expands it after a name with a dot, and Hydra cannot read it."""
+    monkeypatch.setenv("HOME", "/home/me")
+    words = parse_arguments(["model.path=~/m", "+workload.path=~/a/~/b.jsonl", "~engine.port", "a=b~/c", "a=~me/x"])
+    assert words.overrides == [
+        "model.path=/home/me/m",
+        "+workload.path=/home/me/a/~/b.jsonl",
+        "~engine.port",
+        "a=b~/c",
+        "a=~me/x",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

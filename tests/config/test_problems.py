@@ -13,6 +13,7 @@ KEYS = ["engine.port", "engine.host", "engine.reuse", "load.concurrency", "load.
         ("engin.port", "engine.port"),
         ("concurrency", "load.concurrency"),
         ("load.port", "engine.port"),
+        ("Engine.PORT", "engine.port"),
         ("engine.threads", None),
         ("zzz", None),
     ],

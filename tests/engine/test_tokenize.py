@@ -7,7 +7,7 @@ from servebench.contracts.settings import ModelSettings
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.tokenize import ApproximateTokenizer, engine_tokenizer, offline_tokenizer
-from servebench.util.errors import EngineError
+from servebench.util.errors import ConfigError, EngineError
 
 TOKENIZER = {
     "version": "1.0",
@@ -93,12 +93,14 @@ def test_the_models_file_counts(running, tokenizer_json, how):
 def test_a_named_file_that_cannot_be_used_is_an_error(running, tokenizer_json):
     """Missing or broken: there is no silent approximation."""
     endpoint = running()
-    with pytest.raises(EngineError, match=r"model.tokenizer=/no/such: "):
+    with pytest.raises(ConfigError, match=r"model.tokenizer=/no/such: "):
         engine_tokenizer(OpenAiEngine(), endpoint, model(tokenizer="/no/such"))
     broken = tokenizer_json.with_name("broken.json")
     broken.write_text("{}")
     with pytest.raises(EngineError, match=r"broken.json"):
         engine_tokenizer(OpenAiEngine(), endpoint, model(tokenizer=str(broken)))
+    with pytest.raises(ConfigError, match=r"broken.json"):
+        offline_tokenizer(model(tokenizer=str(broken)))
 
 
 def test_the_file_in_the_hubs_cache_counts(tokenizer_json, tmp_path, monkeypatch):

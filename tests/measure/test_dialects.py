@@ -1,5 +1,7 @@
 """Numbers by other tools' definitions, held to figures worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,8 +20,6 @@ MS = 1_000_000
 def one(tmp_path):
     """Two requests of 5 tokens, 100 ms to the first, 10 ms a token, 3 ms from the last to the end of the stream, of which
     the first opened its connection 20 ms before it was sent. 8 tokens were asked for."""
-    from dataclasses import replace
-
     shape = SimulatedLoad(requests=2)
     template = closed_loop(SimulatedEngine(), shape, 1, 0, "s/r", "c1")
     records = []
@@ -90,6 +90,22 @@ def test_the_difference_is_parted_into_window_and_definition(one):
 
 def test_a_metric_that_a_tool_lacks_is_left_out(one):
     assert not [row for row in retell(one, ROW, DIALECTS["aiperf"]) if row.metric.startswith("tpot")]
+
+
+def test_a_first_event_of_several_tokens_is_another_definition_and_not_the_window(one):
+    several = one.assign(event_tokens=[[2, 1, 1, 1, 1]] * 2, output_tokens=6)
+    row = {row.metric: row for row in retell(several, replace(ROW, tpot_ms_mean=10.0), DIALECTS["vllm"])}[
+        "tpot_ms_mean"
+    ]
+    assert (row.by_window, row.theirs) == (0, pytest.approx(8.0))
+    assert row.because == "counts the first event as one token"
+
+
+def test_a_tool_would_not_wait_between_slices(one):
+    """143 ms of each request; 57 ms between them belong to another engine."""
+    found = {row.metric: row for row in retell(one, replace(ROW, slices=2), DIALECTS["aiperf"])}
+    row = found["output_throughput_tok_s"]
+    assert (row.whole_run, row.theirs) == (pytest.approx(10 / 0.286), pytest.approx(10 / 0.283))
 
 
 def test_nothing_is_told_of_requests_that_all_failed(one):

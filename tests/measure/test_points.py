@@ -200,6 +200,26 @@ def test_goodput_at_a_rate_is_a_share_of_it(make: Make) -> None:
     assert row["goodput_req_s"] == pytest.approx(15.0)
 
 
+@pytest.mark.parametrize(
+    ("second", "good", "tested"),
+    [
+        ({"events": [60], "ended": 65}, 2, 2),
+        ({"ended": 65, "outcome": "reset"}, 1, 2),
+        ({"sent": None, "scheduled_ns": 50_000_000, "outcome": "refused"}, 1, 2),
+        ({"ended": 65, "outcome": "abandoned"}, 1, 1),
+    ],
+)
+def test_a_request_that_fails_or_is_refused_lowers_the_goodput_of_a_rate(
+    make: Make, second: dict[str, Any], good: int, tested: int
+) -> None:
+    """Two requests inside the window, at 30 a second, of which the first is good."""
+    middle = make(**{"sent": 50, "events": [], **second})
+    records = [make(0, [10], 15), make(45, [50], 55), middle, make(100, [110], 115)]
+    row = row_of(records, SloSettings(ttft_ms=20), concurrency=None, rate=30.0, offered_req_s=30.0)
+    assert (row["slo_good"], row["slo_requests"]) == (good, tested)
+    assert row["goodput_req_s"] == pytest.approx(15.0 * good)
+
+
 def test_an_open_loop_says_how_many_were_in_flight(make: Make) -> None:
     """When each request was sent, without itself, and over its life, with itself; a closed loop has no arrivals."""
     records = [make(0, [5], 10), make(100, [105, 140], 140), make(110, [115], 120), make(300, [305], 310)]
@@ -340,10 +360,11 @@ def test_a_burst_of_long_answers_is_kept_up_with(make: Make) -> None:
     assert row_of(records, concurrency=None, rate=100.0)["kept_up"] == 1.0
 
 
-def test_dropped_requests_are_not_kept_up_with(make: Make) -> None:
-    """Half of the requests fail at once."""
-    records = [make(10 * n, [10 * n + 5], 10 * n + 9, outcome="ok" if n % 2 else "http_error") for n in range(300)]
-    assert row_of(records, concurrency=None, rate=100.0)["kept_up"] == pytest.approx(0.5, abs=0.02)
+@pytest.mark.parametrize(("outcome", "kept_up"), [("http_error", 0.5), ("cancelled", 0.5), ("abandoned", 1.0)])
+def test_dropped_requests_are_not_kept_up_with(make: Make, outcome: str, kept_up: float) -> None:
+    """Half of the requests end at once: those that the load plans to abandon do not show that the engine is behind."""
+    records = [make(10 * n, [10 * n + 5], 10 * n + 9, outcome="ok" if n % 2 else outcome) for n in range(300)]
+    assert row_of(records, concurrency=None, rate=100.0)["kept_up"] == pytest.approx(kept_up, abs=0.02)
 
 
 def varied(make: Make, **changes: Any) -> list[Record]:

@@ -78,10 +78,17 @@ def test_an_interrupt_in_a_hook_is_the_users(plugins):
         (
             "servebench_scorers",
             "return [5]",
-            "TypeError: servebench_scorers returned 5, which is not a class with a name",
+            "TypeError: servebench_scorers returned 5, which is not a subclass of Scorer with a name",
         ),
         ("servebench_launchers", "return [int]", "TypeError: servebench_launchers returned <class 'int'>"),
+        ("servebench_launchers", "return [Mine]", "TypeError: servebench_launchers returned <class"),
+        ("servebench_workloads", "return Mine", "TypeError: servebench_workloads returned <class"),
+        ("servebench_workloads", "Mine", "TypeError: servebench_workloads returned None"),
         ("servebench_config_paths", "1 / 0", "ZeroDivisionError: division by zero"),
+        ("servebench_config_paths", "return 'pkg://json'", "TypeError: servebench_config_paths returned 'pkg://json'"),
+        ("servebench_config_paths", "return ['pkg://json.conf']", "ValueError: servebench_config_paths returned"),
+        ("servebench_config_paths", "return ['pkg://no_such.conf']", "ModuleNotFoundError: No module named 'no_such'"),
+        ("servebench_config_paths", "return ['no/such/folder']", "ValueError: servebench_config_paths returned"),
         ("servebench_telemetry", "raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
@@ -95,6 +102,33 @@ def test_nothing_is_taken_of_a_plugin_that_is_broken(plugins, hook, how, error):
     assert "theirs" in registry.kinds["engine"]
     assert registry.notify(STARTED) == []
     assert sys.modules["sb_test_broken"].told == []
+
+
+@pytest.mark.parametrize(
+    ("source", "parts"),
+    [
+        (ENGINE.format(name="mine").replace("servebench_engines", "servebench_engine"),
+         ["unknown hooks: servebench_engine;", "servebench_engines"]),
+        (ENGINE.format(name="mine").replace("@hookimpl", ""), ["@hookimpl", "servebench_engines"]),
+        (RAISES.format(hook="servebench_run_started", arguments="evnt", how="pass"), ["servebench_run_started", "evnt"]),
+        ("requires_api = 2", ["API 2"]),
+    ],
+    ids=["unknown", "unmarked", "arguments", "newer"],
+)  # fmt: skip
+def test_a_hook_that_would_never_be_called_is_named(plugins, source, parts):
+    registry = plugins(wrong=source)
+    status, error = statuses(registry)["wrong"]
+    assert status == "broken"
+    assert all(part in error for part in parts)
+    assert "\n" not in error
+    assert "mine" not in registry.kinds["engine"]
+
+
+def test_a_plugin_may_import_its_own_package_by_name(plugins, tmp_path):
+    (tmp_path / "servebench_test_own.py").write_text("")
+    registry = plugins(good="import servebench_test_own\n" + ENGINE.format(name="mine"))
+    assert statuses(registry)["good"] == ("loaded", None)
+    assert registry.engine("mine").name == "mine"
 
 
 def test_of_two_of_one_name_the_first_is_used_and_both_are_named(plugins):

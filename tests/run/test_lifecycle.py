@@ -201,6 +201,24 @@ def test_an_engine_that_dies_before_its_tokens_are_counted_is_a_dead_engine(benc
     assert len(read_requests(bench.folder()).query("point == 'c2-r0'")) == 4
 
 
+@pytest.mark.parametrize("point", ["c1-r0", "c2-r0"])
+def test_a_defect_of_a_plugin_fails_its_run_and_is_seen(bench, capsys, point):
+    """What was measured is kept, and the engine is left to the pool, which stops it."""
+
+    def fails(name):
+        if name == point:
+            raise KeyError("a defect")
+
+    bench.load.on_phase = fails
+    result = bench.run()
+    assert ended(result)[0] == "failed"
+    assert result.outcome.failure == FailureKind.INTERNAL
+    assert result.outcome.exit_code == 1
+    assert len(result.outcome.points) == (point == "c2-r0")
+    assert "Traceback" in capsys.readouterr().err
+    assert bench.pool.stop().stopped
+
+
 def test_a_dead_worker_fails_its_point_only(bench):
     bench.load.on_phase = lambda name: StopReason.WORKER_DIED if name == "c1-r0" else None
     result = bench.run()

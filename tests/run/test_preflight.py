@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.contracts.settings import EngineSettings, ModelSettings
+from servebench.contracts.quality import Scorer
+from servebench.contracts.settings import EngineSettings, ModelSettings, QualitySettings, ReplaySettings
+from servebench.quality.rows import read_rows
 from servebench.run.preflight import (
     check_jobs,
     descriptor_faults,
     process_list_faults,
     timings_faults,
-    tokenizer_faults,
 )
 from servebench.util.errors import ConfigError, PreflightError
 from support.fake_engine import FakeEngine, FakeLauncher, FakeWorkload, fake_job, fake_registry
@@ -28,7 +29,7 @@ def registry_of(*, local=True, emulated=False, needs_executable=True):
 
 
 def faults_of(job, registry, **options):
-    with pytest.raises(PreflightError) as error:
+    with pytest.raises((PreflightError, ConfigError)) as error:
         check_jobs([job, job], registry, **options)
     return str(error.value).splitlines()
 
@@ -58,11 +59,12 @@ def _of_wrong_data(*_, **__):
     raise ConfigError("data")
 
 
+@pytest.mark.parametrize("wrong", [{"requests": _of_wrong_data}, {"check": lambda _: ["data"]}])
 @pytest.mark.parametrize(("engine_faults", "kind"), [([], ConfigError), (["engine"], PreflightError)])
-def test_wrong_data_is_a_mistake_of_the_user_also_before_a_run(engine_faults, kind):
-    """As with --preview; what the machine lacks comes first."""
+def test_wrong_data_is_a_mistake_of_the_user_also_before_a_run(engine_faults, kind, wrong):
+    """As with --preview, a file that is missing as one that is damaged; what the machine lacks comes first."""
     engine = type("E", (FakeEngine,), {"check": lambda *_: engine_faults})
-    workload = type("W", (FakeWorkload,), {"requests": _of_wrong_data})
+    workload = type("W", (FakeWorkload,), wrong)
     launcher = type("L", (FakeLauncher,), {"local": True, "needs_executable": True})
     registry = fake_registry(engine={"fake": engine}, launch={"fake": launcher}, workload={"fake": workload})
     with pytest.raises(kind) as error:
@@ -87,16 +89,23 @@ def test_a_flag_by_which_the_server_is_found_is_a_fault(flags, seen):
     ]
 
 
-def test_a_named_tokenizer_that_cannot_be_read_is_a_fault_before_anything_starts(tmp_path):
-    """And one that can be read is none."""
-    broken = tmp_path / "tokenizer.json"
-    broken.write_text("{}")
-    for named, said in (("/no/such", "no file"), (str(broken), "cannot read")):
-        (fault,) = tokenizer_faults(ModelSettings(name="m", tokenizer=named))
-        assert said in fault
-    job = fake_job(model=ModelSettings(name="m", tokenizer="/no/such"))
-    assert any("model.tokenizer=/no/such" in fault for fault in faults_of(job, registry_of()))
-    assert tokenizer_faults(ModelSettings(name="m")) == []
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": ModelSettings(name="m", tokenizer="no/such")},
+        {"model": ModelSettings(name="m", tokenizer="broken.json")},
+        {"load": replace(fake_job().settings.load, replay=ReplaySettings(path="no.jsonl"))},
+        {"quality": QualitySettings(name="fake", path="no.jsonl")},
+    ],
+    ids=["tokenizer", "broken", "replay", "quality"],
+)
+def test_a_file_that_cannot_be_read_is_a_mistake_of_the_user(changes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.json").write_text("{}")
+    scorer = type("S", (Scorer,), {"name": "fake", "items": lambda _, path, *__: read_rows(path)})
+    with pytest.raises(ConfigError) as error:
+        check_jobs([fake_job(**changes)], fake_registry(quality={"fake": scorer}))
+    assert any(name in str(error.value) for name in ("no/such", "broken.json", "no.jsonl"))
 
 
 def test_streams_need_file_descriptors(monkeypatch):

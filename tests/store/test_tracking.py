@@ -20,7 +20,7 @@ from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.mlflow_client import Mlflow, conversation, metric_name
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
-from servebench.store.tracking import CALL_TIMEOUTS, sync_study, tracked_run, tracking_uri
+from servebench.store.tracking import CALL_TIMEOUTS, _metrics, sync_study, tracked_run, tracking_uri
 from servebench.study.tracking import ESTIMATORS
 from servebench.util.file_redaction import clean_file, mark_unclean
 from support.commands import run_program
@@ -160,6 +160,13 @@ def test_metrics_are_drawn_against_load(outputs):
     assert run.data.metrics["best_output_throughput_level"] == 2.0
     assert (run.data.metrics["cold_start_s"], run.data.metrics["cold_start/weights_s"]) == (3.5, 2.0)
     assert not {"goodput_req_s", "nan", "inf", "rate", "emulated", "window_end_ns", "engine"} & set(run.data.metrics)
+
+
+def test_a_level_that_is_infinite_in_one_point_has_no_metric():
+    rows = [PointRow(concurrency=1, ttft_ms_p99=9.0, ttft_ms_p99_all=last) for last in (9.0, float("inf"))]
+    assert [(name, value) for name, value, *_ in _metrics(rows, 0, ESTIMATORS) if name.startswith("ttft")] == [
+        ("ttft_ms_p99", pytest.approx(9.0))
+    ]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from servebench.contracts.turns import Turn, closing_turn
 from servebench.registry.registry import registry
 from servebench.run.task import job_of_turn
 from servebench.study.at_once import Place, at_once, check_slices, places_at_once, why_alone
+from servebench.study.outlook import _cost_usd
 from servebench.util.errors import ConfigError
 
 CLOSED = ("load.concurrency=[2]", "load.requests=20", "model=qwen2.5-1.5b-instruct", "gpu=none")
@@ -102,4 +103,7 @@ def test_each_engine_gets_gpus_of_its_own_and_they_change_them(monkeypatch):
     turns = [at_once(Turn(range(1), (run,), start=start), places) for start in (0, 1) for run in ("0", "1")]
     assert [turn.gpus for turn in turns] == [("0", "1"), ("4", "5"), ("4", "5"), ("0", "1")]
     assert job_of_turn(jobs[0], turns[0], registry()).settings.engine.env["CUDA_VISIBLE_DEVICES"] == "0,1"
+    priced = jobs_of(*words, "gpu.price_usd_per_hour=3")
+    # the GPUs of both cost all the time; one after another, those of one
+    assert (_cost_usd(priced, 1800.0), _cost_usd(priced[:1], 1800.0)) == (6.0, 3.0)
     assert why_alone(jobs_of(*words, "+engine.env.CUDA_VISIBLE_DEVICES='0'"), registry())

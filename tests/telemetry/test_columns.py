@@ -86,6 +86,15 @@ def test_a_window_that_samples_do_not_enclose_has_no_energy():
         ([series("gpu_power_w", [100, 100, 200, 200])], 350, "nvml_power"),
         ([series("cpu_energy_j", [0, 10, 20, 30])], 20, "rapl"),
         ([series("cpu_energy_j", [0, 10, 20, 30]), series("gpu_energy_j", [0, 1, 2, 3])], 2, "nvml_counter"),
+        # one GPU of two has a counter: the power of both is known
+        (
+            [
+                series("gpu_energy_j", [0, 100, 200, 300], labels='gpu="0"'),
+                *(series("gpu_power_w", [100, 100, 100, 100], labels=f'gpu="{place}"') for place in (0, 1)),
+            ],
+            400,
+            "nvml_power",
+        ),
         ([], None, None),
     ],
 )

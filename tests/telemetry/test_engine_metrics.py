@@ -99,3 +99,8 @@ def test_json_is_the_last_iteration_by_path():
 def test_what_is_no_metrics_raises_value_error(text):
     with pytest.raises(ValueError, match=r"."):
         list(parse_series(text))
+
+
+def test_what_is_no_number_is_left_out():
+    """No share, sum or mean of it would be one."""
+    assert [name for name, _, _ in parse_series(b"a 1\nb NaN\nc +Inf\nd 1e400\ne -Inf\n")] == ["a"]

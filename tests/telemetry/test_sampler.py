@@ -44,6 +44,13 @@ class Unreadable(Counting):
         raise ValueError("what is this?")
 
 
+class Untyped(Counting):
+    name = "untyped"
+
+    def readings(self, t_ns, sample):
+        return [("n", float(sample))]
+
+
 class Absent(Counting):
     name = "absent"
 
@@ -56,6 +63,23 @@ class Broken(Counting):
 
     def open(self):
         raise RuntimeError("a plugin's fault")
+
+    def close(self):
+        raise RuntimeError("another fault")
+
+
+class Unmade(Counting):
+    name = "unmade"
+
+    def __init__(self, subject=None):
+        raise RuntimeError("a plugin's fault")
+
+
+class NeverClosed(Counting):
+    name = "never_closed"
+
+    def close(self):
+        raise RuntimeError("another fault")
 
 
 def test_one_sample_before_one_after_and_some_between():
@@ -77,7 +101,7 @@ def test_a_phase_shorter_than_the_interval_has_its_two_ends():
     assert len(sampler.readings()) == 2
 
 
-@pytest.mark.parametrize("source", [Failing, Unreadable])
+@pytest.mark.parametrize("source", [Failing, Unreadable, Untyped])
 def test_a_source_that_fails_loses_its_samples_and_nothing_else(source):
     with Sampler([source(), Counting()], 1e6) as sampler:
         pass
@@ -111,12 +135,16 @@ def test_a_phase_that_raises_ends_its_log_at_once():
 
 def test_what_is_missing_is_named_and_all_is_closed():
     Counting.closed = 0
-    telemetry = Telemetry.open([Counting, Absent, Broken], None, TelemetrySettings(interval_s=0.5))
+    telemetry = Telemetry.open([NeverClosed, Counting, Absent, Broken, Unmade], None, TelemetrySettings(interval_s=0.5))
     telemetry.close()
     assert telemetry.facts() == {
         "interval_s": 0.5,
-        "sources": ["counting"],
-        "missing": {"absent": "not on this machine", "broken": "RuntimeError: a plugin's fault"},
+        "sources": ["never_closed", "counting"],
+        "missing": {
+            "absent": "not on this machine",
+            "broken": "RuntimeError: a plugin's fault",
+            "unmade": "RuntimeError: a plugin's fault",
+        },
         "lost_samples": {},
     }
     assert Counting.closed == 1

@@ -32,6 +32,9 @@ def test_a_value_has_no_digit_beyond_its_interval(value, low, high, text):
         (99.4, "99.4"),
         (-99.97, "-100"),
         (0.01, "0.010"),
+        (0.0042, "0.00420"),
+        (-0.000123456, "-0.000123"),
+        (1e-12, "0.000000000"),
     ],
 )
 def test_a_number_that_is_rounded_up_has_as_many_digits_as_its_neighbours(value, text):

@@ -21,6 +21,7 @@ SECRET = "s3cr3t-Value-42"
         "HUGGING_FACE_HUB_TOKEN", "token", "accessToken", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "db_password",
         "PGPASSWORD", "passwd", "client_secret", "Authorization", "credentials", "private_key", "OPENAI_KEY",
         "WANDB_API_KEY", "NGC_CLI_API_KEY", "GITHUB_TOKEN_2", "bearer", "passphrase", "--api-key", "MY_PASSWORD",
+        "Ocp-Apim-Subscription-Key", "x-functions-key", "Cookie", "Set-Cookie", "X-Auth", "AccountKey",
     ],
 )  # fmt: skip
 def test_names_of_secrets(name):

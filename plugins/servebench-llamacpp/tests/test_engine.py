@@ -64,6 +64,7 @@ def test_only_an_old_server_gets_its_http_threads_at_the_start(context_of, tmp_p
     [
         ({"gpu_memory_fraction": 0.9}, "engine.gpu_layers="),
         ({"extra_args": {"n_bach": 1}}, "engine.extra_args.n_bach=1: the embedded llama.cpp has no parameter"),
+        ({"extra_args": {"threads": 2}}, "engine.threads=2"),
         ({"extra_args": {"n_batch": "many"}}, "int (got 'many')"),
         ({"executable": "no-such-llama-server"}, "engine.executable=no-such-llama-server"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -24,7 +23,7 @@ from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
 from servebench.contracts.settings import StudySettings
 from servebench.contracts.stored import RunData, StudyData, mapping
-from servebench.util.stretches import length, merged
+from servebench.util.stretches import covered
 from servebench.util.units import NS_PER_S
 
 
@@ -136,8 +135,10 @@ def decide_study(
     if gate is not None:
         firsts = [run for run in measured if not any(run is b for _, b in compared)]
         compared = [pair for pair in compared if any(pair[0] is one for one in firsts)]
-    groups = Counter(group for run in measured for group in {row.slice_group for row in run.point_rows})
-    seconds = {run.run_id: engine_seconds(run.point_rows, groups) for run in measured}
+    # a virtual clock begins at the real time of a start, and overtakes it
+    apart = bool(study.state.get("launcher")) or any(run.fact("launch") == "simulated" for run in measured)
+    each = engine_seconds([run.point_rows for run in measured], apart=apart)
+    seconds = dict(zip((run.run_id for run in measured), each, strict=True))
     replaced_s = sum(map(_replaced_seconds, measured))
     budget_s = added_budget_s(study.state)
     decided = decide(
@@ -221,12 +222,5 @@ def _replaced_seconds(run: RunData) -> float:
     gone = found[~found["point"].isin([row.point for row in run.point_rows])].groupby("point")
     start_s = mapping(run.manifest.get("cold_start")).get("seconds")
     cold_s = float(start_s) if isinstance(start_s, (int, float)) else 0.0
-    busy = (
-        merged(
-            zip(own["sent_ns"].tolist(), own["ended_ns"].tolist(), strict=True),
-            own["sent_ns"].min(),
-            own["ended_ns"].max(),
-        )
-        for _, own in gone
-    )
-    return sum(cold_s + length(one) / NS_PER_S for one in busy)
+    busy = (covered(zip(own["sent_ns"].tolist(), own["ended_ns"].tolist(), strict=True)) for _, own in gone)
+    return sum(cold_s + one / NS_PER_S for one in busy)

@@ -142,10 +142,12 @@ def crowded_slices(readings: Iterable[Reading], slices: Spans, left_out: Spans =
     if samples is None or not slices:
         return []
     needed, crowded, total = _needed(samples, slices)
+    # what a sample shows of a stretch that is left out lies in that stretch
+    known = crowded & ~_touched(samples, left_out)
     found = []
     for one in slices:
         kept = between(left_out, *one)
-        taken = sum(float(_weights(samples, *piece) @ np.where(crowded, total, 0.0)) for piece in kept)
+        taken = sum(float(_weights(samples, *piece) @ np.where(known, total, 0.0)) for piece in kept)
         if taken > SLICE_SHARE_MAX * needed * length(kept) / NS_PER_S:
             found.append(one)
     return found
@@ -261,11 +263,7 @@ def _of_cores(samples: _Samples, slices: Spans) -> list[Disturbance]:
     together = [
         span for span in _stretches(samples, total, limit, crowded, times) if span[1] - span[0] >= lasts_s * NS_PER_S
     ]
-    among = (
-        crowded & np.any([_weights(samples, *span) > 0 for span in together], axis=0)
-        if together
-        else ~crowded & crowded
-    )
+    among = crowded & _touched(samples, together)
     found: list[Disturbance] = []
     for cause, taken in samples.causes.items():
         alone = _stretches(samples, taken, limit, crowded)
@@ -286,11 +284,7 @@ def _needed(samples: _Samples, slices: Spans) -> tuple[float, NDArray[np.bool_],
     """Return how many cores load and engine need, by the samples in `slices` if there are some; in which samples others would
     have no room beside that, and what they took in each."""
     total = np.sum(list(samples.causes.values()), axis=0) if samples.causes else np.zeros(samples.own.size)
-    loaded = (
-        np.array([_weights(samples, *one) > 0 for one in slices]).any(axis=0)
-        if slices
-        else np.ones(samples.own.size, bool)
-    )
+    loaded = _touched(samples, slices) if slices else np.ones(samples.own.size, dtype=np.bool_)
     needed = float(np.quantile(samples.own[loaded] if loaded.any() else samples.own, NEEDED_QUANTILE))
     return needed, np.maximum(samples.own, needed) + total > ROOM * samples.cores, total
 
@@ -307,6 +301,14 @@ def _weights(samples: _Samples, low: int, high: int) -> Floats:
     starts, ends = samples.ends_ns[:-1], samples.ends_ns[1:]
     inside: Floats = np.clip(np.minimum(ends, high) - np.maximum(starts, low), 0.0, None) / NS_PER_S
     return inside
+
+
+def _touched(samples: _Samples, spans: Spans) -> NDArray[np.bool_]:
+    """Which samples have a part in these spans."""
+    found = np.zeros(samples.own.size, dtype=np.bool_)
+    for span in spans:
+        found |= _weights(samples, *span) > 0
+    return found
 
 
 def _together(samples: _Samples, low: int, high: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import fmean
 
 from servebench.analysis.estimate import best_level
@@ -139,11 +139,11 @@ def compare_speed(
 def seconds_per_start(run: RunData) -> float | None:
     """Return how long one start of a run's engine was measured, the start itself included; None if unknown.
 
-    Where runs took turns the last turn alone has a beginning, so their points say it."""
+    Where runs took turns the last turn alone has a beginning, so their points say it; those in slices share it with another."""
     if mapping(run.config.get("study")).get("until") and mapping(run.config.get("launch")).get("name") != "simulated":
-        groups: dict[str | None, int] = {row.slice_group: 2 for row in run.point_rows if row.slice_group}
-        each = engine_seconds(run.point_rows, groups)
-        return fmean(each) if each else None
+        (each,) = engine_seconds([run.point_rows])
+        sharing = 2 if any(row.slice_group for row in run.point_rows) else 1
+        return fmean(each) / sharing if each else None
     ended_s = run.state.get("ended_s")
     if run.started_s is None or not isinstance(ended_s, (int, float)):
         return None
@@ -151,18 +151,27 @@ def seconds_per_start(run: RunData) -> float | None:
     return (ended_s - run.started_s) / max(starts, 1)
 
 
-def engine_seconds(rows: Sequence[PointRow], groups: Mapping[str | None, int]) -> list[float]:
-    """For how long each start ran, in order: from its beginning to the end of its last window, where its id is a time. Engines
-    that are alive at once (`groups`: how many, by the group of their points) share it."""
-    ends: dict[datetime, int] = {}
-    alive: dict[datetime, int] = {}
+def engine_seconds(runs: Sequence[Sequence[PointRow]], *, apart: bool = False) -> list[list[float]]:
+    """For how long each start of some runs ran, in order: from its beginning to the end of its last window, where its id is a
+    time. Engines that are alive at the same time share that, unless each has a machine, or a clock, of its own (`apart`)."""
+    lives = [_lives(rows) for rows in runs]
+    edges = sorted({edge for own in lives for life in own for edge in life})
+    shares = []
+    for low, high in pairwise(edges):
+        alive = sum(begins <= low and high <= ends for own in lives for begins, ends in own)
+        shares.append((low, high, (high - low) / max(1 if apart else alive, 1)))
+    return [
+        [sum(share for low, high, share in shares if begins <= low and high <= ends) for begins, ends in own]
+        for own in lives
+    ]
+
+
+def _lives(rows: Sequence[PointRow]) -> list[tuple[float, float]]:
+    """When each start of a run began, and when its last window ended, in seconds since the epoch."""
+    ends: dict[float, float] = {}
     for row in rows:
         if row.start_id is not None and row.window_end_ns is not None:
             with suppress(ValueError):
-                began = datetime.fromisoformat(row.start_id)
-                ends[began] = max(ends.get(began, 0), int(row.window_end_ns))
-                alive[began] = max(alive.get(began, 1), groups[row.slice_group] if row.slice_group else 1)
-    return [
-        max(0.0, ends[began] / NS_PER_S - began.timestamp()) / alive[began]
-        for began in sorted(ends, key=datetime.timestamp)
-    ]
+                began_s = datetime.fromisoformat(row.start_id).timestamp()
+                ends[began_s] = max(ends.get(began_s, began_s), row.window_end_ns / NS_PER_S)
+    return sorted(ends.items())

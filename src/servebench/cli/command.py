@@ -61,12 +61,15 @@ class WordsCommand(CliCommand):
         options = [one for one in self.params if isinstance(one, click.Option) and one.expose_value]
         ctx.params = {str(one.name): False if one.is_flag else None for one in options}
         known = {word: one for one in options for word in one.opts}
+        own = {word for one in self.params for word in one.opts}
         words, left = [], list(args)
         while left:
             word = left.pop(0)
             name, given, value = word.partition("=")
             option = known.get(name)
             if option is None or (given and option.is_flag):
+                if name not in own and difflib.get_close_matches(name, known, n=1, cutoff=0.8):
+                    raise click.NoSuchOption(name, possibilities=list(known), ctx=ctx)
                 words.append(word)
             elif option.is_flag:
                 ctx.params[str(option.name)] = True

@@ -1,7 +1,9 @@
 """Sort the words of a command into overrides and options."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from servebench.config.keys import section_types
 from servebench.config.problems import Problem, nearest_name
@@ -53,10 +55,15 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
             words.problems.append(_unknown(word, rest.pop(0) if follows and not has_value else value))
     words.multirun |= any(word.startswith(SWEPT) for word in words.overrides)
     words.overrides = [
-        word.replace("[", "").replace("]", "") if word.startswith(SWEPT) else word
+        word.replace("[", "").replace("]", "") if word.startswith(SWEPT) else re.sub("^([^=]+=)~(?=/)", _home, word)
         for word in spelled_out(words.overrides)
     ]
     return words
+
+
+def _home(found: re.Match[str]) -> str:
+    """Return the home folder, where no shell expands a ~ at the beginning of a value."""
+    return found[1] + str(Path.home())
 
 
 def _unknown(word: str, value: str) -> Problem:

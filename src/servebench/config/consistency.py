@@ -233,12 +233,12 @@ def _headers(launch: LaunchSettings, workload: WorkloadSettings) -> Iterator[str
             yield f"{section}.headers.{name}: servebench sets this header itself; leave it out"
         elif value and secret_name(name):
             yield (
-                f"{section}.headers.{name}: a secret must not be in a config; export it and name its variable with "
+                f"{section}.headers.{name}: must not hold a secret; export that and name its variable with "
                 f"launch.headers_env.{name}=VARIABLE"
             )
     for name in getattr(launch, "query", {}):
         if secret_name(name) or name.lower() in QUERY_NAMES:
-            yield f"launch.query.{name}: a secret must not be in a URL, which servers log; send it with launch.headers_env"
+            yield f"launch.query.{name}: must not hold a secret, since servers log URLs; send it with launch.headers_env"
     for name in workload.body.keys() & OWN_FIELDS:
         yield f"workload.body.{name}: servebench sets this field itself; use the setting for it, or leave it out"
 

@@ -62,6 +62,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     candidates = sorted(set(known))
     if RENAMED_KEYS.get(name) in candidates:
         return RENAMED_KEYS[name]
+    name = name.lower()
     section, dot, rest = name.partition(".")
     within = {item.partition(".")[2]: item for item in candidates if dot and item.startswith(f"{section}.")}
     leaves: dict[str, str] = {}
@@ -141,6 +142,8 @@ def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[s
             f"{group}={name} has a config file but no installed plugin provides it; "
             f"available: {', '.join(sorted(offered))} (run 'servebench plugins' to list plugins)"
         )
+    if name in offered:
+        return f"{group}={name}: its plugin has no {group}/{name}.yaml in a folder of servebench_config_paths"
     if (now := RENAMED.get(group, {}).get(name)) is not None:
         return f"{group}={name} is no longer there; {group}={now} takes its place"
     return f"{group}={name}: no such {group}; {suggest(name, listed or offered, listed=True)}"

@@ -120,7 +120,8 @@ class Engine:
     default_port: ClassVar[int] = 8000
     dialect: ClassVar[Dialect] = Dialect()
     health_path: ClassVar[str | None] = "/health"
-    """Below the server's root; null if there is none. Status 200 is necessary for readiness, but not sufficient."""
+    """Below the server's root; null if there is none. Status 200 is necessary for readiness, but not sufficient; a server
+    without this path is ready when it generates."""
     tokenize_path: ClassVar[str | None] = None
     """Below the server's root: `POST {"content": text}` returns `{"tokens": [...]}`; null if there is none."""
     metrics_path: ClassVar[str | None] = "/metrics"

@@ -71,7 +71,7 @@ class PointRow:
     )
     request_throughput_req_s: float | None = column(
         "req/s",
-        "Ok requests that ended inside the window, a second.",
+        "Ok requests a second, each by the share of its content events inside the window.",
         title="request throughput",
         heading="req/s",
         better="higher",

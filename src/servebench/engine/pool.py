@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,9 +81,11 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         host, spans_port = settings.engine.spans_listener
         reached = "127.0.0.1" if host in EVERY_ADDRESS else f"[{host}]" if ":" in host else host
         endpoint = f"http://{reached}:{spans_port or port_of(host)}{PATH}"
+    path = settings.model.path
     return LaunchContext(
         engine=settings.engine,
-        model=settings.model,
+        # engines expand no ~, which a config file may have
+        model=replace(settings.model, path=path and os.path.expanduser(path)),  # noqa: PTH111 - never raises
         gpu=settings.gpu,
         port=port,
         cache_dir=cache_dir,

@@ -8,7 +8,7 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.file_tokenizer import FileTokenizer
-from servebench.util.errors import EngineError
+from servebench.util.errors import ConfigError, EngineError
 from servebench.util.units import CHARACTERS_PER_TOKEN
 
 
@@ -45,13 +45,13 @@ def tokenizer_file(model: ModelSettings) -> Path | None:
     """Return the model's `tokenizer.json`: `model.tokenizer`, else the one in the model's folder or in the local cache of the
     Hugging Face hub; None if there is none.
 
-    Raises EngineError if `model.tokenizer` does not exist.
+    Raises ConfigError if `model.tokenizer` does not exist.
     """
     if model.tokenizer is not None:
         named = Path(model.tokenizer).expanduser()
         named = named / "tokenizer.json" if named.is_dir() else named
         if not named.is_file():
-            raise EngineError(
+            raise ConfigError(
                 f"model.tokenizer={model.tokenizer}: no file {named}; name a tokenizer.json or its folder"
             )
         return named
@@ -81,7 +81,8 @@ def _cached_file(model: ModelSettings) -> Path | None:
 def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSettings) -> Tokenizer:
     """Return the first tokenizer that is available: the model's file, the engine's endpoint, or an approximation.
 
-    The file is first because it is the same for all engines of a study. Raises EngineError if `model.tokenizer` cannot be used.
+    The file is first because it is the same for all engines of a study. Raises ConfigError if `model.tokenizer` does not exist,
+    EngineError if the file cannot be read.
     """
     known: Tokenizer | None = getattr(running, "tokenizer", None)
     if known is not None:
@@ -108,14 +109,17 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
 def offline_tokenizer(model: ModelSettings) -> Tokenizer:
     """Return the most exact tokenizer available without an engine: the model's file, or an approximation.
 
-    Raises EngineError if `model.tokenizer` cannot be used.
+    Raises ConfigError if the file cannot be used.
     """
     path = tokenizer_file(model)
-    return FileTokenizer(path) if path is not None else ApproximateTokenizer()
+    try:
+        return FileTokenizer(path) if path is not None else ApproximateTokenizer()
+    except EngineError as error:
+        raise ConfigError(str(error)) from error
 
 
 def tokenizer_guesses(model: ModelSettings) -> list[Tokenizer]:
     """Return the model's tokenizer if it is known without an engine; else an approximation, and the least and the most tokens
-    that a text can have."""
+    that a text can have. Raises ConfigError if the file cannot be used."""
     known = offline_tokenizer(model)
     return [known] if known.exact else [known, ApproximateTokenizer(8.0), ApproximateTokenizer(1.0)]

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
-from servebench.measure.columns import gaps_ms, measured_rows
+from servebench.measure.columns import gaps_ms, measured_rows, request_metrics
 from servebench.util.arrays import Floats
+from servebench.util.stretches import covered
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -142,8 +143,9 @@ def retell(requests: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> li
         return []
     ours, theirs = _latencies(ok, _OWN), _latencies(ok, dialect)
     ours["itl_ms"], theirs["itl_ms"] = gaps_ms(ok), gaps_ms(ok) if dialect.itl == "gaps" else theirs["itl_ms"]
-    found = _throughputs(measured, ok, dialect)
-    for name, because in _becauses(dialect).items():
+    ours["tpot_ms"] = request_metrics(ok)["tpot_ms"].dropna().to_numpy(dtype=np.float64)
+    found = _throughputs(measured, ok, row, dialect)
+    for name, because in _becauses(dialect, several=bool((ok["event_tokens"].str[0].astype(float) > 1).any())).items():
         for statistic, reduce in STATISTICS if name in theirs and theirs[name].size else ():
             whole = float(reduce(ours[name])) if ours[name].size else None
             found[f"{name}_{statistic}"] = whole, float(reduce(theirs[name])), because
@@ -195,31 +197,35 @@ def _latencies(ok: pd.DataFrame, dialect: ToolDefinition) -> dict[str, Floats]:
     return {name: values[~np.isnan(values)] for name, values in found.items()}
 
 
-def _becauses(dialect: ToolDefinition) -> dict[str, str]:
+def _becauses(dialect: ToolDefinition, *, several: bool) -> dict[str, str]:
+    """Return what the tool defines otherwise, by latency; `several`: a first event has more than one token."""
     connect = "starts before the connection is open" if dialect.starts == "connect" else ""
     stream = "stops at the end of the stream, not at the last content" if dialect.stops == "stream" else ""
     asked = "counts the tokens asked for, not those that came" if dialect.tokens == "asked" else ""
     first = "is the whole answer over all tokens, the first one included" if dialect.tpot == "all" else ""
+    event = "counts the first event as one token" if several and dialect.tpot == "after_first" else ""
     mean = "is one mean for each request, not every gap" if dialect.itl == "per_request" else ""
     same = "the same definition"
     return {
         "ttft_ms": connect or same,
-        "tpot_ms": "; ".join(filter(None, (first, stream, asked))) or same,
+        "tpot_ms": "; ".join(filter(None, (first, event, stream, asked))) or same,
         "itl_ms": mean or same,
         "e2e_ms": "; ".join(filter(None, (connect, stream))) or same,
     }
 
 
 def _throughputs(
-    measured: pd.DataFrame, ok: pd.DataFrame, dialect: ToolDefinition
+    measured: pd.DataFrame, ok: pd.DataFrame, row: PointRow, dialect: ToolDefinition
 ) -> dict[str, tuple[float | None, float | None, str]]:
     """Return tokens and requests a second from the first request to the last answer, of the whole run and by the tool's
-    definition, and what differs."""
+    definition, and what differs. Between slices a tool would not wait."""
     began, same = float(measured["sent_ns"].min()), "the same definition"
-    whole_s = their_s = (float(measured["ended_ns"].max()) - began) / NS_PER_S
+    spans = measured[["sent_ns", "ended_ns"]].dropna().astype(np.int64).to_numpy().tolist()
+    whole_ns = covered(map(tuple, spans)) if row.slices else float(measured["ended_ns"].max()) - began
+    whole_s = their_s = whole_ns / NS_PER_S
     tokens = "counts the tokens asked for" if dialect.tokens == "asked" else same
     if dialect.name == "aiperf":
-        their_s = (float(ok["last_event_ns"].max()) - began) / NS_PER_S
+        their_s -= (float(measured["ended_ns"].max()) - float(ok["last_event_ns"].max())) / NS_PER_S
         tokens = same = "ends with the last content of an answer that succeeded"
 
     def rate(amount: float, seconds: float) -> float | None:

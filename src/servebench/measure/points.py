@@ -8,9 +8,8 @@ Which requests count for which column:
 - output throughput of the whole run: all tokens of ok requests, from the first request sent to the last one ended;
 - request throughput: ok requests, each by the share of its content events that lie inside the window, as for tokens;
 - goodput: ok requests sent inside the window that met every SLO limit that is set, a second; where requests arrive at a
-  given rate, their share of all that were sent inside it times the rate, for how many just arrive is chance, and TTFT and
-  E2E count from the schedule. A request
-  without a TPOT (one token, or all in one event) does not fail that limit;
+  given rate, their share of all that were sent inside it, or refused, times the rate, for how many just arrive is chance, and
+  TTFT and E2E count from the schedule. A request without a TPOT (one token, or all in one event) does not fail that limit;
 - `_p50_all` and `_p99_all`: every request sent inside the window, failed ones being infinitely slow; infinite where the
   percentile is a failed one. Requests that the client itself ended (`cancelled`, `abandoned`) are left out;
 - stretches in which others took the machine (`disturbed`) are left out if at least half of the window and of its
@@ -27,8 +26,8 @@ Which requests count for which column:
   many events a second. Where the client stamped instead of the kernel, the loop's lag (p99) is added. ITL adds, for the
   share of events that shared a read and so lost their stamps, how long the client may have left them unread (nap and lag);
 - `kept_up` (open loop only): 1 less the growth of the requests in flight (from their schedule on) over the rate of
-  arrivals, as far as the growth is certain (`in_flight.in_flight_growth`), times the share of ok requests: 1 while the
-  engine keeps up, smaller as its queue grows.
+  arrivals, as far as the growth is certain (`in_flight.in_flight_growth`), times the share of requests that are ok or were
+  abandoned as planned: 1 while the engine keeps up, smaller as its queue grows.
 
 Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, type 7). What is unknown is None.
 """
@@ -54,7 +53,6 @@ from servebench.measure.cost import usd_per_million
 from servebench.measure.events import EventColumns, events_of
 from servebench.measure.in_flight import (
     in_flight_at,
-    in_flight_curve,
     in_flight_growth,
     lock_step,
     mean_in_flight,
@@ -65,7 +63,7 @@ from servebench.measure.slices import slice_columns
 from servebench.measure.window import Window, find_window, leave_out, pauses_of
 from servebench.util.arrays import Floats, Ints
 from servebench.util.percentile import percentile
-from servebench.util.stretches import Spans, compressed, outside
+from servebench.util.stretches import Spans, compressed, covered, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 OURS = ("cancelled", "abandoned")
@@ -441,8 +439,8 @@ def _throughput(
 
 def _busy_s(measured: Sequence[Record]) -> float:
     """Return for how many seconds requests were in flight."""
-    times, level = in_flight_curve(*sent_and_ended(measured))
-    return float(np.diff(times) @ (level[:-1] > 0)) / NS_PER_S
+    sent, ended = sent_and_ended(measured)
+    return covered(zip(sent.tolist(), ended.tolist(), strict=True)) / NS_PER_S
 
 
 def _without_pauses(
@@ -481,7 +479,7 @@ def _goodput(
     good = sum(_is_good(r, slo, from_schedule=open_loop) for r in inside)
     if offered is None:
         return _rate(good, window.sending_seconds)
-    sent = sum(_sent_inside(r, window) for r in measured)
+    sent = sum(_sent_inside(r, window) or _is_refused(r, window) for r in measured)
     return offered * good / sent if sent else None
 
 
@@ -534,7 +532,7 @@ def _kept_up(measured: Sequence[Record], window: Window | None) -> float | None:
     """Return the share of the arrivals that the engine kept up with: 1 less what of them certainly stayed in flight."""
     if not measured or window is None:
         return None
-    ended = sum(r.outcome == "ok" for r in measured)
+    ended = sum(r.outcome in ("ok", "abandoned") for r in measured)
     wanted = np.array([r.scheduled_ns for r in measured], dtype=np.int64)
     ends = np.array([r.ended_ns for r in measured], dtype=np.int64)
     growth = in_flight_growth(compressed(wanted, window.left_out), compressed(ends, window.left_out), *window.ends())

@@ -64,7 +64,7 @@ def config_groups(folders: Iterable[Path]) -> Mapping[str, tuple[str, ...]]:
 
 def config_folders(registry: Registry) -> list[Path]:
     """Return the built-in config folder and those that plugins name. Raises ConfigError."""
-    return [conf_dir(), *(folder for path in registry.config_paths for folder in _resolve(path))]
+    return [conf_dir(), *(folder for path in registry.config_paths for folder in folders_of(path))]
 
 
 def likely_config_folders() -> list[Path]:
@@ -73,7 +73,7 @@ def likely_config_folders() -> list[Path]:
     It is for help and shell completion, where speed matters more than a folder of another name. Raises ConfigError.
     """
     packages = {point.module.partition(".")[0] for point in entry_points(group=GROUP)} - {"servebench"}
-    return [conf_dir(), *(folder / "conf" for name in sorted(packages) for folder in _resolve(f"pkg://{name}"))]
+    return [conf_dir(), *(folder / "conf" for name in sorted(packages) for folder in folders_of(f"pkg://{name}"))]
 
 
 def groups_in_order() -> list[tuple[str, tuple[str, ...]]]:
@@ -86,7 +86,7 @@ def groups_in_order() -> list[tuple[str, tuple[str, ...]]]:
     return sorted(groups.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
 
 
-def _resolve(config_path: str) -> list[Path]:
+def folders_of(config_path: str) -> list[Path]:
     """Return the folders of a plugin's config path, which is a path or `pkg://package.folder`."""
     if not config_path.startswith("pkg://"):
         return [Path(config_path.removeprefix("file://"))]

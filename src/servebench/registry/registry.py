@@ -1,6 +1,5 @@
 """Find and load plugins, each alone so that a broken one never ends the command, and look up classes by name."""
 
-import difflib
 import os
 from collections import UserDict
 from collections.abc import Iterable, Mapping
@@ -14,19 +13,25 @@ import pluggy
 from servebench.contracts import hooks
 from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.events import Event
+from servebench.contracts.quality import Scorer
+from servebench.contracts.request import Workload
+from servebench.contracts.telemetry import TelemetrySource
+from servebench.registry.conf import folders_of
 from servebench.util.errors import ConfigError
+from servebench.util.safe_text import in_one_line
 
 DISTRIBUTION = "servebench-suite"
 DISABLE_VARIABLE = "SERVEBENCH_DISABLE_PLUGINS"
 """Environment variable with the names of entry points not to load, separated by commas; `all` loads only built-ins."""
 
-_KINDS = {
-    "engine": "servebench_engines",
-    "launch": "servebench_launchers",
-    "workload": "servebench_workloads",
-    "telemetry": "servebench_telemetry",
-    "quality": "servebench_scorers",
+_KINDS: Mapping[str, tuple[str, type[Any]]] = {
+    "engine": ("servebench_engines", Engine),
+    "launch": ("servebench_launchers", Launcher),
+    "workload": ("servebench_workloads", Workload),
+    "telemetry": ("servebench_telemetry", TelemetrySource),
+    "quality": ("servebench_scorers", Scorer),
 }
+"""By config group the hook that offers its classes, and what they inherit from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +65,9 @@ class Classes(UserDict[str, Any]):
         found: type[Any] | EntryPoint = self.data[name]
         if isinstance(found, EntryPoint):
             try:
-                found = _checked(f"{found.value} is", found.load())
+                found = _checked(f"{found.value} is", found.load(), self._kind)
             except Exception as error:
-                raise ConfigError(f"{self._kind}={name} cannot be loaded: {_first_line(error)}") from error
+                raise ConfigError(f"{self._kind}={name} cannot be loaded: {_line(error)}") from error
             self.data[name] = found
         return found
 
@@ -78,13 +83,12 @@ class Registry:
     faults: tuple[str, ...] = field(default_factory=tuple)
 
     def find(self, kind: str, name: str) -> type[Any]:
-        """Return the class of this name. Raises ConfigError with the nearest known name."""
+        """Return the class of this name. Raises ConfigError."""
         known = self.kinds[kind]
         if name in known:
             return known[name]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"available: {', '.join(sorted(known))}"
-        raise ConfigError(f"no {kind} named '{name}' is installed; {hint} (run 'servebench plugins' to list plugins)")
+        listed = f"available: {', '.join(sorted(known))} (run 'servebench plugins' to list plugins)"
+        raise ConfigError(f"no {kind} named '{name}' is installed; {listed}")
 
     def engine(self, name: str) -> Engine:
         """Return an engine by name. Raises ConfigError."""
@@ -110,18 +114,22 @@ class Registry:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
-                faults.append(f"plugin {name}: {hook} raised {_first_line(error)}; the run continues without it")
+                faults.append(f"plugin {name}: {hook} raised {_line(error)}; the run continues without it")
         return faults
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+def _line(error: BaseException) -> str:
+    return in_one_line(f"{type(error).__name__}: {error}", 300)
 
 
-def _checked(said: str, found: Any) -> type[Any]:
-    if not isinstance(found, type) or not isinstance(getattr(found, "name", None), str):
-        raise TypeError(f"{said} {found!r}, which is not a class with a name")
+def _checked(said: str, found: Any, kind: str) -> type[Any]:
+    base = _KINDS[kind][1]
+    if not isinstance(found, type) or not issubclass(found, base) or not isinstance(getattr(found, "name", None), str):
+        raise TypeError(f"{said} {found!r}, which is not a subclass of {base.__name__} with a name")
     return found
+
+
+HOOKS = tuple(sorted([*(hook for hook, _ in _KINDS.values()), "servebench_config_paths", *hooks.LIFE_CYCLE.values()]))
 
 
 def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) -> PluginInfo:
@@ -137,18 +145,18 @@ def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) 
         if wanted > hooks.API_VERSION:
             return broken(error=f"it needs plugin API {wanted}; this servebench has {hooks.API_VERSION}")
         manager.register(plugin, info.key)
+        implemented = tuple(sorted(caller.name for caller in manager.get_hookcallers(plugin) or []))
+        if unknown := [name for name in implemented if name not in HOOKS]:
+            raise ValueError(f"it implements unknown hooks: {', '.join(unknown)}; known are {', '.join(HOOKS)}")
+        if unmarked := [name for name in HOOKS if hasattr(plugin, name) and name not in implemented]:
+            raise ValueError(f"without @hookimpl nothing calls its {', '.join(unmarked)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         if manager.get_plugin(info.key) is not None:
             manager.unregister(name=info.key)
-        return broken(error=_first_line(error))
-    unknown = [name for name in dir(plugin) if name.startswith("servebench_") and not hasattr(manager.hook, name)]
-    if unknown:
-        manager.unregister(name=info.key)
-        return broken(error=f"it implements unknown hooks: {', '.join(unknown)}")
-    callers = manager.get_hookcallers(plugin) or []
-    return replace(info, hooks=tuple(sorted(caller.name for caller in callers)))
+        return broken(error=_line(error))
+    return replace(info, hooks=implemented)
 
 
 def _collect(manager: pluggy.PluginManager, infos: list[PluginInfo]) -> tuple[dict[str, Classes], list[str], list[str]]:
@@ -166,7 +174,7 @@ def _collect(manager: pluggy.PluginManager, infos: list[PluginInfo]) -> tuple[di
             # its other hooks must not be called either
             manager.unregister(name=name)
             index = next(index for index, info in enumerate(infos) if info.key == name)
-            infos[index] = replace(infos[index], status="broken", hooks=(), error=_first_line(error))
+            infos[index] = replace(infos[index], status="broken", hooks=(), error=_line(error))
             continue
         paths.extend(some)
         for kind, found in offered:
@@ -184,17 +192,28 @@ def _offers(
 ) -> tuple[list[tuple[str, type[Any] | EntryPoint]], list[str]]:
     """Return the classes of one plugin, or where they are, with their kinds, and its config folders.
 
-    Raises what the plugin raises, and TypeError for something that is not a class with a name.
+    Raises what the plugin raises, TypeError for what is not of the hook's type, and ValueError for a folder that does not exist.
     """
     others = [other for _, other in manager.list_name_plugin() if other is not plugin]
+
+    def answer(hook: str) -> Any:
+        """Return what the plugin returns from a hook; nothing if it does not implement it."""
+        (found,) = manager.subset_hook_caller(hook, others)() or [None if hasattr(plugin, hook) else ()]
+        if isinstance(found, str) or not isinstance(found, Iterable):
+            raise TypeError(f"{hook} returned {found!r}; return a tuple, also of one")
+        return found
+
     offered: list[tuple[str, type[Any] | EntryPoint]] = []
-    for kind, hook_name in _KINDS.items():
-        for found in manager.subset_hook_caller(hook_name, others)():
-            places = found.items() if isinstance(found, Mapping) else ()
-            offered += [(kind, EntryPoint(name, place, hooks.GROUP)) for name, place in places]
-            classes = () if isinstance(found, Mapping) else found
-            offered += [(kind, _checked(f"{hook_name} returned", one)) for one in classes]
-    paths = [str(path) for some in manager.subset_hook_caller("servebench_config_paths", others)() for path in some]
+    for kind, (hook_name, _) in _KINDS.items():
+        found = answer(hook_name)
+        if isinstance(found, Mapping):
+            offered += [(kind, EntryPoint(name, place, hooks.GROUP)) for name, place in found.items()]
+        else:
+            offered += [(kind, _checked(f"{hook_name} returned", one, kind)) for one in found]
+    paths = [str(path) for path in answer("servebench_config_paths")]
+    for path in paths:
+        if not any(folder.is_dir() for folder in folders_of(path)):
+            raise ValueError(f"servebench_config_paths returned {path}, and there is no such folder")
     return offered, paths
 
 

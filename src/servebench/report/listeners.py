@@ -14,9 +14,11 @@ def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
     @contextmanager
     def opened() -> Iterator[Events]:
         with Display(detail=detail) as display:
+            said: set[str] = set()
 
             def tell(event: Event) -> None:
-                for fault in registry.notify(event):
+                for fault in {*registry.notify(event)} - said:
+                    said.add(fault)
                     display(ErrorSaid(fault))
 
             yield Events((display, tell), live=display.lively)

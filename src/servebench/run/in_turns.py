@@ -25,7 +25,6 @@ from servebench.run.session import RunContext, RunSession, RunTask
 from servebench.run.simulated import SimulatedLoad
 from servebench.run.steps import Driven, PhaseStep, Progress, Slices, Steps, WarmLevel
 from servebench.run.task import task_steps
-from servebench.util.errors import ServebenchError
 
 IDLE_S, IDLE_CORES_MAX = 1.0, 0.1
 """How long an engine without load is looked at, and how many cores it may use meanwhile."""
@@ -126,7 +125,7 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
     phases = [(one, one.step) for one in runs if isinstance(one.step, PhaseStep)]
     try:
         driven = _drive([phase for _, phase in phases]) if phases else []
-    except (KeyboardInterrupt, ServebenchError) as error:
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - each run decides what it means
         for one, _ in phases:
             one.fail(error)
     else:

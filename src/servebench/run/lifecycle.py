@@ -1,5 +1,6 @@
 """The life of one run: start or reuse an engine, measure its points, grade its answers, report how it ended."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -57,7 +58,7 @@ class _Progress:
 
 
 def run_steps(request: RunRequest) -> Steps[RunResult]:
-    """Execute a run, or a turn of it, and return how it ended. User errors, a dead engine and Ctrl-C are outcomes.
+    """Execute a run, or a turn of it, and return how it ended. User errors, a dead engine, Ctrl-C and defects are outcomes.
 
     The engine stays with the pool, so that the next run can reuse it. Raises StoreError when the disk fails at the end.
     """
@@ -79,6 +80,9 @@ def run_steps(request: RunRequest) -> Steps[RunResult]:
     except (KeyboardInterrupt, ServebenchError) as error:
         attached = not request.registry.launcher(settings.launch.name).local
         ending = ending_of_error(_cause(error, progress, attached=attached))
+    except Exception as error:  # noqa: BLE001 - a plugin's, or a defect here: it must not cost the other runs of a study
+        sys.excepthook(*sys.exc_info())
+        ending = Ending("failed", f"internal error: {type(error).__name__}: {error}", FailureKind.INTERNAL)
     finally:
         progress.close()
     stored = stored_counts(request.folder)

@@ -11,11 +11,11 @@ from servebench.config.arguments import LOCK_WORD
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.events import Doing, Events, Said
 from servebench.contracts.request import Request
-from servebench.contracts.settings import ModelSettings, RunSettings
+from servebench.contracts.settings import RunSettings
 from servebench.engine.adapters.flags import flag_name
 from servebench.engine.pool import Found, launch_context, same_server
 from servebench.engine.supervisor.ports import describe_owner, free_port, port_problem
-from servebench.engine.tokenize import EmulatedTokenizer, offline_tokenizer, tokenizer_guesses
+from servebench.engine.tokenize import EmulatedTokenizer, tokenizer_guesses
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
@@ -38,7 +38,7 @@ TRIAL = "trial"
 
 def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
     """Check whether engines, launchers, workloads and scorers can run these jobs. Raises PreflightError with all faults, and
-    ConfigError where only the data or lengths of workloads are wrong.
+    ConfigError where only words, files or lengths are wrong, on which a machine has no influence.
 
     Without `here` the runs execute on other machines, so nothing of this machine is checked.
     """
@@ -60,22 +60,22 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         elif launcher.local:
             faults += engine.unsupported_settings(context)
         if launcher.simulated:
-            faults += simulation_faults(settings, registry)
+            wrong += simulation_faults(settings, registry)
         faults += timings_faults(settings, engine, launcher, here=here)
         faults += fit_faults(settings, engine, context, launcher, here=here)
         if here:
-            faults += launcher.check(engine, context, settings.launch)
+            # of a server that is already running only words and variables can be wrong
+            (faults if launcher.local else wrong).extend(launcher.check(engine, context, settings.launch))
             if launcher.local and not launcher.emulated:
                 faults += process_list_faults(settings)
                 faults += own_flag_faults(settings)
             faults += descriptor_faults(settings)
-            faults += trace_errors(settings.load)
-            faults += tokenizer_faults(settings.model)
+            wrong += trace_errors(settings.load)
         needed = (settings.workload, settings.load.replay, settings.model, settings.launch.name)
         if needed not in tried:
             tried.append(needed)
             try:
-                faults += workload_faults(settings, registry, launcher, here=here)
+                wrong += workload_faults(settings, registry, launcher, here=here)
             except ConfigError as error:
                 wrong += error.faults
     graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
@@ -83,7 +83,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         try:
             select_scorers(settings, registry, cache_folder())
         except ConfigError as error:
-            faults += error.faults
+            wrong += error.faults
     if faults or wrong:
         said = list(dict.fromkeys([*faults, *wrong]))
         raise PreflightError("\n".join(said)) if faults else ConfigError(said)
@@ -116,7 +116,7 @@ def find_servers(jobs: Sequence[Job], registry: Registry, events: Events) -> Fou
 
 def workload_faults(settings: RunSettings, registry: Registry, launcher: Launcher, *, here: bool) -> list[str]:
     """Return what the workload reports of its settings, and what of its shortest requests cannot be served. Raises ConfigError
-    where these cannot be made.
+    where these cannot be made, or `model.tokenizer` cannot be read.
 
     Where the tokenizer is known only from the running engine, a request must be impossible for each of several guesses.
     """
@@ -195,16 +195,6 @@ def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *,
             "machine; choose another one (port 0: any free one, for an engine that servebench starts)"
         )
     return [] if fault is None else [f"engine.request_timings={source}: {fault}"]
-
-
-def tokenizer_faults(model: ModelSettings) -> list[str]:
-    """Return an error if the file that `model.tokenizer` names cannot be used."""
-    try:
-        if model.tokenizer is not None:
-            offline_tokenizer(model)
-    except EngineError as error:
-        return [str(error)]
-    return []
 
 
 def simulation_faults(settings: RunSettings, registry: Registry) -> list[str]:

@@ -5,7 +5,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.tokenize import offline_tokenizer
 from servebench.registry.registry import Registry
 from servebench.report.screens.preview import EXAMPLES, Preview
-from servebench.util.errors import PreflightError
+from servebench.util.errors import ConfigError
 from servebench.workload.build.requests import add_extras
 from servebench.workload.dataset import DatasetWorkload
 from servebench.workload.ideal_cache import BLOCK_TOKENS, hit_rate, ideal_hits, whole_text
@@ -20,10 +20,10 @@ def preview_key(settings: RunSettings) -> tuple[object, ...]:
 
 
 def preview(settings: RunSettings, registry: Registry) -> Preview:
-    """Return the requests of a workload with their lengths and ideal cache hits. Raises ConfigError, PreflightError."""
+    """Return the requests of a workload with their lengths and ideal cache hits. Raises ConfigError."""
     workload: Workload = registry.find("workload", settings.workload.name)(settings.workload)
     if faults := workload.check():
-        raise PreflightError("\n".join(faults))
+        raise ConfigError(faults)
     tokenizer = offline_tokenizer(settings.model)
     wanted = settings.load.requests
     count = wanted if isinstance(wanted, int) else PREVIEW_REQUESTS

@@ -14,7 +14,6 @@ from servebench.load.plan.levels import PlannedPoint
 from servebench.run.looks import Looks
 from servebench.run.session import RunSession
 from servebench.run.watchdog import Watcher
-from servebench.util.errors import ServebenchError
 
 T = TypeVar("T")
 Driven = tuple[PhaseReport, list[Record]]
@@ -95,7 +94,7 @@ class Progress(Generic[T]):
             return
         try:
             driven = self.step.drive()
-        except (KeyboardInterrupt, ServebenchError) as error:
+        except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - the run decides what it means
             self.fail(error)
         else:
             self.answer(driven)

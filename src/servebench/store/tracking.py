@@ -158,7 +158,7 @@ def _metrics(rows: Sequence[PointRow], otherwise_ms: int, estimators: Estimators
             if name in NUMBERLESS or name.endswith("_ns") or not numeric:
                 continue
             value = estimators.mean_of(own, name)
-            if value is not None:
+            if _number(value):
                 found.append((name, value, _step(last, scale), _end_ms(last, otherwise_ms)))
     return found
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from servebench.analysis.conclude import Conclusions, Options, conclude
@@ -19,12 +18,13 @@ from servebench.contracts.precision import seconds_of
 from servebench.contracts.stored import RunData
 from servebench.contracts.tuning import TRIALS_MIN
 from servebench.load.plan.levels import plan_levels
-from servebench.registry.registry import Registry
+from servebench.registry.registry import Registry, registry
 from servebench.report.wording.comparison import unequal_text
 from servebench.run.fits import memory_note
 from servebench.run.session import RunTask
 from servebench.store import studies as read
 from servebench.store.manifest import capture_cores
+from servebench.study.at_once import places_at_once
 from servebench.study.durations import FACTS, StartTime, seconds_of_each, start_time, start_times
 from servebench.study.show_commands import engine_command
 from servebench.util.errors import ServebenchError
@@ -89,11 +89,15 @@ def _with_time(plan: PlanReady, tasks: Sequence[RunTask], times: Sequence[StartT
 
 
 def _cost_usd(jobs: Sequence[Job], seconds: float | None) -> float | None:
-    """Return what GPUs cost while the runs take turns for so long, by the mean of their prices; None where one has none."""
+    """Return what GPUs cost while the runs take turns for so long, by the mean of their prices: those of engines that are alive
+    at once, each on GPUs of its own, add up. None where one has no price."""
     prices = [(gpu.price_usd_per_hour, gpu.count) for gpu in (job.settings.gpu for job in jobs)]
     if seconds is None or not prices or any(price is None or not count for price, count in prices):
         return None
-    return fmean((price or 0.0) * count for price, count in prices) * seconds / 3600
+    places = places_at_once({str(number): job for number, job in enumerate(jobs)}, registry())
+    groups = [one.group for one in places.values() if one.gpus]
+    turns = len(jobs) - len(groups) + len(set(groups))
+    return sum((price or 0.0) * count for price, count in prices) / turns * seconds / 3600
 
 
 def _chosen_and_notes(tasks: Sequence[RunTask], registry: Registry) -> dict[str, Any]:

@@ -176,7 +176,9 @@ def _window_columns(by_name: dict[str, _Series], pieces: Spans) -> dict[str, flo
 def _energy(by_name: dict[str, _Series], pieces: Spans) -> tuple[float | None, str | None]:
     if "gpu_energy_j" in by_name:
         counted = by_name["gpu_energy_j"].growth_inside(pieces)
-        if counted is not None:
+        powered = by_name["gpu_power_w"].lines if "gpu_power_w" in by_name else {}
+        # not every GPU of a machine has a counter
+        if counted is not None and len(by_name["gpu_energy_j"].lines) >= len(powered):
             return counted, f"{GPU_LIBRARIES.get(by_name['gpu_energy_j'].source, 'nvml')}_counter"
     if "gpu_power_w" in by_name:
         drawn = by_name["gpu_power_w"].integral(pieces)

@@ -1,6 +1,7 @@
 """Read the engine's own metrics: Prometheus text, or TensorRT-LLM's JSON list of iterations."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 
 import httpx
 import orjson
@@ -107,7 +108,7 @@ def _prometheus_series(text: str) -> Iterator[tuple[str, str, float]]:
         raise ValueError(f"a line has {longest} characters, and the limit is {LINE_CHARACTERS_MAX}")
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.value == sample.value:
+            if isfinite(sample.value):
                 labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
                 yield sample.name, labels, float(sample.value)
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -116,7 +117,7 @@ class Sampler:
             del self._samples[: len(taken)]
             for source, t_ns, sample in taken:
                 try:
-                    self._readings += source.readings(t_ns, sample)
+                    self._readings += sorted(source.readings(t_ns, sample), key=lambda one: one.t_ns)
                 except Exception:  # noqa: BLE001 - as above
                     self.failures[source.name] += 1
 
@@ -146,16 +147,17 @@ class Telemetry:
         if not settings.enabled:
             return telemetry
         for kind in classes:
-            source = kind(subject)
             try:
+                source = kind(subject)
                 reason = source.open()
+                if reason is None:
+                    telemetry.sources.append(source)
+                else:
+                    source.close()
             except Exception as error:  # noqa: BLE001 - a source may be a plugin's
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            if reason is None:
-                telemetry.sources.append(source)
-            else:
-                telemetry.missing[source.name] = reason
-                source.close()
+            if reason is not None:
+                telemetry.missing[kind.name] = reason
         return telemetry
 
     def sampler(self, log: Callable[[Sequence[Reading]], None]) -> Sampler:
@@ -174,4 +176,5 @@ class Telemetry:
     def close(self) -> None:
         """Close every source."""
         for source in self.sources:
-            source.close()
+            with suppress(Exception):  # as above
+                source.close()

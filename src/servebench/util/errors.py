@@ -66,6 +66,7 @@ class FailureKind(StrEnum):
     KILLED = "killed"
     LOST = "lost"
     """A job of a cluster ended without a result."""
+    INTERNAL = "internal"
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -103,6 +104,7 @@ _EXIT_CODES = {
     FailureKind.DAMAGED: 6,
     FailureKind.QUALITY: 8,
     FailureKind.INTERRUPTED: 130,
+    FailureKind.INTERNAL: 1,
 }
 
 

@@ -6,6 +6,8 @@ from math import floor, inf, isfinite, log10
 from typing import Any, Protocol
 
 MISSING = "-"
+DECIMALS_FROM, DECIMALS_MAX = 0.01, 9
+"""Smaller values, such as prices, have more decimals than digits, up to so many."""
 
 
 class ColumnValues(Protocol):
@@ -16,13 +18,16 @@ class ColumnValues(Protocol):
 
 
 def number(value: float | int | None, digits: int = 3) -> str:
-    """Return `value` with this many significant digits and no exponent; ∞ for an infinite value."""
+    """Return `value` with this many significant digits and no exponent, from 0.01 to 1 with as many decimals; ∞ for an infinite
+    value."""
     if value is None or value != value:
         return MISSING
     if value == 0:
         return "0"
     if value in (inf, -inf):
         return "∞" if value > 0 else "-∞"
+    if abs(value) < DECIMALS_FROM:
+        digits = min(digits - 1 - floor(log10(abs(value))), DECIMALS_MAX)
     magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     # 99.97 becomes 100, which has one decimal less
     rounded = round(abs(value), max(0, digits - magnitude))

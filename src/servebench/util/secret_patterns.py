@@ -11,8 +11,8 @@ from typing import Literal
 
 MARK = "[redacted]"
 SECRET_NAME = re.compile(
-    r"(^|_)(api_?keys?|access_?keys?|private_?keys?|signing_?keys?|encryption_?keys?|secrets?|password|passwd|passphrase"
-    r"|authorization|credentials?|bearer|signature|jwt)(_|\d|$)"
+    r"(^|_)((api|access|account|subscription|functions?|private|signing|encryption)_?keys?|secrets?|password|passwd|passphrase"
+    r"|authorization|credentials?|bearer|signature|jwt|cookies?)(_|\d|$)|(^|_)x_auth$"
     r"|(^|_)[a-z]*token(_?\d+|_(read|write|value|admin))?$|(^|_)[a-z]*password$|(^|_)[a-z]*apikey$",
     re.IGNORECASE,
 )

@@ -32,6 +32,12 @@ def length(spans: Spans) -> int:
     return sum(high - low for low, high in spans)
 
 
+def covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Return how much time stretches in any order cover together; 0 without any."""
+    listed = list(spans)
+    return length(merged(listed, min(low for low, _ in listed), max(high for _, high in listed))) if listed else 0
+
+
 def between(spans: Spans, start: int, end: int) -> list[tuple[int, int]]:
     """Return what is left from `start` to `end` without the stretches, in order."""
     edges = [start, *(edge for span in merged(spans, start, end) for edge in span), end]

@@ -70,6 +70,14 @@ def test_counts_and_shares_have_plain_means() -> None:
     assert mean_of(rows, "json_compliance") == 0.5
     assert mean_of(rows, "requests_failed") == 1.5
     assert mean_of(rows, "ttft_ms_p50") is None
+    # whether or not one of them is 0
+    rows = [row(json_compliance=0.25, requests_failed=1), row(json_compliance=1.0, requests_failed=100)]
+    assert (mean_of(rows, "json_compliance"), mean_of(rows, "requests_failed")) == (0.625, 50.5)
+
+
+def test_the_mean_of_what_failed_in_one_point_is_infinite() -> None:
+    rows = [row(ttft_ms_p99_all=100.0), row(ttft_ms_p99_all=float("inf"))]
+    assert mean_of(rows, "ttft_ms_p99_all") == float("inf")
 
 
 def test_void_points_count_only_where_a_level_has_no_others() -> None:

@@ -13,19 +13,22 @@ import pytest
 from servebench.contracts.settings import GpuSettings, ModelSettings
 from servebench.engine.adapters.sglang import SglangEngine
 from servebench.engine.adapters.vllm import VllmEngine
+from servebench.engine.launchers import docker as docker_module
 from servebench.engine.launchers.docker import DockerLauncher
 from servebench.engine.launchers.docker_command import DockerSettings, container_command, gpu_arguments, remote_host
 from servebench.util.errors import EngineError
 from support.waiting import wait_until
 
 DOCKER = """#!{python} -S
-import os, subprocess, sys
+import os, subprocess, sys, time
 words = sys.argv[1:]
 with open({calls!r}, "a") as file:
     file.write(" ".join(words) + "\\n")
 if words[0] == "info":
     sys.exit({info})
 if words[:2] == ["image", "inspect"]:
+    while words[2] == "hangs":
+        time.sleep(1)
     if not os.path.exists({image!r}):
         sys.exit(1)
     print("sha256:abc")
@@ -183,6 +186,24 @@ def test_an_image_that_cannot_be_pulled(docker, start, image, pull, words):
     docker()
     with pytest.raises(EngineError, match=words):
         start(image=image, pull=pull)
+
+
+def test_a_daemon_that_hangs_is_an_error_of_the_engine(docker, start, monkeypatch):
+    docker()
+    monkeypatch.setitem(docker_module._run.__kwdefaults__, "timeout_s", 0.5)
+    with pytest.raises(EngineError, match=r"image inspect hangs' took longer than 0\.5 s") as caught:
+        start(image="hangs")
+    assert caught.value.kind == "image_missing"
+
+
+@pytest.mark.parametrize("place", [".", "~"])
+def test_a_model_is_mounted_where_the_command_looks_for_it(context_of, tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    context = replace(context_of(8123), model=ModelSettings(name="m", path=place))
+    argv = container_command(VllmEngine(), context, DockerSettings(name="docker", mount_caches=False), "c1").argv
+    assert argv[argv.index("--volume") + 1] == f"{tmp_path}:/model/{tmp_path.name}:ro"
+    assert f"/model/{tmp_path.name}" in argv
 
 
 def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):

@@ -78,6 +78,15 @@ def test_a_server_without_every_route_is_ready(launch, options, fake):
     assert launch(fake(*options)).died() is None
 
 
+def test_a_server_without_the_health_path_is_ready_when_it_generates(launch, fake):
+    """A version that has no such path must not be waited for until the deadline; one that loads still is."""
+    engine = fake("--rejects-first", "2")
+    engine.health_path = "/no/such/path"
+    running = launch(engine)
+    assert {"healthy", "first_token"} <= {phase.name for phase in running.phases}
+    assert running.died() is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),

@@ -59,3 +59,22 @@ def test_the_shortest_path_is_taken(own, monkeypatch):
     assert commands_from_here("servebench ls") == "./servebench ls"
     monkeypatch.chdir(Path("/"))
     assert commands_from_here("servebench ls") in (f"{own} ls", f"{str(own)[1:]} ls")
+
+
+def test_from_elsewhere_the_home_folder_is_short(own, monkeypatch, tmp_path):
+    """A tilde is not quoted, which would keep the shell from expanding it."""
+    elsewhere = tmp_path / "data" / "of" / "mine"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("HOME", str(own.parents[2]))
+    assert commands_from_here("servebench ls") == "~/.venv/bin/servebench ls"
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    assert "~" not in commands_from_here("servebench ls")
+
+
+def test_paths_beside_a_command_are_from_here(own, monkeypatch):
+    here = own.parents[2]
+    monkeypatch.setenv("PATH", str(own.parent))
+    text = f"servebench report s --outputs {here}/mine '{here}/my own' {here} {here}s/x /a{here}/b --uri=sqlite:///{here}/m.db"
+    assert commands_from_here(text) == text.replace(f" {here}/", " ").replace(f"'{here}/", "'")
+    assert commands_from_here(f"{here}/x cannot be written") == f"{here}/x cannot be written"

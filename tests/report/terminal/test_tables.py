@@ -1,9 +1,12 @@
 """Text on standard error."""
 
+import re
 import sys
 from io import StringIO
 
-from servebench.report.terminal.tables import say
+from servebench.report.blocks import NextCommand
+from servebench.report.terminal.blocks import print_blocks
+from servebench.report.terminal.tables import console, say
 
 
 class Terminal(StringIO):
@@ -21,3 +24,17 @@ def test_a_terminal_breaks_lines_between_words(monkeypatch):
         assert [word for line in lines for word in line.split()] == text.split()
         assert max(map(len, lines)) <= width
         assert len(lines) == (1 if width == len(text) else 3)
+
+
+def test_a_command_is_one_line_however_narrow_the_terminal(monkeypatch):
+    """Pasted, a line break would end it."""
+    command = "servebench resume a_study_with_a_long_name --budget 10m"
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    say(f"a_study_with_a_long_name: unfinished runs: 1 of 1; to continue:\n{command}")
+    print_blocks([NextCommand("next", command, "the points in doubt")], console(stream))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    ends = [line.partition("servebench ")[2] for line in shown.splitlines() if "servebench " in line]
+    words = command.partition(" ")[2]
+    assert ends == [words, f"{words}  (the points in doubt)"]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from servebench.analysis.answer.model import CaveatKind, Purpose
+from servebench.analysis.answer.model import CaveatKind, OtherDifference, Purpose, WorkloadAnswer
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.start_model import Starts
 from servebench.analysis.tuning.answer import ChangeKind
 from servebench.analysis.verdict.blocks import MeasuredBlock, estimate
-from servebench.analysis.verdict.model import Difference
+from servebench.analysis.verdict.model import Difference, VerdictKind
 from servebench.analysis.verdict.reasons import Method, MethodKind, ReasonKind
 from servebench.analysis.verdict.starts import evidence_of
 from servebench.contracts.level import Level
@@ -63,6 +63,21 @@ def test_every_way_to_test_gives_a_difference_with_its_interval(found):
     assert isinstance(found, Difference)
     assert found.low < found.effect < found.high
     assert found.effect == pytest.approx(0.11, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("effect", "result", "word"), [(-0.1, VerdictKind.FASTER, "better"), (0.1, VerdictKind.SLOWER, "worse")]
+)
+def test_a_change_of_failed_requests_is_in_points_and_better_where_fewer_fail(effect, result, word):
+    method = Method(MethodKind.FAILED_SHARES, (2, 2))
+    row = comparison.ComparisonRow(
+        level=Level(4), metric=comparison.FAILED, baseline=0.2, candidate=0.2 + effect, result=result,
+        difference=Difference(effect=effect, low=effect - 0.05, high=effect + 0.05, method=method),
+    )  # fmt: skip
+    assert comparison.change_of(row) == f"{100 * effect:+.1f} points [{100 * effect - 5:+.1f}, {100 * effect + 5:+.1f}]"
+    other = OtherDifference(baseline="a", candidate="b", row=row)
+    said = answer.sentence_of(WorkloadAnswer(workload="w", facts=(), levels=(), columns=(), leads=(), others=(other,)))
+    assert said.startswith(f"b is {word} than a")
 
 
 def test_what_falls_to_nothing_has_no_change_the_other_way():

@@ -4,7 +4,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -267,5 +267,7 @@ def _fields() -> Mapping[str, type]:
 
 
 def _parameter_problem(name: str, value: Any) -> str | None:
+    if name in {one.name for one in fields(LlamaCppSettings)}:
+        return f"engine.extra_args.{name}={value}: this has a key of its own: engine.{name}={value}"
     problem = field_problem(_fields(), name, str(value))
     return f"engine.extra_args.{name}={value}: {problem}" if problem is not None else None

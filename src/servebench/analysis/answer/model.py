@@ -296,6 +296,7 @@ class Purpose(StrEnum):
     DECIDE = "decide"  # decide what is open, with `count` more starts of each
     BETTER = "better"  # measure `count` of `of` doubtful points longer
     MORE_STARTS = "more_starts"  # get a verdict from `count` times this study
+    NARROWER = "narrower"  # get narrower intervals of a single run from longer points
     UNTIL_DECIDED = "until_decided"  # get a verdict by adding starts until there is one
     ACCEPT = "accept"  # judge runs with different settings as if these were equal
     CHARTS = "charts"  # see all charts

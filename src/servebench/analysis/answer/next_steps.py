@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from servebench.analysis.answer.model import LevelLead, NextStep, Purpose, WorkloadAnswer
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.fairness import SettingDifference, varying_of
 from servebench.analysis.pairing import seconds_per_start
 from servebench.analysis.verdict.compare import STARTS_ADVISED
-from servebench.analysis.warnings.catalog import type_of
+from servebench.analysis.warnings.catalog import is_wide, type_of
 from servebench.config.arguments import parse_arguments
 from servebench.contracts.level import REQUESTS_PER_STREAM
-from servebench.contracts.stored import RunData, mapping
+from servebench.contracts.stored import RunData, is_number, mapping
+from servebench.registry.shorthand import spelled_out
 from servebench.util.errors import remedy_of
 
 UNFINISHED = frozenset({"interrupted", "missing", "running"})
@@ -24,6 +25,8 @@ NOT_THE_SETUP = frozenset({"load", "study", "quality", "slo"})
 """Config groups that do not say which engine is measured, or how it is started."""
 LONGER = 2.0
 """How many times as long `servebench resume --better` measures, where a point has enough requests for its level."""
+HALVES = 4
+"""How many times as long a point takes for an interval half as wide."""
 
 
 def decide_step(decision: StudyDecision, name: str) -> NextStep | None:
@@ -77,15 +80,44 @@ def next_steps(
         )
     if decision is None and words and not todo and (step := _starts_step(runs, workloads, words)) is not None:
         yield step
+    cells = (cell for one in workloads for column in one.columns for cell in column.cells.values())
+    wide = len(runs) == 1 and any(cell.wide and cell.verdict != "void" for cell in cells)
+    if wide and not todo and (step := _narrower_step(runs[0])) is not None:
+        yield step
     if varying := varying_of(unequal):
         yield NextStep(command=f"servebench compare {name} --varying '{varying}'", purposes=(Purpose.ACCEPT,))
     if any(run.point_rows for run in runs):
         yield NextStep(command=f"servebench report {name} --open", purposes=(Purpose.CHARTS,))
 
 
+def longer_keys(runs: Sequence[RunData], keys: str) -> dict[str, float]:
+    """Return which of some keys have one value in all runs that makes intervals narrower where it is raised, with that value."""
+    loads = [mapping(run.config.get("load")) for run in runs]
+    if all(load.get("until") for load in loads):
+        keys = "load.max_duration_s"
+    found = {key: [load.get(key.partition(".")[2]) for load in loads] for key in keys.split(" or ")}
+    return {
+        key: one for key, (one, *others) in found.items() if is_number(one) and all(other == one for other in others)
+    }
+
+
+def _narrower_step(run: RunData) -> NextStep | None:
+    """The command that measures the points of a run HALVES times as long, or until they are precise; None where none is wide, or
+    a command made it with others."""
+    limits = [one.wide for row in run.point_rows for one in map(type_of, row.doubts) if one.wide]
+    found = longer_keys([run], limits[0][1]) if limits else {}
+    if not found or not run.command or parse_arguments(run.words).multirun:
+        return None
+    key, value = next(iter(found.items()))
+    longer = {row.point: HALVES if key != "load.max_duration_s" or is_wide(row.doubts) else 1 for row in run.point_rows}
+    rest = [word for word in run.words if spelled_out([word])[-1].lstrip("+").partition("=")[0] != key]
+    command = f"{command_again(rest)} {key}={HALVES * value:g}"
+    return NextStep(command=command, purposes=(Purpose.NARROWER,), seconds=_again_s(run, longer))
+
+
 def command_again(words: Sequence[str]) -> str:
     """Return the command of a study, to run it once more: a name can be given only once."""
-    return f"servebench {shlex.join(word for word in words if not word.startswith('study.name='))}"
+    return shlex.join(["servebench", *(word for word in words if not word.startswith("study.name="))])
 
 
 def long_command(run: RunData) -> str:
@@ -154,10 +186,16 @@ def _requests_again(runs: Sequence[RunData]) -> int | None:
 
 
 def _better_s(run: RunData) -> float:
-    """About how long it takes to measure the doubtful points of a run again: the share of their windows in what a start of the
-    run took, as many times as it is measured longer, and the start of its engine."""
+    """About how long it takes to measure the doubtful points of a run again."""
+    before, after = _fixed_requests(run) or (1, LONGER)
+    return _again_s(run, {r.point: after / before for r in run.point_rows if needs_again(r.verdict, r.doubts)})
+
+
+def _again_s(run: RunData, longer: Mapping[str, float]) -> float:
+    """About how long it takes to measure points of a run again, each so many times as long: the share of their windows in what a
+    start of the run took, and the start of its engine."""
     windows = {row.point: row.window_s or 0.0 for row in run.point_rows}
-    again = sum(windows[row.point] for row in run.point_rows if needs_again(row.verdict, row.doubts))
+    again = sum(windows[point] * times for point, times in longer.items())
     if not again:
         return 0.0
     start_s = mapping(run.manifest.get("cold_start")).get("seconds")
@@ -165,5 +203,4 @@ def _better_s(run: RunData) -> float:
     # a simulated engine starts on a virtual clock: its start takes no longer than the run did
     began = min(float(start_s), each_s) if isinstance(start_s, (int, float)) else 0.0
     took_s = each_s * len({row.start_id for row in run.point_rows})
-    before, after = _fixed_requests(run) or (1, LONGER)
-    return began + after / before * max(again, (took_s - began) * again / sum(windows.values()))
+    return began + max(again, (took_s - began) * again / sum(windows.values()))

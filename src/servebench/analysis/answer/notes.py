@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from servebench.analysis.answer.model import AnswerColumn, Caveat, CaveatKind, Inequality, Remark, WorkloadAnswer
-from servebench.analysis.answer.next_steps import one_start
+from servebench.analysis.answer.next_steps import HALVES, longer_keys, one_start
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.slow_starts import own_slow_starts
 from servebench.analysis.verdict.model import Comparison
@@ -171,16 +171,9 @@ def _wide(runs: Sequence[RunData]) -> Iterable[Caveat]:
 
 
 def _longer(runs: Sequence[RunData], keys: str) -> str:
-    """Return which of some keys to raise, from its value in all runs to one that halves an interval; all where none has one."""
-    loads = [mapping(run.config.get("load")) for run in runs]
-    if all(load.get("until") for load in loads):
-        keys = "load.max_duration_s"
-    found = []
-    for key in keys.split(" or "):
-        first, *others = (load.get(key.partition(".")[2]) for load in loads)
-        if isinstance(first, int | float) and all(one == first for one in others):
-            found.append(f"{key} from {first:g} to {4 * first:g}")
-    return " or ".join(found) or keys
+    """Return which of some keys to raise, and to which value, that intervals are half as wide; all where none has a value."""
+    found = longer_keys(runs, keys)
+    return " or ".join(f"{key} from {value:g} to {HALVES * value:g}" for key, value in found.items()) or keys
 
 
 def _out_of_line(column: AnswerColumn, levels: Sequence[Level]) -> Iterable[Caveat]:

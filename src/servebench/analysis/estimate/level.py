@@ -15,15 +15,16 @@ stays fast.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, hypot, inf, isfinite, log
+from math import exp, hypot, inf, log
 from statistics import fmean, stdev
 
 import numpy as np
 
 from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
+from servebench.contracts.columns import SHARE
 from servebench.contracts.estimate import CONFIDENCE, Z_95, Interval, LevelEstimate
 from servebench.contracts.level import Level
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow
 
 THROUGHPUT = "output_throughput_tok_s"
 RATE_BEHIND: Mapping[str, str] = {
@@ -73,12 +74,13 @@ def _start_logs(rows: Sequence[PointRow], column: str) -> tuple[float, ...]:
 
 
 def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
-    """Return the value of a column at a level: its estimate, or for counts and shares, which may be 0 or missing in some points,
-    the plain mean of what is known. None where nothing is."""
-    found = estimate_level(rows, column)
-    if found is not None:
+    """Return the value of a column at a level: its estimate, or of counts and shares, and where some points have no positive
+    value, the plain mean of what is known. None where nothing is, infinite where one of them is."""
+    facts = POINT_COLUMNS.get(column)
+    counted = facts is not None and (facts.kind == "int" or facts.unit == SHARE)
+    if not counted and (found := estimate_level(rows, column)) is not None:
         return found.value
-    values = [float(value) for row in rows if (value := row.get(column)) is not None and isfinite(value)]
+    values = [float(value) for row in rows if (value := row.get(column)) is not None]
     return fmean(values) if values else None
 
 

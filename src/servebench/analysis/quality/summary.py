@@ -15,6 +15,7 @@ from servebench.analysis.quality.tables import CHANCE, details_of, plain_value, 
 from servebench.analysis.warnings import catalog
 from servebench.contracts.results import Doubt, QualitySummary, Thinking
 from servebench.util.proportions import wilson
+from servebench.util.stretches import covered
 from servebench.util.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -85,12 +86,7 @@ def _answered(own: pd.DataFrame) -> pd.Series:
 def busy_s(own: pd.DataFrame) -> float:
     """Return the seconds in which at least one question was in flight; a pause between parts of a study does not count."""
     spans = own[["sent_ns", "ended_ns"]].dropna().to_numpy(dtype=np.int64)
-    total, reached = 0, None
-    for sent, ended in spans[np.argsort(spans[:, 0])].tolist() if len(spans) else []:
-        begin = sent if reached is None else max(sent, reached)
-        total += max(0, ended - begin)
-        reached = ended if reached is None else max(reached, ended)
-    return total / NS_PER_S
+    return covered(map(tuple, spans.tolist())) / NS_PER_S
 
 
 def _mean_interval(scores: Any) -> tuple[float | None, float | None]:

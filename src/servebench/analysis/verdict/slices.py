@@ -22,6 +22,8 @@ from servebench.util.arrays import Floats
 SLICES_MIN = 2
 """Fewer slices that both have do not show how much their ratios differ. Where some of a pair are missing (left out as warm-up, or
 disturbed), the scatter of the other pairs says how exact the rest is."""
+FREEDOM_MIN = 3
+"""With fewer degrees of freedom in all pairs of starts their points say more: Student's t is 4.3 for 2, and 12.7 for 1."""
 ALIKE_MAX = 0.8
 """Slices are taken to be no more alike than this."""
 
@@ -48,11 +50,11 @@ def slice_differences(
     ours: Sequence[Sequence[PointRow]], theirs: Sequence[Sequence[PointRow]], column: str
 ) -> SliceDifferences:
     """Return the difference of each pair of starts, those at the same place, by the rows of their points: None for a pair that
-    was not measured in turns. Nothing where no pair was, or one side has more starts."""
+    was not measured in turns. Nothing where no pair was, one side has more starts, or slices are too few in all."""
     if len(ours) != len(theirs):
         return ()
     found = tuple(_of_pair(a, b, column) for a, b in zip(ours, theirs, strict=True))
-    return found if any(found) else ()
+    return found if sum(one.freedom for one in found if one is not None) >= FREEDOM_MIN else ()
 
 
 def values_and_errors(known: SliceDifferences, others: Floats, error: float) -> tuple[Floats, Floats]:

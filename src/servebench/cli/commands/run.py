@@ -143,7 +143,7 @@ def _with_model(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def print_previews(words: Sequence[str], registry: Registry) -> int:
-    """Print each different workload of the jobs that the words describe. Returns 0. Raises ConfigError, PreflightError."""
+    """Print each different workload of the jobs that the words describe. Returns 0. Raises ConfigError."""
     from servebench.config import compose_jobs
     from servebench.report.output import Output
     from servebench.report.screens.preview import preview_blocks

@@ -169,7 +169,7 @@ NEWEST = 100
 @define(
     "ls",
     examples=[
-        ("servebench ls", "all runs"),
+        ("servebench ls", "the newest runs"),
         ("servebench ls engine=vllm,sglang status=finished", "runs that meet both conditions"),
         ("servebench ls 'model=*llama*' engine.dtype=float16 --json", "by pattern and config key, as JSON"),
     ],
@@ -179,12 +179,12 @@ NEWEST = 100
     "--all",
     "every",
     is_flag=True,
-    help=f"Show all runs: the candidates of tunes, and on a terminal more than about {NEWEST} of the newest.",
+    help=f"Show all runs: the candidates of tunes, and more than about {NEWEST} of the newest.",
 )
 @json_option
 @outputs_option
 def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outputs: Path) -> int:
-    """List stored runs, all or those that meet the conditions, newest last.
+    """List stored runs, the newest last: about a hundred, or all that meet the conditions.
 
     Other commands take a run by its number: servebench compare 1 2.
     """
@@ -197,15 +197,18 @@ def ls_command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outpu
 
     wanted = parse_conditions(conditions)
     out, read = Output(as_json=as_json), partial(listed_rows, columns=LIST_COLUMNS)
-    most = None if every or wanted or as_json or out.complete else NEWEST
+    most = None if every or wanted or as_json else NEWEST
     stored, older = load_newest(outputs, most, read)
     studies, numbers = select(stored, wanted), number_runs(stored, older)
     if as_json:
         out.write((), run_list(studies, numbers))
     elif studies:
         candidates = every or not {"study", "run"}.isdisjoint(wanted)
-        most = None if out.complete or every else NEWEST
-        out.write(list_blocks(studies, numbers, width=out.room, most=most, candidates=candidates, older=older))
+        out.write(
+            list_blocks(
+                studies, numbers, width=out.room, most=None if every else NEWEST, candidates=candidates, older=older
+            )
+        )
     else:
         click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
     return 0

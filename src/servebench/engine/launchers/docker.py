@@ -66,20 +66,20 @@ def _no_image(message: str) -> EngineError:
 def pull_image(settings: DockerSettings, image: str, say: Say) -> None:
     """Make sure that the image is present, as `launch.pull` says. May take long. Raises EngineError."""
     runtime = settings.runtime
-    if settings.pull != "always":
-        if _run(runtime, "image", "inspect", image).returncode == 0:
-            return
-        if settings.pull == "never":
-            raise _no_image(
-                f"the image {image} is not present and launch.pull=never; pull it with: {runtime} pull {image}"
-            )
-    say(f"pulling {image}")
-    began_s = time.monotonic()
     try:
+        if settings.pull != "always":
+            if _run(runtime, "image", "inspect", image).returncode == 0:
+                return
+            if settings.pull == "never":
+                raise _no_image(
+                    f"the image {image} is not present and launch.pull=never; pull it with: {runtime} pull {image}"
+                )
+        say(f"pulling {image}")
+        began_s = time.monotonic()
         done = _run(runtime, "pull", image, timeout_s=PULL_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        late = f"pulling the image {image} took longer than {PULL_TIMEOUT_S:g} s"
-        raise _no_image(f"{late}; pull it yourself: {runtime} pull {image}") from error
+        late = f"'{' '.join(error.cmd)}' took longer than {error.timeout:g} s"
+        raise _no_image(f"{late}; pull the image yourself: {runtime} pull {image}") from error
     if done.returncode:
         raise _no_image(f"cannot pull the image {image}: {_error_text(done)}; check launch.image")
     say(f"pulled {image} in {time.monotonic() - began_s:.0f} s")

@@ -71,7 +71,7 @@ def inner_context(context: LaunchContext, settings: DockerSettings, executable: 
     host = EVERYWHERE if settings.network == "bridge" else context.engine.host
     model = context.model
     if model.path is not None:
-        model = replace(model, path=f"{MODEL_FOLDER}/{Path(model.path).name}")
+        model = replace(model, path=f"{MODEL_FOLDER}/{Path(model.path).expanduser().absolute().name}")
     return replace(
         context,
         engine=replace(context.engine, host=host, executable=context.engine.executable or executable),

@@ -155,5 +155,5 @@ class GuardedProcess:
             known = number in set(signal.Signals)
             return f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
         if kind == "exit":
-            return f"exit code {value}"
+            return f"exit code {value}" + ("; a server must stay in the foreground" if value == "0" else "")
         return self.ended or "still running"

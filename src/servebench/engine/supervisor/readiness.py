@@ -1,11 +1,12 @@
 """Decide when a started engine is ready, and wait for it.
 
-An engine is ready when its port accepts connections, its health endpoint returns 200 and a real request has generated a
-token, in this order. `Readiness` makes the decision and does no I/O; `ReadinessWatcher` makes the observations.
+An engine is ready when its port accepts connections, its health endpoint returns 200 (or does not exist) and a real request has
+generated a token, in this order. `Readiness` makes the decision and does no I/O; `ReadinessWatcher` makes the observations.
 """
 
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Literal
 
 import httpx
@@ -168,6 +169,10 @@ class ReadinessWatcher:
         path = self._started.engine.health_path
         for base_url in self._started.base_urls:
             status = http.get(f"{root_of(base_url)}{path}").status_code
+            if status == httpx.codes.NOT_FOUND:
+                # a version without this path: it is healthy if it generates
+                with suppress(EngineError):
+                    return self._first_token(http)
             if status != httpx.codes.OK:
                 raise EngineError(f"{path} returned {status}", kind=FailureKind.NOT_READY)
         return time.time_ns()

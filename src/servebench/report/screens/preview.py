@@ -41,11 +41,11 @@ class Preview:
 
 def preview_blocks(preview: Preview) -> Iterator[Block]:
     """Yield a preview."""
-    count = f"{len(preview.requests):,} requests"
+    count = _counted(len(preview.requests), "request")
     if preview.data is not None:
         rows, of_rows = preview.data
         more = f"repeated to {count}" if of_rows < len(preview.requests) else f"counted here: {count}"
-        count = f"{rows:,} rows, {of_rows:,} requests; {more}"
+        count = f"{_counted(rows, 'row')}, {_counted(of_rows, 'request')}; {more}"
     yield Line.of(Span(preview.workload, "strong"), f" for {preview.model}: {count}")
     counted = "the model's tokenizer" if preview.exact else "not the model's tokenizer: a run uses the engine's"
     yield Line.of(f"counted with: {preview.tokenizer} ({counted})")
@@ -59,7 +59,7 @@ def preview_blocks(preview: Preview) -> Iterator[Block]:
         name, facts = (
             (example.request_id, _facts(example)) if preview.data is None else (f"row {number}:", _length(example))
         )
-        yield Line.of(Span(name, "strong"), f" {tokens:,} input tokens, {facts}")
+        yield Line.of(Span(name, "strong"), f" {_counted(tokens, 'input token')}, {facts}")
         for role, text in _turns(example):
             yield Line.of(Span(f"  {role}:", "dim"), f" {_short(text)}")
         if example.extra:
@@ -102,8 +102,12 @@ def _too_long(preview: Preview) -> Iterator[Block]:
         )
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _length(request: Request) -> str:
-    return f"{'exactly' if request.exact_output else 'at most'} {request.output_tokens} output tokens"
+    return f"{'exactly' if request.exact_output else 'at most'} {_counted(request.output_tokens, 'output token')}"
 
 
 def _facts(request: Request) -> str:

@@ -15,7 +15,7 @@ from servebench.report.screens.page import Page
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.screens.times import times_blocks
 from servebench.report.trust import point_trust
-from servebench.util.figures import number
+from servebench.util.figures import number, percent
 
 DOUBT_NOTE = (
     "Why a point is doubtful, wide or void stands beside its trust; Warnings and remedies, below, explains the codes."
@@ -121,7 +121,7 @@ def quality(data: Page) -> Iterator[Block]:
 
 
 def _quality_cells(run: str, result: QualitySummary) -> list[str]:
-    share, low, high = (f"{100 * (one or 0.0):.1f}" for one in (result.value, result.low, result.high))
+    share, low, high = (percent(one).removesuffix("%") for one in (result.value, result.low, result.high))
     return [
         *(run, result.benchmark, result.at, str(result.n), result.measure, share),
         *(f"{low} to {high}", str(result.unanswered), number(result.latency_ms_p50)),

@@ -35,7 +35,8 @@ def print_blocks(blocks: Iterable[Block], out: Console) -> None:
                 text = Text(f"{block.kind}: ").append(
                     commands_from_here(block.command), style="bold" if block.reason else ""
                 )
-                out.print(text.append(f"  ({block.reason})" if block.reason else "", style="dim"))
+                # a line break inside a command would be pasted with it
+                out.print(text.append(f"  ({block.reason})" if block.reason else "", style="dim"), soft_wrap=True)
             case Gap():
                 out.print()
 

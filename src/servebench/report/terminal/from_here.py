@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 COMMAND = re.compile(r"(?:(?<=['`(])|(?<=: )|(?<![^\n]))(?:servebench(?= (?!was )\S)|mlflow(?= ui ))")
@@ -13,7 +14,11 @@ COMMAND = re.compile(r"(?:(?<=['`(])|(?<=: )|(?<![^\n]))(?:servebench(?= (?!was 
 
 def commands_from_here(text: str) -> str:
     """Return text whose commands can be pasted: where PATH has another program of that name than this installation, or none,
-    commands begin with the path of this installation's."""
+    commands begin with the path of this installation's. Beside a command, paths below the current folder lack its name."""
+    if COMMAND.search(text) is None:
+        return text
+    with suppress(OSError):
+        text = re.sub(rf"(?<![^\s'\"=:(]){re.escape(str(Path.cwd()))}/(?=[\w.])", "", text)
     return COMMAND.sub(lambda found: _program(found[0]), text)
 
 
@@ -22,8 +27,9 @@ def _program(name: str) -> str:
     found = shutil.which(name)
     if not own.exists() or (found is not None and own.samefile(found)):
         return name
-    try:
+    places = [shlex.quote(str(own))]
+    with suppress(OSError, RuntimeError):
+        places += ["~/" + shlex.quote(str(own.relative_to(Path.home())))] if own.is_relative_to(Path.home()) else []
         beside = os.path.relpath(own)
-    except OSError:
-        return shlex.quote(str(own))
-    return shlex.quote(min(beside if os.sep in beside else f".{os.sep}{beside}", str(own), key=len))
+        places.append(shlex.quote(beside if os.sep in beside else f".{os.sep}{beside}"))
+    return min(places, key=len)

@@ -38,5 +38,6 @@ def console(file: TextIO | None = None) -> Console:
 
 
 def say(text: str) -> None:
-    """Print text on standard error; a terminal breaks lines between words."""
-    console(sys.stderr).print(commands_from_here(text))
+    """Print text on standard error; a terminal breaks lines between words, but not those that are a command to paste."""
+    for line in text.splitlines():
+        console(sys.stderr).print(commands_from_here(line), soft_wrap=line.startswith("servebench ") or None)

@@ -19,7 +19,7 @@ from servebench.analysis.answer.model import (
     WorkloadAnswer,
 )
 from servebench.analysis.slow_starts import OwnSlowStarts
-from servebench.analysis.verdict.model import FAILED
+from servebench.analysis.verdict.model import FAILED, FASTER, SLOWER
 from servebench.contracts.level import levels_in_words
 from servebench.report.wording.comparison import description_of, not_usable_text, text_of
 from servebench.util.figures import duration, listed, number
@@ -30,6 +30,8 @@ TIMES_FROM = 1.0
 """From this lead on, a factor is easier to read than a percentage."""
 NAMED_MAX = 4
 """More runs without a difference are only counted."""
+OF_FAILED = {FASTER: "better", SLOWER: "worse"}
+"""What a run is that has fewer failed requests, or more."""
 PAIRS_MAX = 3
 """More pairs that differ in other metrics are only counted."""
 
@@ -97,6 +99,7 @@ PURPOSES: dict[Purpose, Callable[[NextStep], str]] = {
         + (f", with up to {one.requests:,} requests each" if one.requests is not None else ", twice as long")
     ),
     Purpose.MORE_STARTS: lambda one: f"for a verdict, {one.count} times this study",
+    Purpose.NARROWER: lambda _: "for intervals half as wide",
     Purpose.UNTIL_DECIDED: lambda _: "for a verdict: adds starts until there is one",
     Purpose.ACCEPT: lambda _: "to accept the different settings",
     Purpose.CHARTS: lambda _: "all charts",
@@ -288,9 +291,9 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
 
 def _others_in_words(found: Sequence[OtherDifference]) -> str:
     texts = [
-        f"{one.candidate} is {'worse' if one.row.metric is FAILED else one.row.result} than {one.baseline}: "
+        f"{one.candidate} is {OF_FAILED[result] if one.row.metric is FAILED else result} than {one.baseline}: "
         f"{description_of(one.row)}"
-        for one in found[:PAIRS_MAX]
+        for one, result in ((one, one.row.result) for one in found[:PAIRS_MAX])
     ]
     more = [f"{len(found) - PAIRS_MAX} more pairs differ"] if len(found) > PAIRS_MAX else []
     return "; ".join([*texts, *more])

@@ -100,10 +100,11 @@ def value_of(value: float | None, metric: Metric) -> str:
 
 
 def change_of(row: ComparisonRow) -> str:
-    """Return a row's change with its interval."""
+    """Return a row's change with its interval: of shares of requests in points."""
     if row.effect is None:
         return MISSING
-    return f"{figures.change(row.effect)} {change_interval(row.low, row.high)}"
+    size = figures.change(row.effect)
+    return f"{size.replace('%', ' points') if row.metric is FAILED else size} {change_interval(row.low, row.high)}"
 
 
 def verdict_of(row: ComparisonRow) -> str:
@@ -182,8 +183,7 @@ def description_of(row: ComparisonRow) -> str:
     where = "on average over the levels" if row.overall else f"at {row.level.words}"
     if row.effect is None or row.low is None or row.high is None:
         return f"{row.metric.title} {where}"
-    size = f"{100 * row.effect:+.1f} points" if row.metric is FAILED else figures.change(row.effect)
-    return f"{row.metric.title} {size} {change_interval(row.low, row.high)} {where}"
+    return f"{row.metric.title} {change_of(row)} {where}"
 
 
 def summary_of(comparison: Comparison) -> str:

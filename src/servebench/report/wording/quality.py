@@ -43,7 +43,7 @@ def agreement_text(found: Agreement) -> str:
 def parity_text(found: Parity) -> str:
     """Return whether two runs give the same answers, and how steady each is."""
     across = found.across
-    equal = f"{percent(across.share or 0)} of {across.n} answers are equal {percent_interval(*across.interval)}"
+    equal = f"{percent(across.share)} of {across.n} answers are equal {percent_interval(*across.interval)}"
     parts = [f"{PARITY[found.finding]}: {equal}"]
     if across.first:
         parts[0] += (
@@ -53,7 +53,7 @@ def parity_text(found: Parity) -> str:
         parts.append(
             f"log-probabilities differ by {across.logprob_gap_mean:.2g} on average, by {across.logprob_gap_max:.2g} at most"
         )
-    steady = " and ".join(percent(one.share or 0) for one in (found.own_first, found.own_second))
+    steady = " and ".join(percent(one.share) for one in (found.own_first, found.own_second))
     parts.append(f"each run alone and under load: {steady} equal (p = {found.p_value:.2g})")
     if found.n_needed:
         parts.append(f"about {found.n_needed} prompts are needed")
