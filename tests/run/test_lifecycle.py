@@ -199,6 +199,28 @@ def test_an_engine_that_dies_before_its_tokens_are_counted_is_a_dead_engine(benc
     assert ended(result) == ("failed", FailureKind.DIED)
     assert "killed by SIGKILL" in result.outcome.error
     assert len(read_requests(bench.folder()).query("point == 'c2-r0'")) == 4
+    assert list(read_frame(bench.folder().points).point) == ["c1-r0", "c2-r0"]
+
+
+def test_an_engine_that_hangs_and_counts_nothing_has_its_point(bench, monkeypatch):
+    """Its requests time out, and so does the count of what some of them got: the point says what happened, not the tokenizer."""
+
+    class Hanging(FakeTokenizer):
+        exact = True
+
+        def count(self, texts):
+            if bench.load.phases:
+                raise EngineError("cannot count tokens at http://x/tokenize: timed out")
+            return super().count(texts)
+
+    bench.load.outcomes["c1-r0"] = "timeout"
+    monkeypatch.setattr(session, "engine_tokenizer", lambda *_: Hanging())
+    monkeypatch.setattr(measure, "count_missing", lambda records, count: count([r.text for r in records]) and records)
+    monkeypatch.setattr(LiveLoad, "_failing", lambda _: "it sends nothing")
+    result = bench.run(with_load(concurrency=(1, 2)))
+    assert result.outcome.status == "failed"
+    assert "it sends nothing" in result.outcome.error
+    assert [codes(point) & {"not_answering"} for point in result.outcome.points] == [{"not_answering"}]
 
 
 @pytest.mark.parametrize("point", ["c1-r0", "c2-r0"])

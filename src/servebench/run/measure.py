@@ -30,7 +30,7 @@ from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.live import awaited_death
 from servebench.run.looks import Looks
 from servebench.run.noise import known_noise
-from servebench.run.outcome import SILENCE_MARGIN_S, entry
+from servebench.run.outcome import SILENCE_MARGIN_S, entry, last_failure
 from servebench.run.phase import jobs_of, references_of
 from servebench.run.point import build_point
 from servebench.run.preflight import no_arrivals
@@ -163,15 +163,15 @@ def level_title(level: PlannedPoint, *, repeats: int) -> str:
 
 
 def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = True) -> list[Record]:
-    """Return records with counts for tokens that the server did not count; as they are where the engine that counts has died.
+    """Return records with counts for tokens that the server did not count; as they are where the engine that counts is gone.
 
-    Raises EngineError if it is alive and does not count.
+    Raises EngineError if it answers requests and does not count.
     """
     if session.tokenizer.exact:
         try:
             return list(count_missing(records, session.tokenizer.count))
         except EngineError:
-            if wait and awaited_death(session.lease.running) is None:
+            if wait and last_failure(records) is None and awaited_death(session.lease.running) is None:
                 raise
     return list(records)
 

@@ -1,6 +1,7 @@
 """The one builder of points, for a point that was just measured and for one that is recovered from its files."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from servebench.measure.points import summarize, with_intervals
 from servebench.measure.window import steady_slices
 from servebench.protocol.kinds.table import kind_named
 from servebench.telemetry.columns import held_requests, telemetry_columns
+from servebench.util.errors import EngineError
 from servebench.util.proportions import wilson
 from servebench.util.stretches import expanded, merged
 from servebench.util.units import NS_PER_S
@@ -46,8 +48,9 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     row = replace(
         row, **disturbance_columns(row, evidence.disturbances, evidence.records, evidence.readings, evidence.pauses)
     )
-    tokenizer = evidence.tokenizer
-    ideal = ideal_hits_of(evidence.requests, evidence.records, tokenizer) if tokenizer is not None else {}
+    ideal: dict[str, tuple[int, int]] = {}
+    with suppress(EngineError):  # the engine that counts may be gone
+        ideal = ideal_hits_of(evidence.requests, evidence.records, evidence.tokenizer) if evidence.tokenizer else {}
     row = replace(row, **content_columns(evidence.requests, evidence.records, ideal, row))
     lacks = kind_named(evidence.settings.workload.api).lacks
     nothing: dict[str, Any] = dict.fromkeys([*unknown, *(name for name in POINT_COLUMNS if name.startswith(lacks))])
