@@ -96,9 +96,7 @@ def longer_keys(runs: Sequence[RunData], keys: str) -> dict[str, float]:
     if all(load.get("until") for load in loads):
         keys = "load.max_duration_s"
     found = {key: [load.get(key.partition(".")[2]) for load in loads] for key in keys.split(" or ")}
-    return {
-        key: one for key, (one, *others) in found.items() if is_number(one) and all(other == one for other in others)
-    }
+    return {key: one for key, (one, *rest) in found.items() if is_number(one) and rest.count(one) == len(rest)}
 
 
 def _narrower_step(run: RunData) -> NextStep | None:
