@@ -79,7 +79,7 @@ def test_a_conversation_is_seen_with_its_last_turn(tmp_path, monkeypatch, capsys
         shown = capsys.readouterr().out
         assert "1 row, 2 requests; repeated" in shown
         assert [text in shown for _, text in talk] == [True] * 3
-        assert "workload.cache=cold" not in shown
+        assert "random characters" not in shown
 
 
 def test_mistakes():

@@ -1,6 +1,7 @@
 """A trace of agents that was not seen before, through the public command and by the engine's own counts."""
 
 import csv
+import json
 from collections import defaultdict
 from itertools import pairwise
 
@@ -91,6 +92,35 @@ def test_sessions_prefixes_lengths_and_gaps_are_those_of_the_trace(run_main, tmp
     # of those that were sent at the same moment the cache may have seen either one first
     measured, best = (sum(float(row[name]) * int(row["input_tokens"]) for row in rows) for name in HITS)
     assert 0.9 * best <= measured <= best
+
+
+def asked(t, tokens, ids, **more):
+    return {"t": t, "type": "n", "in": tokens, "out": 5, "hash_ids": ids, "api_time": 0.2, **more}
+
+
+@pytest.mark.slow
+def test_a_job_as_published_sets_have_it(run_main, tmp_path):
+    """The marker of a sub-agent at its end, its times from its start, think times that contain its work, a sub-agent within it,
+    ids for whole blocks only, and the same ids in other jobs for other text."""
+    inmost = {"t": 0.5, "type": "subagent", "status": "completed", "duration_ms": 300, "requests": [asked(0, 70, [9])]}
+    inner = [asked(0, 130, [8, 9], think_time=0.0), inmost, asked(0.9, 200, [8, 9, 10], think_time=0.7)]
+    marker = {"t": 1.5, "type": "subagent", "status": "completed", "duration_ms": 1200, "requests": inner}
+    entries = [asked(0, 200, [1, 2, 3]), marker, asked(2.0, 330, [1, 2, 3, 4, 5], think_time=1.8)]
+    path = tmp_path / "published.json"
+    path.write_text(json.dumps([{"id": f"j{n}", "block_size": 64, "requests": entries} for n in range(2)]))
+    _, found, _, _ = replay(run_main, tmp_path, path, "engine=vllm", "launch=simulated")
+    by_name = sessions(found)
+    assert by_name.keys() == {f"j{n}{child}" for n in range(2) for child in ("", ".0", ".0.0")}
+    for number in range(2):
+        main, child, (leaf,) = (by_name[f"j{number}{name}"] for name in ("", ".0", ".0.0"))
+        assert [one.prompt_tokens for one in (*main, *child, leaf)] == [200, 330, 130, 200, 70]
+        # a cache of blocks of 16 tokens may miss the last one: a tokenizer joins its end with what follows
+        assert [one.cached_tokens for one in (*main, *child, leaf)] == pytest.approx([0, 192, 0, 128, 0], abs=16)
+        pauses = [
+            (after.sent_ns - before.ended_ns) / 1e9
+            for before, after in ((main[0], child[0]), (child[0], leaf), (leaf, child[1]), (child[1], main[1]))
+        ]
+        assert pauses == pytest.approx([0, 0, 0.5, 0.6], abs=0.05)
 
 
 @pytest.mark.slow

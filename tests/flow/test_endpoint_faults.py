@@ -60,7 +60,7 @@ def patience(fault, monkeypatch):
     """Without it each fault in which nothing happens takes minutes; with others no answer is late, however busy the machine."""
     if fault not in ENDLESS:
         return ()
-    monkeypatch.setattr(attach, "GENERATE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(attach, "GENERATE_S", 2.0)
     monkeypatch.setattr(attach, "CONNECT_TIMEOUT_S", 2.0)
     return ("load.timeout_s=2",)
 

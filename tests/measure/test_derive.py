@@ -338,6 +338,10 @@ OUTCOMES = {
     "missing [DONE], usage": (stream(delta(content="a"), END), "ok", None),
     "nothing ends it": (stream(delta(content="a")), "truncated", "after 1 content event"),
     "growing usage ends nothing": (stream(delta(content="a", more={"usage": usage(7, 1)})), "truncated", "after 1"),
+    "growing usage beside a token without text": (
+        stream(delta(content="a", more={"usage": usage(7, 1)}), delta(content="", more={"usage": usage(7, 2)})), "truncated",
+        "after 1",
+    ),
     "first usage of a growing one": (
         stream(delta(role="assistant", content="", more={"usage": usage(7, 0)})), "truncated", "after 0",
     ),
@@ -400,6 +404,9 @@ OUTCOMES = {
         exchange([(1, b"HTTP/1.1 500 X\r\nContent-Length: 99\r\n\r\nboom")], outcome="closed"), "http_error", "boom",
     ),
     "gzip": (exchange([(1, b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\nxx")]), "protocol", "'gzip'"),
+    "a compressed refusal": (
+        exchange([(1, b"HTTP/1.1 429 X\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx")]), "http_error", "HTTP 429",
+    ),
     "not http": (exchange([(1, b"hello")], outcome="protocol", error="not http"), "protocol", "not http"),
     "timeout": (
         stream(delta(content="a"), ended=False, outcome="timeout", error="no end after 600 s"), "timeout", "600 s",
@@ -482,6 +489,20 @@ def test_no_body_raises(body: bytes) -> None:
     """Hostile events become an outcome."""
     raw = SSE_HEAD + chunk(b"data: " + body + b"\n\n" + body + b"\n\n") + b"0\r\n\r\n"
     assert record(exchange([(1, raw)])).outcome != "timeout"
+
+
+DEEP = b'{"a":' * 800 + b"1" + b"}" * 800
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"choices": [{"delta": {"tool_calls": {"function": {"name": %b}}}}]}' % DEEP,
+        b'{"error": {"detail": %b, "metadata": {"raw": "x"}}}' % DEEP,
+    ],
+)
+def test_what_is_nested_deeply_is_read_or_is_an_error(odd: bytes) -> None:
+    assert record(stream(odd, STOP, DONE)).outcome in ("ok", "stream_error")
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,17 @@ def test_nothing_that_was_said_is_in_the_trace(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_recording_of_other_requests_says_what_is_recorded(tmp_path):
+    """Ollama's own API, for one."""
+    with ScriptedServer(answering) as server, recording(tmp_path, server.url) as (process, url, file):
+        assert httpx.post(f"{url}/api/chat", json={"model": "tiny"}).text.count(CANARY) == 3
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=LIMIT_S)
+    assert rows_of(file) == []
+    assert "/chat/completions" in out
+
+
+@pytest.mark.slow
 def test_a_killed_recording_keeps_what_had_ended(tmp_path):
     with ScriptedServer(answering) as server, recording(tmp_path, server.url) as (process, url, file):
         for number in range(5):

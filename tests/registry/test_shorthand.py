@@ -18,6 +18,7 @@ ATTACHED = ["launch=attach", "engine=openai"]
         (["endpoint="], [*ATTACHED, "launch.base_url="]),
         (["duration", "seed"], ["duration", "seed"]),
         (["endpoint=h:1/?key=a"], [*ATTACHED, 'launch.base_url="http://h:1/?key=a"']),
+        (["endpoint=h:1/~a,[::1]:2/b%20c"], [*ATTACHED, 'launch.base_url="http://h:1/~a",http://[::1]:2/b%20c']),
         (["dataset=a.jsonl"], ["workload=dataset", "workload.dataset=a.jsonl"]),
         (["dataset=a.jsonl", "workload=sharegpt"], ["workload.dataset=a.jsonl", "workload=sharegpt"]),
         (["dataset=a.jsonl", "experiment=mine"], ["workload.dataset=a.jsonl", "experiment=mine"]),

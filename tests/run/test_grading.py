@@ -118,6 +118,9 @@ def test_the_users_file_is_read_before_anything_starts(known, tmp_path):
     built_in = registry()
     with pytest.raises(ConfigError, match=r"nowhere\.jsonl"):
         select_scorers(job(built_in, "quality=mmlu", "quality.path=nowhere.jsonl"), built_in, tmp_path)
+    path.write_text('{"question": "1 + 1?", "answer": 2}\n' * 9 + '{"question": "1 + 2?"}\n')
+    with pytest.raises(ConfigError, match="row 9 of"):
+        select_scorers(job(built_in, "quality=gsm8k", f"quality.path={path}"), built_in, tmp_path)
 
 
 def test_answered_questions_are_not_asked_again(known, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.request import Message, Request
 from servebench.engine.adapters.openai import OpenAiEngine
-from servebench.run.requests import planned_requests, span_headers, traceparent
+from servebench.run.requests import planned_requests, span_headers, target_of, traceparent
 from support.settings import run_settings
 
 
@@ -41,3 +41,16 @@ def test_the_path_of_a_base_url_is_sent_as_urls_are_written(base_url, path):
     request = Request(request_id="r", messages=(Message("user", "x"),))
     (planned,) = planned_requests(OpenAiEngine(), running, run_settings(), [request], "run/c1")
     assert planned.path == path
+
+
+@pytest.mark.parametrize(
+    ("base_url", "host", "port"),
+    [
+        ("https://b\u00fccher.example/v1", "xn--bcher-kva.example", 443),
+        ("http://[::1]:8000/v1", "::1", 8000),
+        ("http://my_host/v1", "my_host", 80),
+    ],
+)
+def test_a_host_is_named_as_the_network_names_it(base_url, host, port):
+    target = target_of(RunningEngine(base_urls=(base_url,), model="m", started_ns=0))
+    assert (target.host, target.server_name, target.port) == (host, host, port)

@@ -60,13 +60,16 @@ def test_the_key_is_sent_in_its_header(monkeypatch):
         }
 
 
-@pytest.mark.parametrize("trusted", ["ca_file", "verify_tls", None])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("trusted", ["ca_file", "verify_tls", None, "a file that is not there"])
 def test_a_server_with_a_certificate_of_its_own(tmp_path, trusted):
     authority, file = trustme.CA(), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(file))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    words = {"ca_file": [f"launch.ca_file={file}"], "verify_tls": ["launch.verify_tls=false"], None: []}[trusted]
+    words = {"ca_file": [f"launch.ca_file={file}"], "verify_tls": ["launch.verify_tls=False"], None: []}.get(
+        trusted, [f"launch.ca_file={tmp_path / 'none.pem'}"]
+    )
     with _lists(ONE, wrap=lambda one: context.wrap_socket(one, server_side=True)) as server:
         found = with_served_model([f"endpoint=https://127.0.0.1:{server.port}/v1", *words])
-    assert ('model.name="org/mine:1b"' in found) == (trusted is not None)
+    assert ('model.name="org/mine:1b"' in found) == (trusted in ("ca_file", "verify_tls"))

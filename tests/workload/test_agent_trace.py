@@ -1,15 +1,17 @@
 """Recorded sessions of agents, replayed: prefixes, lengths, pauses and sub-agents of a trace that nobody has seen before."""
 
+import json
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 
+from servebench.util.common_prefix import common_prefix_length
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_trace import AgentTraceSettings, AgentTraceWorkload
 from servebench.workload.sources.agent_traces import agent_jobs
 from support.weka import weka_lines
-from support.workloads import requests_of
+from support.workloads import requests_of, workload_of
 
 SIZE = 32
 
@@ -96,6 +98,39 @@ def test_sub_agents_wait_and_are_waited_for(unseen, pieces):
     assert waits
 
 
+def test_a_sub_agent_of_a_sub_agent_waits_for_its_own_agent(tmp_path, pieces):
+    """Also one that starts before its agent's first request; and each agent waits for its own."""
+    one = {"in": 90, "out": 5, "hash_ids": []}
+    marker = {"t": 0, "type": "subagent", "status": "completed"}
+    early, late = ({**marker, "t": t, "requests": [{"t": t, **one}]} for t in (1, 3))
+    nested = {**marker, "t": 1, "requests": [early, {"t": 2, **one}, late, {"t": 4, **one}]}
+    path = tmp_path / "nested.json"
+    path.write_text(json.dumps({"requests": [{"t": 0, **one}, nested, {"t": 5, **one}]}))
+    requests = requests_of(AgentTraceWorkload, pieces, 6, path=str(path))
+    by_session = {}
+    for made in requests:
+        by_session.setdefault(made.session_id.rpartition("/")[2], []).append(made)
+    assert {name: len(its) for name, its in by_session.items()} == {"j0": 2, "j0.0": 2, "j0.0.0": 1, "j0.0.1": 1}
+    main, child, first, second = (by_session[name] for name in ("j0", "j0.0", "j0.0.0", "j0.0.1"))
+    assert first[0].after == (main[0].request_id,)
+    assert set(child[0].after) == {main[0].request_id, first[0].request_id}
+    assert second[0].after == (child[0].request_id,)
+    assert child[1].after == (second[0].request_id,)
+    assert main[1].after == (child[1].request_id,)
+    assert {made.job_requests for made in requests} == {6}
+
+
+def test_a_setting_replaces_the_size_of_the_blocks(tmp_path, pieces):
+    """Prompts with one common block share as many tokens."""
+    path = tmp_path / "trace.json"
+    entries = [{"t": n, "in": 200, "out": 5, "hash_ids": [1, 10 + n]} for n in range(2)]
+    path.write_text(json.dumps({"block_size": 32, "requests": entries}))
+    keys = {"path": str(path), "api": "completions", "block_tokens": 100}
+    one, other = (made.prompt for made in requests_of(AgentTraceWorkload, pieces, 2, **keys))
+    shared = one[: common_prefix_length(one, other)]
+    assert pieces.count([shared])[0] == pytest.approx(100, abs=2)
+
+
 def test_real_answers_become_part_of_the_next_prompt(unseen, pieces):
     """Which is as long as the recorded one if the answer is; the first prompt of each session has none."""
     steps = recorded(unseen)
@@ -123,6 +158,9 @@ def test_long_jobs_can_be_left_out(pieces):
     longest = sorted(job.longest for job in agent_jobs("builtin"))
     kept = requests_of(AgentTraceWorkload, pieces, 40, max_input_tokens=longest[3], api="completions")
     assert max(one.prompt_tokens for one in kept) <= longest[3]
+    (note,) = workload_of(AgentTraceWorkload, max_input_tokens=longest[3]).notes()
+    assert "20 of 24 jobs" in note
+    assert workload_of(AgentTraceWorkload).notes() == []
     with pytest.raises(ConfigError):
         requests_of(AgentTraceWorkload, pieces, 40, max_input_tokens=longest[0] - 1)
 

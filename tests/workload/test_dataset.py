@@ -248,12 +248,15 @@ def test_lengths_of_answers(pieces, tmp_path, row, more, setting, expected):
 def test_what_ends_an_answer_is_said(tmp_path, keys, count):
     """Where the data says no length, and where a setting replaces what it says."""
     rows = [keys.pop("row")] if "row" in keys else [{"prompt": "q"}, {"prompt": "r", "max_tokens": 8}]
-    assert len(workload_of(DatasetWorkload, dataset=written(tmp_path / "a.jsonl", *rows), **keys).notes()) == count
+    source = written(tmp_path / "a.jsonl", *rows)
+    assert len(workload_of(DatasetWorkload, dataset=source, cache="cold", **keys).notes()) == count
+    # without a salt, what is sent again is in the cache
+    assert len(workload_of(DatasetWorkload, dataset=source, cache="as_is", **keys).notes()) == count + 1
 
 
 def test_silence_is_said(tmp_path):
     path = written(tmp_path / "a.jsonl", {"conversations": []}, {"prompt": "q", "max_tokens": 2})
-    (note,) = workload_of(DatasetWorkload, dataset=path).notes()
+    (note,) = workload_of(DatasetWorkload, dataset=path, cache="cold").notes()
     assert "1 conversations" in note
 
 

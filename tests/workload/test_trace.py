@@ -1,15 +1,17 @@
 """Recorded arrivals and lengths with synthesised prompts."""
 
 import json
+import re
 from functools import partial
 from typing import Any
 
 import pytest
 
+from servebench.load.plan.traces import read_arrivals
 from servebench.util.errors import ConfigError
 from servebench.workload.sources.trace_files import TraceRow, trace_rows
 from servebench.workload.trace import TraceSettings, TraceWorkload
-from support.workloads import requests_of
+from support.workloads import requests_of, workload_of
 
 BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log
@@ -95,6 +97,24 @@ def test_a_length_that_no_model_has_is_named(tmp_path, name, text, told):
         trace_rows(str(tmp_path / name))
 
 
+def test_bailian(tmp_path):
+    """Seconds and blocks of 16 tokens, in lines that otherwise look like Mooncake's."""
+    path = tmp_path / "qwen.jsonl"
+    row = {"chat_id": 159, "parent_chat_id": -1, "type": "text", "turn": 1, "input_length": 37, "output_length": 9}
+    path.write_text("".join(json.dumps({**row, "timestamp": t, "hash_ids": [t, 7, 8]}) + "\n" for t in (61, 62.5)))
+    assert [(row.arrival_s, row.input_tokens) for row in trace_rows(str(path))] == [(0, 37), (1.5, 37)]
+    assert read_arrivals(str(path)) == [0, 1.5]
+    assert TraceWorkload(TraceSettings(name="trace", path=str(path))).block_tokens() == 16
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    """Failures of the recorded service, and what is too long; nothing where all is sent."""
+    path = mooncake(tmp_path, (0, 100, 5, []), (1, 0, 5, []), (2, 90, 0, []), (3, 400, 5, []))
+    (note,) = workload_of(TraceWorkload, path=path, max_input_tokens=200).notes()
+    assert re.findall(r"\d+", note.removeprefix(path)) == ["2", "1"]
+    assert workload_of(TraceWorkload).notes() == []
+
+
 def test_lengths_and_arrivals_are_the_traces(any_tokenizer, text_of):
     """Every request of the shipped trace: exact input, output as recorded, at its time."""
     requests = asked(any_tokenizer, 30)
@@ -149,6 +169,12 @@ def test_cold_streams_and_laps_share_nothing(pieces, text_of, tmp_path):
     assert [request.arrival_s for request in cold[0]] == [0, 3, 6, 9]
     warm = [asked(pieces, 2, stream, path=path, block_tokens=40, cache="warm") for stream in ("c1-0", "c2-0")]
     assert text_of(warm[0][0])[:80] == text_of(warm[1][0])[:80]
+
+
+def test_a_trace_of_one_moment_takes_time(pieces, tmp_path):
+    """Else no number of requests would fill a load of some seconds."""
+    path = mooncake(tmp_path, (7, 60, 5, []), (7, 60, 5, []))
+    assert [request.arrival_s for request in asked(pieces, 5, path=path)] == [0, 0, 1, 1, 2]
 
 
 def test_scale_and_limit(pieces, tmp_path):

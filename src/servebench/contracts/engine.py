@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 class LaunchContext:
     """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files. `spans_endpoint` is
     the URL to which the engine sends its OpenTelemetry spans (OTLP over HTTP); null if it sends none. `adapters` are the LoRA
-    adapters that requests will name; `api` is their kind."""
+    adapters that requests will name; `api` is their kind, and `body` are their further fields."""
 
     engine: EngineSettings
     model: ModelSettings
@@ -31,6 +31,7 @@ class LaunchContext:
     spans_endpoint: str | None = None
     adapters: tuple[str, ...] = ()
     api: str = "chat"
+    body: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kept_folder(self) -> Path:

@@ -6,6 +6,7 @@ class.
 """
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -345,6 +346,11 @@ class QualitySettings(StrictSettings):
     api: str = "chat"
     max_tokens: PositiveInt | None = None
     timeout_s: Seconds = 300.0
+
+    @property
+    def count(self) -> int:
+        """The most questions that are drawn."""
+        return sys.maxsize if self.items == "all" else self.items
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,6 +91,7 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         cache_dir=cache_dir,
         spans_endpoint=endpoint,
         adapters=tuple(settings.workload.adapters or ()),
+        body=settings.workload.body,
         api=settings.workload.api,
     )
 

@@ -5,7 +5,7 @@ None, never 0.
 
 | name | definition |
 |---|---|
-| content event | an SSE event with generated content: a non-empty `delta.content`, `delta.reasoning`, `delta.reasoning_content` or `text`, a tool call with a name or arguments, or non-empty `token_ids`, in any choice. Role-only and empty deltas, `content: null`, comments, usage and progress chunks do not count |
+| content event | an SSE event with generated content: a non-empty `delta.content`, `delta.refusal`, `delta.reasoning`, `delta.reasoning_content` or `text`, a tool call with a name or arguments, or non-empty `token_ids`, in any choice. Role-only and empty deltas, `content: null`, comments, usage and progress chunks do not count |
 | TTFT | first content event - sent |
 | TTFT from schedule | first content event - scheduled |
 | TTFO | first event with content that is not reasoning - sent; token ids alone do not show whether they are reasoning, and do not count |
@@ -13,7 +13,7 @@ None, never 0.
 | TPOT | (last content event - first) / (tokens of all content events - those of the first; where unknown, output tokens - 1); needs two tokens and two events: an answer that came in one piece shows no time between tokens |
 | E2E | last content event - sent |
 | lateness | sent - scheduled; in a closed loop the schedule is the moment the slot was free |
-| output tokens | those that were sent: the server's usage without hidden tokens (unknown where it is more than the text has bytes); else token ids in the stream; else a tokenizer. `counted_by` says which |
+| output tokens | those that were sent: the server's usage without hidden tokens (unknown where it is more than text and tool calls can have, or 0 beside content); else token ids in the stream; else a tokenizer. `counted_by` says which |
 | hidden tokens | `reasoning_tokens` of the usage where no reasoning was sent |
 | tokens of an event | its token ids; else the growth of a usage sent with every event; else the growth of llama.cpp's `timings.predicted_n`; else unknown |
 """  # noqa: E501
@@ -194,10 +194,10 @@ def _outcome(
 ) -> tuple[Outcome, str | None]:
     """Return how the request ended, and why. An error from the server takes precedence over how the connection ended."""
     if wire in ("complete", "closed", "reset"):
-        if message.error is not None:
-            return "protocol", message.error
         if message.status is not None and not 200 <= message.status < 300:
             return "http_error", describe_http_error(message)
+        if message.error is not None:
+            return "protocol", message.error
         if scan.error is not None:
             return "stream_error", scan.error
     if wire == "complete" and message.complete:

@@ -30,8 +30,7 @@ def read(response: http.HttpResponse, scan: AnswerScan) -> None:
         ContentEvents(scan).add_all(sse.parse(response.body))
         return
     body = b"".join(data for _, data in response.body)
-    chunk = load_object(body, scan.list_name)
-    if chunk is not None:
+    if (chunk := load_object(body, scan.list_name)) is not None:
         scan.add_chunk(chunk, response.body[-1][0], 0)
         scan.error_code = error_code(chunk) if scan.error is not None else None
         scan.done = True
@@ -121,7 +120,7 @@ class AnswerScan(ABC):
 
     def add_call(self, name: object) -> bool:
         """Note the name of a tool call, which is no part of the text; return whether there is one."""
-        self._unsent += CALL_TOKENS + len(str(name)) if name else 0
+        self._unsent += CALL_TOKENS + (len(name) if isinstance(name, str) else 0) if name else 0
         return bool(name)
 
     def fail(self, message: str) -> None:
@@ -298,8 +297,7 @@ class FirstContent:
         self._take_events()
         if not self.beginning:
             self.beginning = b"".join(self._body)
-            document = load_object(self.beginning, self._scan.list_name)
-            if document is not None:
+            if (document := load_object(self.beginning, self._scan.list_name)) is not None:
                 self._scan.add_chunk(document, 0, 0)
                 self._scan.done = True
 

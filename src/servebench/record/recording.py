@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import orjson
 
+from servebench.protocol.kinds.table import KINDS
 from servebench.record.relay import ClientSide, Passed, Service
 from servebench.record.trace import frame, kind_at
 from servebench.util.children import python_environment
@@ -62,6 +63,8 @@ def record(
     say(f"{file}: {requests} requests of {sessions} sessions, {prompt} tokens in, {output} out{more}")
     if requests:
         say(f"replay it: servebench endpoint={url} workload=trace workload.path={file} load=replay")
+    else:
+        say(f"only requests to {', '.join(one.path for one in KINDS.values())} are recorded; others are passed on")
 
 
 async def _serve(

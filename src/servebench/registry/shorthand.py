@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 ENDPOINT = "endpoint"
 BASE_URL = "launch.base_url"
+HYDRA_READS = re.compile(r"[\w./:%+\[\]'\"-]*")
 SHORT_WORDS = {
     "duration": "load.duration_s",
     "budget": "study.budget",
@@ -62,9 +63,9 @@ def _names(words: Sequence[str]) -> set[str]:
 def _spelled_out(word: str) -> str:
     name, equals, value = word.partition("=")
     if name == ENDPOINT and equals:
-        urls = ",".join(map(with_scheme, value.split(",")))
-        # Hydra cannot read the = of a query; why a URL must have none is said later
-        return f'{BASE_URL}="{urls}"' if "?" in urls else f"{BASE_URL}={urls}"
+        # Hydra cannot read a ~ or the = of a query; why a URL must have no query is said later
+        urls = [one if HYDRA_READS.fullmatch(one) else f'"{one}"' for one in map(with_scheme, value.split(","))]
+        return f"{BASE_URL}={','.join(urls)}"
     return f"{SHORT_WORDS[name]}={value}" if equals and name in SHORT_WORDS else word
 
 

@@ -1,6 +1,5 @@
 """Quality of a run: ask the engine the scorers' questions, grade the answers, and store a row for each."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,8 +118,7 @@ def _ask_and_grade(
     request: RunRequest, lease: EngineLease, scorer: Scorer, path: Path, concurrency: int
 ) -> list[Judged]:
     quality = scorer.settings
-    count = sys.maxsize if quality.items == "all" else quality.items
-    items = scorer.items(path, count, quality.seed)
+    items = scorer.items(path, quality.count, quality.seed)
     if quality.max_tokens is not None:
         items = [replace(item, max_tokens=quality.max_tokens) for item in items]
     digests = {item.item_id: item.digest for item in items}

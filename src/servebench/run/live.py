@@ -51,7 +51,8 @@ class LiveLoad:
         from servebench.engine.supervisor.endpoint import failing
 
         limit_s = min(max(self.settings.load.timeout_s, ASK_LEAST_S), ASK_TIMEOUT_S)
-        return failing(self.lease.running, self.lease.engine, self.settings.workload.api, limit_s)
+        asked = {"api": self.settings.workload.api, "extra": self.settings.workload.body}
+        return failing(self.lease.running, self.lease.engine, limit_s, **asked)
 
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1

@@ -154,7 +154,7 @@ def too_long(settings: RunSettings, made: Sequence[Request]) -> list[str]:
     key = "engine.max_model_len" if settings.engine.max_model_len else "model.context_length"
     return [
         f"workload={settings.workload.name}: its requests have {least} tokens or more and do not fit {key}={limit}; lower "
-        "workload.input_tokens or workload.output_tokens"
+        "workload.input_tokens and workload.output_tokens, or workload.length_scale of a trace"
     ]
 
 

@@ -26,13 +26,13 @@ ANSWER_BYTES_PER_INPUT = 256 << 10
 def target_of(running: RunningEngine, headers: Mapping[str, str] | None = None) -> Target:
     """Return where the requests to a running engine go, with further `headers`."""
     url = urlsplit(running.base_url)
-    tls = url.scheme == "https"
+    tls, host = url.scheme == "https", (url.hostname or "").encode("idna").decode()
     return Target(
-        host=url.hostname or "",
+        host=host,
         port=url.port or (443 if tls else 80),
         tls=tls,
         verify_tls=running.verify_tls,
-        server_name=url.hostname or "",
+        server_name=host,
         headers=(*running.headers, *(headers or {}).items()),
     )
 

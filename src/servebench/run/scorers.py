@@ -63,8 +63,8 @@ def select_scorers(settings: RunSettings, registry: Registry, cache_dir: Path) -
             try:
                 path = _question_path(scorer, cache_dir)
                 if not scorer.asks_itself and not scorer.grades_load:
-                    # a file that cannot be read is an error before anything starts
-                    scorer.items(path, 1, scorer.settings.seed)
+                    # a question that cannot be read is an error before anything starts
+                    scorer.items(path, scorer.settings.count, scorer.settings.seed)
             except ConfigError as error:
                 own_faults = error.faults
         if own_faults:

@@ -36,9 +36,9 @@ def with_served_model(words: Sequence[str]) -> list[str]:
 def _listed(url: str, given: Mapping[str, str]) -> list[str]:
     key, name = os.environ.get(given.get("launch.api_key_env", "")), given.get("launch.api_key_header")
     headers = ((name, key) if name else ("Authorization", f"Bearer {key}"),) if key else ()
-    trust = given.get("launch.verify_tls") != "false" and (given.get("launch.ca_file") or True)
+    trust = given.get("launch.verify_tls", "").lower() != "false" and (given.get("launch.ca_file") or True)
     try:
         with client(headers, verify_tls=trust, timeout_s=ANSWER_S) as http:
             return served_models(http, url, aliases=False) or served_models(http, f"{url}/v1", aliases=False) or []
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, ConfigError):
         return []

@@ -26,6 +26,8 @@ CONTAINERS_MAX = 2_000_000
 """Objects and lists in one document: an empty one of two bytes takes a hundred in memory."""
 VALUES_MAX = 8_000_000
 """Values in one document, a key as one: the shortest text takes twenty times as much in memory as in the file."""
+ROW_VALUES_MAX = 4 * VALUES_MAX
+"""Values in one row of a data set; a long session of an agent has ten million."""
 DIGITS_MAX = 20
 YAML_CHARACTERS_MAX = 256 << 10
 """Its parser takes seconds for a megabyte."""
@@ -85,15 +87,15 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path, STATE_BYTES_MAX))
 
 
-def parse_json(data: bytes | str) -> Any:
+def parse_json(data: bytes | str, *, values_max: int = VALUES_MAX) -> Any:
     """Return the value of a JSON document. Raises LimitError for one that is nested too deeply or has too many values, and
     ValueError for a broken one."""
     signs: Any = ("[", "{", ",", ":") if isinstance(data, str) else (b"[", b"{", b",", b":")
     lists, objects, *others = (data.count(sign) for sign in signs)
     if (count := lists + objects) > CONTAINERS_MAX:
         raise LimitError(f"it has {count:,} objects and lists, and the limit is {CONTAINERS_MAX:,}")
-    if (values := count + sum(others)) > VALUES_MAX:
-        raise LimitError(f"it has {values:,} values or so, and the limit is {VALUES_MAX:,}")
+    if (values := count + sum(others)) > values_max:
+        raise LimitError(f"it has {values:,} values or so, and the limit is {values_max:,}")
     try:
         value = json.loads(data, parse_int=_integer)
     except RecursionError:

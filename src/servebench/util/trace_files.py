@@ -28,8 +28,9 @@ class Recorded(NamedTuple):
 
 
 def read_recorded(name: str, key: str, formats: str) -> Iterator[Recorded]:
-    """Yield the requests of a file: JSON lines with a `timestamp` in ms (Mooncake), or a CSV file with a column `timestamp` in
-    seconds (BurstGPT) or as a date (Azure). Raises ConfigError, which names the setting `key` and the `formats` to use."""
+    """Yield the requests of a file: JSON lines with a `timestamp` in ms (Mooncake), or in s beside a `chat_id` (Bailian),
+    or a CSV file with a column `timestamp` in seconds (BurstGPT) or as a date (Azure). Raises ConfigError, which names the
+    setting `key` and the `formats` to use."""
     path = Path(name).expanduser()
     try:
         with open_text(path, DATASET_BYTES_MAX, newline="") as file:
@@ -54,7 +55,8 @@ def json_lines(lines: Iterable[str]) -> Iterator[Recorded]:
         if line.strip():
             try:
                 values = parse_json(line)
-                yield Recorded(f"line {number}", float(values["timestamp"]) / MS_PER_S, values)
+                unit = 1 if "chat_id" in values else MS_PER_S
+                yield Recorded(f"line {number}", float(values["timestamp"]) / unit, values)
             except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise ValueError(f", line {number}: no request with a timestamp in ms") from error
 

@@ -1,7 +1,7 @@
 """The workload `agent_trace`: recorded sessions of agents, with their shared prefixes, pauses and sub-agents."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -15,6 +15,7 @@ from servebench.workload.build.sessions import Piece, Session, SessionStep, ids_
 from servebench.workload.sources.agent_traces import (
     AgentJob,
     AgentStep,
+    SubAgent,
     agent_jobs,
     agent_trace_faults,
 )
@@ -61,7 +62,13 @@ class AgentTraceWorkload(TraceWorkload):
             least = min(job.block_tokens for job in agent_jobs(self.settings.path))
         except ConfigError as error:
             return list(error.faults)
-        return self.length_faults(self.scaled(least))
+        return self.length_faults(self.scaled(self.settings.block_tokens or least))
+
+    def notes(self) -> list[str]:
+        """Say which jobs are left out."""
+        every = len(agent_jobs(self.settings.path))
+        what = f"of {every:,} jobs have a prompt longer than workload.max_input_tokens and are left out"
+        return [f"{self.settings.path}: {long:,} {what}"] if (long := every - len(self._jobs())) else []
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return the first `count` requests; the last jobs may be incomplete. Raises ConfigError when none is left."""
@@ -96,7 +103,8 @@ class AgentTraceWorkload(TraceWorkload):
                 f"workload.max_input_tokens={most} leaves no job of workload.path={self.settings.path}: the longest prompt of "
                 f"the shortest one has {self.scaled(min(job.longest for job in everything))} tokens; raise it"
             )
-        return kept
+        own = self.settings.block_tokens
+        return kept if own is None else [replace(job, block_tokens=own) for job in kept]
 
     def scaled(self, tokens: int) -> int:
         """Return a length after scaling."""
@@ -125,27 +133,23 @@ class AgentTraceWorkload(TraceWorkload):
 
 
 def sessions_of(job: AgentJob, name: str) -> list[tuple[Session, tuple[AgentStep, ...]]]:
-    """Return the sessions of a job, its sub-agents first, each with its recorded steps."""
-    found = [(f"{name}.{number}", one.steps) for number, one in enumerate(job.sub_agents)] + [(name, job.steps)]
-    opens_after: dict[str, Step] = {}
-    waits_for: dict[int, tuple[str, ...]] = {}
-    for (child, _), one in zip(found, job.sub_agents, strict=False):
-        if one.after:
-            opens_after[child] = (name, one.after)
-        if one.before is not None:
-            waits_for[one.before] = (*waits_for.get(one.before, ()), child)
-    made = [
-        Session(
-            session,
-            tuple(SessionStep((), one.output_tokens, RECORDED, one.pause_s or None) for one in steps),
-            opens_after=opens_after.get(session),
-            waits_for=waits_for if session == name else {},
-            job=name,
-            job_requests=job.requests,
-        )
-        for session, steps in found
-    ]
-    return [(session, steps) for session, (_, steps) in zip(made, found, strict=True) if steps]
+    """Return the sessions of a job, sub-agents before their agent, each with its recorded steps."""
+    found: list[tuple[Session, tuple[AgentStep, ...]]] = []
+
+    def add(agent: AgentJob | SubAgent, session: str, opens_after: Step | None) -> None:
+        waits_for: dict[int, tuple[str, ...]] = {}
+        for number, one in enumerate(agent.sub_agents):
+            child = f"{session}.{number}"
+            add(one, child, (session, one.after) if one.after else opens_after)
+            if one.before is not None:
+                waits_for[one.before] = (*waits_for.get(one.before, ()), child)
+        steps = tuple(SessionStep((), one.output_tokens, RECORDED, one.pause_s or None) for one in agent.steps)
+        if steps:
+            made = Session(session, steps, (), opens_after, waits_for, name, job.requests)
+            found.append((made, agent.steps))
+
+    add(job, name, None)
+    return found
 
 
 Prompt = tuple[tuple[Message, ...], tuple[PriorAnswer, ...], int]

@@ -88,6 +88,9 @@ class DatasetWorkload(Workload):
                 f"{source}: {total - known:,} of {total:,} requests say no length of their answer, which ends after "
                 f"{DEFAULT_OUTPUT_TOKENS} tokens at the latest; set workload.output_tokens for another length"
             )
+        if self.settings.cache != "cold":
+            again = f"what is sent again (at each level, after {total:,} requests) is cached"
+            notes.append(f"{source}: {again}; workload.cache=cold prevents it")
         return notes
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:

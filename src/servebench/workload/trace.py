@@ -25,8 +25,8 @@ from servebench.workload.sources.trace_files import (
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings(WorkloadSettings):
     """`path` is `builtin` or a trace file. `block_tokens` is the size of a hash block (null: what the trace says, else 512 as in
-    Mooncake's traces; 64 in the shipped one). `length_scale` scales all lengths and blocks; `max_input_tokens` leaves out
-    requests that are longer after scaling. `input_tokens` and `output_tokens` must be null."""
+    Mooncake's traces; 16 in Bailian's, 64 in the shipped one). `length_scale` scales all lengths and blocks; `max_input_tokens`
+    leaves out requests that are longer after scaling. `input_tokens` and `output_tokens` must be null."""
 
     path: str = "builtin"
     block_tokens: Annotated[int, Ge(1)] | None = None
@@ -51,6 +51,12 @@ class TraceWorkload(FillingWorkload):
     def check(self) -> list[str]:
         """Report a trace that cannot be read, lengths that have no effect, and blocks too short to be distinct."""
         return trace_faults(self.settings.path) + self.length_faults(self.block_tokens())
+
+    def notes(self) -> list[str]:
+        """Say which requests are left out."""
+        lost, long = trace_rows(self.settings.path).failures, len(trace_rows(self.settings.path)) - len(self._rows()[0])
+        why = f"{lost:,} requests lack input, output or a time, {long:,} are longer than workload.max_input_tokens"
+        return [f"{self.settings.path}: {why}; they are left out"] if lost or long else []
 
     def length_faults(self, block_tokens: int) -> list[str]:
         """Return why lengths have no effect, and that blocks of this many tokens are too short to be distinct."""
@@ -115,7 +121,8 @@ class TraceWorkload(FillingWorkload):
                 f"has {min(map(self._length, everything))} tokens; raise it or lower workload.length_scale"
             )
         gaps = [later.arrival_s - sooner.arrival_s for sooner, later in pairwise(rows)]
-        mean_gap_s = sum(gaps) / len(gaps) if gaps else 1.0
+        # a trace of one moment would never end a timed load
+        mean_gap_s = (sum(gaps) / len(gaps) if gaps else 0.0) or 1.0
         return rows, rows[-1].arrival_s - rows[0].arrival_s + mean_gap_s
 
     def _length(self, row: TraceRow) -> int:

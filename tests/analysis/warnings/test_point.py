@@ -77,6 +77,13 @@ def test_other_failures_beside_refusals() -> None:
     assert {"rate_limited", "errors"} <= {doubt.code for doubt in judge(of=[*refused, *broken])}
 
 
+@pytest.mark.parametrize(("status", "remedy"), [(400, "--preview"), (503, "lower the load")])
+def test_a_lower_load_does_not_help_requests_that_do_not_fit(status: int, remedy: str) -> None:
+    failed = records(4, of=100, outcome="http_error", http_status=status, error=f"HTTP {status}: no")
+    (doubt,) = [one for one in judge(of=failed) if one.code == "errors"]
+    assert remedy in doubt.remedy
+
+
 def report(**changes: Any) -> PhaseReport:
     return phase_report(**({"planned": 200, "sent": 200, "elapsed_s": 30.0, "cpu_s": 6.0} | changes))
 

@@ -7,6 +7,7 @@ import pytest
 
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
+from servebench.engine.supervisor.endpoint import failing
 from servebench.engine.supervisor.ports import accepts_connections
 from servebench.testing.server import FakeServer, plain_server
 from servebench.util.errors import EngineError
@@ -108,6 +109,23 @@ def test_a_model_that_is_served_and_not_listed(attach, other, found):
             assert error.value.kind == "wrong_model"
 
 
+def test_texts_are_sent_with_the_fields_that_a_server_needs(context_of):
+    """NVIDIA's embedding models need an `input_type`."""
+
+    def script(connection, request):
+        if request.method == "GET":
+            return 404, {}
+        if request.json().get("input_type") != "query":
+            return 400, {"detail": "'input_type' parameter is required"}
+        return 200, {"data": [{"index": 0, "embedding": [0.5]}]}
+
+    with ScriptedServer(script) as server:
+        context = replace(context_of(), api="embeddings", body={"input_type": "query"})
+        found = AttachLauncher().find(OpenAiEngine(), context, settings(server.base_url), say=lambda _: None)
+        assert failing(found, OpenAiEngine(), 5.0, api="embeddings", extra={"input_type": "query"}) is None
+        assert found.model == "m"
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_key_that_may_not_list_models_is_good_for_requests(attach, status):
     """OpenAI's restricted keys."""
@@ -193,7 +211,7 @@ def test_a_key_is_sent_and_never_shown(server, attach, monkeypatch, suffix):
         ("http://host:8000/v1?key=1", "query"),
         ("http://host:8000/v1/chat/completions", "/chat/completions,"),
         ("https://host/v1/completions/", " /completions,"),
-        ("http://host:8000/v1/models", " /models,"),
+        ("http://host:8000/v1/models", " /v1/models,"),
     ],
 )
 def test_an_invalid_base_url(context_of, url, words):
@@ -222,7 +240,13 @@ def test_a_missing_or_invalid_key(context_of, attach, monkeypatch, value):
 
 def test_a_valid_base_url(context_of, monkeypatch):
     monkeypatch.setenv(KEY, "sk-1")
-    for url in ("http://host:8000/v1", "https://host", "http://[::1]:8000/v1"):
+    # the last one is that of Azure's model inference API
+    for url in (
+        "http://host:8000/v1",
+        "https://host",
+        "http://[::1]:8000/v1",
+        "https://a.services.ai.azure.com/models",
+    ):
         assert AttachLauncher().check(OpenAiEngine(), context_of(), settings(url, KEY)) == []
 
 

@@ -50,6 +50,48 @@ def test_a_sub_agent_starts_and_is_waited_for_as_recorded(absolute):
     assert weka_job({"requests": entries[:2]}, 0).sub_agents[0].before is None
 
 
+@pytest.mark.parametrize("absolute", [True, False], ids=["times of the job", "times of the sub-agent"])
+def test_a_think_time_may_contain_the_time_of_sub_agents(absolute):
+    """As in published files: the marker stands at the end, and the next request's think time counts from the answer before."""
+    zero = 0.0 if absolute else 8.2
+    inner = [request(8.2 - zero, 50, api_time=1.0, think_time=0.0), request(96.2 - zero, 60, api_time=34.0)]
+    marker = {"t": 134.2, "type": "subagent", "status": "completed", "duration_ms": 126_000, "requests": inner}
+    late = {**marker, "t": 40.2, "duration_ms": 32_000, "requests": [request(8.2 - zero, 50, api_time=1.0)]}
+    entries = [request(0.0, 100, api_time=7.3), late, marker, request(153.0, 120, api_time=1.0, think_time=145.7)]
+    job = weka_job({"requests": entries, "block_size": 16}, 0)
+    assert [one.steps[-1].pause_s for one in job.sub_agents] == pytest.approx([0.9, 87.0])
+    assert job.steps[1].pause_s == pytest.approx(153.0 - 130.2)
+    # a shorter think time was measured from their end
+    entries[-1] = request(153.0, 120, think_time=3.0)
+    assert weka_job({"requests": entries}, 0).steps[1].pause_s == 3.0
+
+
+def test_sub_agents_may_have_sub_agents():
+    """Times of each count from the start of its own agent; all are requests of the job."""
+    inmost = {"t": 2.0, "type": "subagent", "status": "completed", "requests": [request(0.5, 40, api_time=1.0)]}
+    inner = [request(0.0, 50, api_time=1.5), inmost, request(4.0, 900, api_time=1.0)]
+    marker = {"t": 10.0, "type": "subagent", "status": "completed", "requests": inner}
+    entries = [request(0.0, 100, api_time=9.5), marker, request(16.0, 120)]
+    job = weka_job({"requests": entries}, 0)
+    (child,) = job.sub_agents
+    assert child == SubAgent(
+        (AgentStep(50, 5, (1, 2), 0.5), AgentStep(900, 5, (1, 2), 0.5)),
+        1,
+        1,
+        (SubAgent((AgentStep(40, 5, (1, 2), 1.0),), 1, 1),),
+    )
+    assert (job.requests, job.longest, job.steps[1].pause_s) == (5, 900, 1.0)
+
+
+@pytest.mark.parametrize(("stated", "shared"), [("global", True), ("local", False), (None, False)])
+def test_blocks_are_a_jobs_own_unless_a_trace_says_otherwise(tmp_path, stated, shared):
+    """Older traces do not say it: each numbers its blocks from 1."""
+    scope = {} if stated is None else {"hash_id_scope": stated}
+    (tmp_path / "t.json").write_text(json.dumps([{"requests": [request(0, 100)], **scope}] * 2))
+    first, second = agent_jobs(str(tmp_path / "t.json"))
+    assert (first.scope == second.scope) == shared
+
+
 def as_parquet(path, text):
     rows = [json.loads(line) for line in text.splitlines()]
     pq.write_table(pa.Table.from_pylist(rows), path)
@@ -64,6 +106,13 @@ def test_each_kind_of_file_has_the_same_jobs(tmp_path):
     (tmp_path / "folder").mkdir()
     for number, line in enumerate(text.splitlines()):
         (tmp_path / "folder" / f"trace_{number:03d}.json").write_text(line)
+    as_parquet(tmp_path / "folder" / "trace_003.parquet", text.splitlines()[3])
+    (tmp_path / "folder" / "trace_003.json").unlink()
+    # what a download leaves
+    (tmp_path / "folder" / ".cache").mkdir()
+    (tmp_path / "folder" / ".cache" / "lock.json").write_text("{}")
+    (tmp_path / "folder" / "trace_000.json.metadata").write_text("-")
+    (tmp_path / "folder" / "README.md").write_text("-")
     wanted = agent_jobs(str(tmp_path / "t.jsonl"))
     assert [job.name for job in wanted] == [f"synthetic-{number:04d}" for number in range(6)]
     for name in ("t.json", "t.parquet", "folder"):
@@ -98,6 +147,7 @@ def test_a_stored_run_is_a_trace(tmp_path):
         ("t.jsonl", '{"requests": [{"t": 0, "in": 5, "out": 1, "hash_ids": ["a"]}]}'),
         ("t.jsonl", '{"requests": [{"t": "x", "in": 5, "out": 1}]}'),
         ("t.jsonl", '{"requests": [1]}'),
+        ("t.jsonl", "7"),
         ("t.jsonl", "[]"),
         ("t.jsonl", "{"),
         ("t.json", "{"),

@@ -166,7 +166,7 @@ NOT_PRECISE = _define(
 ERRORS = _define(
     "errors",
     "requests failed, and the latencies are those of the requests that succeeded",
-    "check engine.log, lower the load, or raise load.timeout_s",
+    "see the engine's log, lower the load, or raise load.timeout_s",
     bound=bounds.failed_requests,
 )
 RATE_LIMITED = _define(

@@ -27,8 +27,10 @@ def errors(point: PointEvidence) -> Doubt | None:
     causes = [r for r in failed if r.outcome != "session_ended"] or failed
     messages = Counter(r.error for r in causes if r.error).most_common(1)
     most_common = f"; most common error: {messages[0][0]}" if messages else ""
+    unfit = all(record.http_status in (400, 413, 422) for record in causes)
     return catalog.ERRORS.issue(
         f"{len(failed)} of {len(point.measured)} requests failed ({short_percent(share)}): {kinds}{most_common}",
+        remedy="send requests that the server accepts (--preview shows them), such as shorter ones" if unfit else None,
         void=share >= FAILED_SHARE_VOID,
     )
 

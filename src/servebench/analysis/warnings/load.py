@@ -77,7 +77,7 @@ def level_not_reached(point: PointEvidence) -> Doubt | None:
         return catalog.LEVEL_NOT_REACHED.issue(text)
     return catalog.LEVEL_NOT_REACHED.issue(
         f"{text}; sessions pause {short_number(fmean(pauses))} s between requests, and too few others were there meanwhile",
-        remedy="raise load.requests, so that there are more sessions, or shorten the pauses (workload.think_s, workload.tool_s)",
+        remedy="raise load.requests, so that there are more sessions, or shorten pauses (workload.think_s, tool_s, idle_cap_s)",
     )
 
 

@@ -4,6 +4,7 @@ import difflib
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,11 +26,10 @@ from servebench.util.errors import EngineError, FailureKind
 from servebench.util.tls import Trust, access_problems, variable_problem
 
 CONNECT_TIMEOUT_S = 5.0
-GENERATE_TIMEOUT_S = 120.0
+GENERATE_S = 120.0
 UNKNOWN_MODEL = "servebench-asks-whether-names-matter"
-"""A model that no server has: one that answers for it ignores names."""
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-ROUTES = (*(kind.path for kind in KINDS.values()), "/models")
+ROUTES = (*(kind.path for kind in KINDS.values()), "/v1/models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +132,8 @@ class AttachLauncher(Launcher):
                 base_url, lists_models = _complete_url(http, base_url, say)
                 model = engine.served_model(context.model)
                 if lists_models:
-                    _check_model(http, base_url, engine, model, context.api)
-                _generate_token(http, base_url, engine, model, context.api)
+                    _check_model(http, base_url, engine, model, context)
+                _generate_token(http, base_url, engine, model, context)
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
@@ -150,10 +150,10 @@ class AttachLauncher(Launcher):
         )
 
 
-def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str, api: str) -> None:
+def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext) -> None:
     """Have the server answer a request. Raises EngineError, or httpx.HTTPError if it cannot be reached."""
     try:
-        generate_token(http, base_url, engine, model, GENERATE_TIMEOUT_S, api=api, whole=True)
+        generate_token(http, base_url, engine, model, GENERATE_S, api=context.api, extra=context.body, whole=True)
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except httpx.HTTPError as error:
@@ -212,29 +212,24 @@ def _complete_url(http: httpx.Client, base_url: str, say: Say) -> tuple[str, boo
         found = second if status == httpx.codes.OK or status in UNAUTHORIZED else base_url
     if found != base_url:
         say(f"using {found}, where the API is")
-        base_url = found
-    return base_url, True
+    return found, True
 
 
-def _check_model(http: httpx.Client, base_url: str, engine: Engine, wanted: str, api: str) -> None:
+def _check_model(http: httpx.Client, base_url: str, engine: Engine, wanted: str, context: LaunchContext) -> None:
     """Raise EngineError if the server lists its models, and neither is the wanted one among them nor is it one of those that a
     server knows besides: aliases, deployments, tags, what a router passes on."""
     listed = served_models(http, base_url)
     if listed is None or wanted in listed or not engine.dialect.model_checked:
         return
-    if _answers(http, base_url, engine, wanted, api) and not _answers(http, base_url, engine, UNKNOWN_MODEL, api):
-        return
+    with suppress(EngineError):
+        _generate_token(http, base_url, engine, wanted, context)
+        try:
+            _generate_token(http, base_url, engine, UNKNOWN_MODEL, context)
+        except EngineError:
+            return
     near = difflib.get_close_matches(wanted, listed, n=1)
     advice = f"did you mean model.name={near[0]}?" if near else f"use one of them, such as model.name={listed[0]}"
     raise EngineError(
         f"{base_url} does not serve model.name={wanted}; it serves {', '.join(listed[:5])}; {advice}",
         kind=FailureKind.WRONG_MODEL,
     )
-
-
-def _answers(http: httpx.Client, base_url: str, engine: Engine, model: str, api: str) -> bool:
-    try:
-        generate_token(http, base_url, engine, model, GENERATE_TIMEOUT_S, api=api)
-    except (EngineError, httpx.HTTPError):
-        return False
-    return True

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -98,10 +99,12 @@ def generate_token(
     timeout_s: float,
     *,
     api: str = "chat",
+    extra: Mapping[str, Any] | None = None,
     whole: bool = False,
 ) -> bool:
     """Send one real request of a kind in the engine's dialect, or of another kind where the server has no route for it; return at
-    the first content, or with `whole` at the end of the answer. Returns whether the answer has said that it is over.
+    the first content, or with `whole` at the end of the answer. Returns whether the answer has said that it is over. Kinds that
+    generate nothing get the `extra` fields.
 
     Raises EngineError if the answer has no content or is an error (kind `not_ready` if that may change, `unauthorized`, else
     `other`), and httpx.HTTPError if there is no answer.
@@ -112,7 +115,9 @@ def generate_token(
         kind = kind_named(name)
         for header in kind.headers.items():
             http.headers.setdefault(*header)
-        path, body = compose(engine, kind.probe, model)
+        # what a body says of answers may not suit one so short
+        probe = kind.probe if kind.answers_text else replace(kind.probe, extra=extra or {})
+        path, body = compose(engine, probe, model)
         content = FirstContent(kind.scan())
         problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
         if problem is None:
@@ -125,8 +130,9 @@ def generate_token(
     raise first_problem
 
 
-def failing(running: RunningEngine, engine: Engine, api: str, timeout_s: float) -> str | None:
+def failing(running: RunningEngine, engine: Engine, timeout_s: float, **asked: Any) -> str | None:
     """Return what a server does instead of answering one more request, in one line; None if it answers one in three attempts.
+    `asked` are the kind and the further fields of the request, as `generate_token` takes them.
 
     A server that restarts, or rejects some requests only, is asked again after a moment; one that leaves a request open is not.
     """
@@ -138,7 +144,7 @@ def failing(running: RunningEngine, engine: Engine, api: str, timeout_s: float) 
         time.sleep(pause_s)
         with client(running.headers, query=running.query, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
             try:
-                if generate_token(http, running.base_url, engine, running.model, timeout_s, api=api, whole=True):
+                if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True, **asked):
                     return None
                 said = f"{running.base_url} ends an answer without a finish reason, [DONE] or usage"
             except EngineError as error:

@@ -13,7 +13,7 @@ from servebench.util.trace_files import SUFFIXES, read_recorded
 from servebench.util.units import NS_PER_S
 
 FORMATS = (
-    "a Mooncake .jsonl (timestamp in ms), a BurstGPT .csv (Timestamp in s), an Azure .csv (TIMESTAMP as a date), "
+    "a Mooncake .jsonl (timestamp in ms), a Bailian .jsonl or a BurstGPT .csv (in s), an Azure .csv (TIMESTAMP as a date), "
     "or a requests.parquet of servebench"
 )
 

@@ -46,8 +46,8 @@ class ChoicesScan(AnswerScan):
             timings = chunk.get("timings")
             predicted = count_of(timings.get("predicted_n")) if timings.__class__ is dict else None
             self.add_event(stamp_ns, read_index, ids, generated, predicted)
-        elif generated or (generated is not None and not choices):
-            # a usage together with content may be one that grows with every chunk: it does not prove the end
+        elif generated is not None and not choices:
+            # a usage beside a choice may be one that grows with every chunk: it does not prove the end
             self.ended_by_usage = True
         if chunk.get("error") or chunk.get("object") == "error":
             self.fail(error_message(chunk) or "an error without a message")

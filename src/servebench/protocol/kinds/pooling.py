@@ -74,10 +74,8 @@ class Rerank(_Pooling):
     def whole_problem(self, document: Mapping[str, Any]) -> str | None:
         """See RequestKind.whole_problem."""
         results = document.get("results")
-        ranked = isinstance(results, list) and all(
-            isinstance(object_at(one).get("index"), int) and isinstance(_score(object_at(one)), int | float)
-            for one in results
-        )
+        found = map(object_at, results) if isinstance(results, list) else [{}]
+        ranked = all(isinstance(one.get("index"), int) and isinstance(_score(one), int | float) for one in found)
         return None if ranked else error_message(document) or "its results need index and relevance_score"
 
     def whole_text(self, document: Mapping[str, Any], scan: AnswerScan) -> str:

@@ -2,8 +2,9 @@
 
 A WEKA trace (github.com/callanjfox/kv-cache-tester, docs/trace_replay_tester.md) is a JSON object of one job: `id`, `block_size`,
 `hash_id_scope` and `requests`, each with its time `t` in seconds, the tokens `in` and `out`, and the `hash_ids` of its prompt's
-blocks; `api_time` and `think_time` are how long the recorded answer and the pause before the request took. An entry of `type`
-`subagent` has the `requests` of a sub-agent. A trace of `servebench record` has a line for each request, with its session.
+blocks; `api_time` and `think_time` are how long the recorded answer and the pause since the answer before took. An entry of
+`type` `subagent` has the `requests` of a sub-agent, which may have sub-agents too. A trace of `servebench record` has a line for
+each request, with its session.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class SubAgent:
     steps: tuple[AgentStep, ...]
     after: int
     before: int | None
+    sub_agents: tuple[SubAgent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,18 @@ class AgentJob:
     @property
     def requests(self) -> int:
         """The number of its requests."""
-        return len(self.steps) + sum(len(one.steps) for one in self.sub_agents)
+        return sum(1 for _ in _all_steps(self))
 
     @property
     def longest(self) -> int:
         """The tokens of its longest prompt."""
-        return max(
-            step.input_tokens for steps in (self.steps, *(one.steps for one in self.sub_agents)) for step in steps
-        )
+        return max(step.input_tokens for step in _all_steps(self))
+
+
+def _all_steps(agent: AgentJob | SubAgent) -> Iterator[AgentStep]:
+    yield from agent.steps
+    for one in agent.sub_agents:
+        yield from _all_steps(one)
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,6 @@ class _Timed:
     input_tokens: int
     output_tokens: int
     blocks: tuple[int, ...]
-
-    def step(self, ended_s: float | None) -> AgentStep:
-        """Return the step of a session; what is before it ended at `ended_s` (None: nothing is)."""
-        recorded = 0.0 if ended_s is None else self.sent_s - ended_s
-        pause_s = recorded if self.think_s is None else self.think_s
-        return AgentStep(
-            self.input_tokens, max(1, self.output_tokens), self.blocks, min(max(0.0, pause_s), SECONDS_MAX)
-        )
 
 
 def agent_trace_faults(path: str) -> list[str]:
@@ -144,8 +142,14 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
         yield from hub_rows(path, None, "train")
         return
     file = Path(path).expanduser()
-    for one in sorted(file.rglob("*.json*")) if file.is_dir() else [file]:
+    # a download leaves other files, and hidden folders
+    inside = (
+        one for one in file.rglob("*") if one.suffix.lower() in READERS and "/." not in f"/{one.relative_to(file)}"
+    )
+    for one in sorted(inside) if file.is_dir() else [file]:
         for place, value in READERS[one.suffix.lower()](one):
+            if not isinstance(value, dict):
+                raise BadRow(f"{place}: it is {type(value).__name__}, not an object with requests")
             if "requests" not in value and "session_id" in value:
                 # rows are requests: the whole file is read at once
                 yield from (_recorded_jobs if "hash_ids" in value else _own_jobs)(one)
@@ -155,44 +159,54 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
 
 def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
     """Return the job of one WEKA trace, the `number`-th of its file. Raises ValueError, KeyError, TypeError for what is none."""
-    main: list[_Timed] = []
-    known: dict[int, int] = {}
-    markers: list[tuple[int, Mapping[str, Any]]] = []
-    for entry in value["requests"]:
-        if entry.get("type") == "subagent":
-            markers.append((len(main), entry))
-        else:
-            main.append(_timed(entry, known))
-    name = str(value.get("id") or number)
-    spawned = [
-        (after, marker, [_timed(one, known) for one in marker.get("requests") or ()]) for after, marker in markers
-    ]
-    spawned = [one for one in spawned if one[2]]
-    # some files count the times of a sub-agent from its start, some from that of the job
-    absolute = all(steps[0].sent_s >= float(marker["t"]) for _, marker, steps in spawned)
-    sub_agents = []
-    ended_s: dict[int, float] = {}
-    for after, marker, steps in spawned:
-        awaited = after if after < len(main) and marker.get("status") != NOT_AWAITED else None
-        zero_s = 0.0 if absolute else float(marker["t"])
-        if awaited is not None:
-            ended_s[awaited] = max(ended_s.get(awaited, 0.0), zero_s + steps[-1].ended_s)
-        opened_s = main[after - 1].ended_s - zero_s if after else None
-        sub_agents.append(SubAgent(_steps(steps, opened_s), after, awaited))
+    steps, sub_agents, _ = _agent(value["requests"], None, {})
     size = int(value.get("block_size") or BLOCK_TOKENS)
     if not 1 <= size <= TOKENS_MAX:
         raise ValueError(f"block_size {size} is no length of a block")
-    scope = f"{number}" if value.get("hash_id_scope") == "local" else ""
-    return AgentJob(name, _steps(main, None, ended_s), tuple(sub_agents), size, scope)
+    # traces that do not say it number the blocks of each job anew
+    scope = "" if value.get("hash_id_scope") == "global" else f"{number}"
+    return AgentJob(str(value.get("id") or number), steps, sub_agents, size, scope)
 
 
-def _steps(
-    timed: Sequence[_Timed], opened_s: float | None, awaited_s: Mapping[int, float] | None = None
-) -> tuple[AgentStep, ...]:
+def _agent(
+    entries: Iterable[Mapping[str, Any]], opened_s: float | None, known: dict[int, int]
+) -> tuple[tuple[AgentStep, ...], tuple[SubAgent, ...], float]:
+    """Return the steps of an agent that was opened at `opened_s`, its sub-agents, and when its last answer had ended."""
+    main: list[_Timed] = []
+    markers: list[tuple[int, float, Mapping[str, Any]]] = []
+    for entry in entries:
+        if entry.get("type") != "subagent":
+            main.append(_timed(entry, known))
+        elif entry.get("requests"):
+            markers.append((len(main), main[-1].ended_s if main else float(entry["t"]), entry))
+    # some files count the times of a sub-agent from its start, some from that of the job
+    absolute = all(2 * float(marker["requests"][0]["t"]) >= spawned_s for _, spawned_s, marker in markers)
+    sub_agents = []
+    ended_s: dict[int, float] = {}
+    for after, spawned_s, marker in markers:
+        # some put the marker at the start of a sub-agent, some at its end
+        at_s, took_s = float(marker["t"]), float(marker.get("duration_ms") or 0.0) / MS_PER_S
+        zero_s = 0.0 if absolute else min(at_s, at_s - took_s, key=lambda start_s: abs(start_s - spawned_s))
+        steps, inner, end_s = _agent(marker["requests"], spawned_s - zero_s if after else None, known)
+        awaited = after if steps and after < len(main) and marker.get("status") != NOT_AWAITED else None
+        if awaited is not None:
+            ended_s[awaited] = max(ended_s.get(awaited, 0.0), zero_s + end_s)
+        sub_agents.append(SubAgent(steps, after, awaited, inner))
+    return _steps(main, opened_s, ended_s), tuple(sub_agents), main[-1].ended_s if main else 0.0
+
+
+def _steps(timed: Sequence[_Timed], opened_s: float | None, awaited_s: Mapping[int, float]) -> tuple[AgentStep, ...]:
     """Return the steps of a session that was opened at `opened_s`; `awaited_s`: ends of sub-agents by the step that waits."""
-    ends = [opened_s, *(one.ended_s for one in timed)]
-    known = [[end for end in (before, (awaited_s or {}).get(at)) if end is not None] for at, before in enumerate(ends)]
-    return tuple(one.step(max(before, default=None)) for one, before in zip(timed, known, strict=False))
+    steps = []
+    for at, (one, before_s) in enumerate(zip(timed, [opened_s, *(one.ended_s for one in timed)], strict=False)):
+        ends = [end_s for end_s in (before_s, awaited_s.get(at)) if end_s is not None]
+        pause_s = one.sent_s - max(ends) if ends else 0.0
+        if one.think_s is not None and (at not in awaited_s or one.think_s < pause_s):
+            # it counts from the answer before, also where sub-agents have worked since
+            pause_s = one.think_s
+        pause_s = min(max(0.0, pause_s), SECONDS_MAX)
+        steps.append(AgentStep(one.input_tokens, max(1, one.output_tokens), one.blocks, pause_s))
+    return tuple(steps)
 
 
 def _timed(entry: Mapping[str, Any], known: dict[int, int]) -> _Timed:
@@ -218,7 +232,8 @@ def _recorded_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:
         size = row.get("block_size", size)
     for name, entries in sessions.items():
         entries.sort(key=itemgetter("t"))
-        yield f", session {name}", weka_job({"id": name, "block_size": size, "requests": entries}, 0)
+        job = {"id": name, "block_size": size, "hash_id_scope": "global", "requests": entries}
+        yield f", session {name}", weka_job(job, 0)
 
 
 def _own_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:
@@ -230,7 +245,7 @@ def _own_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:
             sessions.setdefault((row["point"], row["session_id"] or row["request_id"]), []).append(row)
     for number, ((point, session), rows) in enumerate(sessions.items()):
         timed = [_own(row) for row in sorted(rows, key=lambda row: row["sent_ns"])]
-        yield f", session {session}", AgentJob(f"{point}/{session}", _steps(timed, None), scope=str(number))
+        yield f", session {session}", AgentJob(f"{point}/{session}", _steps(timed, None, {}), scope=str(number))
 
 
 def _own(row: Mapping[str, Any]) -> _Timed:

@@ -16,7 +16,7 @@ from servebench.contracts.request import Message
 from servebench.contracts.settings import TOKENS_MAX, StrictSettings
 from servebench.protocol.json_values import join_text
 from servebench.protocol.kinds.table import KINDS
-from servebench.util.bounded_file import DATASET_BYTES_MAX, open_regular, open_text, parse_json
+from servebench.util.bounded_file import DATASET_BYTES_MAX, ROW_VALUES_MAX, open_regular, open_text, parse_json
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError, reason_of
 from servebench.util.safe_text import in_one_line
@@ -105,6 +105,10 @@ def row_of(value: Any, names: FieldNames = FieldNames()) -> Row | None:
             return None
         shown = in_one_line(", ".join(map(str, list(value)[:COLUMNS_SHOWN])), SHOWN_MAX)
         raise ValueError(f"it has no prompt and no messages, only {shown or 'nothing'} (workload.fields names them)")
+    if prompt == value.get("instruction") and names.prompt is None:
+        # the text that an instruction is about (Alpaca, Dolly)
+        about = [value.get(name) for name in ("input", "context")]
+        prompt = "\n\n".join([str(prompt), *(one for one in about if isinstance(one, str) and one.strip())])
     messages = _messages(talk) if talk else [Message("user", join_text([str(prompt)]))]
     length = _tokens(found["output_tokens"])
     if batch:
@@ -133,7 +137,7 @@ def _field(value: Mapping[str, Any], what: str, name: str | None) -> Any:
 
 def _parsed(value: Any) -> Any:
     """Return a value that a table may hold as JSON."""
-    if isinstance(value, str) and value[:2] in ("[{", '["', "[]", '{"'):
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return parse_json(value)
         except ValueError:
@@ -152,7 +156,7 @@ def _message(turn: Any, place: int) -> Message:
     if not isinstance(turn, Mapping) or not isinstance(role := turn.get("role") or turn.get("from"), str):
         raise ValueError(f"messages[{place}] has no role")
     known = _SHAREGPT_ROLES.get(role.lower())
-    if known is None and turn.get("role") and role != "assistant":
+    if known is None and turn.get("role") and role.lower() != "assistant":
         raise ValueError(f"messages[{place}] has the unknown role {in_one_line(role, SHOWN_MAX)!r}")
     extra = {name: turn[name] for name in MESSAGE_FIELDS if turn.get(name)}
     content = next((turn[name] for name in ("content", "value") if turn.get(name) is not None), None)
@@ -208,7 +212,7 @@ def _line_rows(path: Path) -> Iterator[Placed]:
 
 def _json(data: bytes, place: str) -> Any:
     try:
-        return parse_json(data.decode("utf-8-sig").rstrip())
+        return parse_json(data.decode("utf-8-sig").rstrip(), values_max=ROW_VALUES_MAX)
     except UnicodeDecodeError as error:
         raise BadRow(f"{place}: not UTF-8: {error.reason}") from error
     except ValueError as error:

@@ -11,8 +11,9 @@ from servebench.util.errors import ConfigError
 from servebench.util.safe_text import in_one_line
 from servebench.util.trace_files import SHOWN_MAX, SUFFIXES, Recorded, json_lines, read_recorded
 
-FORMATS = "a Mooncake .jsonl (timestamp in ms, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
+FORMATS = "a Mooncake or Bailian .jsonl (timestamp, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
 MOONCAKE_BLOCK_TOKENS = 512
+BAILIAN_BLOCK_TOKENS = 16
 BUILTIN_BLOCK_TOKENS = 64
 SPAN_S_MAX = 366 * 86_400
 
@@ -35,20 +36,26 @@ class TraceRow:
     block_tokens: int | None = None
 
 
-@cache
-def trace_rows(path: str) -> tuple[TraceRow, ...]:
-    """Return the rows of `builtin` or of a file in order of arrival, without rows that lack input or output (failures).
+class TraceRows(tuple[TraceRow, ...]):
+    """The rows of a trace in order of arrival, and how many more lack input, output or a time (failures)."""
 
-    Raises ConfigError for a file that is missing, of another type, or empty.
-    """
+    failures: int
+
+
+@cache
+def trace_rows(path: str) -> TraceRows:
+    """Return the rows of `builtin` or of a file. Raises ConfigError for one that is missing, of another type, or empty."""
     if path == "builtin":
         text = files("servebench.workload").joinpath("data", "trace.jsonl").read_text(encoding="utf-8")
-        return _in_order([_row(one, path) for one in json_lines(text.splitlines())], path)
-    if faults := trace_faults(path):
+        rows = [_row(one, path) for one in json_lines(text.splitlines())]
+    elif faults := trace_faults(path):
         raise ConfigError(faults)
-    found = _in_order([_row(one, path) for one in read_recorded(path, "workload.path", FORMATS)], path)
+    else:
+        rows = [_row(one, path) for one in read_recorded(path, "workload.path", FORMATS)]
+    found = TraceRows(_in_order(rows, path))
     if not found:
         raise ConfigError(f"workload.path={path} has no request with input and output; use {FORMATS}")
+    found.failures = len(rows) - len(found)
     return found
 
 
@@ -74,7 +81,8 @@ def _row(recorded: Recorded, path: str) -> TraceRow:
         raise ConfigError(f"workload.path={path}, {recorded.place}: hash_ids must be numbers; use {FORMATS}") from error
     place = f"workload.path={path}, {recorded.place}"
     prompt, answer = (_count(values[name], f"{place}: {name}") for name in names)
-    size = _count(values["block_size"], f"{place}: block_size") if "block_size" in values else None
+    stated = values.get("block_size", BAILIAN_BLOCK_TOKENS if "chat_id" in values else None)
+    size = None if stated is None else _count(stated, f"{place}: block_size")
     return TraceRow(recorded.arrival_s, prompt, answer, blocks, size)
 
 
