@@ -63,4 +63,4 @@ def test_mistakes_in_a_load(run_main):
     done = run_main(*words, "load.rate=[1]", code=2)
     assert "load.rate" in done.stderr
     assert "load.replay" in done.stderr
-    assert "load.replay.path=absent.jsonl" in run_main(*words, code=3).stderr
+    assert "load.replay.path=absent.jsonl" in run_main(*words, code=2).stderr

@@ -83,7 +83,8 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         try:
             select_scorers(settings, registry, cache_folder())
         except ConfigError as error:
-            wrong += error.faults
+            # without a file of the user it is a package, a sandbox or the network that is missing
+            (wrong if settings.quality.path else faults).extend(error.faults)
     if faults or wrong:
         said = list(dict.fromkeys([*faults, *wrong]))
         raise PreflightError("\n".join(said)) if faults else ConfigError(said)
