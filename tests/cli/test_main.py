@@ -95,6 +95,21 @@ def test_help_wins_over_mistakes(capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "late"),
+    [
+        (["--config-dir", "my", "tune", "engine=vllm"], "tune"),
+        (["engine=vllm", "compare"], "compare"),
+        (["-m", "tune"], "tune"),
+        (["--config-dir", "report", "no=such"], None),
+    ],
+)
+def test_a_command_after_other_words_is_told(words, late):
+    with pytest.raises(ConfigError) as error:
+        dispatch(words)
+    assert (f"servebench {late} ..." in str(error.value)) == (late is not None)
+
+
+@pytest.mark.parametrize(
     ("word", "near"), [("runn", "'run'"), ("Show", "'show'"), ("bench", None), ("engine", "engine=VALUE")]
 )
 def test_unknown_command(word, near):

@@ -3,6 +3,7 @@
 import difflib
 import re
 from importlib import import_module
+from itertools import pairwise
 
 import click
 from click.shell_completion import CompletionItem
@@ -56,6 +57,9 @@ class Commands(click.Group):
         if first not in COMMANDS:
             if NAME_LIKE.fullmatch(args[0] if args else "") and not ctx.resilient_parsing:
                 raise ConfigError(unknown_command(first))
+            late = (word for before, word in pairwise(args) if word in COMMANDS and not before.startswith("--"))
+            if not ctx.resilient_parsing and (word := next(late, None)):
+                raise ConfigError(f"{word}: the command comes first: servebench {word} ...")
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 
