@@ -410,6 +410,18 @@ def test_a_single_run_that_is_wide_says_what_narrows_it(make_study, own, words, 
         assert not [one for one in concluded(runs).next_steps if Purpose.NARROWER in one.purposes]
 
 
+def test_a_void_point_is_in_no_mean_as_on_other_screens(make_study):
+    (run,) = read.load_study(make_study((FAST, load(levels=(4,), starts=3)))).runs
+    first, *others = run.point_rows
+    void = replace(first, verdict="void", output_throughput_tok_s=1.0)
+    cells = [
+        next(iter(concluded([replace(run, rows=lambda rows=rows: rows)]).workloads[0].columns[0].cells.values()))
+        for rows in ([void, *others], others)
+    ]
+    assert cells[0].verdict == "void"
+    assert (cells[0].value, cells[0].low) == (cells[1].value, cells[1].low)
+
+
 @pytest.mark.parametrize(
     ("lives", "apart", "seconds"),
     [

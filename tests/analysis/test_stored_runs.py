@@ -27,6 +27,16 @@ def test_users_of_an_open_loop_wait_from_the_schedule_on(tmp_path: Path, rate: f
         assert np.nanmean(waited) == pytest.approx(more if rate else 0.0, abs=1e-6), name
 
 
+def test_what_comes_in_one_piece_has_no_ttft(tmp_path: Path) -> None:
+    """The point of embeddings has none, though each answer has a first event."""
+    folder = StudyFolder(tmp_path / "study").run("run")
+    write_simulated_run(folder, SimulatedEngine(), SimulatedLoad(levels=(4,), requests=50))
+    (point,) = side_of(with_columns(studies.load_run(folder.path), ttft_ms_n=None, tpot_ms_n=None)).samples
+    assert np.isnan(point.ttft_ms).all()
+    assert np.isnan(point.tpot_ms).all()
+    assert np.isfinite(point.e2e_ms).all()
+
+
 def test_requests_that_the_client_abandoned_are_not_failed(tmp_path: Path) -> None:
     """A tenth is abandoned by the client (load.cancel_fraction): they are neither failed nor slow, and the failed ones are
     those that the row counts."""

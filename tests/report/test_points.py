@@ -111,3 +111,9 @@ def test_in_an_open_loop_the_mean_of_ttft_is_from_the_schedule_on():
     rows = [PointRow(rate=5.0, repeat=at, verdict="valid", **times) for at in range(3)]
     (table,) = (block for block in repeats_blocks([("", rows)]) if isinstance(block, Table))
     assert table.rows[0][3].text.startswith("48")
+
+
+def test_repeats_of_embeddings_have_their_own_columns():
+    rows = [PointRow(concurrency=2, repeat=n, input_throughput_texts_s=9.0, e2e_ms_p50=5.0 + n) for n in (0, 1)]
+    (table,) = (block for block in repeats_blocks([("", rows)]) if isinstance(block, Table))
+    assert [one.title for one in table.columns][2:] == ["texts, texts/s", "E2E p50, ms"]

@@ -54,7 +54,7 @@ CONFIG = {
 }
 
 
-def write_run_folder(study, name, status="finished", points=(), **changes):
+def write_run_folder(study, name, status="finished", points=(), config=CONFIG, **changes):
     folder = study.create_run(name)
     state = RunState(run_id=f"{study.name}/{name}", title=f"title of {name}", overrides=(), started_s=1_700_000_000.0,
                      status=status, ended_s=None if status == "running" else 1_700_000_100.0)  # fmt: skip
@@ -62,7 +62,7 @@ def write_run_folder(study, name, status="finished", points=(), **changes):
     write_points(folder, points)
     facts = {"run_id": state.run_id, "servebench_version": "0", "engine_version": "1.2",
              "cold_start": {"seconds": 3.5, "phases": [{"name": "weights", "seconds": 2.0}]}}  # fmt: skip
-    write_manifest(folder.manifest, build_manifest(config=CONFIG, facts=facts, machine={}))
+    write_manifest(folder.manifest, build_manifest(config=config, facts=facts, machine={}))
     folder.engine_log.write_text("started with --api-key log-secret-1\nready\n")
     return folder
 
@@ -162,9 +162,21 @@ def test_metrics_are_drawn_against_load(outputs):
     assert not {"goodput_req_s", "nan", "inf", "rate", "emulated", "window_end_ns", "engine"} & set(run.data.metrics)
 
 
+def test_runs_of_one_study_have_one_scale_of_rates_whatever_was_measured(tmp_path):
+    study = StudyFolder(tmp_path / "s")
+    study.path.mkdir()
+    config = {**CONFIG, "load": {"name": "rate", "rate": [0.5, 4]}}
+    folder = write_run_folder(
+        study, "00_a", points=[Point(row=PointRow(rate=4.0, output_throughput_tok_s=9.0))], config=config
+    )
+    run = tracked_run(folder, at_work=False, estimators=ESTIMATORS)
+    assert {step for name, _, step, _ in run.metrics if name == "output_throughput_tok_s"} == {400}
+    assert run.tags["servebench.step"] == "requests a second x 100"
+
+
 def test_a_level_that_is_infinite_in_one_point_has_no_metric():
     rows = [PointRow(concurrency=1, ttft_ms_p99=9.0, ttft_ms_p99_all=last) for last in (9.0, float("inf"))]
-    assert [(name, value) for name, value, *_ in _metrics(rows, 0, ESTIMATORS) if name.startswith("ttft")] == [
+    assert [(name, value) for name, value, *_ in _metrics(rows, 0, ESTIMATORS, 1) if name.startswith("ttft")] == [
         ("ttft_ms_p99", pytest.approx(9.0))
     ]
 

@@ -152,6 +152,10 @@ def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> UseReason:
 
 def _group(entrant: Entrant, case: UseCase) -> str:
     parts = {"model": entrant.model, "gpu": entrant.gpu, "workload": entrant.workload}
+    # the energy of a processor is not that of a GPU
+    if case.metric == "energy_j_per_token":
+        sources = {row.energy_source for level in entrant.levels for row in level.rows}
+        parts["meter"] = "rapl" if "rapl" in sources else "none"
     return " · ".join(value for name, value in parts.items() if name not in case.across and value != "none")
 
 

@@ -83,8 +83,11 @@ def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
         sizes = inside["planned_prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
         # in an open loop a user waits from the schedule on, whatever kept the client from sending
         late = np.nan_to_num(inside["lateness_ms"].to_numpy(dtype=np.float64)) if row.rate is not None else 0.0
+        # of what comes in one piece the point has no TTFT
         latencies: dict[str, Any] = {
             name: np.where(failed, np.inf, inside[name].to_numpy(dtype=np.float64) + since)
+            if row.get(f"{name}_n") is not None
+            else np.full(failed.size, np.nan)
             for name, since in (("ttft_ms", late), ("tpot_ms", 0.0), ("e2e_ms", late))
         }
         points.append(

@@ -220,8 +220,8 @@ def _throughputs(
     """Return tokens and requests a second from the first request to the last answer, of the whole run and by the tool's
     definition, and what differs. Between slices a tool would not wait."""
     began, same = float(measured["sent_ns"].min()), "the same definition"
-    spans = measured[["sent_ns", "ended_ns"]].dropna().astype(np.int64).to_numpy().tolist()
-    whole_ns = covered(map(tuple, spans)) if row.slices else float(measured["ended_ns"].max()) - began
+    spans = measured[["sent_ns", "ended_ns"]].dropna().to_numpy(dtype=np.int64).tolist()
+    whole_ns = covered(spans) if row.slices else float(measured["ended_ns"].max()) - began
     whole_s = their_s = whole_ns / NS_PER_S
     tokens = "counts the tokens asked for" if dialect.tokens == "asked" else same
     if dialect.name == "aiperf":

@@ -151,7 +151,8 @@ def summarize(
     load, slo, open_loop = settings.load, settings.slo, facts.concurrency is None
     measured = [r for r in records if r.measured]
     if facts.slices:
-        report = replace(report, elapsed_s=_busy_s(measured))
+        sent, ended = sent_and_ended(measured)
+        report = replace(report, elapsed_s=covered(zip(sent.tolist(), ended.tolist(), strict=True)) / NS_PER_S)
     ok = [r for r in measured if r.outcome == "ok" and r.sent_ns is not None]
     # the window of a closed loop begins when its level is reached; that of a rising rate must be cut
     ramp_s = load.ramp.over_s if load.ramp is not None and open_loop else 0.0
@@ -435,12 +436,6 @@ def _throughput(
         "output_throughput_whole_run_tok_s": _rate(total, whole_s),
         "request_throughput_req_s": _rate(_answered(ok, window), window.seconds),
     }
-
-
-def _busy_s(measured: Sequence[Record]) -> float:
-    """Return for how many seconds requests were in flight."""
-    sent, ended = sent_and_ended(measured)
-    return covered(zip(sent.tolist(), ended.tolist(), strict=True)) / NS_PER_S
 
 
 def _without_pauses(

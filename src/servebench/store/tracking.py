@@ -144,13 +144,12 @@ def _end_ms(row: Mapping[str, object], otherwise_ms: int) -> int:
     return _stamp(end_ns // NS_PER_MS) if _number(end_ns) and end_ns else otherwise_ms
 
 
-def _metrics(rows: Sequence[PointRow], otherwise_ms: int, estimators: Estimators) -> Metrics:
+def _metrics(rows: Sequence[PointRow], otherwise_ms: int, estimators: Estimators, scale: int) -> Metrics:
     """Return all numbers of each level, with the time of its last point; one without a window is stamped `otherwise_ms`.
 
     MLflow shows the last value of a metric: points of one level would hide each other.
     """
     found = []
-    scale = _scale([row.as_dict() for row in rows])
     for own in estimators.levels_of(rows).values():
         last = own[-1].as_dict()
         for name in dict.fromkeys(name for row in own for name in row.as_dict()):
@@ -180,9 +179,9 @@ def _summary(rows: Sequence[PointRow], manifest: dict[str, Any], estimators: Est
     return found
 
 
-def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> Metrics:
+def _quality(graded: list[dict[str, Any]], stamp_ms: int, scale: int) -> Metrics:
     return [
-        (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one), stamp_ms)
+        (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one, scale), stamp_ms)
         for one in graded
         for name, key in QUALITY_METRICS.items()
         if _number(one.get(key))
@@ -203,10 +202,14 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
     started_ms = _stamp(state.started_s * MS_PER_S)
     last_ms = max([started_ms, *(_end_ms(row, started_ms) for row in rows)])
     ended_ms = None if status == "RUNNING" else _stamp(state.ended_s * MS_PER_S) if state.ended_s else last_ms
-    metrics = _metrics(points, ended_ms or last_ms, estimators)
+    # by the levels that were planned, too: runs of a study have one scale, whatever was measured
+    planned = mapping(config.get("load")).get("rate")
+    levels = [*rows, *({"rate": rate} for rate in (planned if isinstance(planned, list) else ()))]
+    scale = _scale(levels)
+    metrics = _metrics(points, ended_ms or last_ms, estimators, scale)
     metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(points, manifest, estimators).items()]
     graded = manifest.get("quality") or []
-    metrics += _quality(graded, ended_ms or last_ms)
+    metrics += _quality(graded, ended_ms or last_ms, scale)
     verdicts = [point.verdict for point in points]
     worst = next((verdict for verdict in ("void", "doubtful", "valid") if verdict in verdicts), "none")
     doubts = sorted(
@@ -222,7 +225,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
         "servebench.engine_version": str(manifest.get("engine_version") or ""),
         "servebench.emulated": str(config.get("launch", {}).get("name") in EMULATING).lower(),
         "servebench.error": redact_text(state.error or ""),
-        "servebench.step": _step_words(rows),
+        "servebench.step": _step_words(levels),
         **({"servebench.search": manifest["search"]["outcome"]} if manifest.get("search") else {}),
         **{
             f"servebench.{group}": str(config.get(group, {}).get("name", ""))

@@ -26,13 +26,10 @@ def number(value: float | int | None, digits: int = 3) -> str:
         return "0"
     if value in (inf, -inf):
         return "∞" if value > 0 else "-∞"
-    if abs(value) < DECIMALS_FROM:
-        digits = min(digits - 1 - floor(log10(abs(value))), DECIMALS_MAX)
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     # 99.97 becomes 100, which has one decimal less
-    rounded = round(abs(value), max(0, digits - magnitude))
-    magnitude = len(str(int(rounded))) if rounded >= 1 else 0
-    return f"{value:z,.{max(0, digits - magnitude)}f}"
+    decimals = digits - 1 - floor(log10(float(f"{abs(value):.{digits - 1}e}")))
+    most = digits if abs(value) >= DECIMALS_FROM else DECIMALS_MAX
+    return f"{value:z,.{min(max(0, decimals), most)}f}"
 
 
 def listed(texts: Sequence[str]) -> str:

@@ -32,9 +32,9 @@ def length(spans: Spans) -> int:
     return sum(high - low for low, high in spans)
 
 
-def covered(spans: Iterable[tuple[int, int]]) -> int:
+def covered(spans: Iterable[Sequence[int]]) -> int:
     """Return how much time stretches in any order cover together; 0 without any."""
-    listed = list(spans)
+    listed = [(low, high) for low, high in spans]
     return length(merged(listed, min(low for low, _ in listed), max(high for _, high in listed))) if listed else 0
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from servebench.analysis.quality.agreement import agreements
-from servebench.analysis.quality.summary import busy_s, summaries
+from servebench.analysis.quality.summary import summaries
 from servebench.analysis.warnings.catalog import CATALOG
 from servebench.report.wording.quality import agreement_text
 from servebench.util.proportions import wilson
@@ -145,14 +145,6 @@ def test_levels_and_points_are_apart():
         ("json", "rate 2.5/s", "r2.5-r0"),
     ]
     assert summaries(pd.DataFrame()) == []
-
-
-@pytest.mark.parametrize(
-    ("spans", "seconds"), [([], 0), ([(0, 2), (1, 3)], 3), ([(0, 1), (5, 6)], 2), ([(0, 9), (1, 2)], 9)]
-)
-def test_busy_time_leaves_pauses_out(spans, seconds):
-    frame = pd.DataFrame([(a * 10**9, b * 10**9) for a, b in spans], columns=["sent_ns", "ended_ns"])
-    assert busy_s(frame) == seconds
 
 
 def pair(first, second, **changes):

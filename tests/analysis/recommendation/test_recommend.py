@@ -63,6 +63,24 @@ def test_every_use_case_has_an_answer(answers):
 
 
 @pytest.mark.parametrize(
+    ("sources", "groups"),
+    [
+        (("nvml_counter", "nvml_power"), [["alpha", "beta"]]),
+        (("rapl", "rapl"), [["alpha", "beta"]]),
+        (("rapl", "nvml_counter"), [["alpha"], ["beta"]]),
+    ],
+)
+def test_energy_of_a_processor_is_not_ranked_with_that_of_a_gpu(make_study, sources, groups):
+    runs = [(SimulatedEngine(name=name), SimulatedLoad(levels=(1,))) for name in ("alpha", "beta")]
+    metered = [
+        with_columns(run, energy_j_per_token=joules, energy_source=source)
+        for run, source, joules in zip(accepted(make_study(*runs)), sources, (1.0, 2.0), strict=True)
+    ]
+    found = [one for one in recommend_runs(metered, load_rules()) if one.use_case.name == "energy"]
+    assert [[score.entrant.name for score in one.ranking] for one in found] == groups
+
+
+@pytest.mark.parametrize(
     ("shape", "case", "missing", "there"),
     [
         ({"gpu": "h100"}, "cost", "no run has a price of its h100", "gpu=h100"),

@@ -77,6 +77,20 @@ def test_what_nobody_named_does_not_block_and_is_reported(more, found):
 
 
 @pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ((row(E2E, 0.0),), (NOT_WORSE, [], [], [])),
+        ((row(E2E, 0.0, 0.2),), (OPEN, [], [E2E], [])),
+        ((row(FAILED, 0.0), row(E2E, 0.0, 0.2)), (OPEN, [], [E2E], [])),
+        ((row(E2E, 0.3, verdict=SLOWER),), (SLOWER, [E2E], [], [])),
+    ],
+)
+def test_without_a_throughput_nothing_passes_unknown(rows, found):
+    """Embeddings and rankings generate nothing; such a gate passed with no row within the limit."""
+    assert judged(*rows) == found
+
+
+@pytest.mark.parametrize(
     ("metric", "rows", "found"),
     [
         (TTFT, FINE, (NOT_COMPARED, [], [TTFT], [])),

@@ -10,7 +10,7 @@ from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, F
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, remarks
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.estimate import THROUGHPUT, estimate_level, mean_of
+from servebench.analysis.estimate import THROUGHPUT, estimate_level, levels_of, mean_of
 from servebench.analysis.recommendation.model import Entrant
 from servebench.analysis.recommendation.scores import codes_of_mean
 from servebench.analysis.statistics import is_weak_percentile
@@ -132,16 +132,17 @@ def _shared_facts(runs: Sequence[RunData]) -> tuple[str, ...]:
 
 
 def _cell(level: RankedLevel, entrant: Entrant) -> AnswerCell:
-    pools = any(row.input_throughput_texts_s is not None for row in level.rows)
+    (rows,) = levels_of(level.rows).values()
+    pools = any(row.input_throughput_texts_s is not None for row in rows)
     rate, unit = ("input_throughput_texts_s", "texts/s") if pools else (THROUGHPUT, "tok/s")
-    found = estimate_level(level.rows, rate)
+    found = estimate_level(rows, rate)
     low, high = (found.low, found.high) if found else (None, None)
     names = (rate, "ttft_ms_p50", "ttft_ms_p99", "itl_ms_mean", "e2e_ms_p50")
-    value, ttft_ms, ttft_ms_p99, itl_ms, e2e_ms = (mean_of(level.rows, name) for name in names)
+    value, ttft_ms, ttft_ms_p99, itl_ms, e2e_ms = (mean_of(rows, name) for name in names)
     codes = tuple(code for code in level.doubts if not type_of(code).mark) if level.verdict != "valid" else ()
     wide = is_wide(codes_of_mean(level, entrant))
     return AnswerCell(
         value=value, unit=unit, low=low, high=high, ttft_ms=ttft_ms, ttft_ms_p99=ttft_ms_p99, itl_ms=itl_ms, e2e_ms=e2e_ms,
-        few_for_p99=level.verdict != "void" and any(is_weak_percentile(row, "ttft_ms_p99") for row in level.rows),
+        few_for_p99=level.verdict != "void" and any(is_weak_percentile(row, "ttft_ms_p99") for row in rows),
         verdict=level.verdict, codes=codes, wide=wide,
     )  # fmt: skip

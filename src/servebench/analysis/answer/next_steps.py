@@ -82,7 +82,7 @@ def next_steps(
         yield step
     cells = (cell for one in workloads for column in one.columns for cell in column.cells.values())
     wide = len(runs) == 1 and any(cell.wide and cell.verdict != "void" for cell in cells)
-    if wide and not todo and (step := _narrower_step(runs[0])) is not None:
+    if wide and not (todo or again) and (step := _narrower_step(runs[0])) is not None:
         yield step
     if varying := varying_of(unequal):
         yield NextStep(command=f"servebench compare {name} --varying '{varying}'", purposes=(Purpose.ACCEPT,))
@@ -96,9 +96,7 @@ def longer_keys(runs: Sequence[RunData], keys: str) -> dict[str, float]:
     if all(load.get("until") for load in loads):
         keys = "load.max_duration_s"
     found = {key: [load.get(key.partition(".")[2]) for load in loads] for key in keys.split(" or ")}
-    return {
-        key: one for key, (one, *others) in found.items() if is_number(one) and all(other == one for other in others)
-    }
+    return {key: one for key, (one, *rest) in found.items() if is_number(one) and rest.count(one) == len(rest)}
 
 
 def _narrower_step(run: RunData) -> NextStep | None:

@@ -47,7 +47,8 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
     answered = own[_answered(own)]
     latency = answered["latency_ms"].dropna().to_numpy(dtype=np.float64)
     tokens = answered["output_tokens"].dropna().to_numpy(dtype=np.float64)
-    seconds = busy_s(own)
+    # a pause between parts of a study does not count
+    seconds = covered(own[["sent_ns", "ended_ns"]].dropna().to_numpy(dtype=np.int64).tolist()) / NS_PER_S
     details = details_of(own["detail"].dropna())
     found = QualitySummary(
         benchmark=benchmark,
@@ -81,12 +82,6 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
 
 def _answered(own: pd.DataFrame) -> pd.Series:
     return (own["outcome"] == "ok") & (own["thinking"] != UNFINISHED)
-
-
-def busy_s(own: pd.DataFrame) -> float:
-    """Return the seconds in which at least one question was in flight; a pause between parts of a study does not count."""
-    spans = own[["sent_ns", "ended_ns"]].dropna().to_numpy(dtype=np.int64)
-    return covered(map(tuple, spans.tolist())) / NS_PER_S
 
 
 def _mean_interval(scores: Any) -> tuple[float | None, float | None]:

@@ -125,6 +125,8 @@ def judge_pair(comparison: Comparison, question: GateQuestion) -> PairGate:
     if comparison.result == "unequal_settings" or not any(map(_tested, comparison.rows)):
         return PairGate(undecided=(None,))
     losses, undecided, within, not_judged = [], [], [], []
+    # what is generated has a throughput; of embeddings and rankings the latencies have to be known, however well they are
+    generated = {row.level for row in comparison.rows if row.metric is THROUGHPUT}
     for row in (*comparison.rows, *_absent(comparison, question)):
         named = question.metrics is not None and row.metric.name in question.metrics
         if row.level_missing:
@@ -138,7 +140,7 @@ def judge_pair(comparison: Comparison, question: GateQuestion) -> PairGate:
         elif (
             named
             or (row.metric is THROUGHPUT and not row.has(ReasonKind.LEVEL_MISSING))
-            or (_tested(row) and question.asks(row.metric, row.level, _error(row)))
+            or (_tested(row) and question.asks(row.metric, row.level, _error(row) if row.level in generated else 0.0))
         ):
             undecided.append(row)
         else:

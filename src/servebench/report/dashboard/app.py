@@ -140,10 +140,7 @@ def runs_view(kept: pd.DataFrame, runs: pd.DataFrame) -> None:
         f"fewer than {values_needed(99)} requests is left out"
     )
     kept = kept[[name for name in shown if not (name in metrics and kept[name].isna().all())]]
-    grid(
-        kept.iloc[::-1].map(lambda one: float(f"{one:.6g}") if isinstance(one, float) else one),
-        column_config=headings(),
-    )
+    grid(kept.iloc[::-1].round(6), column_config=headings())
 
 
 def unfinished(runs: pd.DataFrame) -> None:

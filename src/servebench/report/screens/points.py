@@ -130,7 +130,9 @@ def repeats_blocks(found: Sequence[tuple[str, Sequence[PointRow]]], title: str =
     if not levels:
         return
     open_loop = any(level.open_loop for _, level, _ in levels)
-    names = (THROUGHPUT, "ttft_from_schedule_ms_p50" if open_loop else "ttft_ms_p50", "tpot_ms_p50")
+    names: tuple[str, ...] = (THROUGHPUT, "ttft_from_schedule_ms_p50" if open_loop else "ttft_ms_p50", "tpot_ms_p50")
+    if all(row.input_throughput_texts_s is not None for _, _, own in levels for row in own):
+        names = ("input_throughput_texts_s", "e2e_ms_p50")
     titles = [f"{POINT_COLUMNS[name].title}, {POINT_COLUMNS[name].unit}" for name in names]
     several = len(found) > 1
     columns = [*([TableColumn("run", left=True, wrap=True)] if several else []), TableColumn("load")]

@@ -30,8 +30,6 @@ TIMES_FROM = 1.0
 """From this lead on, a factor is easier to read than a percentage."""
 NAMED_MAX = 4
 """More runs without a difference are only counted."""
-OF_FAILED = {FASTER: "better", SLOWER: "worse"}
-"""What a run is that has fewer failed requests, or more."""
 PAIRS_MAX = 3
 """More pairs that differ in other metrics are only counted."""
 
@@ -290,8 +288,9 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
 
 
 def _others_in_words(found: Sequence[OtherDifference]) -> str:
+    of_failed = {FASTER: "better", SLOWER: "worse"}
     texts = [
-        f"{one.candidate} is {OF_FAILED[result] if one.row.metric is FAILED else result} than {one.baseline}: "
+        f"{one.candidate} is {of_failed[result] if one.row.metric is FAILED else result} than {one.baseline}: "
         f"{description_of(one.row)}"
         for one, result in ((one, one.row.result) for one in found[:PAIRS_MAX])
     ]
