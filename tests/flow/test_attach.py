@@ -59,7 +59,7 @@ def test_a_missing_usage_is_told_and_not_made_up(endpoint, run_main, tmp_path):
 MISTAKES = {
     "nobody there": (attached_study("http://127.0.0.1:1"), 4, "refused"),
     "no address": (["engine=openai", "launch=attach", "model.name=m"], 2, "launch.base_url"),
-    "no such key": (attached_study("http://127.0.0.1:1", "launch.api_key_env=NOPE_KEY"), 3, "NOPE_KEY"),
+    "no such key": (attached_study("http://127.0.0.1:1", "launch.api_key_env=NOPE_KEY"), 2, "NOPE_KEY"),
     "no model": (["model.path=/dev/null"], 3, "model.path=/dev/null"),
     "a file for a folder": (["study.dir=/dev/null"], 3, "study.dir"),
     "an engine that is not here": (["engine=trtllm", "model.name=m"], 3, "trtllm"),

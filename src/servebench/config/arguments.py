@@ -54,16 +54,14 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
             follows = bool(rest) and "=" not in rest[0] and not rest[0].startswith("-")
             words.problems.append(_unknown(word, rest.pop(0) if follows and not has_value else value))
     words.multirun |= any(word.startswith(SWEPT) for word in words.overrides)
+    # no shell expands a ~ after a name with a dot
     words.overrides = [
-        word.replace("[", "").replace("]", "") if word.startswith(SWEPT) else re.sub("^([^=]+=)~(?=/)", _home, word)
+        word.replace("[", "").replace("]", "")
+        if word.startswith(SWEPT)
+        else re.sub("^([^=]+=)~(?=/)", rf"\g<1>{Path.home()}", word)
         for word in spelled_out(words.overrides)
     ]
     return words
-
-
-def _home(found: re.Match[str]) -> str:
-    """Return the home folder, where no shell expands a ~ at the beginning of a value."""
-    return found[1] + str(Path.home())
 
 
 def _unknown(word: str, value: str) -> Problem:

@@ -128,7 +128,8 @@ def _evidence(session: RunSession, level: PlannedPoint, report: PhaseReport, fac
         emulated=session.lease.launcher.emulated,
         facts=facts,
         report=report,
-        tokenizer=session.tokenizer,
+        # a server that hangs would be waited for
+        tokenizer=session.tokenizer if report.stopped is None else None,
         floor=session.request.floor,
     )
 
