@@ -95,7 +95,7 @@ def test_the_error_of_a_run_names_the_ca_file_and_not_verify_tls(tmp_path, url):
     done = run_servebench(tmp_path, *words, code=4)
     assert "launch.ca_file" in done.stderr
     assert "verify_tls" not in done.stderr
-    done = run_servebench(tmp_path, *words, "launch.ca_file=missing.pem", code=3)
+    done = run_servebench(tmp_path, *words, "launch.ca_file=missing.pem", code=2)
     assert "launch.ca_file=missing.pem cannot be read" in done.stderr
 
 

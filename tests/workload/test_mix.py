@@ -39,7 +39,7 @@ def test_a_part_is_what_the_workload_gives(pieces):
     [
         ({}, "workload.parts is empty"),
         ({"unique": {"weight": -1}}, "workload.parts.unique.weight must be at least 0 (got -1)"),
-        ({"uniqe": {}}, "did you mean 'unique'"),
+        ({"uniqe": {}}, "workload.parts.uniqe: no workload named 'uniqe'"),
         ({"unique": {"documents": 3}}, "workload.parts.unique.documents"),
         ({"unique": {"input_tokens": "many"}}, "workload.parts.unique.input_tokens"),
         ({"sharegpt": {"dataset": "no.json"}}, "workload.parts.sharegpt.dataset=no.json"),

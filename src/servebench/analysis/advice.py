@@ -153,9 +153,8 @@ def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> UseReason:
 def _group(entrant: Entrant, case: UseCase) -> str:
     parts = {"model": entrant.model, "gpu": entrant.gpu, "workload": entrant.workload}
     # the energy of a processor is not that of a GPU
-    if case.metric == "energy_j_per_token":
-        sources = {row.energy_source for level in entrant.levels for row in level.rows}
-        parts["meter"] = "rapl" if "rapl" in sources else "none"
+    rapl = any(row.energy_source == "rapl" for level in entrant.levels for row in level.rows)
+    parts |= {"meter": "rapl"} if rapl and case.metric == "energy_j_per_token" else {}
     return " · ".join(value for name, value in parts.items() if name not in case.across and value != "none")
 
 

@@ -205,11 +205,10 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
     # by the levels that were planned, too: runs of a study have one scale, whatever was measured
     planned = mapping(config.get("load")).get("rate")
     levels = [*rows, *({"rate": rate} for rate in (planned if isinstance(planned, list) else ()))]
-    scale = _scale(levels)
-    metrics = _metrics(points, ended_ms or last_ms, estimators, scale)
+    metrics = _metrics(points, ended_ms or last_ms, estimators, _scale(levels))
     metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(points, manifest, estimators).items()]
     graded = manifest.get("quality") or []
-    metrics += _quality(graded, ended_ms or last_ms, scale)
+    metrics += _quality(graded, ended_ms or last_ms, _scale(levels))
     verdicts = [point.verdict for point in points]
     worst = next((verdict for verdict in ("void", "doubtful", "valid") if verdict in verdicts), "none")
     doubts = sorted(

@@ -116,7 +116,7 @@ class WorkloadConformance:
             )
             assert _text(request).strip()
             assert request.output_tokens > 0
-            assert request.temperature >= 0
+            assert request.temperature is None or request.temperature >= 0
             json.dumps([request.schema, dict(request.extra)])
         assert len(self.requests(1)) == 1
 

@@ -81,9 +81,8 @@ def next_steps(
     if decision is None and words and not todo and (step := _starts_step(runs, workloads, words)) is not None:
         yield step
     cells = (cell for one in workloads for column in one.columns for cell in column.cells.values())
-    wide = len(runs) == 1 and any(cell.wide and cell.verdict != "void" for cell in cells)
-    if wide and not (todo or again) and (step := _narrower_step(runs[0])) is not None:
-        yield step
+    if len(runs) == 1 and not (todo or again) and any(cell.wide and cell.verdict != "void" for cell in cells):
+        yield from filter(None, [_narrower_step(runs[0])])
     if varying := varying_of(unequal):
         yield NextStep(command=f"servebench compare {name} --varying '{varying}'", purposes=(Purpose.ACCEPT,))
     if any(run.point_rows for run in runs):

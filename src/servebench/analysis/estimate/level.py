@@ -76,8 +76,7 @@ def _start_logs(rows: Sequence[PointRow], column: str) -> tuple[float, ...]:
 def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
     """Return the value of a column at a level: its estimate, or of counts and shares, and where some points have no positive
     value, the plain mean of what is known. None where nothing is, infinite where one of them is."""
-    facts = POINT_COLUMNS.get(column)
-    counted = facts is not None and (facts.kind == "int" or facts.unit == SHARE)
+    counted = (facts := POINT_COLUMNS.get(column)) is not None and (facts.kind == "int" or facts.unit == SHARE)
     if not counted and (found := estimate_level(rows, column)) is not None:
         return found.value
     values = [float(value) for row in rows if (value := row.get(column)) is not None]

@@ -19,7 +19,7 @@ from servebench.analysis.answer.model import (
     WorkloadAnswer,
 )
 from servebench.analysis.slow_starts import OwnSlowStarts
-from servebench.analysis.verdict.model import FAILED, FASTER, SLOWER
+from servebench.analysis.verdict.model import FAILED, FASTER
 from servebench.contracts.level import levels_in_words
 from servebench.report.wording.comparison import description_of, not_usable_text, text_of
 from servebench.util.figures import duration, listed, number
@@ -288,10 +288,9 @@ def _but(word: str, found: Sequence[LevelLead], group: Sequence[LevelLead]) -> l
 
 
 def _others_in_words(found: Sequence[OtherDifference]) -> str:
-    of_failed = {FASTER: "better", SLOWER: "worse"}
     texts = [
-        f"{one.candidate} is {of_failed[result] if one.row.metric is FAILED else result} than {one.baseline}: "
-        f"{description_of(one.row)}"
+        f"{one.candidate} is {('worse', 'better')[result is FASTER] if one.row.metric is FAILED else result} than "
+        f"{one.baseline}: {description_of(one.row)}"
         for one, result in ((one, one.row.result) for one in found[:PAIRS_MAX])
     ]
     more = [f"{len(found) - PAIRS_MAX} more pairs differ"] if len(found) > PAIRS_MAX else []
