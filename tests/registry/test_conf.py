@@ -13,7 +13,7 @@ def test_groups_and_options_are_those_of_hydra(tmp_path):
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "another.yaml").write_text("defaults: [base]\nname: another\n")
     known = replace(registry(), config_paths=(*registry().config_paths, str(tmp_path)))
-    found = config_groups(config_folders(known))
+    found = config_groups(config_folders(known.config_paths))
     with composer(known) as hydra:
         assert found == {group: hydra.options(group) for group in hydra.groups if hydra.options(group)}
     assert {"another", "vllm", "ollama"} <= set(found["engine"])
@@ -21,5 +21,5 @@ def test_groups_and_options_are_those_of_hydra(tmp_path):
 
 
 def test_completion_finds_the_folders_of_installed_plugins():
-    assert likely_config_folders() == config_folders(registry())
+    assert likely_config_folders() == config_folders(registry().config_paths)
     assert GROUP == hooks.GROUP

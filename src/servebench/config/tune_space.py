@@ -90,7 +90,7 @@ def load_space(engine: str, registry: Registry, config_dirs: Sequence[str] = (),
 
     Raises ConfigError with all problems.
     """
-    places = [Path(name) for name in config_dirs] + config_folders(registry)
+    places = [Path(name) for name in config_dirs] + config_folders(registry.config_paths)
     found = (
         Path(path)
         if path

@@ -8,13 +8,9 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import servebench
 from servebench.util.errors import ConfigError
-
-if TYPE_CHECKING:
-    from servebench.registry.registry import Registry
 
 ABSTRACT = "base"
 """The file of a group that others inherit; it is not an option itself."""
@@ -62,9 +58,9 @@ def config_groups(folders: Iterable[Path]) -> Mapping[str, tuple[str, ...]]:
     return {group: tuple(sorted(names)) for group, names in sorted(found.items()) if names}
 
 
-def config_folders(registry: Registry) -> list[Path]:
+def config_folders(config_paths: Iterable[str]) -> list[Path]:
     """Return the built-in config folder and those that plugins name. Raises ConfigError."""
-    return [conf_dir(), *(folder for path in registry.config_paths for folder in folders_of(path))]
+    return [conf_dir(), *(folder for path in config_paths for folder in folders_of(path))]
 
 
 def likely_config_folders() -> list[Path]:
