@@ -101,7 +101,7 @@ def test_all_leaves_out_what_cannot_run_and_says_why(servebench, tmp_path, quest
     left_out = json.loads((run_of(tmp_path) / "manifest.json").read_text())["quality_left_out"]
     assert {line.partition(":")[0] for line in left_out} >= {"mmlu", "gsm8k"}
     assert set(pd.read_parquet(run_of(tmp_path) / "quality.parquet").benchmark) >= {"json.constrained"}
-    refused = servebench(*words, "quality=mmlu", env=offline, code=2)
+    refused = servebench(*words, "quality=mmlu", env=offline, code=3)
     (line,) = refused.stderr.splitlines()
     assert line.startswith("servebench: quality=mmlu: ")
     assert "set quality.path to a file of your own" in line
