@@ -57,7 +57,8 @@ class Commands(click.Group):
         if first not in COMMANDS:
             if NAME_LIKE.fullmatch(args[0] if args else "") and not ctx.resilient_parsing:
                 raise ConfigError(unknown_command(first))
-            late = (word for before, word in pairwise(args) if word in COMMANDS and not before.startswith("--"))
+            values = (word for before, word in pairwise(args) if before == "-m" or not before.startswith("-"))
+            late = (word for word in values if word in COMMANDS)
             if not ctx.resilient_parsing and (word := next(late, None)):
                 raise ConfigError(f"{word}: the command comes first: servebench {word} ...")
             args = [DEFAULT, *args]

@@ -221,14 +221,14 @@ def _unknown_lines(scan: answer.AnswerScan) -> str:
 def _ending(scan: answer.AnswerScan, asked_output_tokens: int | None) -> tuple[Outcome, str | None]:
     events = len(scan.event_ns)
     # in an object that names no error
-    told = f": {message}" if (message := error_message(scan.details)) else ""
+    reported = f": {message}" if (message := error_message(scan.details)) else ""
     if not scan.said_end:
         content = f"{events} content event{'' if events == 1 else 's'}"
         return "truncated", (
-            f"the stream ended without a finish reason, [DONE] or usage, after {content}{_unknown_lines(scan)}{told}"
+            f"the stream ended without a finish reason, [DONE] or usage, after {content}{_unknown_lines(scan)}{reported}"
         )
     if not events and asked_output_tokens != 0:
         reason = f", finish reason '{scan.finish_reason}'" if scan.finish_reason else ""
         counted = f", usage counts {scan.usage_tokens} tokens" if scan.usage_tokens is not None else ""
-        return "empty", f"the answer has no generated content{reason}{counted}{told}"
+        return "empty", f"the answer has no generated content{reason}{counted}{reported}"
     return "ok", None

@@ -213,7 +213,7 @@ def _offers(
     paths = [str(path) for path in answer("servebench_config_paths")]
     for path in paths:
         if not any(folder.is_dir() for folder in folders_of(path)):
-            raise ValueError(f"servebench_config_paths returned {path}, and there is no such folder")
+            raise ValueError(f"servebench_config_paths returned {path}, a folder that does not exist")
     return offered, paths
 
 

@@ -163,7 +163,7 @@ def weka_job(value: Mapping[str, Any], number: int) -> AgentJob:
     size = int(value.get("block_size") or BLOCK_TOKENS)
     if not 1 <= size <= TOKENS_MAX:
         raise ValueError(f"block_size {size} is no length of a block")
-    # traces that do not say it number the blocks of each job anew
+    # traces that do not say it number the blocks of each job from the start
     scope = "" if value.get("hash_id_scope") == "global" else f"{number}"
     return AgentJob(str(value.get("id") or number), steps, sub_agents, size, scope)
 
