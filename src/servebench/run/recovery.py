@@ -248,10 +248,6 @@ def _report(level: PlannedPoint, records: Sequence[Record], facts: PhaseFacts | 
         planned=planned if level.requests is None else level.requests,
         sent=sent,
         elapsed_s=(ended_ns - started_ns) / NS_PER_S,
-        cpu_s=0.0,
-        loop_lag_ms_p99=None,
-        loop_lag_ms_max=None,
-        clock_step_ns=0,
         stamp_source="user" if any(record.stamp_source == "user" for record in records) else "kernel",
     )
 

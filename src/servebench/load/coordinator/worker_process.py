@@ -153,11 +153,7 @@ class WorkerProcess:
             planned=self.planned,
             sent=counts.sent,
             elapsed_s=(now.monotonic_ns - self._began.monotonic_ns) / NS_PER_S,
-            cpu_s=0.0,
-            loop_lag_ms_p99=None,
-            loop_lag_ms_max=None,
             clock_step_ns=step_ns(self._began, now),
-            stamp_source="kernel",
             stopped=stopped,
             error=self.died,
         )
