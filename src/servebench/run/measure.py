@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from servebench.analysis.disturbance import SOURCES, find_disturbances
 from servebench.analysis.evidence import PointEvidence
-from servebench.analysis.serial import learned_prior
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.age import is_too_young, round_requests
@@ -360,13 +359,9 @@ def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler, facts: 
     if not level.targets or level.duration_s is None:
         return None
     return Looks(
-        targets=level.targets,
-        prior=learned_prior(facts.wander),
-        mean_tokens=facts.mean_tokens,
-        concurrency=level.concurrency,
-        offered_req_s=level.offered_req_s,
+        level=level,
+        facts=facts,
         least=session.settings.load.min_requests,
-        budget_s=level.duration_s,
         warmup_s=session.settings.load.warmup_s,
         with_tokens=lambda records: _counted(session, records, wait=False),
         disturbances=lambda: find_disturbances(sampler.so_far(SOURCES)),
