@@ -17,7 +17,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EngineLease
 from servebench.engine.weights import weights_facts
-from servebench.load.selfcheck.floor import client_floor
+from servebench.load.selfcheck.check import client_floor
 from servebench.registry.registry import Registry
 from servebench.run.lifecycle import RunResult, run_steps
 from servebench.run.scorers import select_scorers
