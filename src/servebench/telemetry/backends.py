@@ -10,6 +10,8 @@ from typing import Any
 
 import psutil
 
+from servebench.util.processes import listeners, process_tree
+
 EAGER_S = 5.0
 """So long each look is a real one, because a router may connect with the first requests only."""
 INTERVAL_S = 5.0
@@ -41,7 +43,7 @@ class Backends:
             ports = connected_ports(known)
             if not ports <= self._ports.keys():
                 # ports of other machines have no listener here: 0, so that they are asked for once
-                self._ports |= dict.fromkeys(ports, 0) | listeners()
+                self._ports |= dict.fromkeys(ports, 0) | {port: pid for port, pid in listeners() if pid}
             self.found |= {pid for port in ports if (pid := self._ports[port])} - {self.own, self.front}
             if self.found <= known:
                 break
@@ -52,7 +54,7 @@ def connected_ports(pids: Iterable[int]) -> set[int]:
     """Return the remote ports of connections that these processes, or their children, opened to this machine's own address."""
     ports: set[int] = set()
     for pid in pids:
-        sockets = [one for process in _tree(pid) for one in _sockets(process)]
+        sockets = [one for process in process_tree(pid) for one in _sockets(process)]
         listening = {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
         ports |= {
             one.raddr.port
@@ -65,25 +67,7 @@ def connected_ports(pids: Iterable[int]) -> set[int]:
     return ports
 
 
-def _tree(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error, OSError):
-        root = psutil.Process(pid)
-        return [root, *root.children(recursive=True)]
-    return []
-
-
 def _sockets(process: psutil.Process) -> list[Any]:
     with contextlib.suppress(psutil.Error, OSError):
         return process.net_connections("tcp")
     return []
-
-
-def listeners() -> dict[int, int]:
-    """Return the pid of each listener that this user may see, by port."""
-    with contextlib.suppress(psutil.Error, OSError):
-        return {
-            one.laddr.port: one.pid
-            for one in psutil.net_connections("tcp")
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.pid
-        }
-    return {}

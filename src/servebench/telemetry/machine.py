@@ -19,6 +19,7 @@ from servebench.contracts.engine import RunningEngine
 from servebench.contracts.telemetry import CLIENT_ONLY, Reading, Subject, TelemetrySource
 from servebench.telemetry.backends import Backends
 from servebench.telemetry.processes import common_readings
+from servebench.util.processes import listeners
 
 PROC = Path("/proc")
 CPUS = Path("/sys/devices/system/cpu")
@@ -341,11 +342,10 @@ def engine_pid(running: RunningEngine) -> tuple[int | None, str | None]:
     if place == "container":
         return None, unknown
     port = url.port or (443 if url.scheme == "https" else 80)
+    pid = next((pid for at, pid in listeners() if at == port and pid), None)
     with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid:
-                known = psutil.Process(one.pid).name() not in FORWARDERS
-                return (one.pid, None) if known else (None, unknown)
+        if pid is not None and psutil.Process(pid).name() not in FORWARDERS:
+            return pid, None
     return None, unknown
 
 
