@@ -14,7 +14,7 @@ from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, Sto
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
-from servebench.load.coordinator.share import usable_cores, worker_count
+from servebench.load.coordinator.share import worker_count
 from servebench.load.plan.levels import PlannedPoint, with_trace_times
 from servebench.load.plan.schedule import (
     fillers_to_prepare,
@@ -41,6 +41,7 @@ from servebench.store.prompts import SizedPrompts
 from servebench.store.telemetry_log import TelemetryLog
 from servebench.telemetry.sampler import Sampler
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
+from servebench.util.processes import usable_cpus
 from servebench.util.units import NS_PER_S
 from servebench.workload.build.lengths import mean_length
 
@@ -301,7 +302,7 @@ def _run_phase(
         session.settings.load.workers,
         in_flight=min(plan.concurrency, max(1, len(plan.requests))),
         rate_req_s=None if warmup else level.rate,
-        cores=usable_cores(),
+        cores=len(usable_cpus()),
     )
     if session.lease.spans is not None:
         session.lease.spans.discard()

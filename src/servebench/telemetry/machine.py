@@ -19,7 +19,7 @@ from servebench.contracts.engine import RunningEngine
 from servebench.contracts.telemetry import CLIENT_ONLY, Reading, Subject, TelemetrySource
 from servebench.telemetry.backends import Backends
 from servebench.telemetry.processes import common_readings
-from servebench.util.processes import listeners
+from servebench.util.processes import listeners, usable_cpus
 
 PROC = Path("/proc")
 CPUS = Path("/sys/devices/system/cpu")
@@ -103,13 +103,6 @@ def read_processors(usable: Collection[int], proc: Path = PROC) -> Processors | 
                 busy += sum(map(int, one[1:4]))
                 stolen += int(one[8]) if len(one) > 8 else 0
     return Processors(count, busy, stolen) if count and busy else None
-
-
-def usable_cpus() -> frozenset[int]:
-    """Return the CPUs that this process, and so the load and a local engine, may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 @dataclass

@@ -1,8 +1,14 @@
-"""The processes of this machine and their ports, as far as this user may see them."""
+"""The CPUs that this process may use, and the processes of this machine and their ports, as far as this user may see them."""
 
 import contextlib
+import os
 
 import psutil
+
+
+def usable_cpus() -> frozenset[int]:
+    """Return the CPUs that this process, and so the load and a local engine, may run on."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 def process_tree(pid: int) -> list[psutil.Process]:

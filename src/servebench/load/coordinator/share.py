@@ -1,9 +1,8 @@
-"""Splits one phase of load over several workers and merges their reports. Everything but `usable_cores` is pure."""
+"""Splits one phase of load over several workers and merges their reports. Pure."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +20,6 @@ CORES_PER_WORKER = 4
 SUMMED = ("planned", "sent", "fillers", "cpu_s", "connections_opened", "connections_failed", "workers")
 LARGEST = ("ended_ns", "elapsed_s", "loop_lag_ms_p99", "loop_lag_ms_max", "receive_queue_bytes_max", "nap_ms")
 """Of the reports of several workers the sum counts, or the largest value."""
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worker_count(configured: int | Literal["auto"], *, in_flight: int, rate_req_s: float | None, cores: int) -> int:

@@ -37,10 +37,10 @@ from servebench.contracts.exchange import (
 )
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
-from servebench.load.coordinator.share import usable_cores
 from servebench.load.coordinator.worker_process import worker_environment
 from servebench.load.selfcheck.null_server import EVENT_BYTES, HEADER
 from servebench.util.errors import LoadError
+from servebench.util.processes import usable_cpus
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 ERROR_MS_MAX = 1.0
@@ -235,7 +235,7 @@ def read_truth(data: bytes) -> dict[int, array[int]]:
 
 def machine_key() -> str:
     """Return what a stored result is valid for: this host with these cores, this Python, this servebench."""
-    return f"{platform.node()} {platform.machine()} {usable_cores()} {platform.python_version()} {__version__}"
+    return f"{platform.node()} {platform.machine()} {len(usable_cpus())} {platform.python_version()} {__version__}"
 
 
 def read_stored_floor(cache: Path, *, now_s: float) -> ClientFloor | None:
