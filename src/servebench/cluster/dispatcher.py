@@ -210,14 +210,6 @@ class Dispatcher:
             self.sleep(POLL_S)
 
 
-def open_dispatcher(
-    folder: StudyFolder, state: StudyState, settings: ClusterSettings, events: Events, registry: Registry
-) -> Dispatcher:
-    """Return what executes the turns of a study on the cluster of these settings. Raises PreflightError."""
-    cluster = open_cluster(settings, folder, state.ticket)
-    return Dispatcher(folder=folder, state=state, settings=settings, events=events, registry=registry, cluster=cluster)
-
-
 def reply_fault(reply: object, run_id: str) -> str | None:
     """Return what is wrong with a job's reply; None for a usable one. A broken job, or one of another version, sends anything."""
     usable = (

@@ -121,7 +121,8 @@ class EmulatedEngine:
         if parsed.stream and self.spec.emulation.first_chunk == "role_early":
             connection.write(self._opening(stream))
         self.scheduler.submit(request, time.monotonic())
-        self._wake()
+        if self._step is None:
+            self._schedule(time.monotonic())
 
     def _check_admission(self, connection: "ServerConnection", parsed: ParsedRequest) -> None:
         """Apply out-of-memory and rejection faults and the queue limit. Raises RequestRejected, RejectedInStream."""
@@ -147,12 +148,8 @@ class EmulatedEngine:
 
     # the clock
 
-    def _wake(self) -> None:
-        """Begin a step if none is running."""
-        if self._step is None:
-            self._schedule(time.monotonic())
-
     def _schedule(self, now_s: float) -> None:
+        """Begin a step as soon as there is work."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

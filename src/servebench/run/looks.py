@@ -57,7 +57,9 @@ class Looks:
         measured = [one for one in records if one.measured and one.outcome != "cancelled" and one.sent_ns is not None]
         self._next = max(self._next + 1, math.ceil(LOOK_GROWTH * len(measured)))
         counted = self.with_tokens(measured)
-        disturbed = self._disturbed(measured)
+        stamps = [stamp for one in measured for stamp in (one.sent_ns, one.ended_ns) if stamp is not None]
+        # what the finished point will leave out, as far as it is known by now
+        disturbed = disturbed_spans(self.disturbances(), min(stamps), max(stamps)) if stamps else ()
         sample = self._sample(counted, self.warmup_s, disturbed)
         cut_s = warmup_share(point_drifts(sample, open_loop=self.level.open_loop)) * sample.window_s
         # a change that others made is no warm-up
@@ -81,11 +83,6 @@ class Looks:
     def _sample(self, records: Sequence[Record], warmup_s: float, disturbed: Spans = ()) -> PointSample:
         known = {"offered_req_s": self.level.offered_req_s, "mean_tokens": self.facts.mean_tokens}
         return point_sample(records, self.level.concurrency, warmup_s=warmup_s, disturbed=disturbed, **known)
-
-    def _disturbed(self, records: Sequence[Record]) -> Spans:
-        """Return the stretches that the finished point will leave out, as far as they are known by now."""
-        stamps = [stamp for one in records for stamp in (one.sent_ns, one.ended_ns) if stamp is not None]
-        return disturbed_spans(self.disturbances(), min(stamps), max(stamps)) if stamps else ()
 
     @property
     def note(self) -> str:

@@ -365,9 +365,11 @@ def execute(session: StudySession, policy: Policy, jobs: Sequence[Job], registry
     if session.cluster is None:
         executor = LocalExecutor(lambda: open_context(session, jobs, registry))
     else:
-        from servebench.cluster.dispatcher import open_dispatcher
+        from servebench.cluster import dispatcher
 
-        executor = open_dispatcher(session.folder, session.state, session.cluster, session.events, registry)
+        of: dict[str, Any] = {"folder": session.folder, "state": session.state, "events": session.events}
+        cluster = dispatcher.open_cluster(session.cluster, session.folder, session.state.ticket)
+        executor = dispatcher.Dispatcher(**of, settings=session.cluster, registry=registry, cluster=cluster)
     try:
         return follow(policy, executor)
     except KeyboardInterrupt:

@@ -54,7 +54,10 @@ def connected_ports(pids: Iterable[int]) -> set[int]:
     """Return the remote ports of connections that these processes, or their children, opened to this machine's own address."""
     ports: set[int] = set()
     for pid in pids:
-        sockets = [one for process in process_tree(pid) for one in _sockets(process)]
+        sockets: list[Any] = []
+        for process in process_tree(pid):
+            with contextlib.suppress(psutil.Error, OSError):
+                sockets += process.net_connections("tcp")
         listening = {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
         ports |= {
             one.raddr.port
@@ -65,9 +68,3 @@ def connected_ports(pids: Iterable[int]) -> set[int]:
             and one.laddr.port not in listening
         }
     return ports
-
-
-def _sockets(process: psutil.Process) -> list[Any]:
-    with contextlib.suppress(psutil.Error, OSError):
-        return process.net_connections("tcp")
-    return []
