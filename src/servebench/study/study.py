@@ -53,7 +53,7 @@ from servebench.study.resume import (
 from servebench.study.starts import with_starts
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
-from servebench.telemetry.machine import busy_now
+from servebench.telemetry.machine import CpuUse, others_now
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
@@ -382,8 +382,8 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry)
     """Return what all runs of a study in this process share; measures the client's precision if that is not known."""
     events = session.events
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
-    if watched and (busy := busy_now()) is not None:
-        events(MachineBusy(busy))
+    if watched and (others := others_now(CpuUse())) is not None:
+        events(MachineBusy(f"this machine is busy: others take {others}"))
     return RunContext(
         study=session.folder,
         words=session.state.words,

@@ -202,17 +202,6 @@ def used_ticks(before: Mapping[int, Task], now: Mapping[int, Task]) -> dict[int,
     return used
 
 
-def busy_now(
-    use: CpuUse | None = None,
-    *,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> str | None:
-    """Look at this machine for half a second; return a line with who takes its CPUs, None if nobody takes much of them."""
-    others = others_now(use or CpuUse(), now=now, sleep=sleep)
-    return None if others is None else f"this machine is busy: others take {others}"
-
-
 def others_now(
     use: CpuUse,
     *,
