@@ -7,8 +7,6 @@ input, a list of texts in JSON, with a line: their numbers of tokens, or the rea
 whether the file could be read.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -18,8 +18,6 @@ None, never 0.
 | tokens of an event | its token ids; else the growth of a usage sent with every event; else the growth of llama.cpp's `timings.predicted_n`; else unknown |
 """  # noqa: E501
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The content events of some requests: when each came, and how many tokens it has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

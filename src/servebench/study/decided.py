@@ -1,7 +1,5 @@
 """Run the starts of a study in rounds until all its pairs of runs are decided (`study.until=decided`)."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

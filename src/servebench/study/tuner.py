@@ -1,7 +1,5 @@
 """The race of a tune as a policy: which starts of which candidates are next."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

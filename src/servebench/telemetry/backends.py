@@ -1,7 +1,5 @@
 """Find the servers of this machine behind an attached server, such as the engines behind a router."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Read who uses this machine besides servebench and the engine: CPU time by process, steal time, pressure, clock, temperature."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """The coordinator: starts the workers of a phase of load, or of several at once, watches them, and merges their reports."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

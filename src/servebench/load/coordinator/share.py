@@ -1,7 +1,5 @@
 """Splits one phase of load over several workers and merges their reports. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

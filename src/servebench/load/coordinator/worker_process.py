@@ -1,7 +1,5 @@
 """A load worker as its coordinator sees it: a process that gets a job and orders, and answers in lines of JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """From a level to the plan of its point: how many requests it needs, and when each is sent. Pure."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

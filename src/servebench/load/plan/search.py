@@ -7,8 +7,6 @@ at the level above which it is missed with the same confidence. Points are added
 each pair with twice as many requests, until the bracket is `tolerance` wide. No level outside the bounds is measured.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

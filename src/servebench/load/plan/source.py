@@ -1,7 +1,5 @@
 """The source of a run's levels: a list made before the run, or a search that depends on the points so far."""
 
-from __future__ import annotations
-
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import PlannedPoint, level_at, plan_levels, with_trace_times
