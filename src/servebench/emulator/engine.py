@@ -217,7 +217,6 @@ class EmulatedEngine:
                 self._finish(request)
             return
         if self._is_hit(stream, faults.slow_every):
-            assert request.first_s is not None
             delay_s = (time.monotonic() - request.first_s) * (SLOW_FACTOR - 1)
             self.loop.call_later(delay_s, self._send, stream, request, request.generated, reported)
             return

@@ -44,8 +44,9 @@ class EmulatedRequest:
     computed: int = 0
     to_compute: int = 0
     generated: int = 0
-    admitted_s: float | None = None
-    first_s: float | None = None
+    admitted_s: float = 0.0
+    first_s: float = 0.0
+    """0.0 until its first token has come."""
     last_s: float = 0.0
     credit: float = 0.0
 
@@ -382,6 +383,6 @@ class BatchScheduler:
         request.generated += tokens
         self.totals.generation_tokens += tokens
         request.last_s = now_s
-        if request.first_s is None:
+        if not request.first_s:
             request.first_s = now_s
         return tokens
