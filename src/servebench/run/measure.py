@@ -54,7 +54,9 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
 
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
     """
-    label = level_title(level, repeats=session.settings.load.repeats * session.settings.study.most_starts)
+    label = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
+    repeats = session.settings.load.repeats * session.settings.study.most_starts
+    label = ("replay" if level.replay else label) + (f" repeat {level.repeat}" if repeats > 1 else "")
     yield from _bring_to_age(session, level, label)
     rate_req_s = answer_s = None
     if level.warmup_requests:
@@ -155,12 +157,6 @@ def _warnings(
         gpu = wrong_gpu(session.settings, [str(gpu["name"]) for gpu in session.request.machine["gpus"]])
         warnings += [gpu] if gpu is not None else []
     return warnings
-
-
-def level_title(level: PlannedPoint, *, repeats: int) -> str:
-    """Return the name of a level for the progress of its phases."""
-    load = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
-    return ("replay" if level.replay else load) + (f" repeat {level.repeat}" if repeats > 1 else "")
 
 
 def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = True) -> list[Record]:

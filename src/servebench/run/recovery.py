@@ -64,9 +64,11 @@ def recover_run(study: StudyFolder, name: str) -> int:
 
     Returns how many records and points were recovered. Raises StoreError.
     """
-    recovered = _recover_tables(study, name)
-    discard_graded_answers(study.run(name))
-    _mark_interrupted(study.run(name))
+    recovered, folder = _recover_tables(study, name), study.run(name)
+    discard_graded_answers(folder)
+    if folder.state.exists() and (run := read_run(folder)).status == "running":
+        killed = {"error": "servebench was killed", "failure": FailureKind.KILLED}
+        write_run(folder, replace(run, status="interrupted", **killed))
     return recovered
 
 
@@ -304,15 +306,6 @@ def _end_warnings(level: PlannedPoint, records: Sequence[Record]) -> list[Doubt]
         message = f"servebench was killed in the middle of the point, after {done} requests had ended"
         return [catalog.INTERRUPTED.issue(message, void=True)]
     return []
-
-
-def _mark_interrupted(folder: RunFolder) -> None:
-    if folder.state.exists():
-        run = read_run(folder)
-        if run.status == "running":
-            write_run(
-                folder, replace(run, status="interrupted", error="servebench was killed", failure=FailureKind.KILLED)
-            )
 
 
 def _counted(count: int, noun: str) -> str:

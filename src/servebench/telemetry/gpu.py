@@ -94,7 +94,8 @@ class DriverSource(TelemetrySource):
             own = {process.pid for process in process_tree(root)}
             if own & set(used):
                 others = {pid: share for pid, share in used.items() if pid not in own and psutil.pid_exists(pid)}
-                return {f'pid="{pid}",program="{_program(pid)}"': share for pid, share in others.items()}
+                names = {pid: shown_name(psutil.Process(pid).name().encode()) for pid in others}
+                return {f'pid="{pid}",program="{names[pid]}"': share for pid, share in others.items()}
         return {}
 
     def readings(self, t_ns: int, sample: Sequence[Mapping[str, float]]) -> Sequence[Reading]:
@@ -114,10 +115,6 @@ class DriverSource(TelemetrySource):
         if self.shut_down is not None:
             with contextlib.suppress(*self.errors):
                 self.shut_down()
-
-
-def _program(pid: int) -> str:
-    return shown_name(psutil.Process(pid).name().encode())
 
 
 class GpuSource(DriverSource):
