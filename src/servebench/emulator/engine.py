@@ -12,7 +12,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator.cost import StepCost, profile_for, with_profile
@@ -23,9 +23,6 @@ from servebench.emulator.responses import SSE_HEAD, ResponseWriter, error_body
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
 from servebench.emulator.typed_events import WRITERS
 from servebench.protocol.framing import LAST_CHUNK, encode_chunk
-
-if TYPE_CHECKING:
-    from servebench.emulator.connection import ServerConnection
 
 WAKE_EARLY_S = 0.0015
 """The event loop sleeps in whole milliseconds; the rest of a step is slept with microsecond precision."""
@@ -48,11 +45,30 @@ def log(line: str) -> None:
     sys.stdout.flush()
 
 
+class AnswerConnection(Protocol):
+    """The connection on which an answer is sent."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client, unless it is gone."""
+
+    def reset(self) -> None:
+        """Reset the connection."""
+
+    def respond(self, status: int, body: Any) -> None:
+        """Send a complete response."""
+
+    def start_request(self, request: EmulatedRequest) -> None:
+        """Note the request that is being answered."""
+
+    def finish_request(self) -> None:
+        """The answer is complete: continue with the next request."""
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """An answer that is being sent to a client. `number` counts the requests that faults may hit; null for a probe."""
 
-    connection: "ServerConnection"
+    connection: AnswerConnection
     parsed: ParsedRequest
     writer: ResponseWriter
     number: int | None
@@ -91,7 +107,7 @@ class EmulatedEngine:
 
     # requests
 
-    def generate(self, connection: "ServerConnection", path: str, raw: bytes, traceparent: str = "") -> None:
+    def generate(self, connection: AnswerConnection, path: str, raw: bytes, traceparent: str = "") -> None:
         """Start a generation; its spans belong to the trace of `traceparent`. Raises RequestRejected, RejectedInStream."""
         try:
             body = json.loads(raw)
@@ -124,7 +140,7 @@ class EmulatedEngine:
         if self._step is None:
             self._schedule(time.monotonic())
 
-    def _check_admission(self, connection: "ServerConnection", parsed: ParsedRequest) -> None:
+    def _check_admission(self, connection: AnswerConnection, parsed: ParsedRequest) -> None:
         """Apply out-of-memory and rejection faults and the queue limit. Raises RequestRejected, RejectedInStream."""
         faults, emulation = self.spec.faults, self.spec.emulation
         in_flight = self.scheduler.in_engine() + self.scheduler.queued()

@@ -67,8 +67,7 @@ def recover_run(study: StudyFolder, name: str) -> int:
     recovered, folder = _recover_tables(study, name), study.run(name)
     discard_graded_answers(folder)
     if folder.state.exists() and (run := read_run(folder)).status == "running":
-        killed = {"error": "servebench was killed", "failure": FailureKind.KILLED}
-        write_run(folder, replace(run, status="interrupted", **killed))
+        write_run(folder, replace(run, status="interrupted", error="servebench was killed", failure=FailureKind.KILLED))
     return recovered
 
 
