@@ -21,6 +21,7 @@ from servebench.analysis.verdict.levels import COSTS
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
+from servebench.util.groups import grouped
 
 
 def recommend_runs(
@@ -71,10 +72,7 @@ class _Known:
         if (why := _why_not_measured(case, taking_part)) is not None:
             yield Recommendation(use_case=case, group="", outcome="not measured", why=why)
             return
-        groups: dict[str, list[Entrant]] = {}
-        for entrant in taking_part:
-            groups.setdefault(_group(entrant, case), []).append(entrant)
-        for name, group in groups.items():
+        for name, group in grouped(taking_part, lambda entrant: _group(entrant, case)).items():
             found = _as_compared(self._recommend(case, name, group), self.comparisons)
             yield replace(found, quality=_less_accurate(found, self.runs))
 

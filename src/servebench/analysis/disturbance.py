@@ -23,6 +23,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
 from servebench.util.arrays import Floats
+from servebench.util.groups import grouped
 from servebench.util.stretches import Spans, between, length, merged
 from servebench.util.units import NS_PER_S
 
@@ -201,10 +202,7 @@ def disturbance_columns(
 
 def _taker(disturbances: Iterable[Disturbance], pieces: Spans) -> str | None:
     """The `Taker` in these pieces of a window, as JSON; heat and the like take nothing."""
-    found: dict[Cause, list[Disturbance]] = {}
-    for one in disturbances:
-        if not one.inherent:
-            found.setdefault((one.who, one.pid), []).append(one)
+    found = grouped((one for one in disturbances if not one.inherent), lambda one: (one.who, one.pid))
     if not found:
         return None
     (who, pid), own = max(found.items(), key=lambda item: sum(one.amount for one in item[1]))

@@ -20,6 +20,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.store.studies import runs_of
 from servebench.util.errors import ConfigError
+from servebench.util.groups import grouped
 from servebench.util.units import NS_PER_S
 
 RunPair = tuple[RunData, RunData]
@@ -58,24 +59,16 @@ def pairs_within(runs: Sequence[RunData], *, to_first: bool = False) -> list[Run
 
     Of a workload with more runs than PAIRED_MAX, the one with the highest throughput is compared with each other one.
     """
-    groups: dict[str | None, list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(run.fact("workload"), []).append(run)
     pairs: list[RunPair] = []
-    for group in groups.values():
+    for group in grouped(runs, lambda run: run.fact("workload")).values():
         if to_first:
             pairs += [(group[0], run) for run in group[1:]]
         elif len(group) <= PAIRED_MAX:
             pairs += combinations(group, 2)
         else:
-            best = max(group, key=_throughput)
+            best = max(group, key=lambda run: one.value if (one := best_level(run.point_rows)) else 0.0)
             pairs += [(run, best) for run in group if run is not best]
     return pairs
-
-
-def _throughput(run: RunData) -> float:
-    best = best_level(run.point_rows)
-    return best.value if best else 0.0
 
 
 def _pair_by_name(baseline: StudyData, other: RunData | StudyData) -> list[RunPair]:

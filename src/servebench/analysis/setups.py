@@ -18,6 +18,7 @@ from servebench.analysis.verdict.model import METRICS
 from servebench.analysis.verdict.slices import pooled_error, slice_differences
 from servebench.contracts.level import Level
 from servebench.contracts.stored import FACTS, RunData, mapping
+from servebench.util.groups import grouped
 
 LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "span_headers")
 """Keys of `load` that do not change what a point at a level is."""
@@ -119,11 +120,9 @@ def in_turns_before(
 
 def pairs_in_turns(runs: Iterable[RunData]) -> Mapping[str, Sequence[Starts]]:
     """Return the differences of starts that took turns slice by slice, by metric: a group for each two runs of a study."""
-    studies: dict[str, list[RunData]] = {}
-    for one in runs:
-        studies.setdefault(one.study_id, []).append(one)
     found: dict[str, list[Starts]] = {}
-    for a, b in (pair for own in studies.values() for pair in combinations(own, 2)):
+    studies = grouped(runs, lambda run: run.study_id).values()
+    for a, b in (pair for own in studies for pair in combinations(own, 2)):
         ours, theirs = (
             {row.slice_group: row for row in run.point_rows if row.slice_group and row.verdict != "void"}
             for run in (a, b)

@@ -18,6 +18,7 @@ from servebench.contracts.settings import SloSettings
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
+from servebench.util.groups import grouped
 
 if TYPE_CHECKING:
     from servebench.analysis.quality.agreement import Agreement
@@ -111,9 +112,7 @@ def side_of(run: RunData, label: str | None = None) -> Side:
 def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled. Its requests are read when a
     level's `samples` are."""
-    levels: dict[Level, list[PointRow]] = {}
-    for row in run.point_rows:
-        levels.setdefault(row.level, []).append(row)
+    levels = grouped(run.point_rows, lambda row: row.level)
     ranked = tuple(_ranked_level(level, rows, partial(samples_of, run)) for level, rows in levels.items())
     start = mapping(run.manifest.get("cold_start"))
     gpu = mapping(run.config.get("gpu"))

@@ -25,6 +25,7 @@ from servebench.contracts.columns import SHARE
 from servebench.contracts.estimate import CONFIDENCE, Z_95, Interval, LevelEstimate
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+from servebench.util.groups import grouped
 
 THROUGHPUT = "output_throughput_tok_s"
 RATE_BEHIND: Mapping[str, str] = {
@@ -64,13 +65,10 @@ def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | Non
 
 def _start_logs(rows: Sequence[PointRow], column: str) -> tuple[float, ...]:
     """The logarithm of each start's mean, in the order of the repeats; empty where a point has no positive and finite value."""
-    starts: dict[str | None, list[float]] = {}
-    for row in sorted(rows, key=lambda one: one.repeat):
-        value = row.get(column)
-        if value is None or not 0 < value < inf:
-            return ()
-        starts.setdefault(row.start_id, []).append(log(value))
-    return tuple(fmean(own) for own in starts.values())
+    if not all(0 < (row.get(column) or 0) < inf for row in rows):
+        return ()
+    starts = grouped(sorted(rows, key=lambda one: one.repeat), lambda one: one.start_id)
+    return tuple(fmean(log(row[column]) for row in own) for own in starts.values())
 
 
 def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
@@ -85,11 +83,8 @@ def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
 
 def levels_of(rows: Iterable[PointRow]) -> dict[Level, list[PointRow]]:
     """Return the points of each level, in the order of the load; void ones only where a level has no others."""
-    found: dict[Level, list[PointRow]] = {}
-    for row in rows:
-        found.setdefault(row.level, []).append(row)
-    kept = {level: [row for row in own if row.verdict != "void"] or own for level, own in found.items()}
-    return {level: kept[level] for level in sorted(kept)}
+    found = sorted(grouped(rows, lambda row: row.level).items())
+    return {level: [row for row in own if row.verdict != "void"] or own for level, own in found}
 
 
 def best_level(rows: Iterable[PointRow]) -> LevelEstimate | None:
