@@ -10,13 +10,14 @@ from typing import Any
 from servebench.analysis.answer.leads import row_between
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.fairness import unequal_settings
+from servebench.analysis.quality.agreement import agreements
 from servebench.analysis.recommendation.changes import what_would_change
 from servebench.analysis.recommendation.lead import lead_of
 from servebench.analysis.recommendation.model import Entrant, LessAccurate, Outcome, Recommendation, Score
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import rank
-from servebench.analysis.stored_runs import entrant_of, quality_agreements
+from servebench.analysis.stored_runs import entrant_of, of_quality
 from servebench.analysis.verdict.levels import COSTS
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
@@ -184,7 +185,7 @@ def _less_accurate(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[
     notes = []
     for score in found.ranking[1:]:
         first, other = found.ranking[0].entrant.name, score.entrant.name
-        for agreement in quality_agreements(runs[other], runs[first]):
+        for agreement in of_quality(agreements, runs[other], runs[first]):
             if agreement.second_is_worse:
                 notes.append(LessAccurate(first, other, agreement.swapped()))
             elif agreement.swapped().second_is_worse:

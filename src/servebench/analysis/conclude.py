@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
-from servebench.analysis.stored_runs import quality_agreements, quality_parities
+from servebench.analysis.quality.agreement import agreements
+from servebench.analysis.quality.parity import parities
+from servebench.analysis.stored_runs import of_quality
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
 from servebench.contracts.labels import run_labels
@@ -100,7 +102,7 @@ def conclude(
     found = Conclusions(
         answer=answer,
         comparisons=tuple(
-            replace(one, agreements=tuple(quality_agreements(a, b)), parities=tuple(quality_parities(a, b)))
+            replace(one, agreements=tuple(of_quality(agreements, a, b)), parities=tuple(of_quality(parities, a, b)))
             if options.answers
             else one
             for one, (a, b) in zip(compared, listed, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,41 +20,16 @@ from servebench.measure.columns import in_window, of_engine, request_metrics, to
 from servebench.util.errors import StoreError
 from servebench.util.groups import grouped
 
-if TYPE_CHECKING:
-    from servebench.analysis.quality.agreement import Agreement
-    from servebench.analysis.quality.parity import Parity
-    from servebench.contracts.results import QualitySummary
-
+Found = TypeVar("Found")
 VERDICTS = ("valid", "doubtful", "void")
 """From best to worst."""
 
 
-def quality_summaries(run: RunData) -> list[QualitySummary]:
-    """Return the summaries of a run's quality table; none where it is missing or unreadable."""
-    from servebench.analysis.quality.summary import summaries
-
+def of_quality(read: Callable[..., list[Found]], *runs: RunData) -> list[Found]:
+    """Return what `read` finds in the quality tables of runs (`summaries`, `agreements`, `parities`); nothing where one is missing
+    or unreadable."""
     try:
-        return summaries(run.quality)
-    except (StoreError, KeyError):
-        return []
-
-
-def quality_agreements(a: RunData, b: RunData) -> list[Agreement]:
-    """Compare two runs' answers question by question; empty where one has no quality table."""
-    from servebench.analysis.quality.agreement import agreements
-
-    try:
-        return agreements(a.quality, b.quality)
-    except (StoreError, KeyError):
-        return []
-
-
-def quality_parities(a: RunData, b: RunData) -> list[Parity]:
-    """Compare two runs' answers to the same prompts; empty where one has none."""
-    from servebench.analysis.quality.parity import parities
-
-    try:
-        return parities(a.quality, b.quality)
+        return read(*(run.quality for run in runs))
     except (StoreError, KeyError, ValueError):
         return []
 

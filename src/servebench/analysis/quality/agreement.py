@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from servebench.analysis.quality.paired import ALPHA, PairedComparison, compare_answers, compare_scores
 from servebench.analysis.quality.parity import BENCHMARK as PARITY
-from servebench.analysis.quality.tables import CHANCE, details_of, load_text
+from servebench.analysis.quality.summary import CHANCE, details_of, load_text
 from servebench.util.proportions import wilson
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import numpy as np
 
 from servebench.analysis.estimate import THROUGHPUT
 from servebench.analysis.recommendation.model import Entrant, NotRanked, Score
-from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
+from servebench.analysis.recommendation.objectives import describe_limits, good_share, level_status, levels_met
 from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import Range, UseCase
-from servebench.analysis.slo import describe_limits
 from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
 from servebench.analysis.warnings.catalog import is_wide
 from servebench.analysis.warnings.disturbed import taker_of
@@ -73,27 +72,21 @@ def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:
             return UseReason(kind=UseReasonKind.LOAD_TOO_HIGH, levels=lowest, limit=case.max_load)
         levels = levels[:1]
     best = _best_level(case, levels)
-    return _no_value(case) if best is None else _scored(case, entrant, best, worst=best, best=best)
-
-
-def _no_value(case: UseCase) -> UseReason:
-    return UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
+    if best is None:
+        return UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
+    return _scored(case, entrant, best, worst=best, best=best)
 
 
 def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLevel]) -> Score | UseReason:
-    reach = slo_range(levels, case.slo)
-    counted = [
-        _best_level(case, levels[: last + 1]) if last is not None else None
-        for last in (reach.observed, reach.at_least, reach.at_most)
-    ]
-    level, worst, best = counted
+    counts = levels_met(levels, case.slo)
+    level, worst, best = (_best_level(case, levels[:count]) for count in counts)
     doubtful = [one for one in levels if level_status(one, case.slo) == "undecided"]
     undecided = _why_undecided(case, doubtful[0]) if doubtful else None
-    if level is not None and reach.observed is not None:
-        slo_at = levels[reach.observed].level
+    if level is not None:
+        slo_at = levels[counts[0] - 1].level
         return _scored(case, entrant, level, slo_at=slo_at, worst=worst, best=best, undecided=undecided)
-    if reach.observed is not None:
-        return _no_value(case)
+    if counts[0]:
+        return UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
     if best is None:
         return UseReason(
             kind=UseReasonKind.SLO_MISSED, levels=(levels[0].level,), names=(describe_limits(case.slo),),

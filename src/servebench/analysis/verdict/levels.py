@@ -162,12 +162,3 @@ def _starts(metric: str, level: RankedLevel) -> Starts | None:
     if logs is None or (logs.size < STARTS_MIN and not errors):
         return None
     return Starts.of_one_level(logs, float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0)
-
-
-def pooled_latencies(points: Sequence[ComparedPoint]) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return TTFT, TPOT and E2E of all requests of some points, in ms, and which of them failed (1 or 0)."""
-    kept = [point for point in points if point.failed.size]
-    if not kept:
-        return (np.empty(0),) * 4
-    ttft, tpot, e2e = (np.concatenate([getattr(p, name) for p in kept]) for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
-    return ttft, tpot, e2e, np.concatenate([p.failed for p in kept]).astype(np.float64)

@@ -1,7 +1,7 @@
 """Intervals of what one start of an engine shows: from the slow waves of its requests and slices of time.
 
 Requests of one time share the engine's steps, and the engine's speed wanders, so they are not independent. The error of a
-mean over them, in the order sent, comes from the slow part of their spectrum (`rates.rate_error`). A percentile's interval
+mean over them, in the order sent, comes from the slow part of their spectrum (`rates.slow_power`). A percentile's interval
 is that of the share of values below it (Woodruff 1952, J. Am. Stat. Assoc. 47), with the same error. That
 misses waves that are slower than a window. Of one window or two the intervals of their points allow for these (`serial`); more
 windows show them, by how much they differ. The interval is the wider of the two.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from servebench.analysis.estimate.level import POINTS_MIN, Reach, in_quadrature, student, student_interval
-from servebench.analysis.rates import SLOW_WAVES, VALUES_MIN, pooled_rate_error, slow_power
+from servebench.analysis.rates import SLOW_WAVES, VALUES_MIN, slow_power
 from servebench.contracts.estimate import Interval
 from servebench.util.arrays import Floats
 from servebench.util.percentile import percentile
@@ -44,11 +44,12 @@ def log_interval(parts: Sequence[Floats], percent: float | None, shown: Sequence
 
 
 def _mean_interval(parts: Sequence[Floats]) -> Interval | None:
-    error = pooled_rate_error(parts)
-    if error is None:
+    """By the rates in equal slices of each window; None where one has too few slices or a total of 0."""
+    if not parts or any(one.size < VALUES_MIN or one.sum() <= 0 for one in parts):
         return None
     middle = float(np.log(np.concatenate(parts).mean()))
-    half = error.share * student(error.freedom)
+    error = sum(slow_power(one) / one.size**2 for one in parts) ** 0.5 / sum(float(one.mean()) for one in parts)
+    half = error * student(2 * SLOW_WAVES * len(parts))
     return middle - half, middle + half
 
 

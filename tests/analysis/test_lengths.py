@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servebench.analysis.known_lengths import are_usual, controlled
-from servebench.analysis.statistics import headline_intervals
+from servebench.analysis.statistics import are_usual, controlled, headline_intervals
 from servebench.measure.points import AnswerLengths, PointSample
 
 MEAN = 60.0
