@@ -22,7 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from servebench.analysis.quantiles import normal_shares, root
+from servebench.analysis.quantiles import Mixture
 from servebench.contracts.estimate import CONFIDENCE, Interval
 from servebench.util.arrays import Floats
 
@@ -49,8 +49,8 @@ NOISES = np.geomspace(0.05, 4.0, 30)
 """Standard deviations of the noise that are considered, relative to the root mean square of the coefficients."""
 ROUNDING = 1e-12
 """Relative to the values, cosines below this are rounding errors: the values are equal."""
-REACH, PRECISION = 9.0, 1e-10
-"""A quantile is looked for this many standard deviations to each side, and the last step to it is at most this share of one."""
+PRECISION = 1e-10
+"""The last step to a quantile is at most this share of the standard deviation."""
 NEGLIGIBLE = 1e-8
 """Parts of the mixture with a smaller weight are left out."""
 _POINTS = 256
@@ -197,19 +197,11 @@ def _mixture(cosines: Floats, seconds: float, tail: float, prior: Floats) -> tup
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     known = weight > NEGLIGIBLE
-    weight, centre, spread = weight[known], centre[known], np.sqrt(rest[known])
-
-    middle = float(weight @ centre)
-    width = math.sqrt(float(weight @ (spread**2 + (centre - middle) ** 2)))
-    low, high = float((centre - REACH * spread).min()), float((centre + REACH * spread).max())
-
-    def quantile(share: float) -> float:
-        def below(here: float) -> tuple[float, float]:
-            away = (here - centre) / spread
-            density = float(weight @ (np.exp(-0.5 * away**2) / spread)) / math.sqrt(2 * math.pi)
-            return float(weight @ normal_shares(away)) - share, density
-
-        start = middle + width * (2.0 if share > 0.5 else -2.0)
-        return root(below, low, high, min(max(start, low), high), precision=PRECISION, scale=width)
-
-    return quantile(tail), quantile(1 - tail)
+    mixture = Mixture(weight[known], centre[known], np.sqrt(rest[known]))
+    middle = float(mixture.weights @ mixture.means)
+    width = math.sqrt(float(mixture.weights @ (mixture.sds**2 + (mixture.means - middle) ** 2)))
+    low, high = (
+        mixture.quantile(share, start=middle + side * width, precision=PRECISION, scale=width)
+        for share, side in ((tail, -2.0), (1 - tail, 2.0))
+    )
+    return low, high

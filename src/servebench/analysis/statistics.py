@@ -232,10 +232,9 @@ def _order_limits(share: float, count: int, tail: float) -> Interval:
 
 def are_usual(lengths: AnswerLengths) -> bool:
     """Return whether there are enough lengths, and they may be drawn from the known distribution."""
-    if lengths.tokens.size <= 2:
-        return False
-    away = abs(float((1 - lengths.tokens / lengths.mean).mean()))
-    return away <= CHECKED_SD * float(lengths.tokens.std()) / lengths.mean / lengths.tokens.size**0.5
+    count = lengths.tokens.size
+    away = abs(float((1 - lengths.tokens / lengths.mean).mean())) if count else 0.0
+    return count > 2 and away <= CHECKED_SD * float(lengths.tokens.std()) / lengths.mean / count**0.5
 
 
 def controlled(values: Floats, lengths: AnswerLengths) -> Floats:

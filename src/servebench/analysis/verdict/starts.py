@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from servebench.analysis.start_model import SLOW_SIDES, Mixture, StartModel, Starts
+from servebench.analysis.quantiles import Mixture
+from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
 from servebench.analysis.verdict.families import AskedPair
 from servebench.analysis.verdict.model import (
     FAILED,
