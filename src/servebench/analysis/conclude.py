@@ -21,7 +21,7 @@ from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData, is_number
 
 if TYPE_CHECKING:
-    from servebench.analysis.limits import LimitFinding
+    from servebench.analysis.limits.model import LimitFinding
     from servebench.analysis.recommendation.model import Recommendation
     from servebench.analysis.recommendation.rules import Rules
 

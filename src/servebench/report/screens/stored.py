@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.limits import LimitFinding, LimitReason
+from servebench.analysis.limits.model import LimitFinding, LimitReason
 from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.quality.summary import summaries
 from servebench.analysis.stored_runs import of_quality
