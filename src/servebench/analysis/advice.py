@@ -13,8 +13,15 @@ from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.quality.agreement import agreements
 from servebench.analysis.recommendation.changes import what_would_change
 from servebench.analysis.recommendation.lead import lead_of
-from servebench.analysis.recommendation.model import Entrant, LessAccurate, Outcome, Recommendation, Score
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.recommendation.model import (
+    Entrant,
+    LessAccurate,
+    Outcome,
+    Recommendation,
+    Score,
+    UseReason,
+    UseReasonKind,
+)
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import rank
 from servebench.analysis.stored_runs import entrant_of, of_quality

@@ -13,8 +13,8 @@ Its interval reaches at least to the exact limits for independent values (order 
 
 Where the mean length of the answers in the long run is known, the interval of the mean E2E leaves out what their lengths
 explain: what an excess of long ones did can be estimated and taken away (control variates: Lavenberg and Welch 1981, Manage.
-Sci. 27). The shown values are those of the window. In an open loop a short window lacks the rare long queues: the intervals of TTFT and E2E reach
-at least up to what `queueing` expects of the long run.
+Sci. 27). The shown values are those of the window. In an open loop a short window lacks the rare long queues: the intervals of
+TTFT and E2E reach at least up to what `queueing` expects of the long run.
 """
 
 from __future__ import annotations

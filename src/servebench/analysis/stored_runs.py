@@ -26,8 +26,8 @@ VERDICTS = ("valid", "doubtful", "void")
 
 
 def of_quality(read: Callable[..., list[Found]], *runs: RunData) -> list[Found]:
-    """Return what `read` finds in the quality tables of runs (`summaries`, `agreements`, `parities`); nothing where one is missing
-    or unreadable."""
+    """Return what `read` (`summaries`, `agreements`, `parities`) finds in the quality tables of runs; nothing where one is
+    missing or unreadable."""
     try:
         return read(*(run.quality for run in runs))
     except (StoreError, KeyError, ValueError):

@@ -7,7 +7,7 @@ import pytest
 
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.conclude import conclude
-from servebench.analysis.recommendation.reasons import UseReasonKind
+from servebench.analysis.recommendation.model import UseReasonKind
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
 from servebench.contracts.level import Level

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from servebench.analysis.recommendation.model import Entrant, Score
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.recommendation.model import Entrant, Score, UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.scores import rank
 from servebench.analysis.verdict.levels import COSTS, metric_value

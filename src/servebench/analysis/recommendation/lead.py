@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from servebench.analysis.recommendation.model import DecidedRow, Score
+from servebench.analysis.recommendation.model import DecidedRow, Score, UseReason, UseReasonKind
 from servebench.analysis.recommendation.objectives import LATENCIES
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
 from servebench.analysis.verdict.levels import RankedLevel, lead_difference, metric_value

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis.estimate import THROUGHPUT
-from servebench.analysis.recommendation.model import Entrant, NotRanked, Score
+from servebench.analysis.recommendation.model import Entrant, NotRanked, Score, UseReason, UseReasonKind
 from servebench.analysis.recommendation.objectives import describe_limits, good_share, level_status, levels_met
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import Range, UseCase
 from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
 from servebench.analysis.warnings.catalog import is_wide
@@ -72,9 +71,8 @@ def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:
             return UseReason(kind=UseReasonKind.LOAD_TOO_HIGH, levels=lowest, limit=case.max_load)
         levels = levels[:1]
     best = _best_level(case, levels)
-    if best is None:
-        return UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
-    return _scored(case, entrant, best, worst=best, best=best)
+    without = UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
+    return without if best is None else _scored(case, entrant, best, worst=best, best=best)
 
 
 def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLevel]) -> Score | UseReason:

@@ -9,8 +9,8 @@ import numpy as np
 
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import study_settings
-from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.quality.summary import summaries
+from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.stored_runs import of_quality, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.level import Level

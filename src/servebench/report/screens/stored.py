@@ -5,8 +5,8 @@ from typing import Any
 
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits.model import LimitFinding, LimitReason
-from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.quality.summary import summaries
+from servebench.analysis.slow_starts import OwnSlowStarts
 from servebench.analysis.stored_runs import of_quality
 from servebench.analysis.warnings.catalog import explain, type_of
 from servebench.analysis.warnings.disturbed import taker_of
