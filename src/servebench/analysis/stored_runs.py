@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,7 +12,6 @@ from servebench.analysis.recommendation.model import Entrant
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.contracts.level import Level
-from servebench.contracts.point_row import PointRow
 from servebench.contracts.settings import SloSettings
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
@@ -21,8 +19,6 @@ from servebench.util.errors import StoreError
 from servebench.util.groups import grouped
 
 Found = TypeVar("Found")
-VERDICTS = ("valid", "doubtful", "void")
-"""From best to worst."""
 
 
 def of_quality(read: Callable[..., list[Found]], *runs: RunData) -> list[Found]:
@@ -46,12 +42,10 @@ def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
     metrics = request_metrics(run.requests)
     points = []
     for row in run.point_rows:
-        facts = {name: getattr(row, name) for name in ("level", "repeat", "start_id", "doubts")}
-        point = ComparedPoint(**facts, verdict=str(row.verdict), row=row)
         of_point = metrics[metrics["point"] == row.point]
         start, end = row.window_start_ns, row.window_end_ns
         if start is None or end is None or of_point.empty:
-            points.append(point)
+            points.append(ComparedPoint(row=row))
             continue
         inside = of_engine(in_window(of_point, int(start), int(end), row.left_out))
         failed = ~inside["ok"].to_numpy(dtype=bool)
@@ -67,8 +61,8 @@ def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
             for name, since in (("ttft_ms", late), ("tpot_ms", 0.0), ("e2e_ms", late))
         }
         points.append(
-            replace(
-                point,
+            ComparedPoint(
+                row=row,
                 **latencies,
                 request_ids=tuple(inside["request_id"]),
                 sizes=np.nan_to_num(sizes, nan=-1),
@@ -88,7 +82,7 @@ def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled. Its requests are read when a
     level's `samples` are."""
     levels = grouped(run.point_rows, lambda row: row.level)
-    ranked = tuple(_ranked_level(level, rows, partial(samples_of, run)) for level, rows in levels.items())
+    ranked = tuple(RankedLevel(tuple(rows), partial(_at, level, run)) for level, rows in levels.items())
     start = mapping(run.manifest.get("cold_start"))
     gpu = mapping(run.config.get("gpu"))
     return Entrant(
@@ -120,16 +114,8 @@ def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[Level, ...
     return tuple(sorted(found - {one.level for one in levels if one.verdict != "void"}))
 
 
-def _ranked_level(level: Level, rows: Sequence[PointRow], read: Callable[[], tuple[ComparedPoint, ...]]) -> RankedLevel:
-    # an unknown verdict counts as the worst
-    verdicts = [row.verdict if row.verdict in VERDICTS else "void" for row in rows]
-    return RankedLevel(
-        rows=tuple(rows),
-        level=level,
-        verdict=max(verdicts, key=VERDICTS.index),
-        doubts=tuple(dict.fromkeys(code for row in rows for code in row.doubts)),
-        read=lambda: tuple(one for one in read() if one.level == level),
-    )
+def _at(level: Level, run: RunData) -> tuple[ComparedPoint, ...]:
+    return tuple(one for one in samples_of(run) if one.row.level == level)
 
 
 def own_limits(run: RunData) -> SloSettings | None:

@@ -3,7 +3,7 @@ import pytest
 
 from servebench.analysis.recommendation.objectives import good_requests
 from servebench.analysis.verdict.model import ComparedPoint
-from servebench.contracts.level import Level
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
 
@@ -26,7 +26,7 @@ NAN, INF = np.nan, np.inf
 def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):
     latencies = {"ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": ttft, "failed": failed}
     arrays = {name: np.array([value]) for name, value in latencies.items()}
-    point = ComparedPoint(level=Level(1), repeat=0, verdict="valid", **arrays)
+    point = ComparedPoint(row=PointRow(), **arrays)
     assert good_requests([point], limits).tolist() == [expected]
 
 

@@ -11,7 +11,6 @@ from servebench.analysis.rates import VALUES_MIN, slow_power
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparedPoint
 from servebench.analysis.verdict.starts import STARTS_MIN, group_by_start
-from servebench.analysis.warnings.weighing import weigh
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.settings import SloSettings
 from servebench.util.arrays import Floats
@@ -76,7 +75,8 @@ def level_status(level: RankedLevel, limits: SloSettings) -> Status:
     off, and as the warnings of their points may make them wrong. The share of bad requests has Wilson's bound (one-sided, 95%),
     with as many requests as the slow waves of the series leave independent (design effect: Rao and Scott 1992, Biometrics 48).
     """
-    factor = float(np.exp(_start_error(level, limits))) * _warned(level, limits)
+    warned = max((level.weight(name).bound for name in _limits(limits)), default=0.0)
+    factor = float(np.exp(_start_error(level, limits))) * (1 + warned)
     slower, faster, far = (good_requests(level.samples, limits, one) for one in (factor, 1 / factor, factor / FAR))
     if not slower.size:
         return "undecided"
@@ -101,12 +101,6 @@ def _start_error(level: RankedLevel, limits: SloSettings) -> float:
             logs = np.log([max(float(np.median(one)), 1e-9) for one in finite])
             errors.append(float(logs.std(ddof=1)) / logs.size**0.5 * float(stdtrit(logs.size - 1, CONFIDENCE)))
     return max(errors)
-
-
-def _warned(level: RankedLevel, limits: SloSettings) -> float:
-    """Return by what factor the warnings of a level's points may make its latencies wrong, where that is bounded."""
-    rows = [(row.doubts, row) for row in level.rows]
-    return 1 + max((weigh(rows, name).bound for name in _limits(limits)), default=0.0)
 
 
 def _wilson(bad: Floats, *, upper: bool) -> float:

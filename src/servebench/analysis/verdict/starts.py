@@ -51,7 +51,7 @@ Points = Sequence[ComparedPoint]
 
 def group_by_start(points: Points) -> list[list[ComparedPoint]]:
     """Return the points of a level by start of the engine, in the order of their repeats."""
-    return list(grouped(sorted(points, key=lambda one: one.repeat), lambda one: one.start_id).values())
+    return list(grouped(sorted(points, key=lambda one: one.row.repeat), lambda one: one.row.start_id).values())
 
 
 def same_requests(ours: Sequence[Points], theirs: Sequence[Points]) -> bool:
