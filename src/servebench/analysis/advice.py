@@ -32,57 +32,38 @@ from servebench.contracts.stored import RunData
 from servebench.util.groups import grouped
 
 
-def recommend_runs(
-    runs: Sequence[RunData],
-    rules: Rules,
-    *,
-    with_doubtful: bool = False,
-    varying: str | None = None,
-    labels: Mapping[str, RunLabel] | None = None,
-    comparisons: Sequence[Comparison] = (),
-    decision: StudyDecision | None = None,
-) -> list[Recommendation]:
-    """Return a recommendation for each use case and each setup (model, GPU, workload) that these runs measured.
+@dataclass(frozen=True)
+class Adviser:
+    """Recommends one of some runs for each use case and each setup (model, GPU, workload) that they measured.
 
     `varying` are settings that differ on purpose, `labels` those of a larger view. The lead of two runs that `comparisons`
     compare at the same level is theirs, so that one number has one interval; over several starts, or with a `decision` of
     their study, so is whether it is a win.
     """
-    names = {key: label.text for key, label in (labels or run_labels(runs)).items()}
-    known = _Known(
-        runs={names[run.run_id]: run for run in runs},
-        entrants=[entrant_of(run, names[run.run_id]) for run in runs],
-        rules=rules,
-        with_doubtful=with_doubtful,
-        varying=varying,
-        comparisons=comparisons,
-        decision=decision,
-    )
-    return [one for case in rules.use_cases.values() for one in known.recommendations(case)]
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """What all use cases are judged by: runs by their labels, and what `recommend_runs` takes."""
-
-    runs: Mapping[str, RunData]
-    entrants: Sequence[Entrant]
+    runs: Sequence[RunData]
     rules: Rules
-    with_doubtful: bool
-    varying: str | None
-    comparisons: Sequence[Comparison]
-    decision: StudyDecision | None
+    with_doubtful: bool = False
+    varying: str | None = None
+    labels: Mapping[str, RunLabel] | None = None
+    comparisons: Sequence[Comparison] = ()
+    decision: StudyDecision | None = None
 
-    def recommendations(self, case: UseCase) -> Iterator[Recommendation]:
-        """Yield those of a use case."""
+    def recommendations(self) -> list[Recommendation]:
+        """Return them, use case by use case."""
+        labels = self.labels or run_labels(self.runs)
+        entrants = [entrant_of(run, labels[run.run_id].text) for run in self.runs]
+        return [one for case in self.rules.use_cases.values() for one in self._of_case(case, entrants)]
+
+    def _of_case(self, case: UseCase, entrants: Sequence[Entrant]) -> Iterator[Recommendation]:
         patterns = ("*",) if case.workloads is None else case.workloads
-        taking_part = [one for one in self.entrants if any(fnmatchcase(one.workload, own) for own in patterns)]
+        taking_part = [one for one in entrants if any(fnmatchcase(one.workload, own) for own in patterns)]
         if (why := _why_not_measured(case, taking_part)) is not None:
             yield Recommendation(use_case=case, group="", outcome="not measured", why=why)
             return
         for name, group in grouped(taking_part, lambda entrant: _group(entrant, case)).items():
             found = _as_compared(self._recommend(case, name, group), self.comparisons)
-            yield replace(found, quality=_less_accurate(found, self.runs))
+            yield replace(found, quality=tuple(self._less_accurate(found.ranking)))
 
     def _recommend(self, case: UseCase, group: str, entrants: Sequence[Entrant]) -> Recommendation:
         own = {entrant.own_limits for entrant in entrants}
@@ -120,10 +101,22 @@ class _Known:
     def _why_unfair(self, ranking: Sequence[Score], case: UseCase) -> UseReason | None:
         keys = [f"{group}.*" for group in case.across] + (["machine.*"] if "gpu" in case.across else [])
         on_purpose = ",".join([*keys, *([self.varying] if self.varying else [])])
-        first, *rivals = (score.entrant.name for score in ranking)
-        apart = [unequal_settings(self.runs[first], self.runs[name], on_purpose) for name in rivals]
+        first, *rivals = map(self._run, ranking)
+        apart = [unequal_settings(first, run, on_purpose) for run in rivals]
         settings = {one.key: one for own in apart for one in own if one.matters}
         return UseReason(kind=UseReasonKind.UNEQUAL, settings=tuple(settings.values())) if settings else None
+
+    def _run(self, score: Score) -> RunData:
+        return next(run for run in self.runs if run.run_id == score.entrant.run_id)
+
+    def _less_accurate(self, ranking: Sequence[Score]) -> Iterator[LessAccurate]:
+        for score in ranking[1:]:
+            first, other = ranking[0].entrant.name, score.entrant.name
+            for agreement in of_quality(agreements, self._run(score), self._run(ranking[0])):
+                if agreement.second_is_worse:
+                    yield LessAccurate(first, other, agreement.swapped())
+                elif agreement.swapped().second_is_worse:
+                    yield LessAccurate(other, first, agreement)
 
     def _decided(self, first: Score, second: Score) -> ComparisonRow | None:
         row = _compared_row(first, second, self.comparisons)
@@ -186,15 +179,3 @@ def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Re
         # the interval that decided is the one to show
         return found
     return replace(found, lead=row.effect, interval=(row.difference.low, row.difference.high))
-
-
-def _less_accurate(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[LessAccurate, ...]:
-    notes = []
-    for score in found.ranking[1:]:
-        first, other = found.ranking[0].entrant.name, score.entrant.name
-        for agreement in of_quality(agreements, runs[other], runs[first]):
-            if agreement.second_is_worse:
-                notes.append(LessAccurate(first, other, agreement.swapped()))
-            elif agreement.swapped().second_is_worse:
-                notes.append(LessAccurate(other, first, agreement))
-    return tuple(notes)

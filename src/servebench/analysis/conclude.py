@@ -117,16 +117,9 @@ def conclude(
     if options.rules is not None and not measured:
         found = replace(found, recommendations=())
     elif options.rules is not None:
-        from servebench.analysis.advice import recommend_runs
+        from servebench.analysis.advice import Adviser
 
-        recommended = recommend_runs(
-            measured,
-            options.rules,
-            with_doubtful=options.with_doubtful,
-            varying=options.varying,
-            labels=labels,
-            comparisons=found.comparisons,
-            decision=decision,
-        )
-        found = replace(found, recommendations=tuple(recommended))
+        how = options.rules, options.with_doubtful, options.varying
+        adviser = Adviser(measured, *how, labels, found.comparisons, decision)
+        found = replace(found, recommendations=tuple(adviser.recommendations()))
     return found

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.analysis.advice import recommend_runs
+from servebench.analysis.advice import Adviser
 from servebench.analysis.conclude import conclude
 from servebench.analysis.recommendation.model import UseReasonKind
 from servebench.analysis.recommendation.rules import load_rules, rules_text
@@ -28,7 +28,7 @@ CASES = {
 
 def uses(runs, rules=None, **options):
     """The recommendations by use case."""
-    return {one.use_case.name: one for one in recommend_runs(runs, rules or load_rules(), **options)}
+    return {one.use_case.name: one for one in Adviser(runs, rules or load_rules(), **options).recommendations()}
 
 
 def accepted(study):
@@ -76,7 +76,7 @@ def test_energy_of_a_processor_is_not_ranked_with_that_of_a_gpu(make_study, sour
         with_columns(run, energy_j_per_token=joules, energy_source=source)
         for run, source, joules in zip(accepted(make_study(*runs)), sources, (1.0, 2.0), strict=True)
     ]
-    found = [one for one in recommend_runs(metered, load_rules()) if one.use_case.name == "energy"]
+    found = [one for one in Adviser(metered, load_rules()).recommendations() if one.use_case.name == "energy"]
     assert [[score.entrant.name for score in one.ranking] for one in found] == groups
 
 
