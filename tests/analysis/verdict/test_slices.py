@@ -209,7 +209,7 @@ def test_an_unsteady_machine_makes_no_pair_provisional():
         replace(
             side,
             samples=tuple(
-                replace(one, doubts=("not_stationary",), row=replace(one.row, throughput_trend=0.3))
+                replace(one, row=replace(one.row, doubts=("not_stationary",), throughput_trend=0.3))
                 for one in side.samples
             ),
         )
@@ -227,7 +227,7 @@ def test_what_takes_the_machine_from_both_alike_makes_no_pair_provisional(shares
         return replace(
             side,
             samples=tuple(
-                replace(one, doubts=("machine_busy",), row=replace(one.row, disturbed_s=share * 10, window_s=10.0))
+                replace(one, row=replace(one.row, doubts=("machine_busy",), disturbed_s=share * 10, window_s=10.0))
                 for one in side.samples
             ),
         )
