@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -14,7 +14,7 @@ from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import earlier_starts, in_turns_before
 from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.compare import MARGIN, compare
-from servebench.analysis.verdict.model import Comparison
+from servebench.analysis.verdict.model import Comparison, Side
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData, mapping
@@ -99,34 +99,36 @@ def compare_speed(
 ) -> list[Comparison]:
     """Compare the metrics of each pair of runs; `labels` are those of a larger view. Raises StoreError."""
     labels = labels or run_labels(run for pair in pairs for run in pair)
-    runs = {run.run_id: run for pair in pairs for run in pair}
-    known = list(earlier)
-    sides = {
-        key: replace(
-            side_of(run, labels[key].text),
-            earlier=earlier_starts(run, known, without=runs),
-            start_seconds=seconds_per_start(run),
-        )
-        for key, run in runs.items()
-    }
+    sides = sides_of(pairs, earlier, labels, {run.run_id for pair in pairs for run in pair})
     # a run that never started has no settings of its machine that could differ
     absent = [[run for run in pair if run.status == "missing"] for pair in pairs]
-    found = compare(
-        [
-            (
-                replace(sides[a.run_id], in_turns=in_turns_before(a, b, known, runs)),
-                sides[b.run_id],
-                () if never else unequal_settings(a, b, varying),
-            )
-            for (a, b), never in zip(pairs, absent, strict=True)
-        ],
-        margin=margin,
-        with_doubtful=with_doubtful,
-    )
+    unequal = [() if never else unequal_settings(*pair, varying) for pair, never in zip(pairs, absent, strict=True)]
+    asked = [(*both, apart) for both, apart in zip(sides, unequal, strict=True)]
+    found = compare(asked, margin=margin, with_doubtful=with_doubtful)
     return [
         replace(one, not_started=tuple(labels[run.run_id].text for run in never))
         for one, never in zip(found, absent, strict=True)
     ]
+
+
+def sides_of(
+    pairs: Sequence[RunPair],
+    earlier: Sequence[RunData],
+    labels: Mapping[str, RunLabel],
+    without: Collection[str] = (),
+) -> list[tuple[Side, Side]]:
+    """Return the two sides of each pair of runs, with the `earlier` starts of their set-ups but for runs of the ids `without`.
+    Raises StoreError."""
+    sides = {
+        run.run_id: replace(
+            side_of(run, labels[run.run_id].text),
+            earlier=earlier_starts(run, earlier, without),
+            start_seconds=seconds_per_start(run),
+        )
+        for run in {run.run_id: run for pair in pairs for run in pair}.values()
+    }
+    turns = [in_turns_before(*pair, earlier, without) for pair in pairs]
+    return [(replace(sides[a.run_id], in_turns=own), sides[b.run_id]) for (a, b), own in zip(pairs, turns, strict=True)]
 
 
 def seconds_per_start(run: RunData) -> float | None:
