@@ -76,17 +76,15 @@ def headline_intervals(sample: PointSample, *, prior: Floats = FLAT) -> dict[str
         for percent in percents:
             found[f"{name}_p{percent}"] = pooled_percentile_interval(values, counts, percent, span, prior)
     if sample.lengths is not None and rates is not None and are_usual(sample.lengths):
-        freed = controlled(sample.e2e_ms, sample.lengths)
-        found["e2e_ms_mean"] = holding(mean_interval(freed, span, prior), float(sample.e2e_ms.mean()))
+        freed, shown = (
+            mean_interval(controlled(sample.e2e_ms, sample.lengths), span, prior),
+            float(sample.e2e_ms.mean()),
+        )
+        found["e2e_ms_mean"] = freed and (max(0.0, min(freed[0], shown)), max(freed[1], shown))
     if sample.arrivals is None or not is_random(sample.arrivals):
         return found
     found |= _with_queues(found, sample, sample.arrivals)
     return found | dict.fromkeys(SLOWED if reads_long_prompts(sample.arrivals) else ())
-
-
-def holding(interval: Interval | None, value: float) -> Interval | None:
-    """Return the interval, made as wide as it takes to hold a value."""
-    return None if interval is None else (max(0.0, min(interval[0], value)), max(interval[1], value))
 
 
 def _with_queues(
@@ -220,14 +218,11 @@ def pooled_percentile_interval(
     found = mean_interval(estimate + (share - lies_below) * (most - least) / (right - left), span, prior)
     if found is None:
         return None
-    low, high = np.quantile(values, _order_limits(share, values.size, (1 - CONFIDENCE) / 2)).tolist()
+    # the shares whose percentiles bound that of `share` for independent values (Clopper and Pearson 1934)
+    count, rank, tail = values.size, share * values.size, (1 - CONFIDENCE) / 2
+    limits = beta_quantile(rank, count - rank + 1, tail), beta_quantile(rank + 1, count - rank, 1 - tail)
+    low, high = np.quantile(values, limits).tolist()
     return min(max(0.0, found[0]), low), max(found[1], high)
-
-
-def _order_limits(share: float, count: int, tail: float) -> Interval:
-    """Return the shares whose percentiles bound that of `share` for independent values (Clopper and Pearson 1934)."""
-    below = share * count
-    return beta_quantile(below, count - below + 1, tail), beta_quantile(below + 1, count - below, 1 - tail)
 
 
 def are_usual(lengths: AnswerLengths) -> bool:
