@@ -24,7 +24,7 @@ from servebench.analysis.recommendation.model import (
 )
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import rank
-from servebench.analysis.stored_runs import entrant_of, of_quality
+from servebench.analysis.stored_runs import entrant_of, of_quality, own_limits
 from servebench.analysis.verdict.levels import COSTS
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
@@ -57,16 +57,16 @@ class Adviser:
 
     def _of_case(self, case: UseCase, entrants: Sequence[Entrant]) -> Iterator[Recommendation]:
         patterns = ("*",) if case.workloads is None else case.workloads
-        taking_part = [one for one in entrants if any(fnmatchcase(one.workload, own) for own in patterns)]
+        taking_part = [one for one in entrants if any(fnmatchcase(_fact(one, "workload"), own) for own in patterns)]
         if (why := _why_not_measured(case, taking_part)) is not None:
             yield Recommendation(use_case=case, group="", outcome="not measured", why=why)
             return
         for name, group in grouped(taking_part, lambda entrant: _group(entrant, case)).items():
             found = _as_compared(self._recommend(case, name, group), self.comparisons)
-            yield replace(found, quality=tuple(self._less_accurate(found.ranking)))
+            yield replace(found, quality=tuple(_less_accurate(found.ranking)))
 
     def _recommend(self, case: UseCase, group: str, entrants: Sequence[Entrant]) -> Recommendation:
-        own = {entrant.own_limits for entrant in entrants}
+        own = {own_limits(entrant.run) for entrant in entrants}
         if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
             case = case.model_copy(update={"slo": limits})
         ranked, rules = rank(case, entrants), self.rules
@@ -101,30 +101,27 @@ class Adviser:
     def _why_unfair(self, ranking: Sequence[Score], case: UseCase) -> UseReason | None:
         keys = [f"{group}.*" for group in case.across] + (["machine.*"] if "gpu" in case.across else [])
         on_purpose = ",".join([*keys, *([self.varying] if self.varying else [])])
-        first, *rivals = map(self._run, ranking)
+        first, *rivals = (score.entrant.run for score in ranking)
         apart = [unequal_settings(first, run, on_purpose) for run in rivals]
         settings = {one.key: one for own in apart for one in own if one.matters}
         return UseReason(kind=UseReasonKind.UNEQUAL, settings=tuple(settings.values())) if settings else None
-
-    def _run(self, score: Score) -> RunData:
-        return next(run for run in self.runs if run.run_id == score.entrant.run_id)
-
-    def _less_accurate(self, ranking: Sequence[Score]) -> Iterator[LessAccurate]:
-        for score in ranking[1:]:
-            first, other = ranking[0].entrant.name, score.entrant.name
-            for agreement in of_quality(agreements, self._run(score), self._run(ranking[0])):
-                if agreement.second_is_worse:
-                    yield LessAccurate(first, other, agreement.swapped())
-                elif agreement.swapped().second_is_worse:
-                    yield LessAccurate(other, first, agreement)
 
     def _decided(self, first: Score, second: Score) -> ComparisonRow | None:
         row = _compared_row(first, second, self.comparisons)
         if row is None or self.decision is None:
             known = row is not None and row.p_corrected is not None and (row.competes or not row.doubts)
             return row if known else None
-        ids = {first.entrant.run_id, second.entrant.run_id}
+        ids = {first.entrant.run.run_id, second.entrant.run.run_id}
         return row if row.looked and any(ids == set(one.ids) for one in self.decision.pairs) else None
+
+
+def _less_accurate(ranking: Sequence[Score]) -> Iterator[LessAccurate]:
+    for first, other in ((ranking[0].entrant, score.entrant) for score in ranking[1:]):
+        for agreement in of_quality(agreements, other.run, first.run):
+            if agreement.second_is_worse:
+                yield LessAccurate(first.name, other.name, agreement.swapped())
+            elif agreement.swapped().second_is_worse:
+                yield LessAccurate(other.name, first.name, agreement)
 
 
 def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> UseReason | None:
@@ -138,19 +135,23 @@ def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> UseReason |
 
 
 def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> UseReason:
-    if all(entrant.price_usd_per_hour is None for entrant in entrants):
-        gpus = tuple(name for name in dict.fromkeys(entrant.gpu for entrant in entrants) if name and name != "none")
-        return UseReason(kind=UseReasonKind.NO_PRICE, names=gpus)
+    if all(price is None for price, _ in (entrant.gpus for entrant in entrants)):
+        gpus = dict.fromkeys(_fact(entrant, "gpu") for entrant in entrants)
+        return UseReason(kind=UseReasonKind.NO_PRICE, names=tuple(name for name in gpus if name not in ("", "none")))
     kind = UseReasonKind.NO_GOOD_REQUEST if "good" in metric else UseReasonKind.NO_THROUGHPUT
-    if not any(entrant.gpu_count and entrant.price_usd_per_hour is not None for entrant in entrants):
+    if not any(count and price is not None for price, count in (entrant.gpus for entrant in entrants)):
         kind = UseReasonKind.NOTHING_TO_PAY
-    elif metric == "cost_usd_per_mgood" and all(entrant.own_limits is None for entrant in entrants):
+    elif metric == "cost_usd_per_mgood" and all(own_limits(entrant.run) is None for entrant in entrants):
         kind = UseReasonKind.NO_SLO
     return UseReason(kind=kind)
 
 
+def _fact(entrant: Entrant, name: str) -> str:
+    return entrant.run.fact(name) or ""
+
+
 def _group(entrant: Entrant, case: UseCase) -> str:
-    parts = {"model": entrant.model, "gpu": entrant.gpu, "workload": entrant.workload}
+    parts = {name: _fact(entrant, name) for name in ("model", "gpu", "workload")}
     # the energy of a processor is not that of a GPU
     rapl = any(row.energy_source == "rapl" for level in entrant.levels for row in level.rows)
     parts |= {"meter": "rapl"} if rapl and case.metric == "energy_j_per_token" else {}
@@ -163,16 +164,16 @@ def _compared_row(first: Score, second: Score, comparisons: Sequence[Comparison]
     a, b = first.entrant, second.entrant
     if first.at != second.at:
         return None
-    priced = (a.price_usd_per_hour, a.gpu_count) == (b.price_usd_per_hour, b.gpu_count)
-    metric = COSTS.get(first.metric, first.metric) if priced else first.metric
-    return row_between(a.run_id, b.run_id, first.at, comparisons, metric)
+    metric = COSTS.get(first.metric, first.metric) if a.gpus == b.gpus else first.metric
+    return row_between(a.run.run_id, b.run.run_id, first.at, comparisons, metric)
 
 
 def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Recommendation:
     if len(found.ranking) < 2 or found.ranking[0].at != found.ranking[1].at:
         return found
     first, second = found.ranking[:2]
-    row = row_between(first.entrant.run_id, second.entrant.run_id, first.at, comparisons, first.metric)
+    ids = first.entrant.run.run_id, second.entrant.run.run_id
+    row = row_between(*ids, first.at, comparisons, first.metric)
     if row is None or row.difference is None:
         return found
     if found.outcome in ("best", "provisional") and not row.difference.leaves_out_zero:

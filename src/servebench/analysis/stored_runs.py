@@ -83,23 +83,7 @@ def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     level's `samples` are."""
     levels = grouped(run.point_rows, lambda row: row.level)
     ranked = tuple(RankedLevel(tuple(rows), partial(_at, level, run)) for level, rows in levels.items())
-    start = mapping(run.manifest.get("cold_start"))
-    gpu = mapping(run.config.get("gpu"))
-    return Entrant(
-        name=label or run.run_id,
-        run_id=run.run_id,
-        engine=run.fact("engine") or "",
-        model=run.fact("model") or "",
-        gpu=run.fact("gpu") or "",
-        workload=run.fact("workload") or "",
-        levels=ranked,
-        unmeasured=_unmeasured(run, ranked),
-        cold_start_s=None if start.get("shared") else start.get("seconds"),
-        own_limits=own_limits(run),
-        price_usd_per_hour=gpu.get("price_usd_per_hour"),
-        gpu_count=int(gpu.get("count") or 0),
-        manifest=run.manifest,
-    )
+    return Entrant(label or run.run_id, run, ranked, _unmeasured(run, ranked))
 
 
 def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[Level, ...]:

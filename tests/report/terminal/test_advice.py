@@ -69,7 +69,7 @@ def test_a_winner_over_several_starts_is_one_by_the_comparison(make_study):
         compared = compare_speed(pairs_within(runs), earlier=[], labels=labels)
         found = Adviser(runs, load_rules(), labels=labels, comparisons=compared).recommendations()
         (batch,) = [one for one in found if one.use_case.name == "batch"]
-        first, second = (one.entrant.run_id for one in batch.ranking[:2])
+        first, second = (one.entrant.run.run_id for one in batch.ranking[:2])
         row = row_between(first, second, batch.ranking[0].at, compared)
         outcomes.add((batch.outcome, row.result))
     assert ("best", "faster") in outcomes

@@ -75,5 +75,5 @@ def _by_price(ranking: Sequence[Score], rate_metric: str) -> Iterator[UseReason]
     for score in ranking[1:]:
         rate = metric_value(rate_metric, score.level) if score.level is not None else None
         if rate:
-            price = break_even_price(float(rate), ranking[0].value, score.entrant.gpu_count)
+            price = break_even_price(float(rate), ranking[0].value, score.entrant.gpus[1])
             yield UseReason(kind=UseReasonKind.AS_CHEAP, run=score.entrant.name, limit=price)

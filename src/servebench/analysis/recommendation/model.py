@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
@@ -13,7 +13,7 @@ from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparisonRow
 from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
-from servebench.contracts.settings import SloSettings
+from servebench.contracts.stored import RunData, mapping
 
 if TYPE_CHECKING:
     from servebench.analysis.quality.agreement import Agreement
@@ -106,25 +106,21 @@ class UseReason:
     taker: Taker | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entrant:
-    """A run that takes part: `name` is its label, `run_id` identifies it, `own_limits` is the SLO that it was run with,
-    `unmeasured` are its load levels without a point that counts (void, or planned and missing), and `manifest`
-    serves only the fairness check."""
+    """A run that takes part, by its label; `unmeasured` are its load levels without a point that counts (void, or planned and
+    missing)."""
 
     name: str
-    engine: str
-    model: str
-    gpu: str
-    workload: str
+    run: RunData
     levels: tuple[RankedLevel, ...]
-    run_id: str = ""
     unmeasured: tuple[Level, ...] = ()
-    cold_start_s: float | None = None
-    own_limits: SloSettings | None = None
-    price_usd_per_hour: float | None = None
-    gpu_count: int = 0
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> tuple[float | None, int]:
+        """The price of a GPU for an hour, in USD, and the number of GPUs."""
+        gpu = mapping(self.run.config.get("gpu"))
+        return gpu.get("price_usd_per_hour"), int(gpu.get("count") or 0)
 
 
 @dataclass(frozen=True, kw_only=True)

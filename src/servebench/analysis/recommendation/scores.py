@@ -53,7 +53,8 @@ def rank(case: UseCase, entrants: Sequence[Entrant]) -> Ranking:
 def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:
     """An entrant's score, or why it has none. Without a level it only may have one."""
     if case.measure == "cold_start":
-        start_s = entrant.cold_start_s
+        start = mapping(entrant.run.manifest.get("cold_start"))
+        start_s = None if start.get("shared") else start.get("seconds")
         return UseReason(kind=UseReasonKind.NO_COLD_START) if start_s is None else Score(entrant=entrant, value=start_s)
     usable = [level for level in entrant.levels if level.verdict != "void"]
     if not usable:
@@ -141,7 +142,7 @@ def codes_of_mean(level: RankedLevel, entrant: Entrant) -> tuple[str, ...]:
 def _half_width_asked(entrant: Entrant) -> float:
     """Return half the width from which on the interval of a throughput is wide, as a share: what `load.until` asks, or the
     usual one."""
-    load = mapping(mapping(entrant.manifest.get("config")).get("load"))
+    load = mapping(entrant.run.config.get("load"))
     try:
         targets = precision_targets(load.get("until"), open_loop=bool(load.get("rate")))
     except (TypeError, ValueError):

@@ -131,7 +131,7 @@ def _pair(pair: Comparison) -> dict[str, Any]:
 
 
 def _run_of(score: Score) -> str:
-    return score.entrant.run_id or score.entrant.name
+    return score.entrant.run.run_id
 
 
 def _recommendation(found: Recommendation) -> dict[str, Any]:
