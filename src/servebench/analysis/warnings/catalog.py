@@ -71,6 +71,7 @@ def _define(code: str, meaning: str, remedy: str, **more: Any) -> WarningType:
 
 
 _define_quality = partial(_define, affects=("quality",))
+_define_end = partial(_define, void=True, cut_off=True, unusable=True)
 
 
 def type_of(code: str) -> WarningType:
@@ -175,39 +176,27 @@ RATE_LIMITED = _define(
     bound=bounds.failed_requests,
     affects=AFFECTS_ALL,
 )
-ENGINE_DIED = _define(
+ENGINE_DIED = _define_end(
     "engine_died",
     "the engine exited during the point",
     "read the end of engine.log; if it is out of memory, lower engine.gpu_memory_fraction, engine.max_num_seqs or "
     "engine.max_model_len",
-    void=True,
-    cut_off=True,
-    unusable=True,
     engine_gone=True,
 )
-WORKER_DIED = _define(
+WORKER_DIED = _define_end(
     "worker_died",
     "a load worker process died",
     "check whether the kernel killed it for lack of memory (dmesg), and measure the point again",
-    void=True,
-    cut_off=True,
-    unusable=True,
 )
-NO_PROGRESS = _define(
+NO_PROGRESS = _define_end(
     "no_progress",
     "the engine was up but sent no data, so the point was stopped",
     "read engine.log; lower load.timeout_s to detect this sooner",
-    void=True,
-    cut_off=True,
-    unusable=True,
 )
-NOT_ANSWERING = _define(
+NOT_ANSWERING = _define_end(
     "not_answering",
     "the server stopped answering during the point",
     "read the server's log, and measure the point again once it answers (servebench resume)",
-    void=True,
-    cut_off=True,
-    unusable=True,
     engine_gone=True,
 )
 INTERRUPTED = _define(
