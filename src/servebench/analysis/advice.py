@@ -11,7 +11,6 @@ from servebench.analysis.answer.leads import row_between
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.quality.agreement import agreements
-from servebench.analysis.recommendation.changes import what_would_change
 from servebench.analysis.recommendation.lead import lead_of
 from servebench.analysis.recommendation.model import (
     Entrant,
@@ -23,7 +22,7 @@ from servebench.analysis.recommendation.model import (
     UseReasonKind,
 )
 from servebench.analysis.recommendation.rules import Rules, UseCase
-from servebench.analysis.recommendation.scores import rank
+from servebench.analysis.recommendation.scores import rank, what_would_change
 from servebench.analysis.stored_runs import entrant_of, of_quality, own_limits
 from servebench.analysis.verdict.levels import COSTS
 from servebench.analysis.verdict.model import Comparison, ComparisonRow

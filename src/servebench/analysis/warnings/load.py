@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from servebench.analysis.evidence import PointEvidence
-from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.statistics import missing_interval
+from servebench.analysis.verdict.within_run import VALUES_MIN
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
 from servebench.contracts.point_row import PointRow
