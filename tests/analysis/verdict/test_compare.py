@@ -14,7 +14,7 @@ from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.families import AskedPair, corrected, holm
 from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.analysis.verdict.reasons import Method, MethodKind, ReasonKind
-from servebench.analysis.verdict.within_run import log_interval, statistic
+from servebench.analysis.within_run import log_interval, statistic
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData

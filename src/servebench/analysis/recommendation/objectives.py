@@ -10,7 +10,7 @@ import numpy as np
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparedPoint
 from servebench.analysis.verdict.starts import STARTS_MIN, group_by_start
-from servebench.analysis.verdict.within_run import VALUES_MIN, slow_power
+from servebench.analysis.within_run import VALUES_MIN, slow_power
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.settings import SloSettings
 from servebench.util.arrays import Floats

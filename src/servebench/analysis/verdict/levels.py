@@ -14,8 +14,8 @@ from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
 from servebench.analysis.verdict.starts import PAIRS_MIN, STARTS_MIN, evidence_of, group_by_start, same_requests
-from servebench.analysis.verdict.within_run import VALUES_MIN, log_interval, statistic
 from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.analysis.within_run import VALUES_MIN, log_interval, statistic
 from servebench.contracts.estimate import Z_95, Interval, LevelEstimate
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow

@@ -16,7 +16,7 @@ from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences
-from servebench.analysis.verdict.within_run import VALUES_MIN
+from servebench.analysis.within_run import VALUES_MIN
 from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow

@@ -25,11 +25,11 @@ from servebench.analysis.verdict.model import (
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
-from servebench.analysis.verdict.within_run import log_interval, statistic
 from servebench.analysis.warnings.bounds import disturbed_share
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
 from servebench.analysis.warnings.disturbed import shared_with, taker_of
 from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.analysis.within_run import log_interval, statistic
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
