@@ -79,17 +79,6 @@ class StudyDecision:
 ENDED = ("finished", "failed")
 
 
-def starts_allowed(settings: StudySettings, *, goes_on: bool) -> int:
-    """Return the most starts of each run; `goes_on`: the study has got more budget than it was planned with."""
-    return LOOKS[-1] if goes_on else settings.most_starts
-
-
-def added_budget_s(state: Mapping[str, Any]) -> float | None:
-    """Return for how long engines may run by a stored state of a study; None where that is as it was planned."""
-    stored = state.get("budget_s")
-    return float(stored) if isinstance(stored, (int, float)) and 0 < stored < float("inf") else None
-
-
 def study_settings(run: RunData) -> StudySettings | None:
     """Return how a stored run's study decides; None if it has no `study.until`."""
     stored = mapping(run.config.get("study"))
@@ -135,7 +124,9 @@ def decide_study(
     each = engine_seconds([run.point_rows for run in measured], apart=apart)
     seconds = dict(zip((run.run_id for run in measured), each, strict=True))
     replaced_s = sum(map(_replaced_seconds, measured))
-    budget_s = added_budget_s(study.state)
+    # without one in its state a study has the budget that it was planned with
+    added = study.state.get("budget_s")
+    budget_s = float(added) if isinstance(added, (int, float)) and 0 < added < float("inf") else None
     decided = decide(
         sides_of(compared, before, labels),
         margin=limit,

@@ -124,15 +124,6 @@ def in_quadrature(reaches: Sequence[Reach]) -> Interval:
     return fmean(middles) - below, fmean(middles) + above
 
 
-def interval_of_points(rows: Sequence[PointRow], column: str) -> Interval | None:
-    """Return the 95% interval of the mean logarithm of the points of one start; None for fewer than POINTS_MIN points of which
-    one has no interval."""
-    known = reaches_of(rows, column)
-    found = [student_interval([log(row[column]) for row in rows])] if len(rows) >= POINTS_MIN else []
-    found += [in_quadrature(known)] if len(known) == len(rows) else []
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
-
-
 def _interval(rows: Sequence[PointRow], column: str, logs: Sequence[float]) -> Interval | None:
     if len(logs) > 1:
         error = error_of(rows, column) * (len(logs) / len(rows)) ** 0.5
@@ -140,8 +131,10 @@ def _interval(rows: Sequence[PointRow], column: str, logs: Sequence[float]) -> I
         return exp(low), exp(high)
     if len(rows) == 1:
         return row_interval(rows[0], column)
-    ends = interval_of_points(rows, column)
-    return None if ends is None else (exp(ends[0]), exp(ends[1]))
+    known = reaches_of(rows, column)
+    found = [student_interval([log(row[column]) for row in rows])] if len(rows) >= POINTS_MIN else []
+    found += [in_quadrature(known)] if len(known) == len(rows) else []
+    return (exp(min(low for low, _ in found)), exp(max(high for _, high in found))) if found else None
 
 
 def error_of(rows: Sequence[PointRow], column: str) -> float:

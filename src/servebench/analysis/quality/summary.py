@@ -171,12 +171,6 @@ def plain_value(value: Any) -> Any:
     return None if value is None or value != value else value
 
 
-def load_text(concurrency: Any, rate: Any) -> str:
-    """Return the load of a row as text: `concurrency 8` or `rate 2/s`."""
-    known = plain_value(rate)
-    return f"rate {known:g}/s" if known is not None else f"concurrency {whole_value(concurrency)}"
-
-
 def whole_value(value: Any) -> int | None:
     """Return a cell's value as an integer; None where it is missing."""
     return None if plain_value(value) is None else int(value)
