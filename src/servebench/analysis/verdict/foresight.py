@@ -72,9 +72,9 @@ def _passes(metric: Metric, groups: Sequence[Starts], level: Level, count: int, 
     sd = math.hypot(2**0.5 * start_sd, error * (1.0 if in_turns else factor))
     scores = np.array([NORMAL.inv_cdf((place + 0.5) / count) for place in range(count)])
     scores = scores[:, None] / scores.std(ddof=1) * sd
-    own = (scores,) if in_turns else (scores / 2**0.5, -scores / 2**0.5)
-    errors = np.array([error / len(own) ** 0.5])
-    model = StartModel([Starts((level,), one, errors, in_turns) for one in own], earlier, slow_side)
+    sides = (scores,) if in_turns else (scores / 2**0.5, -scores / 2**0.5)
+    errors = np.array([error / len(sides) ** 0.5])
+    model = StartModel([Starts((level,), one, errors, in_turns) for one in sides], earlier, slow_side)
     known = OverStarts(model, np.ones(1), Method(MethodKind.LOOKS), paired=in_turns).mixture
     half = known.quantile(1 - WITHIN_SPENT / count**0.5)
     room = ROOM * abs(math.log1p(-limit if metric.higher_is_better else limit))
