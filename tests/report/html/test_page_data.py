@@ -8,8 +8,7 @@ import pytest
 from servebench.analysis.pairing import compare_speed
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.report.blocks import Charts, Label, Sides, Table, Verbatim
-from servebench.report.charts import runs
-from servebench.report.charts.timeline import panels_of, timeline_of
+from servebench.report.charts.timeline import panels_of, timeline_chart, timeline_of
 from servebench.report.html import page_data
 from servebench.report.screens import results
 from servebench.report.screens.first_screen import first_screen
@@ -104,7 +103,7 @@ def test_the_timeline_shows_who_took_the_machine(make_study):
     ((low, high, who),) = found.disturbed
     assert (low, high) == pytest.approx((found.window[0] + 0.25 * seconds, found.window[0] + 0.75 * seconds), rel=0.1)
     assert who.startswith("py<b>, pid 7, took 0.9 of 2 cores")
-    assert who in runs.timeline(found).charts[0].words
+    assert who in timeline_chart(found).charts[0].words
 
 
 def test_quality_is_the_share_right_with_wilsons_interval(make_study):

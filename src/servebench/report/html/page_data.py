@@ -19,8 +19,8 @@ from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, measured_rows, request_metrics
 from servebench.report.charts.model import Series
 from servebench.report.charts.timeline import timeline_of
-from servebench.report.parts import RunTimes, times_of
 from servebench.report.screens.page import Page, RunPage
+from servebench.report.screens.times import RunTimes, times_of
 from servebench.store import studies as read
 from servebench.util.errors import StoreError
 

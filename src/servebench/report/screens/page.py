@@ -11,8 +11,8 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import RunData, StudyData
 from servebench.report.charts.model import Series
-from servebench.report.charts.runs import Timeline
-from servebench.report.parts import RunTimes
+from servebench.report.charts.timeline import Timeline
+from servebench.report.screens.times import RunTimes
 from servebench.util.short_id import short_id
 
 

@@ -7,10 +7,9 @@ from itertools import starmap
 from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import mapping
 from servebench.report.blocks import Block, Charts, Fold, Line, table
-from servebench.report.charts import runs
 from servebench.report.charts.model import STATS
-from servebench.report.charts.parts import time_charts, time_note
 from servebench.report.charts.specs import comparing, distributions, legend_of, weak_note
+from servebench.report.charts.timeline import timeline_chart
 from servebench.report.screens.page import Page
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.screens.times import times_blocks
@@ -55,13 +54,8 @@ def distribution(data: Page) -> Iterator[Block]:
 
 
 def where_time_goes(data: Page) -> Iterator[Block]:
-    """Yield the bars of TTFT and E2E of each run, and what its slowest requests have in common."""
-    sets = time_charts(data.times)
-    if not sets:
-        return
-    yield Line.of(time_note(data.times), tone="dim")
-    yield Charts(sets)
-    yield from times_blocks(data.times)
+    """Yield the mean parts of TTFT and E2E of each run, and what its slowest requests have in common."""
+    return times_blocks(data.times)
 
 
 def points(data: Page) -> Iterator[Block]:
@@ -81,15 +75,15 @@ def repeats(data: Page) -> Iterator[Block]:
 def timeline(data: Page) -> Iterator[Block]:
     """Yield the requests of a point of each run over time, with who disturbed it."""
     for one in data.timelines:
-        if (chart := runs.timeline(one)) is not None:
-            printed = runs.timeline(replace(one, panels=one.panels[: STILL_PANELS - 1]))
+        if (chart := timeline_chart(one)) is not None:
+            printed = timeline_chart(replace(one, panels=one.panels[: STILL_PANELS - 1]))
             yield Charts([chart], printed=printed)
             yield from (Line.of(who, tone="dim") for _, _, who in one.disturbed[:DISTURBERS_MAX])
 
 
 def cold_start(data: Page) -> Iterator[Block]:
     """Yield the phases of each cold start."""
-    starts, shared = [], []
+    rows, shared = [], []
     for one in data.runs:
         start = mapping(one.run.manifest.get("cold_start"))
         phases = [
@@ -99,13 +93,10 @@ def cold_start(data: Page) -> Iterator[Block]:
         ]
         if phases and start.get("shared"):
             shared.append(one.name)
-        elif phases:
-            starts.append((one.name, phases))
-    if (chart := runs.cold_start(starts)) is not None:
-        rows = [[name, phase, f"{at:.2f}"] for name, phases in starts for phase, at in phases]
-        yield Charts([chart])
-        every = table(("run", "phase", "ended after, s"), rows, left=(0, 1), caption="Phases of each start")
-        yield Fold("every phase", [every])
+        else:
+            rows += [[one.name, phase, f"{at:.2f}"] for phase, at in phases]
+    if rows:
+        yield table(("run", "phase", "ended after, s"), rows, left=(0, 1), caption="Phases of each start")
     if shared:
         yield Line.of(f"Started by an earlier run: {', '.join(shared)}.", tone="dim")
 
