@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from servebench.contracts.events import OneAtATime
+from servebench.contracts.events import Notice
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import RunOutcome
 from servebench.load.plan.levels import PlannedPoint
@@ -128,7 +128,7 @@ def test_an_engine_that_is_busy_without_load_is_measured_alone(monkeypatch, busy
     study = Study({"a": BOTH, "b": BOTH}, simulated=False)
     assert statuses(study.go()) == [("a", "finished"), ("b", "finished")]
     assert [(name, slices) for name, _, slices in study.log] == [(name, 0) for name in log]
-    assert len(study.events.of(OneAtATime)) == 1
+    assert [one.kind for one in study.events.of(Notice)] == ["one_at_a_time"]
 
 
 @pytest.mark.parametrize(
@@ -147,4 +147,4 @@ def test_engines_that_leave_too_little_memory_are_measured_before_the_next_one_s
     study.go()
     assert [name for name, *_ in study.log] == log
     assert {name for name, _, slices in study.log if not slices} == {"a" if full == "a" else "c"}
-    assert len(study.events.of(OneAtATime)) == 1
+    assert [one.kind for one in study.events.of(Notice)] == ["one_at_a_time"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from servebench.contracts.events import OneAtATime
+from servebench.contracts.events import Notice
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.turns import Turn
 from servebench.load.coordinator.drive import drive_together
@@ -69,16 +69,16 @@ def _start(parts: Sequence[Part], runs: list[Progress[RunOutcome]], steps_of: St
     for part in parts:
         alive = _alive(runs)
         if alive and (why := _why_busy(alive[-1])) is not None:
-            events(OneAtATime(why))
+            events(Notice("one_at_a_time", note=why))
             _finish(alive)
         elif alive and (why := _why_full(alive[-1])) is not None:
-            events(OneAtATime(why))
+            events(Notice("one_at_a_time", note=why))
             _take_turns(runs)
         runs.append(Progress(steps_of(part.context, part.task, part.turn, None)))
         _to_warm(runs[-1])
         _stop_if_interrupted(runs)
     if len(_alive(runs)) > 1 and (why := _why_busy(runs[-1])) is not None:
-        events(OneAtATime(why))
+        events(Notice("one_at_a_time", note=why))
         _finish(runs[-1:])
 
 

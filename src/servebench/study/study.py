@@ -17,7 +17,7 @@ from servebench.contracts.events import (
     ErrorSaid,
     Events,
     Listen,
-    MachineBusy,
+    Notice,
     PlanReady,
     ResultsStored,
     Said,
@@ -381,7 +381,7 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry)
     events = session.events
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
     if watched and (busy := busy_now()) is not None:
-        events(MachineBusy(busy))
+        events(Notice("machine_busy", note=busy))
     return RunContext(
         study=session.folder,
         words=session.state.words,

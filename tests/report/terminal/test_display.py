@@ -14,7 +14,7 @@ from servebench.contracts.events import (
     Doing,
     EngineReady,
     Event,
-    OneAtATime,
+    Notice,
     PhaseProgress,
     PlanReady,
     PointFinished,
@@ -22,7 +22,6 @@ from servebench.contracts.events import (
     ResultsStored,
     RunFinished,
     Said,
-    ScorerLeftOut,
     StepFailed,
     StudyStep,
     Tracked,
@@ -61,7 +60,7 @@ def test_each_event_has_its_line():
         (words.WAITING, Activity),
         (words.FAILED, StudyStep),
         (words.VOID, events.Void),
-        (words.JOBS, events.JobStage),
+        (words.NOTICES, events.NoticeKind),
         (words.AWAITED, events.Resource),
     ],
 )
@@ -72,14 +71,14 @@ def test_each_value_has_its_words(values, names):
 def test_what_several_runs_have_to_say_alike_is_printed_once(capsys):
     display = Display()
     for reason in ("a", "a", "b"):
-        display(ScorerLeftOut(reason))
+        display(Notice("scorer_left_out", note=reason))
     assert capsys.readouterr().err.splitlines() == ["quality: left out: a", "quality: left out: b"]
 
 
 def test_why_engines_are_not_alive_at_once_is_printed_once(capsys):
     display = Display()
     for cores in ("0.98", "1.02"):
-        display(OneAtATime(f"vllm uses {cores} cores"))
+        display(Notice("one_at_a_time", note=f"vllm uses {cores} cores"))
     assert capsys.readouterr().err.count("cores") == 1
 
 

@@ -47,7 +47,24 @@ VOID = {
     "no_budget": "a point is void; the budget has no room for another start",
 }
 
-JOBS = {"submitted": "submitted as job {at}", "running": "running on {at}"}
+NOTICES = {
+    "candidate_proposed": "from what limits {of}: {note}",
+    "engine_reused": "reusing the running {of} from the previous run",
+    "flag_rejected": "{of} rejected its flags: starting it again without {note}",
+    "job_ended": "{of}: {note} on {at}",
+    "job_lost": "{of}: {note}; it is submitted again, and its stored points are kept",
+    "job_running": "{of}: running on {at}",
+    "job_submitted": "{of}: submitted as job {at}",
+    "jobs_stopping": "stopping {note} jobs",
+    "left_behind": "the engine left something behind: {note}",
+    "machine_busy": "{note}; what they disturb is left out of the results or named in a warning",
+    "nothing_to_grade": "quality: {of} has nothing to grade in workload={at}",
+    "one_at_a_time": "the engines do not all run at the same time: {note}",
+    "port_taken": "another process took port {note}: starting {of} again at port {at}",
+    "scorer_left_out": "quality: left out: {note}",
+    "secrets_left": "{of} may still hold keys ({note}); to remove them: servebench recover",
+    "tune_stopped": "the tune stops, since {of} was not measured",
+}
 
 AWAITED = {
     "place": "waiting for another run on this machine to end",
@@ -55,10 +72,8 @@ AWAITED = {
     "port": "waiting for port {number}, which another run uses",
 }
 
-DETAILS = (e.EngineReused, e.EngineReady)
-"""The events of which the live area shows as much."""
-PROBLEMS = (e.JobLost, e.LeftBehind, e.ErrorSaid, e.TrackingFailed)
-"""The events that are printed as errors."""
+PROBLEMS = ("job_lost", "left_behind")
+"""The notices that are printed as errors."""
 
 
 UNEQUAL_SHOWN = 3
@@ -111,33 +126,20 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
         "few seconds (study.slices)"
     ),
     e.BudgetSpent: _budget,
-    e.CandidateProposed: "from what limits {stock}: {note}",
     e.Doing: _doing,
     e.EngineReady: _ready,
-    e.EngineReused: "reusing the running {engine} from the previous run",
     e.EngineTime: lambda event: (
         f"engines have run for {seconds(event.engines_s)} in all; this command took {seconds(event.command_s)}"
     ),
-    e.FlagRejected: "{engine} rejected its flags: starting it again without {flag}",
-    e.JobEnded: "{run}: {status} on {host}",
-    e.JobLost: "{run}: {reason}; it is submitted again, and its stored points are kept",
-    e.JobChanged: lambda event: f"{event.run}: {JOBS[event.state].format_map(vars(event))}",
     e.JobsLeft: "{running} runs running, {unfinished} not finished",
-    e.JobsStopping: "stopping {jobs} jobs",
-    e.LeftBehind: lambda event: f"the engine left something behind: {'; '.join(event.what)}",
-    e.MachineBusy: "{by}; what they disturb is left out of the results or named in a warning",
-    e.OneAtATime: "the engines do not all run at the same time: {reason}",
-    e.NothingToGrade: "quality: {scorer} has nothing to grade in workload={workload}",
+    e.Notice: lambda event: NOTICES[event.kind].format_map(vars(event)),
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,
     e.PointVoid: lambda event: f"{event.run}: {f'{event.note}: ' * bool(event.note)}{VOID[event.replaced]}",
-    e.PortTaken: "another process took port {taken}: starting {engine} again at port {port}",
     e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
     e.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),
     e.ResultsStored: lambda event: f"results: {from_here(str(event.folder))}",
     e.Said: "{text}",
-    e.ScorerLeftOut: "quality: left out: {reason}",
-    e.SecretsLeft: "{path} may still hold keys ({reason}); to remove them: servebench recover",
     e.StepFailed: lambda event: FAILED[event.step].format_map(vars(event)),
     e.Tracked: lambda event: (
         f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {from_here(redacted_uri(event.uri))}"
@@ -146,7 +148,6 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
         f"{event.error}; no results are lost: 'servebench sync {short_id(event.study)}' sends them later"
     ),
     e.TunePlanned: least_text,
-    e.TuneStopped: "the tune stops, since {candidate} was not measured",
     e.TuneUnfinished: lambda event: (
         f"to continue:\nservebench resume {short_id(event.study)}{' --here' if event.here else ''}"
     ),
@@ -163,18 +164,26 @@ def line_of(event: e.Event) -> str:
 
 def is_problem(event: e.Event) -> bool:
     """Return whether an event is printed as an error."""
-    return isinstance(event, PROBLEMS) or (isinstance(event, e.StepFailed) and event.step != "timings")
+    match event:
+        case e.Notice(kind=kind):
+            return kind in PROBLEMS
+        case e.StepFailed(step=step):
+            return step != "timings"
+    return isinstance(event, e.ErrorSaid | e.TrackingFailed)
 
 
 def once(event: e.Event, text: str) -> str:
     """Return the key of a line that is printed once in a study, however often its event is emitted; empty: each time."""
     # what an idle engine uses differs by some hundredths of a core in each round
-    return "at_once" if isinstance(event, e.OneAtATime) else text if isinstance(event, e.ScorerLeftOut) else ""
+    return (
+        {"one_at_a_time": "at_once", "scorer_left_out": text}.get(event.kind, "") if isinstance(event, e.Notice) else ""
+    )
 
 
 def is_detail(event: e.Event) -> bool:
     """Return whether the live area shows as much as the line of this event."""
-    return isinstance(event, DETAILS) or (isinstance(event, e.Said) and event.detail)
+    reused = isinstance(event, e.Notice) and event.kind == "engine_reused"
+    return reused or isinstance(event, e.EngineReady) or (isinstance(event, e.Said) and event.detail)
 
 
 def redacted_uri(uri: str) -> str:
