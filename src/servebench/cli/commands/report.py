@@ -69,8 +69,8 @@ def report_command(
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.report.files import write_file
     from servebench.report.html.page import page
-    from servebench.report.html.page_data import page_of
     from servebench.report.output import Output
+    from servebench.report.screens.page import page_of
     from servebench.store.studies import find
     from servebench.util.errors import ConfigError
 

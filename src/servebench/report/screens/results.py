@@ -34,23 +34,23 @@ QUALITY_HEAD = (
 
 def load(data: Page) -> Iterator[Block]:
     """Yield the charts of throughput and latency against the load: those that decide first, then the others."""
-    sets = comparing(data.series, data.limits)
+    sets = comparing(data.runs, data.limits)
     if not sets:
         yield Line.of("No point was measured.")
         return
     void = sum(row.verdict == "void" for one in data.runs for row in one.rows)
     hidden = f"{void} void point{'s are' if void > 1 else ' is'} not drawn." if void else ""
-    yield Line.of(" ".join(filter(None, (CHARTS_NOTE, hidden, weak_note(data.series)))), tone="dim")
-    yield Charts([one for one in sets if one.name in FIRST], legend_of(data.series), STATS)
+    yield Line.of(" ".join(filter(None, (CHARTS_NOTE, hidden, weak_note(data.runs)))), tone="dim")
+    yield Charts([one for one in sets if one.name in FIRST], legend_of(data.runs), STATS)
     if more := [one for one in sets if one.name not in FIRST]:
         yield Fold(f"more charts: {', '.join(one.title for one in more)}", [Charts(more)])
 
 
 def distribution(data: Page) -> Iterator[Block]:
     """Yield the charts of latency distributions at the highest common load."""
-    found = distributions(data.series, data.distribution_at) if data.distribution_at else None
+    found = distributions(data.runs, data.distribution_at) if data.distribution_at else None
     if found is not None:
-        yield Charts([found], legend_of(data.series))
+        yield Charts([found], legend_of(data.runs))
 
 
 def where_time_goes(data: Page) -> Iterator[Block]:
@@ -60,7 +60,7 @@ def where_time_goes(data: Page) -> Iterator[Block]:
 
 def points(data: Page) -> Iterator[Block]:
     """Yield the table of all points, with the columns that have values."""
-    rows = [(one.name, row) for one in data.runs for row in one.rows]
+    rows = [(one.label, row) for one in data.runs for row in one.rows]
     if rows:
         yield from points_blocks(rows, "report")
         if any(point_trust(row.verdict, row.doubts)[1] for _, row in rows):
@@ -69,7 +69,7 @@ def points(data: Page) -> Iterator[Block]:
 
 def repeats(data: Page) -> Iterator[Block]:
     """Yield the means of levels with several points."""
-    return repeats_blocks([(one.name, one.rows) for one in data.runs])
+    return repeats_blocks([(one.label, one.rows) for one in data.runs])
 
 
 def timeline(data: Page) -> Iterator[Block]:
@@ -92,9 +92,9 @@ def cold_start(data: Page) -> Iterator[Block]:
             if isinstance(mapping(phase).get("seconds"), (int, float))
         ]
         if phases and start.get("shared"):
-            shared.append(one.name)
+            shared.append(one.label)
         else:
-            rows += [[one.name, phase, f"{at:.2f}"] for phase, at in phases]
+            rows += [[one.label, phase, f"{at:.2f}"] for phase, at in phases]
     if rows:
         yield table(("run", "phase", "ended after, s"), rows, left=(0, 1), caption="Phases of each start")
     if shared:
