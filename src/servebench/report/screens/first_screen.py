@@ -7,6 +7,7 @@ from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.recommendation.scores import codes_of_mean
 from servebench.analysis.warnings.catalog import type_of
 from servebench.contracts.stored import RunData, StudyData
+from servebench.engine.supervisor.logs import last_lines
 from servebench.report.blocks import (
     Block,
     Fold,
@@ -27,7 +28,6 @@ from servebench.report.screens.recommendation import SURE_TONES, recommendation_
 from servebench.report.trust import point_trust, reason_of_code
 from servebench.report.wording.answer import caveat_text, sentence_of, step_reason, title_of
 from servebench.report.wording.recommendation import best_word, lead_text, reason_text, reservations_text
-from servebench.util.bounded_file import open_regular
 from servebench.util.figures import MISSING, listed, number
 from servebench.util.file_redaction import is_clean
 
@@ -38,7 +38,6 @@ COLUMNS_MAX = 5
 SENTENCES_MAX = 1000
 """Longer answers in words are folded: of many setups the table of uses says more."""
 LOG_LINES = 15
-LOG_BYTES = 64_000
 RUNS_MAX = 4
 """More runs that did not finish are only named."""
 REMARKS_MAX = 6
@@ -229,10 +228,4 @@ def log_tail(run: RunData) -> str:
         return ""
     if not is_clean(run.engine_log):
         return f"{run.engine_log.name} may hold keys and is not shown; 'servebench recover' cleans it once its engine is gone"
-    try:
-        with open_regular(run.engine_log) as file:
-            file.seek(max(0, file.seek(0, 2) - LOG_BYTES))
-            lines = file.read(LOG_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-LOG_LINES:])
+    return "\n".join(last_lines(run.engine_log, LOG_LINES))

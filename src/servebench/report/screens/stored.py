@@ -13,8 +13,7 @@ from servebench.contracts.level import levels_in_words
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.blocks import Block, Line, items
 from servebench.report.content import quality_lines
-from servebench.report.export.conclusions import as_plain, finding_as_plain
-from servebench.report.export.plain import plain
+from servebench.report.export.conclusions import as_plain, finding_as_plain, plain
 from servebench.report.files import from_here
 from servebench.report.screens.listing import run_facts
 from servebench.report.screens.points import points_blocks, repeats_blocks
