@@ -201,9 +201,10 @@ class Said(Event):
 
 
 NoticeKind = Literal[
-    "candidate_proposed", "engine_reused", "flag_rejected", "job_ended", "job_lost", "job_running", "job_submitted",
-    "jobs_stopping", "left_behind", "machine_busy", "nothing_to_grade", "one_at_a_time", "port_taken", "scorer_left_out",
-    "secrets_left", "tune_stopped",
+    "candidate_proposed", "comparison_failed", "engine_reused", "flag_rejected", "gpus_awaited", "job_ended", "job_lost",
+    "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy", "nothing_to_grade", "one_at_a_time",
+    "place_awaited", "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed",
+    "timings_failed", "tune_answer_failed", "tune_stopped",
 ]  # fmt: skip
 """What is told in one line and matters to nobody else."""
 
@@ -265,17 +266,6 @@ class TrackingFailed(Event):
     error: str
 
 
-StudyStep = Literal["comparison", "self_check", "summary", "timings", "tune_answer"]
-"""A step of a study that may fail without ending it."""
-
-
-class StepFailed(Event):
-    """A step has failed, and the study goes on without its result."""
-
-    step: StudyStep
-    error: str
-
-
 # engines
 
 
@@ -299,18 +289,6 @@ class AnswersKept(Event):
 
 
 # a cluster
-
-
-Resource = Literal["place", "gpus", "port"]
-"""What the runs of a machine share."""
-
-
-class ResourceAwaited(Event):
-    """A job waits until another run on its machine ends: for a place, this number of the GPUs of the machine, or this port."""
-
-    resource: Resource
-    number: int = 0
-    there_are: int = 0
 
 
 # rounds of starts, and tunes

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from servebench import __version__
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.engine import GPUS_VARIABLE, RunningEngine, StopReport
-from servebench.contracts.events import Doing, Events, Notice, RunFinished, StepFailed, TurnStarted
+from servebench.contracts.events import Doing, Events, Notice, RunFinished, TurnStarted
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -64,7 +64,7 @@ def measured_floor(jobs: Sequence[Job], registry: Registry, events: Events) -> C
     try:
         return client_floor(mode, cache_folder())
     except LoadError as error:
-        events(StepFailed("self_check", str(error)))
+        events(Notice("self_check_failed", note=str(error)))
         return None
 
 

@@ -47,6 +47,15 @@ def write_text(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file, with its folder; text as UTF-8. Raises StoreError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {reason_of(error)}") from error
+
+
 def read_stored(path: Path, bytes_max: int = STUDY_BYTES_MAX) -> bytes:
     """Return what is in a file. Raises FileNotFoundError, and StoreError if the system refuses or it is too large."""
     try:

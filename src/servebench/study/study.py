@@ -22,7 +22,6 @@ from servebench.contracts.events import (
     ResultsStored,
     Said,
     StartsChosen,
-    StepFailed,
 )
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
@@ -110,7 +109,7 @@ class StudySession:
             steps = tuple(step for step in found.answer.next_steps if not step.continues)
             self.events(StudyAnswered(replace(found, answer=replace(found.answer, next_steps=steps))))
         except (ServebenchError, OSError) as error:
-            self.events(StepFailed("comparison", str(error)))
+            self.events(Notice("comparison_failed", note=str(error)))
 
     def end(self, status: str) -> None:
         """Store how the study ended, send it to the tracking server, and say where all of it is."""

@@ -22,8 +22,6 @@ from servebench.contracts.events import (
     ResultsStored,
     RunFinished,
     Said,
-    StepFailed,
-    StudyStep,
     Tracked,
     TurnStarted,
 )
@@ -58,10 +56,8 @@ def test_each_event_has_its_line():
     ("values", "names"),
     [
         (words.WAITING, Activity),
-        (words.FAILED, StudyStep),
         (words.VOID, events.Void),
         (words.NOTICES, events.NoticeKind),
-        (words.AWAITED, events.Resource),
     ],
 )
 def test_each_value_has_its_words(values, names):
@@ -122,7 +118,7 @@ def test_the_lines_of_events(capsys):
     for event in (
         Said("built in 3 s"),
         EngineReady("vllm", [("loaded", 1.0), ("first_token", 2.5)]),
-        StepFailed("timings", "refused"),
+        Notice("timings_failed", note="refused"),
         Tracked("https://me:secret@host/mlflow", "tests"),  # pragma: allowlist secret
     ):
         display(event)

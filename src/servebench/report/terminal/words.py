@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench.contracts import events as e
-from servebench.report.files import from_here
+from servebench.report.terminal.from_here import from_here
 from servebench.report.wording.budget import least_text, time_lines
 from servebench.util.figures import number, seconds
 from servebench.util.short_id import short_id
@@ -33,14 +33,6 @@ WAITING = {
     "waiting_quiet": "waiting for a quiet machine",
 }
 
-FAILED = {
-    "comparison": "the results cannot be compared: {error}",
-    "self_check": "no self-check: {error}; the points have no figures of the client's error",
-    "summary": "no summary of the study for MLflow: {error}",
-    "timings": "no request timings after the load: {error}",
-    "tune_answer": "the answer cannot be written: {error}",
-}
-
 VOID = {
     "again": "the point is void and is measured again",
     "another_start": "a point is void; another start replaces it",
@@ -49,8 +41,10 @@ VOID = {
 
 NOTICES = {
     "candidate_proposed": "from what limits {of}: {note}",
+    "comparison_failed": "the results cannot be compared: {note}",
     "engine_reused": "reusing the running {of} from the previous run",
     "flag_rejected": "{of} rejected its flags: starting it again without {note}",
+    "gpus_awaited": "waiting for {note} of {at} GPUs",
     "job_ended": "{of}: {note} on {at}",
     "job_lost": "{of}: {note}; it is submitted again, and its stored points are kept",
     "job_running": "{of}: running on {at}",
@@ -60,19 +54,19 @@ NOTICES = {
     "machine_busy": "{note}; what they disturb is left out of the results or named in a warning",
     "nothing_to_grade": "quality: {of} has nothing to grade in workload={at}",
     "one_at_a_time": "the engines do not all run at the same time: {note}",
+    "place_awaited": "waiting for another run on this machine to end",
+    "port_awaited": "waiting for port {at}, which another run uses",
     "port_taken": "another process took port {note}: starting {of} again at port {at}",
     "scorer_left_out": "quality: left out: {note}",
     "secrets_left": "{of} may still hold keys ({note}); to remove them: servebench recover",
+    "self_check_failed": "no self-check: {note}; the points have no figures of the client's error",
+    "summary_failed": "no summary of the study for MLflow: {note}",
+    "timings_failed": "no request timings after the load: {note}",
+    "tune_answer_failed": "the answer cannot be written: {note}",
     "tune_stopped": "the tune stops, since {of} was not measured",
 }
 
-AWAITED = {
-    "place": "waiting for another run on this machine to end",
-    "gpus": "waiting for {number} of {there_are} GPUs",
-    "port": "waiting for port {number}, which another run uses",
-}
-
-PROBLEMS = ("job_lost", "left_behind")
+PROBLEMS = ("comparison_failed", "job_lost", "left_behind", "self_check_failed", "summary_failed", "tune_answer_failed")
 """The notices that are printed as errors."""
 
 
@@ -137,10 +131,8 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.PlanReady: _plan,
     e.PointVoid: lambda event: f"{event.run}: {f'{event.note}: ' * bool(event.note)}{VOID[event.replaced]}",
     e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
-    e.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),
     e.ResultsStored: lambda event: f"results: {from_here(str(event.folder))}",
     e.Said: "{text}",
-    e.StepFailed: lambda event: FAILED[event.step].format_map(vars(event)),
     e.Tracked: lambda event: (
         f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {from_here(redacted_uri(event.uri))}"
     ),
@@ -164,12 +156,7 @@ def line_of(event: e.Event) -> str:
 
 def is_problem(event: e.Event) -> bool:
     """Return whether an event is printed as an error."""
-    match event:
-        case e.Notice(kind=kind):
-            return kind in PROBLEMS
-        case e.StepFailed(step=step):
-            return step != "timings"
-    return isinstance(event, e.ErrorSaid | e.TrackingFailed)
+    return event.kind in PROBLEMS if isinstance(event, e.Notice) else isinstance(event, e.ErrorSaid | e.TrackingFailed)
 
 
 def once(event: e.Event, text: str) -> str:
