@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from servebench.contracts.stored import RunData, chosen, mapping, value_at
+from servebench.contracts.stored import RunData, chosen, mapping
 from servebench.util.short_id import short_id
 
 SEPARATOR = " · "
@@ -153,9 +153,11 @@ def _leaves(prefix: str, value: Any) -> list[str]:
 
 def _value(one: LabelSource, key: str) -> str:
     """What a run has for a key of its overrides, a group's option or a setting, as its label shows it."""
+    value: Any = one.config
     if "." not in key:
-        return chosen(one.overrides, key, str(mapping(one.config.get(key)).get("name", "default")))
-    value = value_at(one.config, key)
+        return chosen(one.overrides, key, str(mapping(value.get(key)).get("name", "default")))
+    for part in key.split("."):
+        value = mapping(value).get(part)
     # null leaves a setting of an engine to the engine; elsewhere it means none
     return "null" if value is None and not key.startswith("engine.") else setting_text(value)
 

@@ -172,7 +172,7 @@ def parts_table(found: Sequence[TimeParts]) -> Table:
     rows = [
         [
             *(one.level.number, one.metric, f"{one.group} {one.n}"),
-            *(number(one.parts[name]) if name in one.parts else MISSING for name in names),
+            *(number(round(one.parts[name], 6)) if name in one.parts else MISSING for name in names),
             number(one.total_ms),
         ]
         for one in found
