@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from servebench.contracts.events import Notice
+from servebench.contracts.events import OneAtATime
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import RunOutcome
 from servebench.load.plan.levels import PlannedPoint
@@ -32,7 +32,7 @@ class Study:
         status = "finished"
         launcher = SimpleNamespace(simulated=self.simulated, local=True)
         lease = SimpleNamespace(launcher=launcher, engine=SimpleNamespace(name=name), running=SimpleNamespace(pids=()))
-        request = SimpleNamespace(run_id=f"{self.started}/{name}")
+        request = SimpleNamespace(run_id=f"{self.started}/{name}", events=self.events)
         session = SimpleNamespace(lease=lease, settings=self.settings, request=request, start_id=self.started)
         try:
             if self.ends.get(name) == "start":
@@ -105,6 +105,7 @@ def test_short_points_are_ordinary_ones():
     study = Study({"a": [(1, 2.0)], "b": [(1, 2.0)]})
     study.go()
     assert study.log == [("a", 1, 0), ("b", 1, 0)]
+    assert [one.users for one in study.events.of(OneAtATime)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_an_engine_that_is_busy_without_load_is_measured_alone(monkeypatch, busy
     study = Study({"a": BOTH, "b": BOTH}, simulated=False)
     assert statuses(study.go()) == [("a", "finished"), ("b", "finished")]
     assert [(name, slices) for name, _, slices in study.log] == [(name, 0) for name in log]
-    assert [one.kind for one in study.events.of(Notice)] == ["one_at_a_time"]
+    assert len(study.events.of(OneAtATime)) == 1
 
 
 @pytest.mark.parametrize(
@@ -147,4 +148,4 @@ def test_engines_that_leave_too_little_memory_are_measured_before_the_next_one_s
     study.go()
     assert [name for name, *_ in study.log] == log
     assert {name for name, _, slices in study.log if not slices} == {"a" if full == "a" else "c"}
-    assert [one.kind for one in study.events.of(Notice)] == ["one_at_a_time"]
+    assert len(study.events.of(OneAtATime)) == 1

@@ -202,7 +202,7 @@ class Said(Event):
 
 NoticeKind = Literal[
     "candidate_proposed", "comparison_failed", "engine_reused", "flag_rejected", "gpus_awaited", "job_ended", "job_lost",
-    "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy", "nothing_to_grade", "one_at_a_time",
+    "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy", "nothing_to_grade",
     "place_awaited", "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed",
     "timings_failed", "tune_answer_failed", "tune_stopped",
 ]  # fmt: skip
@@ -317,6 +317,14 @@ class AtOnce(Event):
     """The engines of these runs, by label, are alive at once, and the load goes from one to the other slice by slice."""
 
     runs: Sequence[str] = ()
+
+
+class OneAtATime(Event):
+    """Engines that were to be alive at once are measured one after another, or in smaller groups, for a reason; at so many
+    `users` only, if they are given."""
+
+    reason: str
+    users: int | None = None
 
 
 class TunePlanned(Event):

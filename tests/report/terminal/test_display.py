@@ -15,6 +15,7 @@ from servebench.contracts.events import (
     EngineReady,
     Event,
     Notice,
+    OneAtATime,
     PhaseProgress,
     PlanReady,
     PointFinished,
@@ -74,7 +75,7 @@ def test_what_several_runs_have_to_say_alike_is_printed_once(capsys):
 def test_why_engines_are_not_alive_at_once_is_printed_once(capsys):
     display = Display()
     for cores in ("0.98", "1.02"):
-        display(Notice("one_at_a_time", note=f"vllm uses {cores} cores"))
+        display(OneAtATime(f"vllm uses {cores} cores"))
     assert capsys.readouterr().err.count("cores") == 1
 
 

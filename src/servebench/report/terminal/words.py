@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench.contracts import events as e
+from servebench.contracts.level import Level
 from servebench.report.terminal.from_here import from_here
 from servebench.report.wording.budget import least_text, time_lines
 from servebench.util.figures import number, seconds
@@ -53,7 +54,6 @@ NOTICES = {
     "left_behind": "the engine left something behind: {note}",
     "machine_busy": "{note}; what they disturb is left out of the results or named in a warning",
     "nothing_to_grade": "quality: {of} has nothing to grade in workload={at}",
-    "one_at_a_time": "the engines do not all run at the same time: {note}",
     "place_awaited": "waiting for another run on this machine to end",
     "port_awaited": "waiting for port {at}, which another run uses",
     "port_taken": "another process took port {note}: starting {of} again at port {at}",
@@ -127,6 +127,10 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     ),
     e.JobsLeft: "{running} runs running, {unfinished} not finished",
     e.Notice: lambda event: NOTICES[event.kind].format_map(vars(event)),
+    e.OneAtATime: lambda event: (
+        "the engines do not all run at the same time"
+        f"{'' if event.users is None else f' at {Level(event.users).words}'}: {event.reason}"
+    ),
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,
     e.PointVoid: lambda event: f"{event.run}: {f'{event.note}: ' * bool(event.note)}{VOID[event.replaced]}",
@@ -162,9 +166,9 @@ def is_problem(event: e.Event) -> bool:
 def once(event: e.Event, text: str) -> str:
     """Return the key of a line that is printed once in a study, however often its event is emitted; empty: each time."""
     # what an idle engine uses differs by some hundredths of a core in each round
-    return (
-        {"one_at_a_time": "at_once", "scorer_left_out": text}.get(event.kind, "") if isinstance(event, e.Notice) else ""
-    )
+    if isinstance(event, e.OneAtATime):
+        return f"at_once {event.users}"
+    return text if isinstance(event, e.Notice) and event.kind == "scorer_left_out" else ""
 
 
 def is_detail(event: e.Event) -> bool:
