@@ -1,4 +1,4 @@
-"""Paths and commands as they are from the current folder."""
+"""Commands as they are from the current folder."""
 
 import os
 import re
@@ -10,11 +10,6 @@ from pathlib import Path
 
 COMMAND = re.compile(r"(?:(?<=['`(])|(?<=: )|(?<![^\n]))(?:servebench(?= (?!was )\S)|mlflow(?= ui ))")
 """The name of a program where a command begins: a text, a line, a quotation, or what follows a colon."""
-
-
-def from_here(text: str) -> str:
-    """Return a path, or the address of a file, as it is from the current folder where it is in it."""
-    return re.sub(rf"^(sqlite:///)?{re.escape(str(Path.cwd()))}/", r"\1", text)
 
 
 def commands_from_here(text: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 from servebench.contracts import events as e
 from servebench.contracts.level import Level
-from servebench.report.terminal.from_here import from_here
 from servebench.report.wording.budget import least_text, time_lines
+from servebench.store.files import from_here
 from servebench.util.figures import number, seconds
 from servebench.util.short_id import short_id
 
