@@ -13,7 +13,7 @@ from typing import Any
 from servebench.analysis.answer.model import Answer, LevelLead, WorkloadAnswer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.limits import LimitFinding
+from servebench.analysis.limits.model import LimitFinding
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
 from servebench.analysis.recommendation.model import Recommendation, Score
@@ -206,7 +206,7 @@ def _pair(pair: Comparison) -> dict[str, Any]:
 
 
 def _run_of(score: Score) -> str:
-    return score.entrant.run_id or score.entrant.name
+    return score.entrant.run.run_id
 
 
 def _recommendation(found: Recommendation) -> dict[str, Any]:
