@@ -1,6 +1,6 @@
 """Who listens to the events of a study: the terminal, and the life-cycle hooks of plugins."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from servebench.contracts.events import ErrorSaid, Event, Events, Listen
@@ -9,18 +9,23 @@ from servebench.report.terminal.display import Detail, Display
 
 
 def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
-    """Return what opens the listeners of a study; `detail` is what the terminal prints."""
+    """Return what opens the listeners of a study; `detail` is what the terminal prints. Faults of plugins are said once."""
+    said: set[str] = set()
 
     @contextmanager
     def opened() -> Iterator[Events]:
         with Display(detail=detail) as display:
-            said: set[str] = set()
+
+            def say(faults: Iterable[str]) -> None:
+                for fault in dict.fromkeys(faults):
+                    if fault not in said:
+                        said.add(fault)
+                        display(ErrorSaid(fault))
 
             def tell(event: Event) -> None:
-                for fault in {*registry.notify(event)} - said:
-                    said.add(fault)
-                    display(ErrorSaid(fault))
+                say(registry.notify(event))
 
+            say(registry.faults)
             yield Events((display, tell), live=display.lively)
 
     return opened

@@ -10,6 +10,8 @@ from servebench import __version__
 from servebench.util.errors import ConfigError, reason_of
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+NO_NAMES = ("base", "none", "null", "true", "false", "yes", "no", "on", "off", "inf", "nan")
+"""What Python, YAML, Hydra or a config group reads as something else."""
 SUFFIX = ".in"
 """The suffix of template files, so that no tool takes them for code."""
 
@@ -73,6 +75,10 @@ def write_plugin(name: str, *, kind: str, directory: Path, taken: Mapping[str, I
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"plugins new: '{name}' is not a valid name for {a_kind}: use lower-case letters, digits and single dashes"
+        )
+    if name in NO_NAMES:
+        raise ConfigError(
+            f"plugins new: '{name}' has a meaning of its own in Python or in configs; choose another name"
         )
     if name in taken.get(KINDS[kind], ()):
         raise ConfigError(f"plugins new: {a_kind} named '{name}' already exists; choose another name")
