@@ -19,7 +19,7 @@ MMLU = [
         "correct_answer": "ABCD"[i % 4],
     }
     for i in range(20)
-] + [{"question": "question", "correct_answer": "answer"}]
+] + [{name: name for name in ("question", *(f"answer_{letter}" for letter in "abcd"))}]
 
 
 def _lines(path, rows):
@@ -53,13 +53,22 @@ def test_gsm8k_reads_both_shapes_and_grades_by_value(tmp_path):
     assert [scorer.judged(items[0], one).grade.correct for one in answers] == [True, False, False, None]
 
 
-def test_mmlu_samples_the_same_items_of_a_seed_and_drops_stray_rows(tmp_path):
+def test_mmlu_samples_the_same_items_of_a_seed_and_drops_headers(tmp_path):
     path = _lines(tmp_path / "m.jsonl", MMLU)
     scorer = MmluScorer()
     first = scorer.items(path, 5, 7)
     assert first == scorer.items(path, 5, 7)
     assert first != scorer.items(path, 5, 8)
     assert len(scorer.items(path, 100, 0)) == 20
+
+
+@pytest.mark.parametrize(
+    "change", [{"correct_answer": "5"}, {"correct_answer": ["A"]}, {"correct_answer": None}, {"answer_c": None}]
+)
+def test_an_mmlu_row_that_is_no_question_is_named(tmp_path, change):
+    rows = [*MMLU[:3], {**MMLU[3], **change}, *MMLU[4:]]
+    with pytest.raises(ConfigError, match=r"row 3 of .*m\.jsonl"):
+        MmluScorer().items(_lines(tmp_path / "m.jsonl", rows), 2, 0)
 
 
 @pytest.mark.parametrize("content", ["{not json", "[1]", '{"question": "x"}'])

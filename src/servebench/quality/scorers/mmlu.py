@@ -31,16 +31,24 @@ class MmluScorer(Scorer):
     source = MMLU
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items. Rows whose right answer is not a letter are stray headers and are skipped."""
-        rows = [row for row in read_rows(path) if row.get("correct_answer") in {"A", "B", "C", "D"}]
+        """See Scorer.items. Headers among the rows are skipped."""
+        rows = []
+        for place, row in enumerate(read_rows(path)):
+            if all(row.get(column) == column for column in _COLUMNS):
+                continue
+            if row.get("correct_answer") not in tuple("ABCD"):
+                raise ConfigError(
+                    f"row {place} of {path} is not an MMLU question; 'correct_answer' must be A, B, C or D"
+                )
+            if not row.get("question") or any(row.get(column) is None for column in _COLUMNS):
+                raise ConfigError(f"row {place} of {path} is not an MMLU question; it needs 'question' and {_COLUMNS}")
+            rows.append(row)
         if not rows:
-            raise ConfigError(f"no row of {path} is an MMLU question; 'correct_answer' must be A, B, C or D")
+            raise ConfigError(f"{path} has headers only; a row is an MMLU question")
         shown, rows = examples(rows, self.settings.shots, seed)
         before = "".join(f"{_question(row)} {row['correct_answer']}\n\n" for row in shown)
         items = []
         for place, row in sample(rows, count, seed):
-            if not row.get("question") or any(row.get(column) is None for column in _COLUMNS):
-                raise ConfigError(f"row {place} of {path} is not an MMLU question; it needs 'question' and {_COLUMNS}")
             items.append(
                 Item(
                     item_id=f"mmlu-{place}",
