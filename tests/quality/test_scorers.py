@@ -98,3 +98,16 @@ def test_answers_keep_their_order_and_failures_are_answers(tmp_path, serve):
     assert answers[3].error is not None
     assert "500" in answers[3].error
     assert "not a chat completion" in (answers[5].error or "")
+
+
+@pytest.mark.parametrize(
+    ("names", "sent"),
+    [({}, {"max_tokens": 8, "temperature": 0.0}), ({"max_tokens": "other"}, {"other": 8})],
+)
+def test_a_question_has_the_field_names_of_its_server(tmp_path, serve, names, sent):
+    server = serve(lambda connection, request: (200, completion("B")))
+    items = MmluScorer().items(_lines(tmp_path / "m.jsonl", MMLU), 1, 0)
+    (answer,) = ask(items, Endpoint(base_url=server.base_url, model="m", names=names), concurrency=1)
+    body = server.requests[0].json()
+    assert answer.error is None
+    assert {name: body[name] for name in body if name not in ("model", "messages")} == sent

@@ -14,6 +14,7 @@ from servebench.contracts.engine import Engine, LaunchContext, Launcher, Running
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.supervisor.endpoint import (
     UNAUTHORIZED,
+    Generated,
     generate_token,
     http_error_reason,
     served_models,
@@ -133,14 +134,17 @@ class AttachLauncher(Launcher):
                 model = engine.served_model(context.model)
                 if lists_models:
                     _check_model(http, base_url, engine, model, context)
-                _generate_token(http, base_url, engine, model, context)
+                names = _generate_token(http, base_url, engine, model, context).names
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
             except EngineError as error:
                 raise _refused(error, settings) from error
+        for usual, name in names.items():
+            say(f"sending {name} in place of {usual}, which the server does not take")
         return AttachedEngine(
             base_urls=(base_url,),
+            names=names,
             version=version,
             model=model,
             headers=headers,
@@ -150,10 +154,12 @@ class AttachLauncher(Launcher):
         )
 
 
-def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext) -> None:
+def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext) -> Generated:
     """Have the server answer a request. Raises EngineError, or httpx.HTTPError if it cannot be reached."""
     try:
-        generate_token(http, base_url, engine, model, GENERATE_S, api=context.api, extra=context.body, whole=True)
+        return generate_token(
+            http, base_url, engine, model, GENERATE_S, api=context.api, extra=context.body, whole=True
+        )
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except httpx.HTTPError as error:

@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -30,6 +30,7 @@ NO_ROUTE = (
 TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
 """Statuses below 500 that may change when a request is sent again."""
 
+THOUGHT_TOKENS = 256
 QUOTE_CHARACTERS = 300
 """How much of a server's own text is kept."""
 
@@ -91,6 +92,13 @@ def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
     return in_one_line(str(version), QUOTE_CHARACTERS) if version else None
 
 
+class Generated(NamedTuple):
+    """How a request was answered: whether the answer has said that it is over, and the `Dialect.names` that it took."""
+
+    ended: bool
+    names: Mapping[str, str]
+
+
 def generate_token(
     http: httpx.Client,
     base_url: str,
@@ -101,10 +109,10 @@ def generate_token(
     api: str = "chat",
     extra: Mapping[str, Any] | None = None,
     whole: bool = False,
-) -> bool:
+) -> Generated:
     """Send one real request of a kind in the engine's dialect, or of another kind where the server has no route for it; return at
-    the first content, or with `whole` at the end of the answer. Returns whether the answer has said that it is over. Kinds that
-    generate nothing get the `extra` fields.
+    the first content, or with `whole` at the end of the answer. Kinds that generate nothing get the `extra` fields. What is
+    refused with another name of a field is sent again with that name.
 
     Raises EngineError if the answer has no content or is an error (kind `not_ready` if that may change, `unauthorized`, else
     `other`), and httpx.HTTPError if there is no answer.
@@ -117,11 +125,16 @@ def generate_token(
             http.headers.setdefault(*header)
         # what a body says of answers may not suit one so short
         probe = kind.probe if kind.answers_text else replace(kind.probe, extra=extra or {})
-        path, body = compose(engine, probe, model)
-        content = FirstContent(kind.scan())
-        problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
-        if problem is None:
-            return ended
+        for names in ({}, kind.other_names):
+            path, body = compose(engine, probe, model, names)
+            content = FirstContent(kind.scan())
+            problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
+            if problem is None:
+                return Generated(ended, names)
+            if not any(name in str(problem) for name in kind.other_names.values()):
+                break
+            # a model that thinks takes no temperature, and may not answer at all where it cannot end its thoughts
+            probe = replace(probe, temperature=None, output_tokens=THOUGHT_TOKENS)
         # the workload's own kind matters most
         first_problem = first_problem or problem
         if not try_another:
@@ -144,7 +157,7 @@ def failing(running: RunningEngine, engine: Engine, timeout_s: float, **asked: A
         time.sleep(pause_s)
         with client(running.headers, query=running.query, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
             try:
-                if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True, **asked):
+                if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True, **asked).ended:
                     return None
                 said = f"{running.base_url} ends an answer without a finish reason, [DONE] or usage"
             except EngineError as error:
