@@ -46,7 +46,7 @@ def ask(
     watch: Watch | None = None,
     give_up_after: int | None = None,
 ) -> list[ItemAnswer]:
-    """Return one answer for each item, in order, at temperature 0 where it can be set. A failed request is an answer with `error`.
+    """Return one answer for each item, in order, at temperature 0 where there is one. A failed request is an answer with `error`.
 
     `timeout_s` limits a whole answer. `api` is the kind of the requests, which are sent in the engine's `dialect`. `on_answer`
     is called with each answer as it comes. An endpoint that is not measured itself has `give_up_after`: after this number of
