@@ -13,7 +13,7 @@ import httpx
 from servebench.contracts.engine import Dialect
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer
 from servebench.contracts.request import Message
-from servebench.contracts.results import Outcome
+from servebench.contracts.results import BUSY, Outcome
 from servebench.protocol.errors import error_text, retry_after_s
 from servebench.protocol.kinds.kind import RequestKind
 from servebench.protocol.kinds.table import kind_named
@@ -23,7 +23,6 @@ from servebench.util.units import NS_PER_MS
 
 WATCH_S = 0.25
 LINE_MAX = 200
-BUSY = (429, 503, 529)
 PAUSE_S = 0.5
 ANSWER_BYTES_BASE, ANSWER_BYTES_PER_TOKEN = 4 << 20, 4096
 """An answer longer than its tokens can explain is cut off; most of its bytes are log-probabilities."""

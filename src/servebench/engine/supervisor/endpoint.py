@@ -4,11 +4,13 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import httpx
 
 from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.results import BUSY
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text, shorten
 from servebench.protocol.json_values import decode_text, object_at
@@ -27,7 +29,7 @@ NO_ROUTE = (
 )
 """Statuses of servers without this route, or with a model without a chat template."""
 
-TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
+TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY)
 """Statuses below 500 that may change when a request is sent again."""
 
 THOUGHT_TOKENS = 256
@@ -36,6 +38,9 @@ QUOTE_CHARACTERS = 300
 
 PAUSES_S = (0.0, 1.0, 2.0)
 """How long a server that fails is left alone before each attempt to ask it once more."""
+
+BUSY_PAUSE_S = 5.0
+"""The same of one that is busy, after these."""
 
 BEGINNING_CHARACTERS = 120
 """How much is quoted of an answer without generated content."""
@@ -143,29 +148,37 @@ def generate_token(
     raise first_problem
 
 
-def failing(running: RunningEngine, engine: Engine, timeout_s: float, **asked: Any) -> str | None:
-    """Return what a server does instead of answering one more request, in one line; None if it answers one in three attempts.
-    `asked` are the kind and the further fields of the request, as `generate_token` takes them.
+class BusyError(EngineError):
+    """A server refused a request because it is busy."""
+
+
+def failing(
+    running: RunningEngine, engine: Engine, timeout_s: float, *, patience_s: float = 0.0, **asked: Any
+) -> EngineError | None:
+    """Return what a server does instead of answering one more request; None if it answers one in three attempts, or one that
+    is busy in `patience_s`. `asked` are the kind and the further fields of the request, as `generate_token` takes them.
 
     A server that restarts, or rejects some requests only, is asked again after a moment; one that leaves a request open is not.
     """
-    said = None
-    deadline = time.monotonic() + timeout_s
-    for pause_s in PAUSES_S:
-        if said is not None and time.monotonic() > deadline:
+    said: EngineError | None = None
+    began_s = time.monotonic()
+    for pause_s in chain(PAUSES_S, repeat(BUSY_PAUSE_S)):
+        spent_s = time.monotonic() - began_s
+        tired = spent_s > timeout_s or pause_s == BUSY_PAUSE_S
+        if said is not None and tired and not (isinstance(said, BusyError) and spent_s < patience_s):
             break
         time.sleep(pause_s)
         with client(running.headers, query=running.query, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
             try:
                 if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True, **asked).ended:
                     return None
-                said = f"{running.base_url} ends an answer without a finish reason, [DONE] or usage"
+                said = EngineError(f"{running.base_url} ends an answer without a finish reason, [DONE] or usage")
             except EngineError as error:
-                said = str(error)
+                said = error
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                said = f"cannot reach {running.base_url}: {http_error_reason(error)}"
+                said = EngineError(f"cannot reach {running.base_url}: {http_error_reason(error)}")
             except httpx.HTTPError as error:
-                said = f"a request to {running.base_url} failed: {http_error_reason(error)}"
+                said = EngineError(f"a request to {running.base_url} failed: {http_error_reason(error)}")
     return said
 
 
@@ -182,6 +195,8 @@ def _attempt(
             raise EngineError(f"{url} returned {_refusal(response)}", kind=FailureKind.UNAUTHORIZED)
         if status != httpx.codes.OK:
             response.read()
+            if status in BUSY:
+                return BusyError(f"{url} returned {_refusal(response)}", kind=FailureKind.NOT_READY), False, False
             temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_ROUTE)
             kind = FailureKind.NOT_READY if temporary else FailureKind.OTHER
             return EngineError(f"{url} returned {_refusal(response)}", kind=kind), False, status in NO_ROUTE
