@@ -171,7 +171,7 @@ def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
     for pair in found.pairs:
         if set(comparison.ids) == set(pair.ids):
             turned = comparison.ids != pair.ids
-            open_by = Reason(ReasonKind.STARTS_NEEDED, study=found.study_id)
+            open_by = Reason(ReasonKind.STARTS_NEEDED)
             looked = {(row.level, row.metric): row for row in pair.rows if row.looked}
             rows: list[ComparisonRow] = []
             for row in comparison.rows:

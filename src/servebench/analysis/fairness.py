@@ -251,13 +251,16 @@ def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, s
 def varied_keys(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys that one study varied on purpose between two of its runs; none across studies.
 
-    A command that chooses two engine files compares what is in them: all settings of these engines, on as many cores.
+    A command that chooses two engine files compares what is in them: all settings of these engines, on as many cores unless both
+    are of one engine, which is then compared with itself.
     """
     if baseline.get("study_id") is None or baseline.get("study_id") != candidate.get("study_id"):
         return ()
     ours, theirs = _overrides(baseline), _overrides(candidate)
     keys = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
-    return tuple(key if "." in key else f"{key}.*" for key in keys)
+    names = {mapping(mapping(one.get("config")).get("engine")).get("name") for one in (baseline, candidate)}
+    own = ("cores",) if "engine" in keys and len(names) == 1 else ()
+    return (*(key if "." in key else f"{key}.*" for key in keys), *own)
 
 
 def _with_derived(keys: Iterable[str]) -> list[str]:

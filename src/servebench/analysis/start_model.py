@@ -155,9 +155,10 @@ class StartModel:
     freedom: float = 1.0
     earlier_vary_more: bool = False
 
-    def value(self, *contrasts: Floats, of: Sequence[int] | None = None) -> Mixture:
+    def value(self, *contrasts: Floats, of: Sequence[int] | None = None, again: int = 0) -> Mixture:
         """Return what is known of a weighted sum of engines' values: one contrast for each engine, a weight for each of its
-        levels. `of` are the numbers of these engines: all, unless it is given."""
+        levels. `of` are the numbers of these engines: all, unless it is given. With `again` it is that of the means of so many
+        usual starts which come, each with a point as those of the engine are."""
         asked, fits = list(range(len(self.engines)) if of is None else of), self._fits
         single = [1] * len(asked)
         means = variances = np.zeros((_CELLS, *single))
@@ -169,10 +170,20 @@ class StartModel:
             covariances = fits.covariances[number, :, slow]
             means = means + (fits.means[number, :, slow] @ contrast).T.reshape(shape)
             variances = variances + np.einsum("i,mcij,j->cm", contrast, covariances, contrast).reshape(shape)
+            if again:
+                variances = variances + (self._of_a_start(number, contrast) / again).reshape(_CELLS, *single)
             logs = logs + self._parts[number][:, slow].reshape(*shape, -1)
         weights = _weights(logs).sum(axis=-1)
         kept = weights > NEGLIGIBLE
         return Mixture(weights[kept] / weights[kept].sum(), means[kept], np.sqrt(variances[kept]))
+
+    def _of_a_start(self, number: int, contrast: Floats) -> Floats:
+        """The variance of a contrast in one start of an engine, by cell."""
+        own = self.engines[number]
+        square = float(contrast**2 @ np.full(contrast.size, np.mean(np.square(own.errors))))
+        effects, factor = (2, np.ones_like(_FACTOR)) if own.differences else (1, _FACTOR)
+        found: Floats = effects * _START_VARIANCE * contrast.sum() ** 2 + factor**2 * square
+        return found
 
     @cached_property
     def means(self) -> Floats:

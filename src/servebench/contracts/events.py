@@ -410,9 +410,11 @@ class AtOnce(Event):
 
 
 class OneAtATime(Event):
-    """Engines that were to be alive at once are measured one after another, or in smaller groups, for a reason."""
+    """Engines that were to be alive at once are measured one after another, or in smaller groups, for a reason; at so many
+    `users` only, if they are given."""
 
     reason: str
+    users: int | None = None
 
 
 class CandidateProposed(Event):
