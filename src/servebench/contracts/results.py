@@ -30,8 +30,7 @@ generated content. `abandoned`: the client left on purpose (`load.cancel_fractio
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, 529)
 """Statuses of a server that has too much to do, or nobody to do it just now; 529 is Anthropic's."""
 _TOO_MANY = re.compile("^(429|503|529)$|rate.?limit|too.?many.?requests|overloaded|service.?unavailable", re.I)
-"""The code of OpenRouter, LiteLLM and vLLM is the status, OpenAI's `rate_limit_exceeded`, Anthropic's types are
-`rate_limit_error` and `overloaded_error`."""
+"""The status (OpenRouter, LiteLLM, vLLM), OpenAI's `rate_limit_exceeded`, Anthropic's `rate_limit_error`, `overloaded_error`."""
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 

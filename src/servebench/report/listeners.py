@@ -1,6 +1,6 @@
 """Who listens to the events of a study: the terminal, and the life-cycle hooks of plugins."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from servebench.contracts.events import ErrorSaid, Event, Events, Listen
@@ -16,16 +16,11 @@ def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
     def opened() -> Iterator[Events]:
         with Display(detail=detail) as display:
 
-            def say(faults: Iterable[str]) -> None:
-                for fault in dict.fromkeys(faults):
-                    if fault not in said:
-                        said.add(fault)
-                        display(ErrorSaid(fault))
-
             def tell(event: Event) -> None:
-                say(registry.notify(event))
+                for fault in {*registry.faults, *registry.notify(event)} - said:
+                    said.add(fault)
+                    display(ErrorSaid(fault))
 
-            say(registry.faults)
             yield Events((display, tell), live=display.lively)
 
     return opened

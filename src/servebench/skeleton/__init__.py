@@ -72,13 +72,10 @@ def write_plugin(name: str, *, kind: str, directory: Path, taken: Mapping[str, I
     Raises ConfigError for an invalid or taken name, and for a folder that exists or cannot be written.
     """
     a_kind = f"an {kind}" if kind == "engine" else f"a {kind}"
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or name in NO_NAMES:
         raise ConfigError(
-            f"plugins new: '{name}' is not a valid name for {a_kind}: use lower-case letters, digits and single dashes"
-        )
-    if name in NO_NAMES:
-        raise ConfigError(
-            f"plugins new: '{name}' has a meaning of its own in Python or in configs; choose another name"
+            f"plugins new: '{name}' is not a valid name for {a_kind}: use lower-case letters, digits and single dashes, "
+            "and no word of Python or of configs"
         )
     if name in taken.get(KINDS[kind], ()):
         raise ConfigError(f"plugins new: {a_kind} named '{name}' already exists; choose another name")

@@ -14,7 +14,6 @@ from servebench.contracts.engine import Engine, LaunchContext, Launcher, Running
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.supervisor.endpoint import (
     UNAUTHORIZED,
-    Generated,
     generate_token,
     http_error_reason,
     served_models,
@@ -134,7 +133,7 @@ class AttachLauncher(Launcher):
                 model = engine.served_model(context.model)
                 if lists_models:
                     _check_model(http, base_url, engine, model, context)
-                names = _generate_token(http, base_url, engine, model, context).names
+                names = _generate_token(http, base_url, engine, model, context)
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
@@ -154,11 +153,14 @@ class AttachLauncher(Launcher):
         )
 
 
-def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext) -> Generated:
-    """Have the server answer a request. Raises EngineError, or httpx.HTTPError if it cannot be reached."""
+def _generate_token(
+    http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext
+) -> Mapping[str, str]:
+    """Have the server answer a request; return the `Dialect.names` that it needs. Raises EngineError, httpx.HTTPError."""
     try:
-        return generate_token(
-            http, base_url, engine, model, GENERATE_S, api=context.api, extra=context.body, whole=True
+        return (
+            generate_token(http, base_url, engine, model, GENERATE_S, api=context.api, extra=context.body, whole=True)
+            or {}
         )
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise

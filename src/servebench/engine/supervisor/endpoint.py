@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
@@ -97,13 +97,6 @@ def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
     return in_one_line(str(version), QUOTE_CHARACTERS) if version else None
 
 
-class Generated(NamedTuple):
-    """How a request was answered: whether the answer has said that it is over, and the `Dialect.names` that it took."""
-
-    ended: bool
-    names: Mapping[str, str]
-
-
 def generate_token(
     http: httpx.Client,
     base_url: str,
@@ -114,10 +107,11 @@ def generate_token(
     api: str = "chat",
     extra: Mapping[str, Any] | None = None,
     whole: bool = False,
-) -> Generated:
+) -> Mapping[str, str] | None:
     """Send one real request of a kind in the engine's dialect, or of another kind where the server has no route for it; return at
     the first content, or with `whole` at the end of the answer. Kinds that generate nothing get the `extra` fields. What is
-    refused with another name of a field is sent again with that name.
+    refused with another name of a field is sent again with that name. Returns such names (`Dialect.names`), None if the
+    answer has not said that it is over.
 
     Raises EngineError if the answer has no content or is an error (kind `not_ready` if that may change, `unauthorized`, else
     `other`), and httpx.HTTPError if there is no answer.
@@ -135,7 +129,7 @@ def generate_token(
             content = FirstContent(kind.scan())
             problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
             if problem is None:
-                return Generated(ended, names)
+                return names if ended else None
             if not any(name in str(problem) for name in kind.other_names.values()):
                 break
             # a model that thinks takes no temperature, and may not answer at all where it cannot end its thoughts
@@ -170,7 +164,8 @@ def failing(
         time.sleep(pause_s)
         with client(running.headers, query=running.query, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
             try:
-                if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True, **asked).ended:
+                asked |= {"whole": True}
+                if generate_token(http, running.base_url, engine, running.model, timeout_s, **asked) is not None:
                     return None
                 said = EngineError(f"{running.base_url} ends an answer without a finish reason, [DONE] or usage")
             except EngineError as error:

@@ -36,15 +36,11 @@ class MmluScorer(Scorer):
         for place, row in enumerate(read_rows(path)):
             if all(row.get(column) == column for column in _COLUMNS):
                 continue
-            if row.get("correct_answer") not in tuple("ABCD"):
-                raise ConfigError(
-                    f"row {place} of {path} is not an MMLU question; 'correct_answer' must be A, B, C or D"
-                )
-            if not row.get("question") or any(row.get(column) is None for column in _COLUMNS):
-                raise ConfigError(f"row {place} of {path} is not an MMLU question; it needs 'question' and {_COLUMNS}")
+            lettered = row.get("correct_answer") in tuple("ABCD")
+            if not lettered or not row.get("question") or any(row.get(column) is None for column in _COLUMNS):
+                needs = f"'question', {_COLUMNS}, and A, B, C or D as 'correct_answer'"
+                raise ConfigError(f"row {place} of {path} is not an MMLU question; it needs {needs}")
             rows.append(row)
-        if not rows:
-            raise ConfigError(f"{path} has headers only; a row is an MMLU question")
         shown, rows = examples(rows, self.settings.shots, seed)
         before = "".join(f"{_question(row)} {row['correct_answer']}\n\n" for row in shown)
         items = []
