@@ -60,7 +60,7 @@ def test_few_starts_that_decide_are_a_verdict_on_every_screen(make_study):
     assert decision.pairs[0].levels == {Level(4): "slower"}
     assert (workload.leads[0].clear, workload.leads[0].verdict, workload.leads[0].best) == (True, True, "a")
     assert (compared.result, compared.margin) == ("slower", 0.03)
-    assert (batch.outcome, batch.best.entrant.run_id) == ("best", "study/00_a_unique")
+    assert (batch.outcome, batch.best.entrant.run.run_id) == ("best", "study/00_a_unique")
     assert batch.lead == pytest.approx(workload.leads[0].size)
 
 

@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.pairing import engine_lives, engine_seconds
-from servebench.analysis.setups import earlier_starts, in_turns_before
-from servebench.analysis.stored_runs import side_of
+from servebench.analysis.pairing import engine_lives, engine_seconds, sides_of
 from servebench.analysis.verdict.compare import with_rows
 from servebench.analysis.verdict.gate import GateQuestion
 from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
@@ -82,17 +80,6 @@ class StudyDecision:
 ENDED = ("finished", "failed")
 
 
-def starts_allowed(settings: StudySettings, *, goes_on: bool) -> int:
-    """Return the most starts of each run; `goes_on`: the study has got more budget than it was planned with."""
-    return LOOKS[-1] if goes_on else settings.most_starts
-
-
-def added_budget_s(state: Mapping[str, Any]) -> float | None:
-    """Return for how long engines may run by a stored state of a study; None where that is as it was planned."""
-    stored = state.get("budget_s")
-    return float(stored) if isinstance(stored, (int, float)) and 0 < stored < float("inf") else None
-
-
 def study_settings(run: RunData) -> StudySettings | None:
     """Return how a stored run's study decides; None if it has no `study.until`."""
     stored = mapping(run.config.get("study"))
@@ -126,10 +113,7 @@ def decide_study(
         return None
     began_s = float(study.state.get("started_s") or 0.0)
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
-    labels = {key: one.text for key, one in run_labels(study.runs).items()}
-    sides = {
-        run.run_id: replace(side_of(run, labels[run.run_id]), earlier=earlier_starts(run, before)) for run in measured
-    }
+    labels = run_labels(study.runs)
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
     limit = share_of("study.margin", settings.margin) if margin is None else margin
     gate = GateQuestion(limit, settings.metrics and tuple(settings.metrics)) if settings.until == "gate" else None
@@ -141,9 +125,11 @@ def decide_study(
     each = engine_seconds([run.point_rows for run in measured], apart=apart)
     seconds = dict(zip((run.run_id for run in measured), each, strict=True))
     replaced_s = sum(map(_replaced_seconds, measured))
-    budget_s = added_budget_s(study.state)
+    # without one in its state a study has the budget that it was planned with
+    added = study.state.get("budget_s")
+    budget_s = float(added) if isinstance(added, (int, float)) and 0 < added < float("inf") else None
     decided = decide(
-        [(replace(sides[a.run_id], in_turns=in_turns_before(a, b, before)), sides[b.run_id]) for a, b in compared],
+        sides_of(compared, before, labels),
         margin=limit,
         looks=(looks_until if budget_s is None else looks_beyond)(settings.most_starts),
         gate=gate,
@@ -157,7 +143,7 @@ def decide_study(
         engine_s=sum(sum(one) for one in seconds.values()) + replaced_s,
         budget_s=seconds_of("study.budget", settings.budget) if budget_s is None else budget_s,
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
-        labels=labels,
+        labels={key: one.text for key, one in labels.items()},
         ended=study.status in ENDED and all(run.status in ENDED for run in study.runs),
     )
 
