@@ -201,10 +201,11 @@ class Said(Event):
 
 
 NoticeKind = Literal[
-    "candidate_proposed", "comparison_failed", "engine_reused", "flag_rejected", "gpus_awaited", "job_ended", "job_lost",
-    "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy", "nothing_to_grade",
-    "place_awaited", "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed",
-    "timings_failed", "tune_answer_failed", "tune_stopped",
+    "answers_kept", "candidate_proposed", "comparison_failed", "engine_reused", "flag_rejected", "gpus_awaited", "job_ended",
+    "job_lost", "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy", "nothing_to_grade",
+    "place_awaited", "point_again", "point_left", "point_replaced", "point_void", "port_awaited", "port_taken",
+    "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed", "timings_failed", "tune_answer_failed",
+    "tune_stopped",
 ]  # fmt: skip
 """What is told in one line and matters to nobody else."""
 
@@ -279,31 +280,10 @@ class EngineReady(Event):
 # quality
 
 
-class AnswersKept(Event):
-    """Answers of an earlier attempt are stored already; `items` is how many questions there are, if that is known."""
-
-    scorer: str
-    concurrency: int
-    answers: int
-    items: int | None = None
-
-
 # a cluster
 
 
 # rounds of starts, and tunes
-
-
-Void = Literal["again", "another_start", "no_budget"]
-"""What replaces a void point."""
-
-
-class PointVoid(Event):
-    """A point counts for nothing; `note` says why, where that is known."""
-
-    run: str
-    replaced: Void
-    note: str = ""
 
 
 class BudgetSpent(Event):

@@ -19,7 +19,7 @@ from servebench.analysis.verdict.foresight import starts_to_pass
 from servebench.analysis.verdict.gate import GateQuestion, check_metrics
 from servebench.analysis.verdict.looks import looks_until
 from servebench.config import Job
-from servebench.contracts.events import BudgetSpent, Events, PointVoid, Said, StartsChosen
+from servebench.contracts.events import BudgetSpent, Events, Notice, Said, StartsChosen
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of
 from servebench.contracts.turns import Turn, closing_turn
@@ -179,7 +179,7 @@ class UntilDecided(Runs):
         fits = found is None or not self._too_expensive(found, [turn.run for turn in turns])
         for turn in turns:
             title = self.open[turn.run].job.title
-            self._events(PointVoid(title, "another_start" if fits else "no_budget"))
+            self._events(Notice("point_replaced" if fits else "point_left", title))
         return fits
 
     def _too_expensive(self, found: StudyDecision, runs: Iterable[str]) -> bool:

@@ -34,13 +34,8 @@ WAITING = {
     "waiting_quiet": "waiting for a quiet machine",
 }
 
-VOID = {
-    "again": "the point is void and is measured again",
-    "another_start": "a point is void; another start replaces it",
-    "no_budget": "a point is void; the budget has no room for another start",
-}
-
 NOTICES = {
+    "answers_kept": "quality {of} at concurrency {at}: {note} answers are already stored",
     "candidate_proposed": "from what limits {of}: {note}",
     "comparison_failed": "the results cannot be compared: {note}",
     "engine_reused": "reusing the running {of} from the previous run",
@@ -55,6 +50,10 @@ NOTICES = {
     "machine_busy": "{note}; what they disturb is left out of the results or named in a warning",
     "nothing_to_grade": "quality: {of} has nothing to grade in workload={at}",
     "place_awaited": "waiting for another run on this machine to end",
+    "point_again": "{of}: {note}: the point is void and is measured again",
+    "point_left": "{of}: a point is void; the budget has no room for another start",
+    "point_replaced": "{of}: a point is void; another start replaces it",
+    "point_void": "{of}: the point is void and is measured again",
     "port_awaited": "waiting for port {at}, which another run uses",
     "port_taken": "another process took port {note}: starting {of} again at port {at}",
     "scorer_left_out": "quality: left out: {note}",
@@ -94,11 +93,6 @@ def _ready(event: e.EngineReady) -> str:
     return f"{event.engine}: start took {event.phases[-1][1]:.1f} s ({steps})"
 
 
-def _kept(event: e.AnswersKept) -> str:
-    of = f" of {event.items}" if event.items is not None else ""
-    return f"quality {event.scorer} at concurrency {event.concurrency}: {event.answers}{of} answers are already stored"
-
-
 def _budget(event: e.BudgetSpent) -> str:
     if event.minutes is None:
         return f"study.budget={event.setting}: another round would not fit into it"
@@ -114,7 +108,6 @@ def _progress(event: e.PhaseProgress) -> str:
 
 
 WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
-    e.AnswersKept: _kept,
     e.AtOnce: lambda event: (
         f"{' and '.join(event.runs)} run at the same time where the machine allows it; the load goes from one to the other every "
         "few seconds (study.slices)"
@@ -133,7 +126,6 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     ),
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,
-    e.PointVoid: lambda event: f"{event.run}: {f'{event.note}: ' * bool(event.note)}{VOID[event.replaced]}",
     e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
     e.ResultsStored: lambda event: f"results: {from_here(str(event.folder))}",
     e.Said: "{text}",
