@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from servebench.config.problems import Problem
-from servebench.registry.conf import ABSTRACT, EXPERIMENT, NO_GROUPS, TUNE_FOLDER, conf_dir
+from servebench.registry.conf import ABSTRACT, EXPERIMENT, NO_GROUPS, TUNE_FOLDER, conf_dir, config_folders
 from servebench.registry.registry import Registry
 
 VERSION_BASE = "1.3"
@@ -38,7 +38,7 @@ class ServebenchSearchPath(SearchPathPlugin):
 def folder_problems(config_dirs: Sequence[str], registry: Registry) -> list[Problem]:
     """Return a problem for each `--config-dir` that does not exist, and for each file in it that a built-in one hides."""
     problems: list[Problem] = []
-    earlier = [conf_dir(), *(Path(path) for path in registry.config_paths if "://" not in path)]
+    earlier = config_folders(registry.config_paths)
     for name in config_dirs:
         folder = Path(name)
         if not folder.is_dir():
@@ -60,7 +60,8 @@ def folder_problems(config_dirs: Sequence[str], registry: Registry) -> list[Prob
 def search_path(registry: Registry, config_dirs: Sequence[str]) -> Iterator[None]:
     """Add the plugins' folders and these to Hydra's search path, in this order, inside the context."""
     Plugins.instance().register(ServebenchSearchPath)
-    folders = [("servebench-plugin", path) for path in registry.config_paths]
+    # as folders: of a pkg:// without an __init__.py Hydra warns once a config file has a searchpath of its own
+    folders = [("servebench-plugin", str(folder)) for folder in config_folders(registry.config_paths)[1:]]
     folders += [("command-line", str(Path(name).absolute())) for name in config_dirs if Path(name).is_dir()]
     token = _added.set(tuple(folders))
     try:
