@@ -58,6 +58,15 @@ def quality_parities(a: RunData, b: RunData) -> list[Parity]:
         return []
 
 
+def without_damaged(run: RunData) -> RunData:
+    """Return the run; where its requests cannot be read, with that fault instead of its points."""
+    try:
+        _ = run.requests
+    except StoreError as error:
+        return replace(run, rows=tuple, noted=(*run.noted, str(error)))
+    return run
+
+
 def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
     """Return the points of a run with the values of their requests, in the order of its rows. Raises StoreError."""
     if "samples" not in run.derived:
@@ -67,8 +76,10 @@ def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
 
 
 def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
+    points: list[ComparedPoint] = []
+    if not run.point_rows:
+        return ()
     metrics = request_metrics(run.requests)
-    points = []
     for row in run.point_rows:
         facts = {name: getattr(row, name) for name in ("level", "repeat", "start_id", "doubts")}
         point = ComparedPoint(**facts, verdict=str(row.verdict), row=row)
