@@ -141,8 +141,10 @@ def test_who_varies_the_gpus_varies_what_follows_from_them(varying):
 
 
 def test_a_sweep_of_one_study_varies_its_own_overrides_and_so_does_a_choice_of_engines():
-    other = changed((("overrides",), ["engine=sglang", "engine.dtype=float8"]))
+    words = (("overrides",), ["engine=sglang", "engine.dtype=float8"])
+    other = changed(words, (("config", "engine", "name"), "sglang"))
     assert varied_keys(MANIFEST, other) == ("engine.*", "engine.dtype")
+    assert varied_keys(MANIFEST, changed(words)) == ("engine.*", "engine.dtype", "cores"), "two files of one engine"
     assert varied_keys(MANIFEST, changed((("study_id",), "t"), (("overrides",), ["engine.dtype=x"]))) == ()
     assert varied_keys(MANIFEST, changed((("overrides",), ["engine=vllm", "engine.dtype=auto", "model=big"]))) == (
         "model.*",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -10,7 +12,7 @@ import numpy as np
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.comparisons import FOUND, VERDICTS
-from calibration.simulate import Plant, run_data, simulate_in_turns
+from calibration.simulate import Plant, SimulatedRun, run_data, simulate_in_turns
 from servebench.analysis.pairing import compare_speed
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
 from servebench.contracts.estimate import Z_95
@@ -37,7 +39,7 @@ POWER = Promise(
 )
 
 PLANT = Plant(words=("load.concurrency=[1,8]", "load.duration_s=30"))
-"""Twelve slices of 2.5 s each."""
+"""Eight slices of 4 s each."""
 MACHINES = {"a steady machine": 0.0, "a machine that wanders by 10% over a minute": 0.10}
 
 
@@ -51,8 +53,13 @@ def cells() -> Iterator[CalibrationCell]:
             plant = PLANT.planted(start_sd=spread, machine_sd=0.10)
             name = f"{starts} starts a side, starts differ by {spread:.1%}"
             yield CalibrationCell(promises=(AA,), name=name, trial=partial(_equal, plant=plant, starts=starts))
-    trial = partial(_slowed, plant=PLANT.planted(start_sd=0.01, machine_sd=0.10), starts=3)
-    yield CalibrationCell(promises=(POWER,), name="two levels", share=0.5, trial=trial)
+    for starts, lost in ((2, 0.4), (3, 0.4), (2, 0.7)):
+        trial = partial(_equal, plant=PLANT.planted(start_sd=0.01, machine_sd=0.10), starts=starts, lost=lost)
+        yield CalibrationCell(promises=(AA,), name=f"{starts} starts a side, {lost:.0%} of slices lost", trial=trial)
+    for lost in (0.0, 0.4):
+        trial = partial(_slowed, plant=PLANT.planted(start_sd=0.01, machine_sd=0.10), starts=3, lost=lost)
+        name = f"two levels{f', {lost:.0%} of slices lost' if lost else ''}"
+        yield CalibrationCell(promises=(POWER,), name=name, share=0.5, trial=trial)
 
 
 def _on_machine(plant: Plant, seed: int) -> Plant:
@@ -73,22 +80,38 @@ def _ratio(seed: int, _truth: None, *, plant: Plant) -> Outcome:
     return found
 
 
-def _equal(seed: int, _truth: None, *, plant: Plant, starts: int) -> Outcome:
+def _equal(seed: int, _truth: None, *, plant: Plant, starts: int, lost: float = 0.0) -> Outcome:
     """Return whether two equal engines are called different."""
-    return {(AA, ""): float(_compared(seed, plant, starts, 1.0)[0] in VERDICTS)}
+    return {(AA, ""): float(_compared(seed, plant, starts, 1.0, lost)[0] in VERDICTS)}
 
 
-def _slowed(seed: int, _truth: None, *, plant: Plant, starts: int) -> Outcome:
+def _slowed(seed: int, _truth: None, *, plant: Plant, starts: int, lost: float) -> Outcome:
     """Return whether a slowdown is found in the first question."""
-    return {(POWER, ""): float(_compared(seed, plant, starts, 1.10)[1] == "slower")}
+    return {(POWER, ""): float(_compared(seed, plant, starts, 1.10, lost)[1] == "slower")}
 
 
-def _compared(seed: int, plant: Plant, starts: int, slowdown: float) -> tuple[str, str]:
+def _without(run: SimulatedRun, lost: float, seed: str) -> SimulatedRun:
+    """Return a run of whose slices this share has no values, as of those in which another program took the cores."""
+    rng, points = random.Random(seed), []
+    for point in run.points:
+        known = json.loads(point.row.slice_values or "{}")
+        gone = [rng.random() < lost for _ in next(iter(known.values()), ())]
+        left = {
+            name: [None if one else value for one, value in zip(gone, own, strict=True)] for name, own in known.items()
+        }
+        points.append(replace(point, row=replace(point.row, slice_values=json.dumps(left))))
+    return replace(run, points=tuple(points))
+
+
+def _compared(seed: int, plant: Plant, starts: int, slowdown: float, lost: float = 0.0) -> tuple[str, str]:
     """Return the result of a comparison and of its first question."""
     plants = [_on_machine(plant.planted(slowdown=one), seed) for one in (1.0, slowdown)]
     runs = simulate_in_turns(plants, f"{seed}", seed=seed, starts=starts)
+    if lost:
+        runs = [_without(one, lost, f"{seed}/{number}") for number, one in enumerate(runs)]
     (found,) = compare_speed([(run_data(runs[0], plants[0], "a"), run_data(runs[1], plants[1], "b"))])
     assert found.first is not None
     assert found.first.method is not None
-    assert found.first.method.slice_by_slice
+    # too few slices leave it to the points
+    assert lost or found.first.method.slice_by_slice
     return found.result, found.first.result

@@ -36,6 +36,7 @@ ANSWER = TuneAnswer(
     value=120.0,
     stock_value=100.0,
     gain=GAIN,
+    again=Difference(effect=0.2, low=0.05, high=0.35, method=BLOCKS),
     contributions=(
         Contribution(key="engine.threads", before="null", after="2", gain=GAIN),
         Contribution(key="engine.extra_args.n_batch", before="null", after="64", gain=None),
@@ -71,6 +72,7 @@ def test_the_screen_says_all_that_was_promised():
     text = shown(ANSWER)
     for part in (
         "t01 is best: threads=2 n_batch=64; +20.0% [+10.0, +30.0] over stock",
+        "[+5.0, +35.0]",
         "120 tok/s, stock 100 tok/s",
         "engine.threads: null -> 2: +20.0%",
         "n_batch: null -> 64: not measured: too little budget left",

@@ -32,7 +32,7 @@ class Study:
         status = "finished"
         launcher = SimpleNamespace(simulated=self.simulated, local=True)
         lease = SimpleNamespace(launcher=launcher, engine=SimpleNamespace(name=name), running=SimpleNamespace(pids=()))
-        request = SimpleNamespace(run_id=f"{self.started}/{name}")
+        request = SimpleNamespace(run_id=f"{self.started}/{name}", events=self.events)
         session = SimpleNamespace(lease=lease, settings=self.settings, request=request, start_id=self.started)
         try:
             if self.ends.get(name) == "start":
@@ -105,6 +105,7 @@ def test_short_points_are_ordinary_ones():
     study = Study({"a": [(1, 2.0)], "b": [(1, 2.0)]})
     study.go()
     assert study.log == [("a", 1, 0), ("b", 1, 0)]
+    assert [one.users for one in study.events.of(OneAtATime)] == [1]
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
-from servebench.analysis.stored_runs import quality_agreements, quality_parities, without_damaged
+from servebench.analysis.quality.agreement import agreements
+from servebench.analysis.quality.parity import parities
+from servebench.analysis.stored_runs import of_quality, without_damaged
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
+from servebench.contracts.events import Event
 from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData, is_number
 from servebench.util.errors import StoreError
 
 if TYPE_CHECKING:
-    from servebench.analysis.limits import LimitFinding
+    from servebench.analysis.limits.model import LimitFinding
     from servebench.analysis.recommendation.model import Recommendation
     from servebench.analysis.recommendation.rules import Rules
 
@@ -59,6 +62,12 @@ class Conclusions:
     decisions: tuple[StudyDecision, ...] = ()
     recommendations: tuple[Recommendation, ...] | None = None
     limits: tuple[tuple[str, LimitFinding], ...] | None = None
+
+
+class StudyAnswered(Event):
+    """What a whole study says, or so far."""
+
+    found: Conclusions
 
 
 def conclude(
@@ -121,7 +130,7 @@ def _conclude(
     found = Conclusions(
         answer=answer,
         comparisons=tuple(
-            replace(one, agreements=tuple(quality_agreements(a, b)), parities=tuple(quality_parities(a, b)))
+            replace(one, agreements=tuple(of_quality(agreements, a, b)), parities=tuple(of_quality(parities, a, b)))
             if options.answers
             else one
             for one, (a, b) in zip(compared, listed, strict=True)
@@ -136,16 +145,9 @@ def _conclude(
     if options.rules is not None and not measured:
         found = replace(found, recommendations=())
     elif options.rules is not None:
-        from servebench.analysis.advice import recommend_runs
+        from servebench.analysis.advice import Adviser
 
-        recommended = recommend_runs(
-            measured,
-            options.rules,
-            with_doubtful=options.with_doubtful,
-            varying=options.varying,
-            labels=labels,
-            comparisons=found.comparisons,
-            decision=decision,
-        )
-        found = replace(found, recommendations=tuple(recommended))
+        how = options.rules, options.with_doubtful, options.varying
+        adviser = Adviser(measured, *how, labels, found.comparisons, decision)
+        found = replace(found, recommendations=tuple(adviser.recommendations()))
     return found

@@ -29,7 +29,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.quantiles import normal_shares, root
+from servebench.analysis.quantiles import Mixture
 from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
 
@@ -53,8 +53,6 @@ SHARES = 24
 """How many shares of slow starts are considered: these are exact for up to 48 starts."""
 NEGLIGIBLE = 1e-6
 """Parts of the mixture with a smaller weight are left out."""
-REACH, PRECISION = 9.0, 1e-7
-"""A quantile is looked for this many standard deviations to each side, and is known to this share of one."""
 SLOW_SIDES: Mapping[str, int] = {"output_throughput_tok_s": -1, "tpot_ms_p50": 1, "e2e_ms_p50": 1}
 """To which side a slow start moves a metric. That of others, such as TTFT, was not moved in the starts that were measured."""
 
@@ -87,37 +85,6 @@ class Starts:
                 values[:, column], errors[:, column] = self.values[:, known], self.errors[..., known]
         kept = ~np.isnan(values).all(axis=1)
         return replace(self, levels=tuple(levels), values=values[kept], errors=errors[kept])
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """A mixture of normal distributions: what is known of a value."""
-
-    weights: Floats
-    means: Floats
-    sds: Floats
-
-    def below(self, value: float) -> float:
-        """Return the probability of less than a value."""
-        return float(self.weights @ normal_shares((value - self.means) / self.sds))
-
-    def quantile(self, share: float) -> float:
-        """Return the value below which this share of the probability is."""
-
-        def at(here: float) -> tuple[float, float]:
-            away = (here - self.means) / self.sds
-            density = float(self.weights @ (np.exp(-0.5 * away**2) / self.sds)) / math.sqrt(2 * math.pi)
-            return float(self.weights @ normal_shares(away)) - share, density
-
-        low, high = float((self.means - REACH * self.sds).min()), float((self.means + REACH * self.sds).max())
-        middle = float(self.weights @ self.means)
-        return root(at, low, high, middle, precision=PRECISION, scale=float(self.sds.min()))
-
-    @property
-    def p(self) -> float:
-        """The two-sided p-value of 0."""
-        share = self.below(0.0)
-        return min(1.0, 2 * min(share, 1 - share))
 
 
 @dataclass(frozen=True)
@@ -155,9 +122,10 @@ class StartModel:
     freedom: float = 1.0
     earlier_vary_more: bool = False
 
-    def value(self, *contrasts: Floats, of: Sequence[int] | None = None) -> Mixture:
+    def value(self, *contrasts: Floats, of: Sequence[int] | None = None, again: int = 0) -> Mixture:
         """Return what is known of a weighted sum of engines' values: one contrast for each engine, a weight for each of its
-        levels. `of` are the numbers of these engines: all, unless it is given."""
+        levels. `of` are the numbers of these engines: all, unless it is given. With `again` it is that of the means of so many
+        usual starts which come, each with a point as those of the engine are."""
         asked, fits = list(range(len(self.engines)) if of is None else of), self._fits
         single = [1] * len(asked)
         means = variances = np.zeros((_CELLS, *single))
@@ -169,10 +137,20 @@ class StartModel:
             covariances = fits.covariances[number, :, slow]
             means = means + (fits.means[number, :, slow] @ contrast).T.reshape(shape)
             variances = variances + np.einsum("i,mcij,j->cm", contrast, covariances, contrast).reshape(shape)
+            if again:
+                variances = variances + (self._of_a_start(number, contrast) / again).reshape(_CELLS, *single)
             logs = logs + self._parts[number][:, slow].reshape(*shape, -1)
         weights = _weights(logs).sum(axis=-1)
         kept = weights > NEGLIGIBLE
         return Mixture(weights[kept] / weights[kept].sum(), means[kept], np.sqrt(variances[kept]))
+
+    def _of_a_start(self, number: int, contrast: Floats) -> Floats:
+        """The variance of a contrast in one start of an engine, by cell."""
+        own = self.engines[number]
+        square = float(contrast**2 @ np.full(contrast.size, np.mean(np.square(own.errors))))
+        effects, factor = (2, np.ones_like(_FACTOR)) if own.differences else (1, _FACTOR)
+        found: Floats = effects * _START_VARIANCE * contrast.sum() ** 2 + factor**2 * square
+        return found
 
     @cached_property
     def means(self) -> Floats:

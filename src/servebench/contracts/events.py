@@ -1,7 +1,7 @@
 """What happens while a study runs, as values. Packages that run something emit events; the terminal and plugins listen.
 
-An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study are events in
-`analysis.events`.
+An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study and the answer of a tune are
+events, too (`analysis.conclude`, `analysis.tuning.answer`).
 """
 
 from __future__ import annotations
@@ -410,9 +410,11 @@ class AtOnce(Event):
 
 
 class OneAtATime(Event):
-    """Engines that were to be alive at once are measured one after another, or in smaller groups, for a reason."""
+    """Engines that were to be alive at once are measured one after another, or in smaller groups, for a reason; at so many
+    `users` only, if they are given."""
 
     reason: str
+    users: int | None = None
 
 
 class CandidateProposed(Event):

@@ -250,7 +250,7 @@ class PointRow:
     slo_requests: int | None = column("", "Requests tested against the SLO.")
     requests_refused: int | None = column(
         "",
-        "Failed requests that the server refused: HTTP 429, or the same as an error inside HTTP 200.",
+        "Failed requests that the server refused: HTTP 429, 503, 529, or the same as an error inside HTTP 200.",
         better="lower",
     )
     slo_good: int | None = column("", "Requests that met every limit of the SLO.")

@@ -130,9 +130,12 @@ class Result:
     independent requests; `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of
     a quality step. `void`: the point is void, and measuring it again did not help. A point in slices has the `slice_group` that
     it shares with those of others, and in `slices` the objective of each, as `value` has it; NaN where one has none.
+    `error` is the standard error of `value` by the point's own interval; None without one. `point_cost` is what the load alone
+    cost, and `sliced_cost` what it would have in slices; 0 where that is not known.
     """
 
     value: float | None = None
+    error: float | None = None
     cost: float = 0.0
     failure: str | None = None
     good: float = 0.0
@@ -145,3 +148,5 @@ class Result:
     note: str = ""
     slice_group: str | None = None
     slices: tuple[float, ...] = ()
+    point_cost: float = 0.0
+    sliced_cost: float = 0.0

@@ -9,15 +9,15 @@ from servebench.report.terminal.display import Detail, Display
 
 
 def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
-    """Return what opens the listeners of a study; `detail` is what the terminal prints."""
+    """Return what opens the listeners of a study; `detail` is what the terminal prints. Faults of plugins are said once."""
+    said: set[str] = set()
 
     @contextmanager
     def opened() -> Iterator[Events]:
         with Display(detail=detail) as display:
-            said: set[str] = set()
 
             def tell(event: Event) -> None:
-                for fault in {*registry.notify(event)} - said:
+                for fault in {*registry.faults, *registry.notify(event)} - said:
                     said.add(fault)
                     display(ErrorSaid(fault))
 

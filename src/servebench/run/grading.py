@@ -166,6 +166,7 @@ def _endpoint(request: RunRequest, lease: EngineLease) -> Endpoint:
         headers=dict(lease.running.headers),
         query=lease.running.query,
         verify_tls=lease.running.verify_tls,
+        names=lease.running.names,
         tokenizer=model.tokenizer or model.path or model.name,
     )
 

@@ -19,7 +19,7 @@ from servebench.contracts.events import OneAtATime
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.turns import Turn
 from servebench.load.coordinator.drive import drive_together
-from servebench.load.plan.slices import plan_slices
+from servebench.load.plan.slices import COST_MAX, plan_slices
 from servebench.run.live import LiveLoad
 from servebench.run.session import RunContext, RunSession, RunTask
 from servebench.run.simulated import SimulatedLoad
@@ -30,8 +30,6 @@ IDLE_S, IDLE_CORES_MAX = 1.0, 0.1
 """How long an engine without load is looked at, and how many cores it may use meanwhile."""
 MEMORY_MARGIN = 1.25
 """How many times the memory of one engine has to be free for the next one."""
-UNTIL_SHARE = 1 / 3
-"""The part of `load.max_duration_s` for which each engine is measured where `load.until` would end an ordinary point."""
 
 
 @dataclass(frozen=True)
@@ -137,30 +135,31 @@ def measure_next(runs: Sequence[Progress[Any]]) -> None:
 
 def _slices(steps: Sequence[WarmLevel]) -> list[Slices] | None:
     """Return the slices of each run at a level; None where it cannot be measured in slices, or not at a sensible cost."""
-    level = steps[0].level
-    measured_s = max((one for step in steps if (one := _measured_s(step)) is not None), default=None)
+    level, session = steps[0].level, steps[0].session
+    point_s = max((one for step in steps if (one := _point_s(step)) is not None), default=None)
     answers_s = [step.answer_s for step in steps if step.answer_s is not None]
-    if level.concurrency is None or measured_s is None or len(answers_s) < len(steps):
-        return None
-    session = steps[0].session
-    group = f"{session.request.run_id}/{session.start_id}"
     rates = [step.rate_req_s for step in steps if step.rate_req_s]
-    seed = f"{session.settings.workload.seed}/{level.point}"
-    plan = plan_slices(len(steps), measured_s, max(answers_s), seed, max(rates) if len(rates) == len(steps) else None)
-    return (
-        None
-        if plan is None
-        else [
-            Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, requests=plan.requests, group=group)
-            for own in plan.slices
-        ]
-    )
+    rate_req_s, until = max(rates) if len(rates) == len(steps) else None, bool(level.targets)
+    if level.concurrency is None or point_s is None or len(answers_s) < len(steps):
+        plan, why = None, "the warm-up does not say how long answers take"
+    else:
+        seed = f"{session.settings.workload.seed}/{level.point}"
+        plan = plan_slices(len(steps), point_s, max(answers_s), seed, rate_req_s, until=until)
+        why = f"with answers of {max(answers_s):.1f} s, slices would take over {COST_MAX:g} times the {point_s:.0f} s of points"
+    if plan is None:
+        session.request.events(OneAtATime(why, users=level.concurrency))
+        return None
+    group = f"{session.request.run_id}/{session.start_id}"
+    return [
+        Slices(slices=own, lead_s=plan.lead_s, drain_s=plan.drain_s, requests=plan.requests, group=group)
+        for own in plan.slices
+    ]
 
 
-def _measured_s(step: WarmLevel) -> float | None:
+def _point_s(step: WarmLevel) -> float | None:
     level = step.level
     if level.duration_s is not None:
-        return level.duration_s * (UNTIL_SHARE if level.targets else 1.0)
+        return level.duration_s
     return level.requests / step.rate_req_s if level.requests is not None and step.rate_req_s else None
 
 

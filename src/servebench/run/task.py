@@ -33,6 +33,7 @@ from servebench.util.redaction import redact_text, remember_config
 from servebench.util.units import NS_PER_S
 
 OF_ENGINE = (
+    "field_names",
     *("weights", "engine_version", "endpoint", "served_model", "image", "command", "engine_log", "resolved_settings"),
     *("cold_start", "stop", "telemetry"),
 )
@@ -200,6 +201,7 @@ def engine_facts(lease: EngineLease) -> dict[str, object]:
         **({} if emulated else {"weights": weights_facts(lease.context.model, argv)}),
         "engine_version": running.version,
         "endpoint": running.base_url,
+        **({"field_names": dict(running.names)} if running.names else {}),
         "served_model": running.model,
         "image": getattr(running, "image", None),
         "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,

@@ -11,7 +11,6 @@ from servebench.analysis.decided import (
     StudyDecision,
     decide_study,
     same_question,
-    starts_allowed,
     study_settings,
 )
 from servebench.analysis.pairing import seconds_per_start
@@ -90,7 +89,7 @@ class UntilDecided(Runs):
         state, self._settings = read_study(folder), tasks[0].job.settings.study
         self._folder, self._events, self._count = folder, events, len(state.runs)
         self._goes_on = state.budget_s is not None
-        self._most = starts_allowed(self._settings, goes_on=self._goes_on)
+        self._most = LOOKS[-1] if self._goes_on else self._settings.most_starts
         self._earlier = [run for study in load_outputs(folder.path.parent) for run in study.runs]
         self._script = self._rounds()
 

@@ -75,7 +75,10 @@ def start_time(job: Job, earlier: Iterable[RunData], *, in_turns: bool = False) 
         levels = tuple(one for one in levels if one.id.level in seconds)
     planned = [None if one.requests is not None else one.duration_s for one in levels]
     if in_turns:
-        planned = [None if one is None else seconds_in_slices(one) for one in planned]
+        planned = [
+            None if seconds is None else seconds_in_slices(seconds, until=bool(one.targets))
+            for seconds, one in zip(planned, levels, strict=True)
+        ]
     each = [
         median(seconds[level.id.level]) if level.id.level in seconds else one
         for level, one in zip(levels, planned, strict=True)

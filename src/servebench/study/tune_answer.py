@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from servebench.analysis.estimate import THROUGHPUT, levels_of, mean_of
-from servebench.analysis.tuning.answer import Figures, TuneAnswer, answer_of
+from servebench.analysis.tuning.answer import AGAIN_STARTS, Figures, TuneAnswer, answer_of
 from servebench.analysis.tuning.candidates import override_words
 from servebench.analysis.warnings.catalog import type_of
 from servebench.config.tune_space import TuneSpace, load_space, split_words
@@ -149,7 +149,7 @@ def _with_commands(answer: TuneAnswer, tune: StoredTune) -> TuneAnswer:
     # an engine's file holds no other settings
     others = override_words({key: value for key, value in best.settings.items() if not key.startswith("engine.")})
     use = shlex.join(["servebench", *known, f"engine={tuned}", *rest, *others])
-    check = shlex.join(["servebench", "-m", *known, f"engine={first},{tuned}", *rest, "study.starts=3"])
+    check = shlex.join(["servebench", "-m", *known, f"engine={first},{tuned}", *rest, f"study.starts={AGAIN_STARTS}"])
     checks = () if others else ((check, "the best candidate against stock, measured again"),)
     steps = ((use, "the best candidate"), *checks, (more, "a longer race"))
     file = str(conf / "engine" / f"{tuned}.yaml") if best.settings else ""

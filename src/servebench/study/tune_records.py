@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from servebench.analysis.tuning.candidates import take_backs
 from servebench.analysis.tuning.ledger import (
     BLOCKS_MAX,
     FIRST_OF_PHASE,
     ROUNDS,
-    SLICED_AS,
     RaceRules,
     Step,
     engine_seconds,
@@ -21,6 +20,8 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import may_be_replaced
 from servebench.contracts.tuning import MAX_LOAD, Candidate, Result
+from servebench.load.plan.levels import plan_levels
+from servebench.load.plan.slices import seconds_in_slices
 from servebench.registry.registry import Registry
 from servebench.run.preflight import planned_job
 from servebench.run.prior import PriorProgress, prior_progress
@@ -30,6 +31,7 @@ from servebench.store.state import read_study
 from servebench.store.tune import TuneState, read_signed_tune
 from servebench.study.tune_plan import candidate_job, entrants_of
 from servebench.util.errors import ConfigError
+from servebench.util.units import MS_PER_S
 
 
 @dataclass(kw_only=True)
@@ -53,8 +55,6 @@ class StoredTune:
         """Return the race from its beginning."""
         question = self.state.question
         slo = self.job(self.state.candidates[0]).settings.slo
-        # a budget of starts does not count blocks
-        sliced_as = None if not self.state.slices else SLICED_AS if question.trials is None else 1.0
         rules = RaceRules(
             budget=self.state.budget,
             margin=question.share("margin"),
@@ -66,10 +66,10 @@ class StoredTune:
             attainment=slo.attainment if slo.limited and question.objective != "goodput" else None,
             ladder=self.state.levels if question.objective == MAX_LOAD else (),
             ahead=bool(read_study(self.folder).launcher),
-            sliced_as=sliced_as,
+            sliced=self.state.slices,
         )
         entrants = entrants_of(self.state.candidates, lambda one: self.stock_job(one).resolved)
-        return Race(rules, entrants, self._unasked if rules.ahead or rules.sliced_as else None)
+        return Race(rules, entrants, self._unasked if rules.ahead or rules.sliced else None)
 
     def _unasked(self, name: str, start: int) -> float:
         """Return what the points of a start cost that were measured and that the race has not asked for."""
@@ -130,7 +130,18 @@ class StoredTune:
 
     def result_of(self, step: Step, row: PointRow) -> Result:
         """Return what a step's point says."""
-        return result_of_point(row, self.state.question.target, self._cost_of(step.candidate, row))
+        found = result_of_point(row, self.state.question.target, self._cost_of(step.candidate, row))
+        if row.slice_group or self.state.question.trials is not None or row.window_s is None:
+            # a budget of starts does not count what a point costs
+            return found
+        sliced_s = self._sliced_s(step, row.window_s, (row.e2e_ms_mean or 0.0) / MS_PER_S)
+        return replace(found, point_cost=row.window_s, sliced_cost=sliced_s)
+
+    def _sliced_s(self, step: Step, took_s: float, answer_s: float) -> float:
+        """Return how long the load of a step takes in slices."""
+        load = self.job(self.candidates[step.candidate]).settings.load
+        planned = next(one for one in plan_levels(load, 0) if one.id.level == self.point(step).level)
+        return seconds_in_slices(planned.duration_s or took_s, answer_s, until=bool(planned.targets))
 
     def job(self, candidate: Candidate) -> Job:
         """Return the job of a candidate: the stock settings of its engine with its own. Raises ConfigError."""

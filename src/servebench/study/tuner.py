@@ -11,7 +11,7 @@ from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
 from servebench.analysis.tuning.ledger import FIRST_OF_PHASE, Step
-from servebench.contracts.events import AtOnce, CandidateProposed, PointVoid, RaceEnded, Said, TuneStopped
+from servebench.contracts.events import AtOnce, CandidateProposed, OneAtATime, PointVoid, RaceEnded, Said, TuneStopped
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import Candidate, Result
 from servebench.contracts.turns import Turn, closing_turn
@@ -127,7 +127,12 @@ class Tuner(StoredTune):
 
     def _places(self, step: Step) -> Mapping[str, Place]:
         """Return the places of the finalists whose engines are alive at once; empty where a step is measured alone."""
-        if self.race.rules.sliced_as is None or step.phase != "finals" or step.quality:
+        if not self.race.rules.sliced or step.phase != "finals" or step.quality:
+            return {}
+        if not self.race.sliced:
+            if step.start == FIRST_OF_PHASE["finals"]:
+                minutes = self.race.least_in_slices / 60
+                self.session.events(OneAtATime(f"slices would take {minutes:.1f} engine minutes of the budget"))
             return {}
         places = places_at_once({name: self.job(self.candidates[name]) for name in self.race.finalists}, self.registry)
         if places and step.start == FIRST_OF_PHASE["finals"]:

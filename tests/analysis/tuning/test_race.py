@@ -110,7 +110,7 @@ def test_the_gain_of_finalists_that_took_turns_is_that_of_their_slices(levels):
         name: lambda step, mean=mean: in_slices(step, mean, 0.2, 0.01) if step.phase == "finals" else None
         for name, mean in MEANS.items()
     }
-    race, steps = run(MEANS, results=own, levels=levels, sliced_as=2.0)
+    race, steps = run(MEANS, results=own, levels=levels, sliced=True)
     assert {step.block for step in steps if step.phase == "finals"} == {0}
     gain = gain_of(race)
     assert gain.method.slice_by_slice
@@ -118,7 +118,7 @@ def test_the_gain_of_finalists_that_took_turns_is_that_of_their_slices(levels):
     assert gain.low <= math.expm1(0.2) <= gain.high
     assert gain.high - gain.low < 0.15
     # what was not measured beside each other is compared by its blocks
-    race, _ = run(MEANS, sd=0.005, sliced_as=2.0)
+    race, _ = run(MEANS, sd=0.005, sliced=True)
     assert not gain_of(race).method.slice_by_slice
 
 
@@ -128,7 +128,7 @@ def test_finals_in_slices_keep_the_budget():
     results = dict.fromkeys(
         means, lambda step: replace(result_of(means, step), cost=120.0) if step.phase == "finals" else None
     )
-    race, steps = run(means, budget=budget, results=results, sliced_as=4.0)
+    race, steps = run(means, budget=budget, results=results, sliced=True)
     assert len({step.start for step in steps if step.phase == "finals"}) >= 2
     assert race.spent <= budget
 
@@ -446,3 +446,22 @@ def test_what_was_measured_ahead_and_is_not_asked_for_counts_as_spent():
     results = {name: iter([result for _, result in race.results(name)]) for name in MEANS}
     replay(charged, lambda step: next(results[step.candidate], None))
     assert charged.spent == race.spent + 7.0
+
+
+def test_points_of_few_requests_promise_less():
+    """Two starts agree by chance; what their own intervals say of them widens the gain, and new starts differ by more still."""
+    widths = []
+    for error in (None, 0.06):
+        results = dict.fromkeys(MEANS, lambda step, e=error: replace(result_of(MEANS, step), error=e))
+        race, _ = run(MEANS, results=results)
+        widths.append([one.high - one.low for one in (gain_of(race), gain_of(race, again=2))])
+    assert widths[1][0] > 1.3 * widths[0][0]
+    assert all(new > 1.1 * own for own, new in widths)
+
+
+def test_finals_whose_slices_would_take_most_of_the_budget_are_ordinary_ones():
+    for sliced_cost, sliced in ((60.0, True), (900.0, False)):
+        results = dict.fromkeys(MEANS, lambda step, s=sliced_cost: replace(result_of(MEANS, step), sliced_cost=s))
+        race, _ = run(MEANS, budget=2000.0, results=results, sliced=True)
+        assert race.sliced is sliced
+        assert race.spent <= race.rules.budget

@@ -17,7 +17,7 @@ from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
 
 if TYPE_CHECKING:
-    from servebench.analysis.limits import LimitSummary
+    from servebench.analysis.limits.model import LimitSummary
 
 
 @dataclass(frozen=True, kw_only=True)

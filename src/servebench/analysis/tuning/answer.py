@@ -18,10 +18,13 @@ from servebench.analysis.verdict.model import Difference
 from servebench.analysis.verdict.starts import STARTS_MIN
 from servebench.config.tune_space import TuneSpace
 from servebench.contracts.estimate import CONFIDENCE
+from servebench.contracts.events import Event
 from servebench.contracts.stored import is_number, value_at
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion
 from servebench.store.tune import TuneState
 
+AGAIN_STARTS = 3
+"""Starts of each with which the best candidate is measured again beside stock."""
 UNFIT = ("start failed", "requests failed", "slo", "answers")
 TuneVerdict = Literal["better", "as good", "open", "stock", "none", "too little"]
 """What is known of the best candidate: better than stock; not proven to be, and by less than half the margin in the finals or in
@@ -97,8 +100,9 @@ class Contribution:
 @dataclass(frozen=True, kw_only=True)
 class TuneAnswer:
     """The whole answer. `one_more` is what a start of another candidate and its finals would cost, and minutes are engine
-    minutes. `recommended` is the candidate to use: the best one, or stock where that is as good. The best one is nearer to
-    stock than `equals`, whose estimates are higher, but known to be within the margin. `command` is the one that made the study,
+    minutes. `gain` is the best one's over stock, and `again` what AGAIN_STARTS new starts of both will show. `recommended` is the
+    candidate to use: the best one, or stock where that is as good. The best one is nearer to stock than `equals`, whose estimates
+    are higher, but known to be within the margin. `command` is the one that made the study,
     `next_steps` are commands with why to run them, `doubts` how many points each warning makes doubtful, and `imitated` says how
     engines were that are not real."""
 
@@ -115,6 +119,7 @@ class TuneAnswer:
     value: float | None
     stock_value: float | None
     gain: Difference | None
+    again: Difference | None
     contributions: tuple[Contribution, ...]
     as_good: tuple[str, ...]
     tried: tuple[Tried, ...]
@@ -150,8 +155,15 @@ class TuneAnswer:
         return value / 60 if self.question.trials is None else value
 
 
-def gain_of(race: Race) -> Difference | None:
-    """Return the best candidate's gain over stock, from the finals alone; None if one of them was not in the finals.
+class TuneAnswered(Event):
+    """The answer of a tune, whole or so far."""
+
+    answer: TuneAnswer
+
+
+def gain_of(race: Race, again: int = 0) -> Difference | None:
+    """Return the best candidate's gain over stock, from the finals alone, or that of so many starts of both which come; None if
+    one of them was not in the finals.
 
     It is the best of several, so the interval is that of all finalists together (Bonferroni). Where starts of both took turns,
     slice by slice, it is by the ratios of their slices.
@@ -161,21 +173,21 @@ def gain_of(race: Race) -> Difference | None:
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(race.finalists) - 1)
     known = race.slice_differences(race.best, race.stock)
     if len(known) < STARTS_MIN:
-        return change_of(race, race.best, race.stock, ("finals",), confidence=confidence)
+        return change_of(race, race.best, race.stock, ("finals",), confidence=confidence, again=again)
     rest = [name for name in race.finalists if name not in (race.best, race.stock)]
     others = [each for pair in zip(rest[::2], rest[1::2], strict=False) for each in race.slice_differences(*pair)]
-    return change_by_slices(known, others, race.blocks(("race",)), confidence)
+    return change_by_slices(known, others, race.blocks(("race",)), confidence, again)
 
 
 def change_of(
-    race: Race, one: str, other: str, phases: Sequence[Phase], *, confidence: float = CONFIDENCE
+    race: Race, one: str, other: str, phases: Sequence[Phase], *, confidence: float = CONFIDENCE, again: int = 0
 ) -> Difference | None:
-    """Return by how much a candidate's objective is above another's, as a share; None if one was not measured in these
-    phases."""
+    """Return by how much a candidate's objective is above another's, as a share, or will be in so many starts of both which come;
+    None if one was not measured in these phases."""
     found = race.estimates(phases)
     if found is None or not {one, other} <= set(found.names):
         return None
-    return found.change(one, other, confidence)
+    return found.change(one, other, confidence, again)
 
 
 def contribution_of(race: Race, without: str) -> Difference | None:
@@ -249,6 +261,7 @@ def answer_of(
         value=_value(race, race.best, question),
         stock_value=_value(race, race.stock, question),
         gain=gain_of(race),
+        again=gain_of(race, AGAIN_STARTS),
         contributions=tuple(_contributions(race, candidates, stock_config)) if pick == best else (),
         as_good=tuple(candidates[name].name for name in near),
         equals=tuple(candidates[name].name for name in race.equals),

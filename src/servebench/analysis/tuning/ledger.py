@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from servebench.analysis.estimate.level import error_of
 from servebench.analysis.verdict.blocks import Estimates, MeasuredBlock, estimate
 from servebench.analysis.verdict.slices import SliceDifference, difference_of, slice_logs
 from servebench.contracts.point_row import PointRow
@@ -29,8 +30,6 @@ ROUNDS = 3
 FIRST_OF_PHASE: Mapping[Phase, int] = {"race": 0, "finals": 20, "contributions": 40}
 """The number of the first start of a phase: each start has prompts of its own, so those of the finals are new."""
 STARTS_MAX = 60
-SLICED_AS = 2.0
-"""How many ordinary blocks a block in slices is taken to cost: slices have a lead-in, and wait for the last answers."""
 BY_SLICES = frozenset({"output_throughput_tok_s", "cost_usd_per_mtok", "ttft_ms_p50_all", "e2e_ms_p50_all"})
 """The columns of objectives that slices have values of."""
 
@@ -53,9 +52,9 @@ class RaceRules:
     of good requests, and levels below the first that meets it are not measured."""
     ahead: bool = False
     """Starts of several candidates are decided together, so that machines can measure them at once."""
-    sliced_as: float | None = None
-    """In the finals engines take turns, slice by slice: a start has one block, which is predicted to cost so many. None: they are
-    measured one after another."""
+    sliced: bool = False
+    """In the finals engines take turns, slice by slice: a start has one block, which costs what the results of others say
+    (`sliced_cost`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,22 +144,19 @@ class Ledger:
 
     def blocks(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> list[MeasuredBlock]:
         """Return the values of the blocks of these phases: those of one level, or the means of blocks with all levels."""
-        found: dict[tuple[str, str, int], dict[int, float]] = {}
+        found: dict[tuple[str, str, int], dict[int, Result]] = {}
         for name, own in self._own.items():
             for step, result in own:
                 if result.value is not None and math.isfinite(result.value) and step.phase in phases:
                     start = f"{name}/{step.start}/{result.start_id}"
-                    found.setdefault((name, start, step.repeat), {})[step.level] = result.value
+                    found.setdefault((name, start, step.repeat), {})[step.level] = result
         if self.rules.ladder:
-            loads = ((key, self._load(values)) for key, values in found.items())
+            shares = ((key, {at: one.value or 0.0 for at, one in known.items()}) for key, known in found.items())
+            loads = ((key, self._load(own)) for key, own in shares)
             return [MeasuredBlock(*key, load) for key, load in loads if load is not None]
-        if level is not None:
-            return [MeasuredBlock(*key, values[level]) for key, values in found.items() if level in values]
-        return [
-            MeasuredBlock(*key, fmean(values.values()))
-            for key, values in found.items()
-            if len(values) == self.rules.levels
-        ]
+        asked = range(self.rules.levels) if level is None else (level,)
+        whole = ((key, [known[at] for at in asked]) for key, known in found.items() if known.keys() >= set(asked))
+        return [MeasuredBlock(*key, fmean(one.value or 0.0 for one in own), _error_of_mean(own)) for key, own in whole]
 
     def _load(self, shares: Mapping[int, float]) -> float | None:
         """Return the logarithm of the highest load that meets the SLO in a block; None if its levels are not all measured."""
@@ -197,11 +193,18 @@ class Ledger:
     def cost_of_start(self, blocks: float, name: str | None = None) -> float:
         """Return the predicted cost of a start with this many blocks; 0 as long as nothing is known."""
         first = self._costs(name, begins=True) or self._costs(None, begins=True)
-        more = self._costs(name, begins=False) or self._costs(None, begins=False)
+        more = self._costs(name, begins=False) or self._costs(None, begins=False) or self._point_costs()
         steps = blocks * self.rules.levels - 1
         begun = median(first) if first else 0.0
-        # before a second block is known, a block is taken to be a third of a start with one
+        # where nothing says what a second block costs, it is taken to be a third of a start with one
         return begun + steps * (median(more) if more else begun / 3)
+
+    def cost_in_slices(self, name: str | None, stock: str) -> float:
+        """Return the predicted cost of a start with one block in slices, which stock takes as long as any: it is in them, too."""
+        more: dict[int, float] = {}
+        for step, result in self.results(stock):
+            more[step.level] = max(result.sliced_cost - result.point_cost, more.get(step.level, 0.0))
+        return self.cost_of_start(1, name) + sum(more.values())
 
     def cost_of_answers(self) -> float:
         """Return what a check of answers is predicted to cost."""
@@ -214,8 +217,20 @@ class Ledger:
             result.cost
             for own in owners
             for step, result in own
-            if not step.quality and result.value is not None and (step.block + step.level == 0) == begins
+            if not step.quality
+            and result.value is not None
+            and result.slice_group is None
+            and (step.block + step.level == 0) == begins
         ]
+
+    def _point_costs(self) -> list[float]:
+        return [result.point_cost for own in self._own.values() for _, result in own if result.point_cost]
+
+
+def _error_of_mean(results: Sequence[Result]) -> float | None:
+    """The standard error of the mean of results; None where one has none."""
+    errors = [one.error for one in results if one.error is not None]
+    return math.hypot(*errors) / len(errors) if len(errors) == len(results) else None
 
 
 def highest_load(shares: Sequence[tuple[float, float]], attainment: float) -> float:
@@ -243,6 +258,7 @@ def result_of_point(row: PointRow, objective: Objective, cost: float) -> Result:
     failed, answered = row.requests_failed or 0, row.requests_ok or 0
     return Result(
         value=good_share(row) if not objective.column else log_value(row.get(objective.column), objective),
+        error=(error_of((row,), objective.column) or None) if objective.column else None,
         cost=cost,
         good=(row.slo_good or 0) / effect,
         tested=(row.slo_requests or 0) / effect,

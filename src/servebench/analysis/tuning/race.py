@@ -77,6 +77,7 @@ class Race(Ledger):
         """Those with higher estimates than the best, to which it is equal and nearer to stock."""
         self.contributions_of: tuple[str, ...] = ()
         self.phase: Phase = "race"
+        self._sliced: bool | None = None
         self._pending: Step | None = None
         self._script = self._run()
         self._checked: dict[str, bool] = {}
@@ -148,17 +149,32 @@ class Race(Ledger):
 
     def _cost_of_final(self, blocks: int, name: str | None = None) -> float:
         """What a start in the finals is predicted to cost, which has so many blocks, or one in slices."""
-        return self.cost_of_start(self.rules.sliced_as or blocks, name)
+        return self.cost_in_slices(name, self.stock) if self.sliced else self.cost_of_start(blocks, name)
+
+    @property
+    def sliced(self) -> bool:
+        """Whether the finals are in slices: the fewest starts of one finalist and stock fit into their share of the budget."""
+        if self._sliced is not None:
+            return self._sliced
+        return self.rules.sliced and self.least_in_slices <= FINALS_SHARE * self.rules.budget
+
+    @property
+    def least_in_slices(self) -> float:
+        """What finals of one candidate and stock cost in slices."""
+        return 2 * FINAL_STARTS_MIN * self.cost_in_slices(None, self.stock)
 
     def _blocks_per_start(self) -> int:
-        """How many blocks of a start are worth their cost."""
+        """How many blocks of a start are worth their cost, as far as the fewest finals can have so many."""
         found = self.estimates()
         one, two = self.cost_of_start(1), self.cost_of_start(2)
         block = two - one
         start = max(one - block, 0.0)
         if block <= 0 or found is None:
             return 1
-        return max(1, min(BLOCKS_MAX, round(found.block_to_start * math.sqrt(start / block))))
+        count = max(1, min(BLOCKS_MAX, round(found.block_to_start * math.sqrt(start / block))))
+        while count > 1 and 2 * FINAL_STARTS_MIN * self.cost_of_start(count) > FINALS_SHARE * self.rules.budget:
+            count -= 1
+        return count
 
     def _run(self) -> Iterator[Step]:
         yield from self._first_round()
@@ -170,14 +186,21 @@ class Race(Ledger):
     def _first_round(self) -> Iterator[Step]:
         self.round = 1
 
+        def blocks() -> int:
+            """More than one in a start only where all candidates fit with so many."""
+            count, room = self._blocks_per_start(), EXPLORE * self.rules.budget / len(self.entrants)
+            while count > 1 and self.cost_of_start(count) > room:
+                count -= 1
+            return count
+
         def fits(names: Sequence[str]) -> bool:
-            cost = len(names) * self.cost_of_start(1)
+            cost = len(names) * self.cost_of_start(blocks())
             explores = self._fits(cost, EXPLORE * self.rules.budget) and self._fits(cost + self.reserved)
             return explores or list(names) == [self.stock]
 
         for names, fit in self._batches(self.entrants, fits):
             if fit:
-                yield from self._starts(names, "race", 0, self._blocks_per_start())
+                yield from self._starts(names, "race", 0, blocks())
             else:
                 self.left[names[0]] = Left(reason="not tried", round=1)
         yield from self._look()
@@ -337,7 +360,7 @@ class Race(Ledger):
         return [name for name in names if name not in self.left or self.left[name].reason == "budget"]
 
     def _finals(self) -> Iterator[Step]:
-        self.phase = "finals"
+        self.phase, self._sliced = "finals", self.sliced
         yield from self._check_answers(self.rules.finalists)
         ranked, found = self._ranked(), self.estimates()
         finalists, starts = self._finals_plan()
@@ -382,7 +405,7 @@ class Race(Ledger):
 
     def _interleaved(self, arms: Sequence[str], phase: Phase, starts: int) -> Iterator[Step]:
         """Ask for starts of all arms in turns, as long as a whole round fits."""
-        sliced = self.rules.sliced_as is not None and phase == "finals"
+        sliced = self.sliced and phase == "finals"
         blocks, cost_of = (1, self._cost_of_final) if sliced else (self._blocks_per_start(), self.cost_of_start)
         while blocks > 1 and not self._fits(starts * sum(cost_of(blocks, name) for name in arms)):
             blocks -= 1

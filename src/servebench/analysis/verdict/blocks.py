@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servebench.analysis.start_model import Mixture, StartModel, Starts
+from servebench.analysis.quantiles import Mixture
+from servebench.analysis.start_model import StartModel, Starts
 from servebench.analysis.verdict.model import Difference
 from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.analysis.verdict.slices import SliceDifference, pooled_error
@@ -25,7 +26,7 @@ from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
 
 BLOCK_ERROR = 0.01
-"""The standard error of a block before the model's factor, of which about a half is expected."""
+"""The standard error of a block without an interval of its own, before the model's factor, of which about a half is expected."""
 SLOW_SIDE = -1
 """Slow starts have lower values, for higher ones are better."""
 FREEDOM_MIN = 0.01
@@ -43,6 +44,8 @@ class MeasuredBlock:
     start: str
     block: int
     value: float
+    error: float | None = None
+    """The standard error of the value by the block's own requests; None where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +56,9 @@ class Estimates:
     model: StartModel
     starts: Mapping[str, int]
 
-    def difference(self, a: str, b: str) -> Mixture:
-        """Return what is known of the logarithm of `a` less that of `b`."""
-        return self.model.value(ONE, -ONE, of=(self.names.index(a), self.names.index(b)))
+    def difference(self, a: str, b: str, again: int = 0) -> Mixture:
+        """Return what is known of the logarithm of `a` less that of `b`, or of that of so many starts of both which come."""
+        return self.model.value(ONE, -ONE, of=(self.names.index(a), self.names.index(b)), again=again)
 
     @property
     def ranking(self) -> tuple[str, ...]:
@@ -66,12 +69,14 @@ class Estimates:
     def block_to_start(self) -> float:
         """The standard deviation of blocks of one start over that of starts."""
         start, factor = self.model.spread
-        return factor * BLOCK_ERROR / start
+        errors = [float(np.mean(one.errors)) for one in self.model.engines]
+        return factor * float(np.mean(errors)) / start
 
-    def change(self, one: str, other: str, confidence: float = CONFIDENCE) -> Difference:
-        """Return by how much the objective of `one` is above that of `other`, wider where it rests on few starts."""
+    def change(self, one: str, other: str, confidence: float = CONFIDENCE, again: int = 0) -> Difference:
+        """Return by how much the objective of `one` is above that of `other`, wider where it rests on few starts; or by how much
+        it will be in so many starts of both which come."""
         method = Method(MethodKind.BLOCKS, (self.starts[other], self.starts[one]))
-        return _change(self.difference(one, other), method, confidence)
+        return _change(self.difference(one, other, again), method, confidence)
 
 
 def change_by_slices(
@@ -79,15 +84,17 @@ def change_by_slices(
     others: Sequence[SliceDifference],
     before: Sequence[MeasuredBlock],
     confidence: float = CONFIDENCE,
+    again: int = 0,
 ) -> Difference:
-    """Return by how much an objective is above another, from the differences of their starts, which took turns slice by slice.
-    How starts differ is learned from those of `others`, too, and from blocks `before`, at most: the machine has moved these."""
+    """Return by how much an objective is above another, from the differences of their starts, which took turns slice by slice; or
+    by how much it will be in so many starts of both which come. How starts differ is learned from those of `others`, too, and
+    from blocks `before`, at most: the machine has moved these."""
     of = [Starts.of_one_level([one.value for one in own], pooled_error(own)) for own in (known, others) if own]
     differences = [replace(one, differences=True) for one in of]
     earlier = estimate(before).model.engines
     model = StartModel(differences, earlier, SLOW_SIDE, repeats=True, earlier_vary_more=True)
     method = Method(MethodKind.STARTS, (len(known), len(known)), slice_by_slice=True)
-    return _change(model.value(ONE, of=[0]), method, confidence)
+    return _change(model.value(ONE, of=[0], again=again), method, confidence)
 
 
 def _change(known: Mixture, method: Method, confidence: float) -> Difference:
@@ -104,9 +111,10 @@ def estimate(blocks: Sequence[MeasuredBlock], everything: Sequence[MeasuredBlock
     # starts that are not asked for must not move their candidate's value
     groups = [(one.start in asked, one.candidate) for one in everything]
     values, freedom = _without_shared(everything, groups)
-    found: dict[tuple[bool, str], dict[str, list[float]]] = {}
+    found: dict[tuple[bool, str], dict[str, list[tuple[float, float]]]] = {}
     for group, one, value in zip(groups, everything, values, strict=True):
-        found.setdefault(group, {}).setdefault(one.start, []).append(value)
+        error = BLOCK_ERROR if one.error is None else one.error
+        found.setdefault(group, {}).setdefault(one.start, []).append((float(value), error))
     most = max(len(own) for starts in found.values() for own in starts.values())
     of = {counts: [_starts(own, most) for key, own in found.items() if key[0] is counts] for counts in (True, False)}
     return Estimates(
@@ -116,9 +124,9 @@ def estimate(blocks: Sequence[MeasuredBlock], everything: Sequence[MeasuredBlock
     )
 
 
-def _starts(starts: Mapping[str, Sequence[float]], most: int) -> Starts:
-    values = np.array([[*own, *[math.nan] * (most - len(own))] for own in starts.values()])
-    return Starts((Level(),) * most, values, np.full(most, BLOCK_ERROR))
+def _starts(starts: Mapping[str, Sequence[tuple[float, float]]], most: int) -> Starts:
+    whole = np.array([[*own, *[(math.nan, BLOCK_ERROR)] * (most - len(own))] for own in starts.values()])
+    return Starts((Level(),) * most, whole[..., 0], whole[..., 1])
 
 
 def _without_shared(blocks: Sequence[MeasuredBlock], groups: Sequence[Hashable]) -> tuple[Floats, float]:

@@ -30,7 +30,7 @@ class ReasonKind(StrEnum):
     INTERVAL_TOO_WIDE = "interval_too_wide"  # the interval leaves open whether there is a difference that matters
     MAY_BE_CHANCE = "may_be_chance"
     """The row's own interval leaves out 0, and among all rows of the comparison that may be chance."""
-    STARTS_NEEDED = "starts_needed"  # a study with `study.until=decided` has not decided this yet (`study`)
+    STARTS_NEEDED = "starts_needed"  # a study with `study.until=decided` has not decided this yet
     STARTS_OF_TTFT = "starts_of_ttft"  # a time to the first token is looked at from `needed` starts on
 
 
@@ -72,7 +72,6 @@ class Reason:
     count: int = 0
     needed: int = 0
     share: float = 0.0
-    study: str = ""
     taker: Taker | None = None
     """Who took the machine, where a point is void for that."""
 

@@ -20,7 +20,7 @@ from servebench.cli.command import (
 from servebench.util.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from servebench.analysis.limits import LimitFinding
+    from servebench.analysis.limits.model import LimitFinding
     from servebench.contracts.stored import RunData, StudyData
     from servebench.report.output import Output
     from servebench.store.layout import StudyFolder

@@ -12,7 +12,7 @@ from typing import Any
 from servebench.analysis.answer.model import Answer, LevelLead, WorkloadAnswer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
-from servebench.analysis.limits import LimitFinding
+from servebench.analysis.limits.model import LimitFinding
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.verdict.model import Comparison, VerdictKind
 from servebench.report.export.comparison import comparison_as_plain, row_as_plain
@@ -131,7 +131,7 @@ def _pair(pair: Comparison) -> dict[str, Any]:
 
 
 def _run_of(score: Score) -> str:
-    return score.entrant.run_id or score.entrant.name
+    return score.entrant.run.run_id
 
 
 def _recommendation(found: Recommendation) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from servebench.analysis.conclude import Options, conclude
 from servebench.analysis.decided import study_settings
+from servebench.analysis.quality.summary import summaries
 from servebench.analysis.recommendation.rules import Rules
-from servebench.analysis.stored_runs import quality_summaries, shared_limits
+from servebench.analysis.stored_runs import of_quality, shared_limits
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
@@ -78,7 +79,7 @@ def run_times(runs: Sequence[RunData], names: Mapping[str, str]) -> list[RunTime
 
 def quality_rows(run: RunData, name: str) -> list[tuple[str, QualitySummary]]:
     """Return the score of each benchmark at each load that has an interval, with the run's name."""
-    return [(name, one) for one in quality_summaries(run) if None not in (one.value, one.low, one.high)]
+    return [(name, one) for one in of_quality(summaries, run) if None not in (one.value, one.low, one.high)]
 
 
 def run_page(run: RunData, label: RunLabel) -> RunPage:

@@ -35,12 +35,12 @@ NAMED_MAX = 3
 
 
 def comparison_blocks(comparison: Comparison, *, opened: bool = True) -> Iterator[Block]:
-    """Yield the rows, the unequal settings, the verdict, and the comparison of the answers. A page folds the rows unless they are
+    """Yield the verdict, the rows, the unequal settings, and the comparison of the answers. A page folds the rows unless they are
     `opened`."""
     yield Heading(f"{comparison.candidate}  vs  {comparison.baseline}")
-    yield Fold("each metric and load", list(_rows(comparison)), opened=opened)
     tone = TONES.get(comparison.result, "")
     yield Line.of(Label("verdict", f"strong {tone}"), f": {summary_of(comparison)}", tone=f"strong {tone}")
+    yield Fold("each metric and load", list(_rows(comparison)), opened=opened)
     for one in comparison.agreements:
         yield Line.of(f"quality: {agreement_text(one.swapped())}", tone=AGREEMENT_TONES.get(one.finding, "dim"))
     for parity in comparison.parities:

@@ -80,7 +80,7 @@ def _uses(data: Page, found: Sequence[Recommendation]) -> Table:
     common = {value for values in facts if len(values) == 1 for value in values}
     rows = []
     for one in found:
-        scores = {series.get(score.entrant.run_id): score for score in reversed(one.ranking)}
+        scores = {series.get(score.entrant.run.run_id): score for score in reversed(one.ranking)}
         place = " · ".join(part for part in one.group.split(" · ") if part not in common)
         use = Line.of(one.use_case.title, Span(f" {place}" if place else "", "small"))
         rows.append([use, *(_use_cell(name, scores.get(name), one) for name in names), Line.of(use_label(one))])
@@ -93,7 +93,7 @@ def _uses(data: Page, found: Sequence[Recommendation]) -> Table:
 def _columns(data: Page, found: Sequence[Recommendation], series: dict[str, str]) -> list[str]:
     """The series that have a column, in their order: all, or those with the best ranks."""
     names = list(dict.fromkeys(one.series.name for one in data.runs if one.rows))
-    ranks = [{series.get(score.entrant.run_id): rank for rank, score in enumerate(one.ranking)} for one in found]
+    ranks = [{series.get(score.entrant.run.run_id): rank for rank, score in enumerate(one.ranking)} for one in found]
     best = sorted(names, key=lambda name: sorted(own.get(name, len(names)) for own in ranks))[:COLUMNS_MAX]
     return [name for name in names if name in best]
 

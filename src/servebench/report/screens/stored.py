@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.limits import LimitFinding, LimitReason
+from servebench.analysis.limits.model import LimitFinding, LimitReason
+from servebench.analysis.quality.summary import summaries
 from servebench.analysis.slow_starts import OwnSlowStarts
-from servebench.analysis.stored_runs import quality_summaries
+from servebench.analysis.stored_runs import of_quality
 from servebench.analysis.warnings.catalog import explain, type_of
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.contracts.level import levels_in_words
@@ -46,7 +47,7 @@ def run_blocks(
         yield Line.of(f"{code} (at {where}): {explain(code) if complete else type_of(code).meaning}")
     if (taker := taker_of(rows)) is not None:
         yield Line.of(not_usable_text(taker), tone="warn")
-    yield items(quality_lines(quality_summaries(run)))
+    yield items(quality_lines(of_quality(summaries, run)))
     yield items(f"unreadable: {fault}" for fault in run.faults)
 
 

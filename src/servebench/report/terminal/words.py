@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench.contracts import events as e
+from servebench.contracts.level import Level
 from servebench.report.files import from_here
 from servebench.report.wording.budget import least_text, time_lines
 from servebench.util.figures import number, seconds
@@ -126,7 +127,10 @@ WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
     e.JobsStopping: "stopping {jobs} jobs",
     e.LeftBehind: lambda event: f"the engine left something behind: {'; '.join(event.what)}",
     e.MachineBusy: "{by}; what they disturb is left out of the results or named in a warning",
-    e.OneAtATime: "the engines do not all run at the same time: {reason}",
+    e.OneAtATime: lambda event: (
+        "the engines do not all run at the same time"
+        f"{'' if event.users is None else f' at {Level(event.users).words}'}: {event.reason}"
+    ),
     e.NothingToGrade: "quality: {scorer} has nothing to grade in workload={workload}",
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,
@@ -169,7 +173,9 @@ def is_problem(event: e.Event) -> bool:
 def once(event: e.Event, text: str) -> str:
     """Return the key of a line that is printed once in a study, however often its event is emitted; empty: each time."""
     # what an idle engine uses differs by some hundredths of a core in each round
-    return "at_once" if isinstance(event, e.OneAtATime) else text if isinstance(event, e.ScorerLeftOut) else ""
+    if isinstance(event, e.OneAtATime):
+        return f"at_once {event.users}"
+    return text if isinstance(event, e.ScorerLeftOut) else ""
 
 
 def is_detail(event: e.Event) -> bool:

@@ -12,7 +12,6 @@ from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Method, Method
 from servebench.report.wording.quality import agreement_text
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, duration, number, percent
-from servebench.util.short_id import short_id
 
 HEADINGS = ("load", "metric", "baseline", "candidate", "change [95%]", "verdict")
 ONE_START_NOTE = "With one start each, the intervals allow for what two starts of one engine usually differ by."
@@ -41,9 +40,7 @@ REASONS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.PROVISIONAL: lambda one: f"provisional: {_codes(one)}",
     ReasonKind.INTERVAL_TOO_WIDE: lambda _: f"the interval is too wide for a verdict: {MORE_STARTS}",
     ReasonKind.MAY_BE_CHANCE: lambda _: f"among this many rows, an interval may leave out 0 by chance: {MORE_STARTS}",
-    ReasonKind.STARTS_NEEDED: lambda one: (
-        f"more starts are needed (servebench resume {short_id(one.study)} --budget 30m)"
-    ),
+    ReasonKind.STARTS_NEEDED: lambda _: "more starts are needed",
     ReasonKind.STARTS_OF_TTFT: lambda one: f"TTFT takes {one.needed} starts",
 }
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from servebench.analysis.answer.model import Caveat, CaveatKind
-from servebench.analysis.tuning.answer import ChangeKind, Tried, TuneAnswer, WouldChange
+from servebench.analysis.tuning.answer import AGAIN_STARTS, ChangeKind, Tried, TuneAnswer, WouldChange
 from servebench.analysis.tuning.candidates import describe_settings
 from servebench.analysis.tuning.ledger import Left
 from servebench.analysis.verdict.model import Difference
@@ -84,9 +84,14 @@ def value_line(answer: TuneAnswer) -> str:
 
 
 def gain_line(answer: TuneAnswer) -> str:
-    """Return what the gain rests on where engines took turns; empty elsewhere, where FROM_STOCK_NOTE says it."""
-    method = answer.gain.method if answer.gain is not None else None
-    return f"the gain is by {method_text(method)}" if method is not None and method.slice_by_slice else ""
+    """Return what a new measurement will show, and what the gain rests on where engines took turns (elsewhere FROM_STOCK_NOTE
+    says it); empty without a gain."""
+    if answer.gain is None or answer.again is None or answer.verdict not in ("better", "open"):
+        return ""
+    ends = change_interval(answer.again.low, answer.again.high)
+    told = f"{AGAIN_STARTS} new starts of each will show {ends} in 95 of 100 cases"
+    method = answer.gain.method
+    return f"{told}; the gain is by {method_text(method)}" if method.slice_by_slice else told
 
 
 def equals_line(answer: TuneAnswer) -> str:
