@@ -167,7 +167,7 @@ def record_command(url: str, **options: Any) -> int:
 def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
     """Export runs for other programs."""
     from servebench.report.export.runs import to_csv, to_json
-    from servebench.report.files import write_file
+    from servebench.store.files import write_file
     from servebench.store.studies import find, runs_of
 
     runs = [run for name in names for run in runs_of(find(name, outputs))]
