@@ -284,6 +284,8 @@ class RunningEngine:
     """The `Dialect.names` that the first request has found."""
     tokenizer: Tokenizer | None = None
     """How the server counts tokens, if that is known without asking it."""
+    requests_served: int = 0
+    """How many requests the load has sent to it, in all of its runs."""
 
     @property
     def base_url(self) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,13 +44,6 @@ SHAPING = ("engine", "launch", "model", "gpu")
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
-@dataclass
-class Served:
-    """How many requests the load has sent to one start of an engine, in all of its runs."""
-
-    requests: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class EngineLease:
     """A running engine that a run may use.
@@ -69,7 +62,6 @@ class EngineLease:
     """The engine's settings as the engine itself reports them."""
     spans: SpanReceiver | None = None
     """What receives the engine's spans, with `engine.request_timings=spans`."""
-    served: Served = field(default_factory=Served)
 
 
 def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[str], int] = free_port) -> LaunchContext:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from servebench.analysis.warnings.catalog import is_usable
 from servebench.contracts.age import FRESH
@@ -92,7 +92,7 @@ def run_steps(request: RunRequest) -> Steps[RunResult]:
         run_id=request.run_id,
         **vars(ending),
         points=tuple(progress.points),
-        search=search.as_dict() if search is not None else None,
+        search=asdict(search) if search is not None else None,
         quality=stored_summaries(request.folder),
     )
     return RunResult(

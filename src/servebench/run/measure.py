@@ -113,7 +113,7 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
 def _bring_to_age(session: RunSession, level: PlannedPoint, label: str) -> Steps[None]:
     """Have the server serve requests of the workload until it is as old as `engine.age` says; nothing of them is stored."""
     rounds = itertools.count(1)
-    while is_too_young(session.settings.engine.age, session.age_s, session.lease.served.requests):
+    while is_too_young(session.settings.engine.age, session.age_s, session.lease.running.requests_served):
         stream = f"age{next(rounds)}-{level.point}"
         prompts = replace(session.prompts, folder=None).prompts(round_requests(level.warmup_concurrency), stream)
         facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
@@ -253,7 +253,7 @@ def _facts(
         tokenizer_exact=prompts.exact,
         start_id=session.start_id,
         server_started_ns=session.server_started_ns,
-        server_requests_before=None if session.server_started_ns is None else session.lease.served.requests,
+        server_requests_before=None if session.server_started_ns is None else session.lease.running.requests_served,
         fillers=[request.request_id for request in fillers],
         references=references_of(prompts.requests),
         jobs=jobs_of(prompts.requests),
@@ -316,7 +316,7 @@ def _run_phase(
         used_up = report.sent >= report.planned and not level.open_loop
         otherwise = None if report.stopped is not None else EndReason.REQUESTS if used_up else EndReason.TIME
         report = replace(report, ended_by=looks.ended_by or otherwise)
-    session.lease.served.requests += report.sent + report.fillers
+    session.lease.running.requests_served += report.sent + report.fillers
     records = _counted(session, records)
     if kept:
         session.writer.append(records)

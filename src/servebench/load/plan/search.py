@@ -9,9 +9,9 @@ each pair with twice as many requests, until the bracket is `tolerance` wide. No
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 from servebench.contracts.settings import SearchSettings
 from servebench.load.plan.slo_curve import Crossing, Probe, crossing, pooled_design_effect
@@ -52,10 +52,6 @@ class SearchAnswer:
     how: str
     probes: tuple[Probe, ...]
     caveats: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result as plain data for a file."""
-        return asdict(self)
 
 
 def requests_needed(attainment: float, confidence: float) -> int:
