@@ -7,8 +7,6 @@ response). For each, one frame comes back on standard output (index, whether the
 a JSON string, else the reason). Only the function named in the plan knows the format of an answer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -4,8 +4,6 @@ The stamp (`SO_TIMESTAMPNS`) is a timespec of CLOCK_REALTIME that the kernel wro
 kernel gives none, a user-space stamp is taken and the spool says so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

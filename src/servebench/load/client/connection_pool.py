@@ -1,7 +1,5 @@
 """The connections of a phase: opened ahead, reused, replaced when the server closed them."""
 
-from __future__ import annotations
-
 import select
 import socket
 from collections import deque

@@ -3,8 +3,6 @@
 A job goes through a pipe and never through a file or an argument, because its headers may hold an API key.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which request waits for which: turns of a session, and requests that need an answer. No clock, no I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 
 from servebench.load.client.job import WireRequest

@@ -1,7 +1,5 @@
 """Which request of a phase is sent when: pure, without sockets and without a clock."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush

@@ -13,8 +13,6 @@ Stamps stay as the kernel gave them and bytes stay unparsed: both can wait until
 A second SENT for an index means that the request was sent again on a new connection; what came before does not count.
 """
 
-from __future__ import annotations
-
 import struct
 import sys
 from array import array

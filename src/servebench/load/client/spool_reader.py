@@ -1,7 +1,5 @@
 """Reads the exchanges of a finished or killed phase from its spool."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Iterator, Sequence

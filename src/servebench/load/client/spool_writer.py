@@ -1,7 +1,5 @@
 """Writes the spool of a worker."""
 
-from __future__ import annotations
-
 from typing import BinaryIO
 
 from servebench.contracts.exchange import WireOutcome

@@ -4,8 +4,6 @@ Standard input brings one job (see `job.py`), then one byte for each order: `g` 
 coordinator is gone and the worker stops. It answers on standard output with lines of JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gc

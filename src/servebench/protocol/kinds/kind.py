@@ -1,7 +1,5 @@
 """A kind of request: everything that differs between the routes of an API that servebench can measure."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """The kinds `chat` and `completions` of OpenAI's API."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 

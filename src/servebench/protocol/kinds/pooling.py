@@ -1,8 +1,6 @@
 """The kinds `embeddings` (OpenAI's) and `rerank` (Cohere's and Jina's, as vLLM and llama.cpp have it; that of Text Embeddings
 Inference calls the documents `texts`): texts go in, numbers come out in one piece, and nothing is generated."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
