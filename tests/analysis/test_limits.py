@@ -11,9 +11,9 @@ import pytest
 from calibration.limits import BOTTLENECKS, HEALTHY, found_in
 from calibration.simulate import Plant
 from servebench.analysis import limits
-from servebench.analysis.limits import LevelFacts, LimitFinding, LimitReason, find_limit
-from servebench.analysis.limits.decide import MEMORY_SHARE
+from servebench.analysis.limits.decide import MEMORY_SHARE, find_limit
 from servebench.analysis.limits.facts import _stamps
+from servebench.analysis.limits.model import LevelFacts, LimitFinding, LimitReason
 from servebench.analysis.limits.proposals import default_running_limit, with_proposals
 from servebench.analysis.limits.roofline import compute_share, memory_share
 from servebench.config import compose_jobs

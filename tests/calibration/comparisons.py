@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.simulate import Plant, run_data, simulate_run
-from servebench.analysis.advice import recommend_runs
+from servebench.analysis.advice import Adviser
 from servebench.analysis.conclude import conclude
 from servebench.analysis.pairing import compare_speed
 from servebench.analysis.recommendation.rules import load_rules
@@ -154,6 +154,6 @@ def _won(seed: int, plant: Plant, *, starts: int) -> Outcome:
     ]
     return {
         (RECOMMEND, one.use_case.title): float(one.best is not None)
-        for one in recommend_runs(runs, load_rules(None))
+        for one in Adviser(runs, load_rules(None)).recommendations()
         if len(one.ranking) > 1
     }

@@ -10,7 +10,8 @@ from typing import Any
 
 from calibration.cells import CalibrationCell, Outcome, Promise
 from calibration.simulate import USUAL, Plant, SimulatedRun, run_data, simulate_run
-from servebench.analysis.limits import LimitFinding, findings
+from servebench.analysis.limits import findings
+from servebench.analysis.limits.model import LimitFinding
 from servebench.analysis.time_parts import request_parts
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import POINT_COLUMNS

@@ -6,7 +6,8 @@ import pytest
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.limits import RUNS_MAX, LevelFacts, LimitFinding, LimitReason
+from servebench.analysis.limits import RUNS_MAX
+from servebench.analysis.limits.model import LevelFacts, LimitFinding, LimitReason
 from servebench.contracts.level import Level
 from servebench.report.screens.conclusions import limits
 

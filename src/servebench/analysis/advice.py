@@ -10,76 +10,62 @@ from typing import Any
 from servebench.analysis.answer.leads import row_between
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.recommendation.changes import what_would_change
+from servebench.analysis.quality.agreement import agreements
 from servebench.analysis.recommendation.lead import lead_of
-from servebench.analysis.recommendation.model import Entrant, LessAccurate, Outcome, Recommendation, Score
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.recommendation.model import (
+    Entrant,
+    LessAccurate,
+    Outcome,
+    Recommendation,
+    Score,
+    UseReason,
+    UseReasonKind,
+)
 from servebench.analysis.recommendation.rules import Rules, UseCase
-from servebench.analysis.recommendation.scores import rank
-from servebench.analysis.stored_runs import entrant_of, quality_agreements
+from servebench.analysis.recommendation.scores import rank, what_would_change
+from servebench.analysis.stored_runs import entrant_of, of_quality, own_limits
 from servebench.analysis.verdict.levels import COSTS
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
+from servebench.util.groups import grouped
 
 
-def recommend_runs(
-    runs: Sequence[RunData],
-    rules: Rules,
-    *,
-    with_doubtful: bool = False,
-    varying: str | None = None,
-    labels: Mapping[str, RunLabel] | None = None,
-    comparisons: Sequence[Comparison] = (),
-    decision: StudyDecision | None = None,
-) -> list[Recommendation]:
-    """Return a recommendation for each use case and each setup (model, GPU, workload) that these runs measured.
+@dataclass(frozen=True)
+class Adviser:
+    """Recommends one of some runs for each use case and each setup (model, GPU, workload) that they measured.
 
     `varying` are settings that differ on purpose, `labels` those of a larger view. The lead of two runs that `comparisons`
     compare at the same level is theirs, so that one number has one interval; over several starts, or with a `decision` of
     their study, so is whether it is a win.
     """
-    names = {key: label.text for key, label in (labels or run_labels(runs)).items()}
-    known = _Known(
-        runs={names[run.run_id]: run for run in runs},
-        entrants=[entrant_of(run, names[run.run_id]) for run in runs],
-        rules=rules,
-        with_doubtful=with_doubtful,
-        varying=varying,
-        comparisons=comparisons,
-        decision=decision,
-    )
-    return [one for case in rules.use_cases.values() for one in known.recommendations(case)]
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """What all use cases are judged by: runs by their labels, and what `recommend_runs` takes."""
-
-    runs: Mapping[str, RunData]
-    entrants: Sequence[Entrant]
+    runs: Sequence[RunData]
     rules: Rules
-    with_doubtful: bool
-    varying: str | None
-    comparisons: Sequence[Comparison]
-    decision: StudyDecision | None
+    with_doubtful: bool = False
+    varying: str | None = None
+    labels: Mapping[str, RunLabel] | None = None
+    comparisons: Sequence[Comparison] = ()
+    decision: StudyDecision | None = None
 
-    def recommendations(self, case: UseCase) -> Iterator[Recommendation]:
-        """Yield those of a use case."""
+    def recommendations(self) -> list[Recommendation]:
+        """Return them, use case by use case."""
+        labels = self.labels or run_labels(self.runs)
+        entrants = [entrant_of(run, labels[run.run_id].text) for run in self.runs]
+        return [one for case in self.rules.use_cases.values() for one in self._of_case(case, entrants)]
+
+    def _of_case(self, case: UseCase, entrants: Sequence[Entrant]) -> Iterator[Recommendation]:
         patterns = ("*",) if case.workloads is None else case.workloads
-        taking_part = [one for one in self.entrants if any(fnmatchcase(one.workload, own) for own in patterns)]
+        taking_part = [one for one in entrants if any(fnmatchcase(_fact(one, "workload"), own) for own in patterns)]
         if (why := _why_not_measured(case, taking_part)) is not None:
             yield Recommendation(use_case=case, group="", outcome="not measured", why=why)
             return
-        groups: dict[str, list[Entrant]] = {}
-        for entrant in taking_part:
-            groups.setdefault(_group(entrant, case), []).append(entrant)
-        for name, group in groups.items():
+        for name, group in grouped(taking_part, lambda entrant: _group(entrant, case)).items():
             found = _as_compared(self._recommend(case, name, group), self.comparisons)
-            yield replace(found, quality=_less_accurate(found, self.runs))
+            yield replace(found, quality=tuple(_less_accurate(found.ranking)))
 
     def _recommend(self, case: UseCase, group: str, entrants: Sequence[Entrant]) -> Recommendation:
-        own = {entrant.own_limits for entrant in entrants}
+        own = {own_limits(entrant.run) for entrant in entrants}
         if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
             case = case.model_copy(update={"slo": limits})
         ranked, rules = rank(case, entrants), self.rules
@@ -114,8 +100,8 @@ class _Known:
     def _why_unfair(self, ranking: Sequence[Score], case: UseCase) -> UseReason | None:
         keys = [f"{group}.*" for group in case.across] + (["machine.*"] if "gpu" in case.across else [])
         on_purpose = ",".join([*keys, *([self.varying] if self.varying else [])])
-        first, *rivals = (score.entrant.name for score in ranking)
-        apart = [unequal_settings(self.runs[first], self.runs[name], on_purpose) for name in rivals]
+        first, *rivals = (score.entrant.run for score in ranking)
+        apart = [unequal_settings(first, run, on_purpose) for run in rivals]
         settings = {one.key: one for own in apart for one in own if one.matters}
         return UseReason(kind=UseReasonKind.UNEQUAL, settings=tuple(settings.values())) if settings else None
 
@@ -124,8 +110,17 @@ class _Known:
         if row is None or self.decision is None:
             known = row is not None and row.p_corrected is not None and (row.competes or not row.doubts)
             return row if known else None
-        ids = {first.entrant.run_id, second.entrant.run_id}
+        ids = {first.entrant.run.run_id, second.entrant.run.run_id}
         return row if row.looked and any(ids == set(one.ids) for one in self.decision.pairs) else None
+
+
+def _less_accurate(ranking: Sequence[Score]) -> Iterator[LessAccurate]:
+    for first, other in ((ranking[0].entrant, score.entrant) for score in ranking[1:]):
+        for agreement in of_quality(agreements, other.run, first.run):
+            if agreement.second_is_worse:
+                yield LessAccurate(first.name, other.name, agreement.swapped())
+            elif agreement.swapped().second_is_worse:
+                yield LessAccurate(other.name, first.name, agreement)
 
 
 def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> UseReason | None:
@@ -139,19 +134,23 @@ def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> UseReason |
 
 
 def _why_no_cost(metric: str, entrants: Sequence[Entrant]) -> UseReason:
-    if all(entrant.price_usd_per_hour is None for entrant in entrants):
-        gpus = tuple(name for name in dict.fromkeys(entrant.gpu for entrant in entrants) if name and name != "none")
-        return UseReason(kind=UseReasonKind.NO_PRICE, names=gpus)
+    if all(price is None for price, _ in (entrant.gpus for entrant in entrants)):
+        gpus = dict.fromkeys(_fact(entrant, "gpu") for entrant in entrants)
+        return UseReason(kind=UseReasonKind.NO_PRICE, names=tuple(name for name in gpus if name not in ("", "none")))
     kind = UseReasonKind.NO_GOOD_REQUEST if "good" in metric else UseReasonKind.NO_THROUGHPUT
-    if not any(entrant.gpu_count and entrant.price_usd_per_hour is not None for entrant in entrants):
+    if not any(count and price is not None for price, count in (entrant.gpus for entrant in entrants)):
         kind = UseReasonKind.NOTHING_TO_PAY
-    elif metric == "cost_usd_per_mgood" and all(entrant.own_limits is None for entrant in entrants):
+    elif metric == "cost_usd_per_mgood" and all(own_limits(entrant.run) is None for entrant in entrants):
         kind = UseReasonKind.NO_SLO
     return UseReason(kind=kind)
 
 
+def _fact(entrant: Entrant, name: str) -> str:
+    return entrant.run.fact(name) or ""
+
+
 def _group(entrant: Entrant, case: UseCase) -> str:
-    parts = {"model": entrant.model, "gpu": entrant.gpu, "workload": entrant.workload}
+    parts = {name: _fact(entrant, name) for name in ("model", "gpu", "workload")}
     # the energy of a processor is not that of a GPU
     rapl = any(row.energy_source == "rapl" for level in entrant.levels for row in level.rows)
     parts |= {"meter": "rapl"} if rapl and case.metric == "energy_j_per_token" else {}
@@ -164,31 +163,19 @@ def _compared_row(first: Score, second: Score, comparisons: Sequence[Comparison]
     a, b = first.entrant, second.entrant
     if first.at != second.at:
         return None
-    priced = (a.price_usd_per_hour, a.gpu_count) == (b.price_usd_per_hour, b.gpu_count)
-    metric = COSTS.get(first.metric, first.metric) if priced else first.metric
-    return row_between(a.run_id, b.run_id, first.at, comparisons, metric)
+    metric = COSTS.get(first.metric, first.metric) if a.gpus == b.gpus else first.metric
+    return row_between(a.run.run_id, b.run.run_id, first.at, comparisons, metric)
 
 
 def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Recommendation:
     if len(found.ranking) < 2 or found.ranking[0].at != found.ranking[1].at:
         return found
     first, second = found.ranking[:2]
-    row = row_between(first.entrant.run_id, second.entrant.run_id, first.at, comparisons, first.metric)
+    ids = first.entrant.run.run_id, second.entrant.run.run_id
+    row = row_between(*ids, first.at, comparisons, first.metric)
     if row is None or row.difference is None:
         return found
     if found.outcome in ("best", "provisional") and not row.difference.leaves_out_zero:
         # the interval that decided is the one to show
         return found
     return replace(found, lead=row.effect, interval=(row.difference.low, row.difference.high))
-
-
-def _less_accurate(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[LessAccurate, ...]:
-    notes = []
-    for score in found.ranking[1:]:
-        first, other = found.ranking[0].entrant.name, score.entrant.name
-        for agreement in quality_agreements(runs[other], runs[first]):
-            if agreement.second_is_worse:
-                notes.append(LessAccurate(first, other, agreement.swapped()))
-            elif agreement.swapped().second_is_worse:
-                notes.append(LessAccurate(other, first, agreement))
-    return tuple(notes)

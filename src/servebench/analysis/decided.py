@@ -8,11 +8,10 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.pairing import engine_seconds
-from servebench.analysis.setups import earlier_starts, in_turns_before
-from servebench.analysis.stored_runs import side_of
+from servebench.analysis.pairing import engine_lives, engine_seconds, sides_of
 from servebench.analysis.verdict.compare import with_rows
 from servebench.analysis.verdict.gate import GateQuestion
 from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
@@ -81,17 +80,6 @@ class StudyDecision:
 ENDED = ("finished", "failed")
 
 
-def starts_allowed(settings: StudySettings, *, goes_on: bool) -> int:
-    """Return the most starts of each run; `goes_on`: the study has got more budget than it was planned with."""
-    return LOOKS[-1] if goes_on else settings.most_starts
-
-
-def added_budget_s(state: Mapping[str, Any]) -> float | None:
-    """Return for how long engines may run by a stored state of a study; None where that is as it was planned."""
-    stored = state.get("budget_s")
-    return float(stored) if isinstance(stored, (int, float)) and 0 < stored < float("inf") else None
-
-
 def study_settings(run: RunData) -> StudySettings | None:
     """Return how a stored run's study decides; None if it has no `study.until`."""
     stored = mapping(run.config.get("study"))
@@ -125,10 +113,7 @@ def decide_study(
         return None
     began_s = float(study.state.get("started_s") or 0.0)
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
-    labels = {key: one.text for key, one in run_labels(study.runs).items()}
-    sides = {
-        run.run_id: replace(side_of(run, labels[run.run_id]), earlier=earlier_starts(run, before)) for run in measured
-    }
+    labels = run_labels(study.runs)
     compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
     limit = share_of("study.margin", settings.margin) if margin is None else margin
     gate = GateQuestion(limit, settings.metrics and tuple(settings.metrics)) if settings.until == "gate" else None
@@ -140,9 +125,11 @@ def decide_study(
     each = engine_seconds([run.point_rows for run in measured], apart=apart)
     seconds = dict(zip((run.run_id for run in measured), each, strict=True))
     replaced_s = sum(map(_replaced_seconds, measured))
-    budget_s = added_budget_s(study.state)
+    # without one in its state a study has the budget that it was planned with
+    added = study.state.get("budget_s")
+    budget_s = float(added) if isinstance(added, (int, float)) and 0 < added < float("inf") else None
     decided = decide(
-        [(replace(sides[a.run_id], in_turns=in_turns_before(a, b, before)), sides[b.run_id]) for a, b in compared],
+        sides_of(compared, before, labels),
         margin=limit,
         looks=(looks_until if budget_s is None else looks_beyond)(settings.most_starts),
         gate=gate,
@@ -156,7 +143,7 @@ def decide_study(
         engine_s=sum(sum(one) for one in seconds.values()) + replaced_s,
         budget_s=seconds_of("study.budget", settings.budget) if budget_s is None else budget_s,
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
-        labels=labels,
+        labels={key: one.text for key, one in labels.items()},
         ended=study.status in ENDED and all(run.status in ENDED for run in study.runs),
     )
 
@@ -216,11 +203,24 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool, open_by: Reason)
 
 
 def _replaced_seconds(run: RunData) -> float:
-    """For about how long engines ran for points that other attempts replaced: the time with requests in flight, since engines
-    that take turns share the rest, and a start of the engine each."""
+    """For about how long engines ran for points that other attempts replaced, besides the lives of starts that have points."""
     found = run.requests_with(["point", "sent_ns", "ended_ns"]).dropna()
-    gone = found[~found["point"].isin([row.point for row in run.point_rows])].groupby("point")
+    gone = found[~found["point"].isin([row.point for row in run.point_rows])].sort_values("sent_ns")
     start_s = mapping(run.manifest.get("cold_start")).get("seconds")
     cold_s = float(start_s) if isinstance(start_s, (int, float)) else 0.0
-    busy = (covered(zip(own["sent_ns"].tolist(), own["ended_ns"].tolist(), strict=True)) for _, own in gone)
-    return sum(cold_s + one / NS_PER_S for one in busy)
+    attempts = [(own[["sent_ns", "ended_ns"]] / NS_PER_S).to_numpy() for _, own in gone.groupby("point", sort=False)]
+    return seconds_besides(attempts, engine_lives(run.point_rows), cold_s)
+
+
+def seconds_besides(
+    attempts: Iterable[NDArray[np.float64]], lives: Iterable[tuple[float, float]], cold_s: float
+) -> float:
+    """For how long engines ran for attempts, which follow one another and have a begin and an end for each request, besides these
+    lives of engines: with requests in flight, and `cold_s` more where there was time for a start of another engine."""
+    known, seconds = list(lives), 0.0
+    for own in attempts:
+        begins_s = own[0, 0]
+        alive_s = max((ends for begins, ends in known if begins <= begins_s), default=0.0)
+        seconds += covered(np.maximum(own, alive_s).tolist()) + (cold_s if begins_s - alive_s > cold_s else 0.0)
+        known.append((begins_s, own[:, 1].max()))
+    return seconds

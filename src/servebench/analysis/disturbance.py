@@ -23,6 +23,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
 from servebench.util.arrays import Floats
+from servebench.util.groups import grouped
 from servebench.util.stretches import Spans, between, length, merged
 from servebench.util.units import NS_PER_S
 
@@ -66,7 +67,10 @@ GPU_SOURCES = ("gpu", "amd_gpu")
 SOURCES = ("machine", *GPU_SOURCES)
 """The telemetry that shows others on the machine."""
 READING = ("t_ns", "source", "name", "raw_name", "labels", "value")
-UNSEEN, STEAL = "processes that came and went or cannot be seen", "other virtual machines (steal time)"
+CAUSES = {
+    "unseen_cores": "processes that came and went or cannot be seen",
+    "steal_cores": "other virtual machines (steal time)",
+}
 
 Cause = tuple[str, int | None]
 """A program and its pid, if it is one process."""
@@ -123,7 +127,7 @@ def find_disturbances(readings: Iterable[Reading], pauses: Spans = ()) -> tuple[
     """Return the disturbances of a point by its readings, in order of time; none where the machine was not sampled. What lasts
     LASTS_S only with the `pauses` of a point in slices is none: other engines have the machine in these."""
     listed = [one for one in readings if isfinite(one.value)]
-    samples = _samples([one for one in listed if one.source == "machine"])
+    samples = _samples(listed)
     found = [*_of_gpus(listed)]
     if samples is not None:
         whole = int(samples.ends_ns[0]), int(samples.ends_ns[-1])
@@ -138,7 +142,7 @@ def find_disturbances(readings: Iterable[Reading], pauses: Spans = ()) -> tuple[
 def crowded_slices(readings: Iterable[Reading], slices: Spans, left_out: Spans = ()) -> list[tuple[int, int]]:
     """Return those slices of a point of which others took too much outside of what is left out to compare them; none where the
     machine was not sampled."""
-    samples = _samples([one for one in readings if isfinite(one.value) and one.source == "machine"])
+    samples = _samples(readings)
     if samples is None or not slices:
         return []
     needed, crowded, total = _needed(samples, slices)
@@ -201,10 +205,7 @@ def disturbance_columns(
 
 def _taker(disturbances: Iterable[Disturbance], pieces: Spans) -> str | None:
     """The `Taker` in these pieces of a window, as JSON; heat and the like take nothing."""
-    found: dict[Cause, list[Disturbance]] = {}
-    for one in disturbances:
-        if not one.inherent:
-            found.setdefault((one.who, one.pid), []).append(one)
+    found = grouped((one for one in disturbances if not one.inherent), lambda one: (one.who, one.pid))
     if not found:
         return None
     (who, pid), own = max(found.items(), key=lambda item: sum(one.amount for one in item[1]))
@@ -213,8 +214,9 @@ def _taker(disturbances: Iterable[Disturbance], pieces: Spans) -> str | None:
     return json.dumps({"who": who, "pid": pid, "took": max(own, key=lambda one: one.amount).took, "seconds": seconds})
 
 
-def _samples(readings: Sequence[Reading]) -> _Samples | None:
+def _samples(listed: Iterable[Reading]) -> _Samples | None:
     """Return the samples in which all cores were seen; the first of a point is about the time before it."""
+    readings = [one for one in listed if isfinite(one.value) and one.source == "machine"]
     moments = sorted({one.t_ns for one in readings if one.name == "machine_cores"})
     places = {moment: place for place, moment in enumerate(moments[1:])}
     if not places:
@@ -234,13 +236,9 @@ def _samples(readings: Sequence[Reading]) -> _Samples | None:
 
 
 def _cause_of(reading: Reading) -> Cause | None:
-    if reading.name == "unseen_cores":
-        return UNSEEN, None
-    if reading.name == "steal_cores":
-        return STEAL, None
-    if reading.name != "foreign_cores":
-        return None
-    return _process_of(reading.labels) if reading.labels else ("small processes", None)
+    if reading.name == "foreign_cores":
+        return _process_of(reading.labels) if reading.labels else ("small processes", None)
+    return (CAUSES[reading.name], None) if reading.name in CAUSES else None
 
 
 def _process_of(labels: str) -> Cause:

@@ -58,19 +58,14 @@ class SettingDifference:
 
     @property
     def title(self) -> str:
-        """What differs, in words."""
-        return title_of_setting(self.key)
+        """What differs: config keys as they are written, others in words."""
+        found = next((title for pattern, title in _table()["titles"].items() if fnmatchcase(self.key, pattern)), "")
+        return str(found.format(self.key.rpartition(".")[2].replace("_", " ")) or self.key)
 
     @property
     def name(self) -> str:
         """What differs, and at which load."""
         return f"{self.title} at {self.where}" if self.where else self.title
-
-
-def title_of_setting(key: str) -> str:
-    """Return what a setting or fact is called: config keys as they are written, others in words."""
-    found = next((title for pattern, title in _table()["titles"].items() if fnmatchcase(key, pattern)), "")
-    return found.format(key.rpartition(".")[2].replace("_", " ")) or key
 
 
 WEIGHTS = ("weights.quantization", "weights.format", "weights", "weights.digest")
@@ -190,7 +185,8 @@ def compare_manifests(
     """
     ours, theirs = _facts(baseline), _facts(candidate)
     shared = _engine_settings(baseline) & _engine_settings(candidate)
-    keys = _with_derived(varying)
+    # and those whose values follow from them
+    keys = [name for key in varying for name in (key, *_table()["derived"].get(key, ()))]
     purposes = [f"config.{key}" for key in keys] + keys
     found = []
     for key in sorted({*ours, *theirs}):
@@ -261,11 +257,6 @@ def varied_keys(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tu
     names = {mapping(mapping(one.get("config")).get("engine")).get("name") for one in (baseline, candidate)}
     own = ("cores",) if "engine" in keys and len(names) == 1 else ()
     return (*(key if "." in key else f"{key}.*" for key in keys), *own)
-
-
-def _with_derived(keys: Iterable[str]) -> list[str]:
-    """Return the keys and those whose values follow from them."""
-    return [name for key in keys for name in (key, *_table()["derived"].get(key, ()))]
 
 
 def _overrides(manifest: Mapping[str, Any]) -> dict[str, str]:

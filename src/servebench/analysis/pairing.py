@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -14,12 +14,13 @@ from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import earlier_starts, in_turns_before
 from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.compare import MARGIN, compare
-from servebench.analysis.verdict.model import Comparison
+from servebench.analysis.verdict.model import Comparison, Side
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.store.studies import runs_of
 from servebench.util.errors import ConfigError
+from servebench.util.groups import grouped
 from servebench.util.units import NS_PER_S
 
 RunPair = tuple[RunData, RunData]
@@ -58,24 +59,16 @@ def pairs_within(runs: Sequence[RunData], *, to_first: bool = False) -> list[Run
 
     Of a workload with more runs than PAIRED_MAX, the one with the highest throughput is compared with each other one.
     """
-    groups: dict[str | None, list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(run.fact("workload"), []).append(run)
     pairs: list[RunPair] = []
-    for group in groups.values():
+    for group in grouped(runs, lambda run: run.fact("workload")).values():
         if to_first:
             pairs += [(group[0], run) for run in group[1:]]
         elif len(group) <= PAIRED_MAX:
             pairs += combinations(group, 2)
         else:
-            best = max(group, key=_throughput)
+            best = max(group, key=lambda run: one.value if (one := best_level(run.point_rows)) else 0.0)
             pairs += [(run, best) for run in group if run is not best]
     return pairs
-
-
-def _throughput(run: RunData) -> float:
-    best = best_level(run.point_rows)
-    return best.value if best else 0.0
 
 
 def _pair_by_name(baseline: StudyData, other: RunData | StudyData) -> list[RunPair]:
@@ -106,34 +99,36 @@ def compare_speed(
 ) -> list[Comparison]:
     """Compare the metrics of each pair of runs; `labels` are those of a larger view. Raises StoreError."""
     labels = labels or run_labels(run for pair in pairs for run in pair)
-    runs = {run.run_id: run for pair in pairs for run in pair}
-    known = list(earlier)
-    sides = {
-        key: replace(
-            side_of(run, labels[key].text),
-            earlier=earlier_starts(run, known, without=runs),
-            start_seconds=seconds_per_start(run),
-        )
-        for key, run in runs.items()
-    }
+    sides = sides_of(pairs, earlier, labels, {run.run_id for pair in pairs for run in pair})
     # a run that never started has no settings of its machine that could differ
     absent = [[run for run in pair if run.status == "missing"] for pair in pairs]
-    found = compare(
-        [
-            (
-                replace(sides[a.run_id], in_turns=in_turns_before(a, b, known, runs)),
-                sides[b.run_id],
-                () if never else unequal_settings(a, b, varying),
-            )
-            for (a, b), never in zip(pairs, absent, strict=True)
-        ],
-        margin=margin,
-        with_doubtful=with_doubtful,
-    )
+    unequal = [() if never else unequal_settings(*pair, varying) for pair, never in zip(pairs, absent, strict=True)]
+    asked = [(*both, apart) for both, apart in zip(sides, unequal, strict=True)]
+    found = compare(asked, margin=margin, with_doubtful=with_doubtful)
     return [
         replace(one, not_started=tuple(labels[run.run_id].text for run in never))
         for one, never in zip(found, absent, strict=True)
     ]
+
+
+def sides_of(
+    pairs: Sequence[RunPair],
+    earlier: Sequence[RunData],
+    labels: Mapping[str, RunLabel],
+    without: Collection[str] = (),
+) -> list[tuple[Side, Side]]:
+    """Return the two sides of each pair of runs, with the `earlier` starts of their set-ups but for runs of the ids `without`.
+    Raises StoreError."""
+    sides = {
+        run.run_id: replace(
+            side_of(run, labels[run.run_id].text),
+            earlier=earlier_starts(run, earlier, without),
+            start_seconds=seconds_per_start(run),
+        )
+        for run in {run.run_id: run for pair in pairs for run in pair}.values()
+    }
+    turns = [in_turns_before(*pair, earlier, without) for pair in pairs]
+    return [(replace(sides[a.run_id], in_turns=own), sides[b.run_id]) for (a, b), own in zip(pairs, turns, strict=True)]
 
 
 def seconds_per_start(run: RunData) -> float | None:
@@ -154,7 +149,7 @@ def seconds_per_start(run: RunData) -> float | None:
 def engine_seconds(runs: Sequence[Sequence[PointRow]], *, apart: bool = False) -> list[list[float]]:
     """For how long each start of some runs ran, in order: from its beginning to the end of its last window, where its id is a
     time. Engines that are alive at the same time share that, unless each has a machine, or a clock, of its own (`apart`)."""
-    lives = [_lives(rows) for rows in runs]
+    lives = [engine_lives(rows) for rows in runs]
     edges = sorted({edge for own in lives for life in own for edge in life})
     shares = []
     for low, high in pairwise(edges):
@@ -166,7 +161,7 @@ def engine_seconds(runs: Sequence[Sequence[PointRow]], *, apart: bool = False) -
     ]
 
 
-def _lives(rows: Sequence[PointRow]) -> list[tuple[float, float]]:
+def engine_lives(rows: Sequence[PointRow]) -> list[tuple[float, float]]:
     """When each start of a run began, and when its last window ended, in seconds since the epoch."""
     ends: dict[float, float] = {}
     for row in rows:

@@ -162,7 +162,7 @@ def _queue_to_run(arrivals: Arrivals, knee: Knee | None) -> _Queue | None:
     use = arrivals.rate_req_s / float(rates[-1])
     if use >= 1:
         return None
-    longer = max(1.0, (varied + gap_variation(arrivals.sent_s)) / 2)
+    longer = max(1.0, (varied + variation(np.diff(arrivals.sent_s))) / 2)
     logs = np.concatenate([[0.0], np.cumsum(np.log(arrivals.rate_req_s / rates))])
     waiting = np.arange(1, QUEUE_MAX)
     shares = np.exp(np.concatenate([logs, logs[-1] + np.log(_ratio(use, longer)) * waiting]) - logs.max())
@@ -176,7 +176,7 @@ def _queue_for_prefill(arrivals: Arrivals, knee: Knee) -> _Queue | None:
     use = arrivals.rate_req_s * step / MS_PER_S
     if use >= 1:
         return None
-    ratio = _ratio(use, (varied + gap_variation(arrivals.sent_s)) / 2)
+    ratio = _ratio(use, (varied + variation(np.diff(arrivals.sent_s))) / 2)
     shares = np.concatenate([[1 - use], use * (1 - ratio) * ratio ** np.arange(QUEUE_MAX)])
     return _Queue(shares / shares.sum(), knee.before + 1, step)
 
@@ -188,16 +188,11 @@ def _ratio(use: float, longer: float) -> float:
 
 def is_random(arrivals: Arrivals) -> bool:
     """Return whether the requests are enough, and come randomly enough, for `long_run`."""
-    return arrivals.ttft_ms.size >= REQUESTS_MIN and gap_variation(arrivals.sent_s) >= REGULAR
-
-
-def gap_variation(sent_s: Floats) -> float:
-    """Return the squared coefficient of variation of the gaps between requests: 1 if they come at random, 0 if regularly."""
-    return variation(np.diff(sent_s))
+    return arrivals.ttft_ms.size >= REQUESTS_MIN and variation(np.diff(arrivals.sent_s)) >= REGULAR
 
 
 def variation(values: Floats) -> float:
-    """Return the squared coefficient of variation."""
+    """Return the squared coefficient of variation: of the gaps between requests 1 if they come at random, 0 if regularly."""
     return float(values.var() / values.mean() ** 2) if values.size and values.mean() > 0 else 0.0
 
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from servebench.analysis.quantiles import normal_shares, root
+from servebench.analysis.quantiles import Mixture
 from servebench.contracts.estimate import CONFIDENCE, Interval
 from servebench.util.arrays import Floats
 
@@ -49,8 +49,8 @@ NOISES = np.geomspace(0.05, 4.0, 30)
 """Standard deviations of the noise that are considered, relative to the root mean square of the coefficients."""
 ROUNDING = 1e-12
 """Relative to the values, cosines below this are rounding errors: the values are equal."""
-REACH, PRECISION = 9.0, 1e-10
-"""A quantile is looked for this many standard deviations to each side, and the last step to it is at most this share of one."""
+PRECISION = 1e-10
+"""The last step to a quantile is at most this share of the standard deviation."""
 NEGLIGIBLE = 1e-8
 """Parts of the mixture with a smaller weight are left out."""
 _POINTS = 256
@@ -79,13 +79,6 @@ class SeriesSpan:
     rounds: float
 
 
-def wave_count(values: int, rounds: float, most: int = WAVES_MAX) -> int | None:
-    """Return how many cosines to use for a series of `values` over `rounds`: waves as short as a round show how requests
-    follow one another, not how the mean varies. None for too few of either."""
-    waves = int(min(most, max(WAVES_MIN, rounds / 2), values / VALUES_PER_WAVE))
-    return waves if rounds >= ROUNDS_MIN and waves >= WAVES_MIN else None
-
-
 def slow_waves(values: Floats, waves: int) -> Floats:
     """Return the coefficients of the `waves` slowest cosines of values in order, without their mean."""
     angles = np.pi * (np.arange(values.size) + 0.5) / values.size
@@ -101,26 +94,30 @@ def mean_interval(values: Floats, span: SeriesSpan, prior: Floats = FLAT) -> Int
     `prior` has the probability of each of WANDER_S (rows) and WANDER_SD. The interval always holds the values' own mean. None for
     too few values or rounds, and for a mean that is not positive.
     """
-    waves = wave_count(values.size, span.rounds)
-    middle = float(values.mean()) if values.size else 0.0
-    if waves is None or span.seconds <= 0 or middle <= 0:
+    cosines = _cosines(values, span, WAVES_MAX)
+    if cosines is None:
         return None
-    cosines = slow_waves(values, waves) / middle
+    middle = float(values.mean())
     if np.abs(cosines).max() <= ROUNDING:
         return middle, middle
     low, high = _mixture(cosines, span.seconds, (1 - CONFIDENCE) / 2, prior)
     return min(middle, middle * (1 - high)), max(middle, middle * (1 - low))
 
 
+def _cosines(values: Floats, span: SeriesSpan, most: int) -> Floats | None:
+    """The slowest cosines relative to the mean; None for too few values or rounds, and for a mean that is not positive. Waves as
+    short as a round show how requests follow one another, not how the mean varies."""
+    waves = int(min(most, max(WAVES_MIN, span.rounds / 2), values.size / VALUES_PER_WAVE))
+    if span.rounds < ROUNDS_MIN or waves < WAVES_MIN or span.seconds <= 0 or values.mean() <= 0:
+        return None
+    return slow_waves(values, waves) / float(values.mean())
+
+
 def wander_likelihood(values: Floats, span: SeriesSpan) -> Floats | None:
     """Return how well each of WANDER_S (rows) and WANDER_SD explains positive values in order, relative to what explains them
     best, whatever their noise is. None for too few values or rounds, and for values that are all equal."""
-    waves = wave_count(values.size, span.rounds, LEARNING_WAVES)
-    middle = float(values.mean()) if values.size else 0.0
-    if waves is None or span.seconds <= 0 or middle <= 0:
-        return None
-    cosines = slow_waves(values, waves) / middle
-    if np.abs(cosines).max() <= ROUNDING:
+    cosines = _cosines(values, span, LEARNING_WAVES)
+    if cosines is None or np.abs(cosines).max() <= ROUNDING:
         return None
     logs = np.logaddexp.reduce(_Waves.of(cosines, span.seconds).log_likelihood, axis=1)
     found: Floats = np.exp(logs - logs.max())
@@ -197,19 +194,11 @@ def _mixture(cosines: Floats, seconds: float, tail: float, prior: Floats) -> tup
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     known = weight > NEGLIGIBLE
-    weight, centre, spread = weight[known], centre[known], np.sqrt(rest[known])
-
-    middle = float(weight @ centre)
-    width = math.sqrt(float(weight @ (spread**2 + (centre - middle) ** 2)))
-    low, high = float((centre - REACH * spread).min()), float((centre + REACH * spread).max())
-
-    def quantile(share: float) -> float:
-        def below(here: float) -> tuple[float, float]:
-            away = (here - centre) / spread
-            density = float(weight @ (np.exp(-0.5 * away**2) / spread)) / math.sqrt(2 * math.pi)
-            return float(weight @ normal_shares(away)) - share, density
-
-        start = middle + width * (2.0 if share > 0.5 else -2.0)
-        return root(below, low, high, min(max(start, low), high), precision=PRECISION, scale=width)
-
-    return quantile(tail), quantile(1 - tail)
+    mixture = Mixture(weight[known], centre[known], np.sqrt(rest[known]))
+    middle = float(mixture.weights @ mixture.means)
+    width = math.sqrt(float(mixture.weights @ (mixture.sds**2 + (mixture.means - middle) ** 2)))
+    low, high = (
+        mixture.quantile(share, start=middle + side * width, precision=PRECISION, scale=width)
+        for share, side in ((tail, -2.0), (1 - tail, 2.0))
+    )
+    return low, high

@@ -4,8 +4,9 @@ that took turns on a machine."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations, islice
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -16,8 +17,8 @@ from servebench.analysis.fairness import same_settings
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import METRICS
 from servebench.analysis.verdict.slices import pooled_error, slice_differences
-from servebench.contracts.level import Level
 from servebench.contracts.stored import FACTS, RunData, mapping
+from servebench.util.groups import grouped
 
 LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "span_headers")
 """Keys of `load` that do not change what a point at a level is."""
@@ -35,32 +36,26 @@ def earlier_starts(run: RunData, earlier: Iterable[RunData], without: Collection
 
 def newest_alike(run: RunData, earlier: Iterable[RunData], without: Collection[str] = ()) -> list[RunData]:
     """Return the newest earlier runs with the set-up of a run, but for itself and the runs of the ids `without`."""
-    alike = (one for one in _newest(earlier) if one.run_id not in (run.run_id, *without) and same_setup(run, one))
-    return list(islice(alike, EARLIER_MAX))
+    return _newest(earlier, lambda one: one.run_id not in (run.run_id, *without) and same_setup(run, one))
 
 
 def starts_of(runs: Iterable[RunData]) -> Earlier:
     """Return the starts of runs of one set-up, by metric. Points that are not valid are left out."""
-    values: dict[str, dict[tuple[str, str | None], dict[Level, list[float]]]] = {}
-    errors: dict[str, dict[Level, list[float]]] = {}
-    for one in runs:
-        for row in one.point_rows:
-            for metric in METRICS:
-                value = row.get(metric.name)
-                if row.verdict == "valid" and value is not None and 0 < value < float("inf"):
-                    start = values.setdefault(metric.name, {}).setdefault((one.run_id, row.start_id), {})
-                    start.setdefault(row.level, []).append(float(np.log(value)))
-                    error = error_of([row], metric.name)
-                    errors.setdefault(metric.name, {}).setdefault(row.level, []).append(error)
-    return {name: _table(own, errors[name]) for name, own in values.items() if len(own) > 1}
-
-
-def _table(
-    starts: Mapping[tuple[str, str | None], Mapping[Level, list[float]]], errors: Mapping[Level, list[float]]
-) -> Starts:
-    levels = tuple(dict.fromkeys(level for own in starts.values() for level in own))
-    values = [[fmean(own[level]) if level in own else np.nan for level in levels] for own in starts.values()]
-    return Starts(levels, np.array(values), np.array([fmean(errors[level]) for level in levels]))
+    valid = [(one.run_id, row) for one in runs for row in one.point_rows if row.verdict == "valid"]
+    found = {}
+    for name in (metric.name for metric in METRICS):
+        known = [(run, row) for run, row in valid if 0 < (row.get(name) or 0) < inf]
+        starts = grouped(known, lambda pair: (pair[0], pair[1].start_id)).values()
+        by_level = [grouped((row for _, row in own), lambda row: row.level) for own in starts]
+        levels = tuple(dict.fromkeys(level for own in by_level for level in own))
+        logs = [
+            [fmean(np.log([row[name] for row in own[level]])) if level in own else np.nan for level in levels]
+            for own in by_level
+        ]
+        errors = [fmean(error_of([row], name) for _, row in known if row.level == level) for level in levels]
+        if len(starts) > 1:
+            found[name] = Starts(levels, np.array(logs), np.array(errors))
+    return found
 
 
 def same_setup(a: RunData, b: RunData) -> bool:
@@ -90,21 +85,17 @@ def circumstances(
 
 def runs_alike(known: Collection[str], earlier: Iterable[RunData], without: Collection[str] = ()) -> list[RunData]:
     """Return the newest earlier runs with one of these circumstances, but for those of the ids `without`."""
-    alike = (
-        one
-        for one in _newest(earlier)
-        if one.run_id not in without and circumstances(one.config, one.manifest.get("machine")) in known
-    )
-    return list(islice(alike, EARLIER_MAX))
+
+    def alike(one: RunData) -> bool:
+        return one.run_id not in without and circumstances(one.config, one.manifest.get("machine")) in known
+
+    return _newest(earlier, alike)
 
 
 def each_starts(runs: Iterable[RunData]) -> Mapping[str, Sequence[Starts]]:
     """Return the starts of each run that has several, by metric: a group for each run."""
-    found: dict[str, list[Starts]] = {}
-    for run in runs:
-        for name, one in starts_of([run]).items():
-            found.setdefault(name, []).append(one)
-    return found
+    every = [starts_of([run]) for run in runs]
+    return {name: [one[name] for one in every if name in one] for own in every for name in own}
 
 
 def in_turns_before(
@@ -119,11 +110,9 @@ def in_turns_before(
 
 def pairs_in_turns(runs: Iterable[RunData]) -> Mapping[str, Sequence[Starts]]:
     """Return the differences of starts that took turns slice by slice, by metric: a group for each two runs of a study."""
-    studies: dict[str, list[RunData]] = {}
-    for one in runs:
-        studies.setdefault(one.study_id, []).append(one)
     found: dict[str, list[Starts]] = {}
-    for a, b in (pair for own in studies.values() for pair in combinations(own, 2)):
+    studies = grouped(runs, lambda run: run.study_id).values()
+    for a, b in (pair for own in studies for pair in combinations(own, 2)):
         ours, theirs = (
             {row.slice_group: row for row in run.point_rows if row.slice_group and row.verdict != "void"}
             for run in (a, b)
@@ -145,5 +134,5 @@ def pairs_in_turns(runs: Iterable[RunData]) -> Mapping[str, Sequence[Starts]]:
     return found
 
 
-def _newest(runs: Iterable[RunData]) -> list[RunData]:
-    return sorted(runs, key=lambda one: one.started_s or 0.0, reverse=True)
+def _newest(runs: Iterable[RunData], alike: Callable[[RunData], bool]) -> list[RunData]:
+    return list(islice(filter(alike, sorted(runs, key=lambda one: one.started_s or 0.0, reverse=True)), EARLIER_MAX))

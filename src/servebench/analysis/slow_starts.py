@@ -29,15 +29,6 @@ ALIKE = 0.002
 """The robust deviation is at least this (of logarithms): no engine's starts are known to be more alike."""
 
 
-@dataclass(frozen=True)
-class SlowStarts:
-    """The starts of a set-up that are slow: of `count` starts, these by the share by which each is slower than the others, the
-    slowest first. Empty where there are fewer than STARTS_MIN."""
-
-    count: int
-    slower: Mapping[str, float]
-
-
 @dataclass(frozen=True, kw_only=True)
 class OwnSlowStarts:
     """The slow starts of an engine beside those of one run: of `count` stored starts of the run's set-up, each of `slower` is
@@ -55,15 +46,11 @@ def own_slow_starts(run: RunData, earlier: Iterable[RunData]) -> OwnSlowStarts |
     if not own:
         return None
     others = {key: one for other in newest_alike(run, earlier) for key, one in _throughputs(other).items()}
-    found = find_slow_starts({**own, **others})
-    if not found.slower:
+    count, slower = find_slow_starts({**own, **others})
+    if not slower:
         return None
-    return OwnSlowStarts(
-        count=found.count,
-        slower=tuple(found.slower.values()),
-        own=len(own),
-        own_slower=tuple(share for key, share in found.slower.items() if key in own),
-    )
+    ours = tuple(share for key, share in slower.items() if key in own)
+    return OwnSlowStarts(count=count, slower=tuple(slower.values()), own=len(own), own_slower=ours)
 
 
 def _throughputs(run: RunData) -> dict[str, dict[Level, float]]:
@@ -76,8 +63,9 @@ def _throughputs(run: RunData) -> dict[str, dict[Level, float]]:
     return {key: {level: fmean(values) for level, values in own.items()} for key, own in found.items()}
 
 
-def find_slow_starts(starts: Mapping[str, Mapping[Level, float]]) -> SlowStarts:
-    """Return the slow ones among the starts of one engine with one set of settings.
+def find_slow_starts(starts: Mapping[str, Mapping[Level, float]]) -> tuple[int, dict[str, float]]:
+    """Return how many starts of one engine with one set of settings could be judged, and the slow ones with the share by which
+    each is slower than the others, the slowest first; none where there are fewer than STARTS_MIN.
 
     `starts` has the throughput of each start by level; a level counts where FEW starts have it, or all if they are fewer. The
     effect of a start is its mean distance from the medians of its levels, on logarithms and weighed by how alike the starts are
@@ -93,7 +81,7 @@ def find_slow_starts(starts: Mapping[str, Mapping[Level, float]]) -> SlowStarts:
     apart = {key: {at: value - levels[at][0] for at, value in own.items() if at in levels} for key, own in logs.items()}
     effects = {key: _weighed(own, levels) for key, own in apart.items() if own}
     if len(effects) < STARTS_MIN:
-        return SlowStarts(len(effects), {})
+        return len(effects), {}
     middle, deviation = median(effects.values()), _robust_deviation(effects.values())
     least = SLOWER_MIN if len(effects) >= FEW else SLOWER_MIN_OF_FEW
     limit = middle - max(DEVIATIONS * deviation, -log(1 - least))
@@ -103,7 +91,7 @@ def find_slow_starts(starts: Mapping[str, Mapping[Level, float]]) -> SlowStarts:
         if effects[key] < limit and all(value < log(1 - LEVEL_MIN) for value in apart[key].values())
     ]
     usual = median(value for key, value in effects.items() if key not in slow)
-    return SlowStarts(len(effects), {key: 1 - exp(effects[key] - usual) for key in slow})
+    return len(effects), {key: 1 - exp(effects[key] - usual) for key in slow}
 
 
 def _weighed(apart: Mapping[Level, float], levels: Mapping[Level, tuple[float, float]]) -> float:

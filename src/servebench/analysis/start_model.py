@@ -29,7 +29,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.quantiles import normal_shares, root
+from servebench.analysis.quantiles import Mixture
 from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
 
@@ -53,8 +53,6 @@ SHARES = 24
 """How many shares of slow starts are considered: these are exact for up to 48 starts."""
 NEGLIGIBLE = 1e-6
 """Parts of the mixture with a smaller weight are left out."""
-REACH, PRECISION = 9.0, 1e-7
-"""A quantile is looked for this many standard deviations to each side, and is known to this share of one."""
 SLOW_SIDES: Mapping[str, int] = {"output_throughput_tok_s": -1, "tpot_ms_p50": 1, "e2e_ms_p50": 1}
 """To which side a slow start moves a metric. That of others, such as TTFT, was not moved in the starts that were measured."""
 
@@ -87,37 +85,6 @@ class Starts:
                 values[:, column], errors[:, column] = self.values[:, known], self.errors[..., known]
         kept = ~np.isnan(values).all(axis=1)
         return replace(self, levels=tuple(levels), values=values[kept], errors=errors[kept])
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """A mixture of normal distributions: what is known of a value."""
-
-    weights: Floats
-    means: Floats
-    sds: Floats
-
-    def below(self, value: float) -> float:
-        """Return the probability of less than a value."""
-        return float(self.weights @ normal_shares((value - self.means) / self.sds))
-
-    def quantile(self, share: float) -> float:
-        """Return the value below which this share of the probability is."""
-
-        def at(here: float) -> tuple[float, float]:
-            away = (here - self.means) / self.sds
-            density = float(self.weights @ (np.exp(-0.5 * away**2) / self.sds)) / math.sqrt(2 * math.pi)
-            return float(self.weights @ normal_shares(away)) - share, density
-
-        low, high = float((self.means - REACH * self.sds).min()), float((self.means + REACH * self.sds).max())
-        middle = float(self.weights @ self.means)
-        return root(at, low, high, middle, precision=PRECISION, scale=float(self.sds.min()))
-
-    @property
-    def p(self) -> float:
-        """The two-sided p-value of 0."""
-        share = self.below(0.0)
-        return min(1.0, 2 * min(share, 1 - share))
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ Its interval reaches at least to the exact limits for independent values (order 
 "Statistical Intervals", chapter 5); where the values are too few for an end there is no interval: a p95 takes 72, a p99 736.
 
 Where the mean length of the answers in the long run is known, the interval of the mean E2E leaves out what their lengths
-explain (`known_lengths`). In an open loop a short window lacks the rare long queues: the intervals of TTFT and E2E reach
-at least up to what `queueing` expects of the long run.
+explain: what an excess of long ones did can be estimated and taken away (control variates: Lavenberg and Welch 1981, Manage.
+Sci. 27). The shown values are those of the window. In an open loop a short window lacks the rare long queues: the intervals of
+TTFT and E2E reach at least up to what `queueing` expects of the long run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from servebench.analysis.known_lengths import are_usual, controlled
 from servebench.analysis.quantiles import beta_quantile
 from servebench.analysis.queueing import is_random, long_run, reads_long_prompts
 from servebench.analysis.serial import (
@@ -38,7 +38,7 @@ from servebench.analysis.serial import (
 )
 from servebench.contracts.estimate import CONFIDENCE, Interval
 from servebench.contracts.point_row import PointRow
-from servebench.measure.points import Arrivals, PointSample
+from servebench.measure.points import AnswerLengths, Arrivals, PointSample
 from servebench.util.arrays import Floats, Ints
 from servebench.util.units import MS_PER_S
 
@@ -55,6 +55,8 @@ SLOWED = ("tpot_ms_mean", "tpot_ms_p50", "itl_ms_mean", "itl_ms_p99", "e2e_ms_me
 """Columns that others' long prompts make long."""
 HEADLINES = {"ttft_ms": (50, 95, 99), "ttfo_ms": (), "itl_ms": (99,), "tpot_ms": (50,), "e2e_ms": (50, 95)}
 """The latencies whose means have intervals, with the percentiles that have one, too."""
+CHECKED_SD = 5.0
+"""Lengths whose mean is so many standard errors away were not drawn from the distribution that is known."""
 RATE_SLICES = 1024
 """Into how many slices a window is cut for the interval of a rate: far finer than the waves that are looked at."""
 
@@ -74,17 +76,15 @@ def headline_intervals(sample: PointSample, *, prior: Floats = FLAT) -> dict[str
         for percent in percents:
             found[f"{name}_p{percent}"] = pooled_percentile_interval(values, counts, percent, span, prior)
     if sample.lengths is not None and rates is not None and are_usual(sample.lengths):
-        freed = controlled(sample.e2e_ms, sample.lengths)
-        found["e2e_ms_mean"] = holding(mean_interval(freed, span, prior), float(sample.e2e_ms.mean()))
+        freed, shown = (
+            mean_interval(controlled(sample.e2e_ms, sample.lengths), span, prior),
+            float(sample.e2e_ms.mean()),
+        )
+        found["e2e_ms_mean"] = freed and (max(0.0, min(freed[0], shown)), max(freed[1], shown))
     if sample.arrivals is None or not is_random(sample.arrivals):
         return found
     found |= _with_queues(found, sample, sample.arrivals)
     return found | dict.fromkeys(SLOWED if reads_long_prompts(sample.arrivals) else ())
-
-
-def holding(interval: Interval | None, value: float) -> Interval | None:
-    """Return the interval, made as wide as it takes to hold a value."""
-    return None if interval is None else (max(0.0, min(interval[0], value)), max(interval[1], value))
 
 
 def _with_queues(
@@ -218,11 +218,27 @@ def pooled_percentile_interval(
     found = mean_interval(estimate + (share - lies_below) * (most - least) / (right - left), span, prior)
     if found is None:
         return None
-    low, high = np.quantile(values, _order_limits(share, values.size, (1 - CONFIDENCE) / 2)).tolist()
+    # the shares whose percentiles bound that of `share` for independent values (Clopper and Pearson 1934)
+    count, rank, tail = values.size, share * values.size, (1 - CONFIDENCE) / 2
+    limits = beta_quantile(rank, count - rank + 1, tail), beta_quantile(rank + 1, count - rank, 1 - tail)
+    low, high = np.quantile(values, limits).tolist()
     return min(max(0.0, found[0]), low), max(found[1], high)
 
 
-def _order_limits(share: float, count: int, tail: float) -> Interval:
-    """Return the shares whose percentiles bound that of `share` for independent values (Clopper and Pearson 1934)."""
-    below = share * count
-    return beta_quantile(below, count - below + 1, tail), beta_quantile(below + 1, count - below, 1 - tail)
+def are_usual(lengths: AnswerLengths) -> bool:
+    """Return whether there are enough lengths, and they may be drawn from the known distribution."""
+    count = lengths.tokens.size
+    away = abs(float((1 - lengths.tokens / lengths.mean).mean())) if count else 0.0
+    return count > 2 and away <= CHECKED_SD * float(lengths.tokens.std()) / lengths.mean / count**0.5
+
+
+def controlled(values: Floats, lengths: AnswerLengths) -> Floats:
+    """Return a series, one value for each answer, as if their mean length were that of the long run, by least squares."""
+    # by how much each is shorter than in the long run, as a share
+    surplus = 1 - lengths.tokens / lengths.mean
+    centred, variance = surplus - surplus.mean(), float(surplus.var())
+    slope = float((centred * values).mean()) / variance if variance > 0 else 0.0
+    rest = values - values.mean() - slope * centred
+    # by as much as least squares fit to the noise
+    found: Floats = values.mean() - slope * surplus.mean() + rest * ((values.size - 1) / (values.size - 2)) ** 0.5
+    return found

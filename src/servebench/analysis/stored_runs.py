@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,49 +13,31 @@ from servebench.analysis.recommendation.model import Entrant
 from servebench.analysis.verdict.levels import RankedLevel
 from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.contracts.level import Level
-from servebench.contracts.point_row import PointRow
 from servebench.contracts.settings import SloSettings
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
+from servebench.util.groups import grouped
 
-if TYPE_CHECKING:
-    from servebench.analysis.quality.agreement import Agreement
-    from servebench.analysis.quality.parity import Parity
-    from servebench.contracts.results import QualitySummary
-
-VERDICTS = ("valid", "doubtful", "void")
-"""From best to worst."""
+Found = TypeVar("Found")
 
 
-def quality_summaries(run: RunData) -> list[QualitySummary]:
-    """Return the summaries of a run's quality table; none where it is missing or unreadable."""
-    from servebench.analysis.quality.summary import summaries
-
+def of_quality(read: Callable[..., list[Found]], *runs: RunData) -> list[Found]:
+    """Return what `read` (`summaries`, `agreements`, `parities`) finds in the quality tables of runs; nothing where one is
+    missing or unreadable."""
     try:
-        return summaries(run.quality)
-    except (StoreError, KeyError):
-        return []
-
-
-def quality_agreements(a: RunData, b: RunData) -> list[Agreement]:
-    """Compare two runs' answers question by question; empty where one has no quality table."""
-    from servebench.analysis.quality.agreement import agreements
-
-    try:
-        return agreements(a.quality, b.quality)
-    except (StoreError, KeyError):
-        return []
-
-
-def quality_parities(a: RunData, b: RunData) -> list[Parity]:
-    """Compare two runs' answers to the same prompts; empty where one has none."""
-    from servebench.analysis.quality.parity import parities
-
-    try:
-        return parities(a.quality, b.quality)
+        return read(*(run.quality for run in runs))
     except (StoreError, KeyError, ValueError):
         return []
+
+
+def without_damaged(run: RunData) -> RunData:
+    """Return the run; where its requests cannot be read, with that fault instead of its points."""
+    try:
+        _ = run.requests
+    except StoreError as error:
+        return replace(run, rows=tuple, noted=(*run.noted, str(error)))
+    return run
 
 
 def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
@@ -67,15 +49,15 @@ def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
 
 
 def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
+    points: list[ComparedPoint] = []
+    if not run.point_rows:
+        return ()
     metrics = request_metrics(run.requests)
-    points = []
     for row in run.point_rows:
-        facts = {name: getattr(row, name) for name in ("level", "repeat", "start_id", "doubts")}
-        point = ComparedPoint(**facts, verdict=str(row.verdict), row=row)
         of_point = metrics[metrics["point"] == row.point]
         start, end = row.window_start_ns, row.window_end_ns
         if start is None or end is None or of_point.empty:
-            points.append(point)
+            points.append(ComparedPoint(row=row))
             continue
         inside = of_engine(in_window(of_point, int(start), int(end), row.left_out))
         failed = ~inside["ok"].to_numpy(dtype=bool)
@@ -91,8 +73,8 @@ def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
             for name, since in (("ttft_ms", late), ("tpot_ms", 0.0), ("e2e_ms", late))
         }
         points.append(
-            replace(
-                point,
+            ComparedPoint(
+                row=row,
                 **latencies,
                 request_ids=tuple(inside["request_id"]),
                 sizes=np.nan_to_num(sizes, nan=-1),
@@ -111,27 +93,9 @@ def side_of(run: RunData, label: str | None = None) -> Side:
 def entrant_of(run: RunData, label: str | None = None) -> Entrant:
     """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled. Its requests are read when a
     level's `samples` are."""
-    levels: dict[Level, list[PointRow]] = {}
-    for row in run.point_rows:
-        levels.setdefault(row.level, []).append(row)
-    ranked = tuple(_ranked_level(level, rows, partial(samples_of, run)) for level, rows in levels.items())
-    start = mapping(run.manifest.get("cold_start"))
-    gpu = mapping(run.config.get("gpu"))
-    return Entrant(
-        name=label or run.run_id,
-        run_id=run.run_id,
-        engine=run.fact("engine") or "",
-        model=run.fact("model") or "",
-        gpu=run.fact("gpu") or "",
-        workload=run.fact("workload") or "",
-        levels=ranked,
-        unmeasured=_unmeasured(run, ranked),
-        cold_start_s=None if start.get("shared") else start.get("seconds"),
-        own_limits=own_limits(run),
-        price_usd_per_hour=gpu.get("price_usd_per_hour"),
-        gpu_count=int(gpu.get("count") or 0),
-        manifest=run.manifest,
-    )
+    levels = grouped(run.point_rows, lambda row: row.level)
+    ranked = tuple(RankedLevel(tuple(rows), partial(_at, level, run)) for level, rows in levels.items())
+    return Entrant(label or run.run_id, run, ranked, _unmeasured(run, ranked))
 
 
 def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[Level, ...]:
@@ -146,16 +110,8 @@ def _unmeasured(run: RunData, levels: Sequence[RankedLevel]) -> tuple[Level, ...
     return tuple(sorted(found - {one.level for one in levels if one.verdict != "void"}))
 
 
-def _ranked_level(level: Level, rows: Sequence[PointRow], read: Callable[[], tuple[ComparedPoint, ...]]) -> RankedLevel:
-    # an unknown verdict counts as the worst
-    verdicts = [row.verdict if row.verdict in VERDICTS else "void" for row in rows]
-    return RankedLevel(
-        rows=tuple(rows),
-        level=level,
-        verdict=max(verdicts, key=VERDICTS.index),
-        doubts=tuple(dict.fromkeys(code for row in rows for code in row.doubts)),
-        read=lambda: tuple(one for one in read() if one.level == level),
-    )
+def _at(level: Level, run: RunData) -> tuple[ComparedPoint, ...]:
+    return tuple(one for one in samples_of(run) if one.row.level == level)
 
 
 def own_limits(run: RunData) -> SloSettings | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,6 +72,17 @@ def likely_config_folders() -> list[Path]:
     return [conf_dir(), *(folder / "conf" for name in sorted(packages) for folder in folders_of(f"pkg://{name}"))]
 
 
+def hidden_files(folder: Path, earlier: Sequence[Path]) -> Iterator[str]:
+    """Yield a line for each config file of a folder that one of the same name in an earlier folder hides."""
+    for file in sorted(folder.rglob("*.yaml")):
+        relative = file.relative_to(folder)
+        # a space of one's own takes the place of the built-in one
+        places = () if relative.parts[0] == TUNE_FOLDER else earlier
+        hidden_by = next((other for other in places if (other / relative).is_file()), None)
+        if hidden_by is not None and hidden_by.resolve() != folder.resolve():
+            yield f"{file} is hidden by {hidden_by / relative}; rename it"
+
+
 def groups_in_order() -> list[tuple[str, tuple[str, ...]]]:
     """Return the config groups with their options in the order of config.yaml, then those that only plugins have.
 
@@ -83,8 +94,11 @@ def groups_in_order() -> list[tuple[str, tuple[str, ...]]]:
 
 
 def folders_of(config_path: str) -> list[Path]:
-    """Return the folders of a plugin's config path, which is a path or `pkg://package.folder`."""
+    """Return the folders of a plugin's config path, which is a path or `pkg://package.folder`; none of a missing package."""
     if not config_path.startswith("pkg://"):
         return [Path(config_path.removeprefix("file://"))]
-    spec = find_spec(config_path.removeprefix("pkg://").replace("/", "."))
+    try:
+        spec = find_spec(config_path.removeprefix("pkg://").replace("/", "."))
+    except ModuleNotFoundError:
+        return []
     return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]

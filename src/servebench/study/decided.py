@@ -11,7 +11,6 @@ from servebench.analysis.decided import (
     StudyDecision,
     decide_study,
     same_question,
-    starts_allowed,
     study_settings,
 )
 from servebench.analysis.pairing import seconds_per_start
@@ -20,7 +19,7 @@ from servebench.analysis.verdict.foresight import starts_to_pass
 from servebench.analysis.verdict.gate import GateQuestion, check_metrics
 from servebench.analysis.verdict.looks import looks_until
 from servebench.config import Job
-from servebench.contracts.events import BudgetSpent, Events, PointVoid, Said, StartsChosen
+from servebench.contracts.events import Events, Notice, Said, StartsChosen
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of
 from servebench.contracts.turns import Turn, closing_turn
@@ -90,7 +89,7 @@ class UntilDecided(Runs):
         state, self._settings = read_study(folder), tasks[0].job.settings.study
         self._folder, self._events, self._count = folder, events, len(state.runs)
         self._goes_on = state.budget_s is not None
-        self._most = starts_allowed(self._settings, goes_on=self._goes_on)
+        self._most = LOOKS[-1] if self._goes_on else self._settings.most_starts
         self._earlier = [run for study in load_outputs(folder.path.parent) for run in study.runs]
         self._script = self._rounds()
 
@@ -118,13 +117,11 @@ class UntilDecided(Runs):
                     yield [self._closing(name) for name in decided]
                 least = 1 if self._goes_on or found.engine_s >= found.budget_s else STARTS_LEAST
                 if self.open and start >= least and self._too_expensive(found, self.open):
-                    minutes = found.budget_s / 60
-                    said = (
-                        BudgetSpent(minutes=minutes)
+                    self._events(
+                        Notice("minutes_spent", note=f"{round(found.budget_s / 60, 1):,g}")
                         if self._goes_on
-                        else BudgetSpent(setting=str(self._settings.budget))
+                        else Notice("budget_spent", note=str(self._settings.budget))
                     )
-                    self._events(said)
                     break
             measured = False
             for attempt in range(VOID_ATTEMPTS):
@@ -180,7 +177,7 @@ class UntilDecided(Runs):
         fits = found is None or not self._too_expensive(found, [turn.run for turn in turns])
         for turn in turns:
             title = self.open[turn.run].job.title
-            self._events(PointVoid(title, "another_start" if fits else "no_budget"))
+            self._events(Notice("point_replaced" if fits else "point_left", title))
         return fits
 
     def _too_expensive(self, found: StudyDecision, runs: Iterable[str]) -> bool:

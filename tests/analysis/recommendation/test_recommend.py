@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.analysis.advice import recommend_runs
+from servebench.analysis.advice import Adviser
 from servebench.analysis.conclude import conclude
-from servebench.analysis.recommendation.reasons import UseReasonKind
+from servebench.analysis.recommendation.model import UseReasonKind
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
 from servebench.contracts.level import Level
@@ -28,7 +28,7 @@ CASES = {
 
 def uses(runs, rules=None, **options):
     """The recommendations by use case."""
-    return {one.use_case.name: one for one in recommend_runs(runs, rules or load_rules(), **options)}
+    return {one.use_case.name: one for one in Adviser(runs, rules or load_rules(), **options).recommendations()}
 
 
 def accepted(study):
@@ -54,7 +54,7 @@ def test_every_use_case_has_an_answer(answers):
     assert found["batch"].best.entrant.name == "alpha"
     assert found["batch"].lead == pytest.approx(0.6, abs=0.08)
     assert found["batch"].interval[0] < 0.6 < found["batch"].interval[1]
-    assert found["one_user"].best.entrant.engine == "alpha"
+    assert found["one_user"].best.entrant.run.fact("engine") == "alpha"
     assert found["rag"].outcome == "not measured"
     assert "workload=rag_prefix" in reason_text(found["rag"].why)
     for case, hint in (("cost", "price_usd_per_hour"), ("cost_good", "price_usd_per_hour"), ("energy", "power")):
@@ -76,7 +76,7 @@ def test_energy_of_a_processor_is_not_ranked_with_that_of_a_gpu(make_study, sour
         with_columns(run, energy_j_per_token=joules, energy_source=source)
         for run, source, joules in zip(accepted(make_study(*runs)), sources, (1.0, 2.0), strict=True)
     ]
-    found = [one for one in recommend_runs(metered, load_rules()) if one.use_case.name == "energy"]
+    found = [one for one in Adviser(metered, load_rules()).recommendations() if one.use_case.name == "energy"]
     assert [[score.entrant.name for score in one.ranking] for one in found] == groups
 
 
@@ -110,7 +110,7 @@ def test_a_good_request_costs_more_where_fewer_are_good(answers):
     shape = {"gpu": "h100", "price": 3.0, "slo": slo, "levels": (4,)}
     found = answers(({"name": "alpha"}, shape), ({"name": "beta", "ttft_ms": 120.0}, shape))
     answer = found["cost_good"]
-    assert answer.best.entrant.engine == "alpha"
+    assert answer.best.entrant.run.fact("engine") == "alpha"
     assert answer.ranking[0].value < 0.7 * answer.ranking[1].value
     low, high = answer.ranking[0].interval
     assert low < answer.ranking[0].value < high
@@ -133,7 +133,7 @@ def test_the_slo_point_is_the_highest_load_that_meets_it_and_a_tighter_limit_may
     beta = {"name": "beta", "ttft_ms": 60, "tpot_ms": 9, "spread": 0.05}
     found = answers((alpha, {"requests": 320}), (beta, {"requests": 320}))["interactive"]
     assert found.outcome == "best", found.why
-    assert found.best.entrant.engine == "alpha"
+    assert found.best.entrant.run.fact("engine") == "alpha"
     assert found.best.slo_at == Level(16)
     assert any("TTFT" in line and "250 ms" in line and "beta" in line for line in map(reason_text, found.changes))
     assert any("still met the limits at its highest load" in line for line in map(reason_text, found.changes))
@@ -149,7 +149,7 @@ def test_an_engine_that_never_meets_the_limit_has_no_score(answers):
 
 def test_failed_requests_do_not_meet_the_slo(answers):
     found = answers(({"name": "alpha", "fail_share": 0.05}, {}), ({"name": "beta", "slow": 1.5}, {}))["interactive"]
-    assert [score.entrant.engine for score in found.ranking] == ["beta"]
+    assert [score.entrant.run.fact("engine") for score in found.ranking] == ["beta"]
 
 
 @pytest.mark.parametrize("how", ["void", "missing"])
@@ -187,7 +187,7 @@ def test_an_slo_that_is_missed_below_a_void_level_needs_no_point_there(make_stud
 def test_one_cold_start_each_is_no_verdict(answers):
     found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2.0}, {}))["cold_start"]
     assert (found.outcome, found.best, best_word(found)) == ("one start each", None, "fastest seen")
-    assert found.ranking[0].entrant.engine == "a"
+    assert found.ranking[0].entrant.run.fact("engine") == "a"
     assert use_text(found).startswith("open: a ")
 
 
@@ -250,7 +250,7 @@ def test_cost_compares_across_gpus_and_names_the_price_that_would_change_it(answ
     cheap = ({"name": "alpha", "slow": 2.0}, {"price": 1.0, "gpu": "l4"})
     dear = ({"name": "alpha"}, {"price": 4.0, "gpu": "h100"})
     found = answers(cheap, dear)["cost"]
-    assert found.best.entrant.gpu == "l4"
+    assert found.best.entrant.run.fact("gpu") == "l4"
     assert any("would be as cheap at" in line for line in map(reason_text, found.changes))
     rival = found.ranking[1]
     price = cost.break_even_price(rival.level.rows[0].output_throughput_tok_s, found.ranking[0].value, 1)
@@ -278,7 +278,7 @@ def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
     assert (found.outcome, found.sureness) == ("provisional", "likely")
     assert reason_text(found.why).startswith("fast leads")
     assert "too_short" in reason_text(found.why)
-    assert uses(runs, with_doubtful=True)["batch"].best.entrant.engine == "fast"
+    assert uses(runs, with_doubtful=True)["batch"].best.entrant.run.fact("engine") == "fast"
 
 
 def test_the_doubtful_point_on_which_an_answer_rests_is_named(make_study):

@@ -14,7 +14,7 @@ from servebench.analysis.verdict.compare import compare
 from servebench.analysis.verdict.families import AskedPair, corrected, holm
 from servebench.analysis.verdict.model import ComparedPoint, Side
 from servebench.analysis.verdict.reasons import Method, MethodKind, ReasonKind
-from servebench.analysis.verdict.within_run import log_interval, statistic
+from servebench.analysis.within_run import log_interval, statistic
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
@@ -23,6 +23,10 @@ from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 LEVELS = (1, 4, 8, 16)
 FIVE = {"starts": 5, "requests": 60}
+
+
+def warned(point, **columns):
+    return replace(point, row=replace(point.row, **columns))
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def side(tmp_path):
         load = SimulatedLoad(levels=(level,), requests=requests, seed=seed, repeats=repeats, starts=starts)
         write_simulated_run(folder, SimulatedEngine(**engine), load)
         run: RunData = read.load_run(folder.path)
-        return Side(name=name, samples=tuple(replace(s, verdict="valid", doubts=()) for s in side_of(run).samples))
+        return Side(name=name, samples=tuple(warned(s, verdict="valid", doubts=()) for s in side_of(run).samples))
 
     return make
 
@@ -52,7 +56,7 @@ def quick_side(rng, *, starts, start_sd, slow=1.0, requests=60):
             noise = rng.lognormal(0, 0.03, (3, requests))
             points.append(
                 ComparedPoint(
-                    level=Level(level), repeat=start, verdict="valid", start_id=f"s{start}",
+                    row=PointRow(concurrency=level, repeat=start, verdict="valid", start_id=f"s{start}"),
                     request_ids=tuple(map(str, range(requests))), sizes=np.ones(requests),
                     failed=np.zeros(requests, dtype=bool), ttft_ms=base * pace * wander * noise[0],
                     tpot_ms=10 * pace * wander * noise[1], e2e_ms=30 * base * pace * wander * noise[2],
@@ -160,7 +164,7 @@ def test_a_failed_request_is_worse_than_any_latency(side):
 
 def test_only_valid_points_compete_and_doubtful_ones_are_shown(side):
     a, b = side("a", seed=1, **FIVE), side("b", seed=2, slow=1.5, **FIVE)
-    doubtful = Side(name="b", samples=tuple(replace(s, verdict="doubtful", doubts=("too_short",)) for s in b.samples))
+    doubtful = Side(name="b", samples=tuple(warned(s, verdict="doubtful", doubts=("too_short",)) for s in b.samples))
     found = one(a, doubtful)
     assert found.result == "not enough data"
     assert rows(found)["e2e_ms_p50"].result == "slower"
@@ -168,7 +172,7 @@ def test_only_valid_points_compete_and_doubtful_ones_are_shown(side):
     assert "(too_short)" in summary_of(found)
     assert "--with-doubtful" in summary_of(found)
     assert one(a, doubtful, with_doubtful=True).result == "slower"
-    void = Side(name="b", samples=tuple(replace(s, verdict="void", doubts=("level_not_reached",)) for s in b.samples))
+    void = Side(name="b", samples=tuple(warned(s, verdict="void", doubts=("level_not_reached",)) for s in b.samples))
     assert one(a, void, with_doubtful=True).result == "not enough data"
     assert "void point: level_not_reached" in summary_of(one(a, void))
 

@@ -117,9 +117,10 @@ def side_with_warnings(pace, warned):
     base = rng.lognormal(3, 0.1, 60)
     points = [
         ComparedPoint(
-            level=Level(1), repeat=start, verdict="doubtful" if bad else "valid", start_id=f"s{start}",
-            doubts=("errors",) if bad else (),
-            row=PointRow(requests_ok=60, requests_failed=30, start_id=f"s{start}"),
+            row=PointRow(
+                concurrency=1, repeat=start, verdict="doubtful" if bad else "valid", start_id=f"s{start}",
+                doubts=("errors",) if bad else (), requests_ok=60, requests_failed=30,
+            ),
             failed=np.zeros(60, dtype=bool),
             throughput_tok_s=base / pace * rng.lognormal(0, 0.001),
         )

@@ -132,7 +132,7 @@ def sides(rng, starts, *, start_sd=0.01, shift=0.0, sliced=LEVELS, failed=False,
                 )
                 own.append(
                     ComparedPoint(
-                        level=level, repeat=start, verdict="valid", start_id=f"{number}/{start}", row=columns,
+                        row=replace(columns, concurrency=level.concurrency, verdict="valid"),
                         failed=np.array([failed] + [False] * 99), throughput_tok_s=np.repeat(values, 5),
                     )
                 )  # fmt: skip
@@ -146,11 +146,9 @@ def first_of(found):
 def lead_of(pair):
     """By how much the second engine leads at the second level."""
     ranked = [
-        RankedLevel(
-            rows=tuple(one.row for one in own), level=LEVELS[1], verdict="valid", doubts=(), read=lambda own=own: own
-        )
+        RankedLevel(tuple(one.row for one in own), lambda own=own: own)
         for side in pair
-        if (own := tuple(one for one in side.samples if one.level == LEVELS[1]))
+        if (own := tuple(one for one in side.samples if one.row.level == LEVELS[1]))
     ]
     return lead_difference(THROUGHPUT, ranked[1], ranked[0], 0.95)
 
@@ -211,7 +209,7 @@ def test_an_unsteady_machine_makes_no_pair_provisional():
         replace(
             side,
             samples=tuple(
-                replace(one, doubts=("not_stationary",), row=replace(one.row, throughput_trend=0.3))
+                replace(one, row=replace(one.row, doubts=("not_stationary",), throughput_trend=0.3))
                 for one in side.samples
             ),
         )
@@ -229,7 +227,7 @@ def test_what_takes_the_machine_from_both_alike_makes_no_pair_provisional(shares
         return replace(
             side,
             samples=tuple(
-                replace(one, doubts=("machine_busy",), row=replace(one.row, disturbed_s=share * 10, window_s=10.0))
+                replace(one, row=replace(one.row, doubts=("machine_busy",), disturbed_s=share * 10, window_s=10.0))
                 for one in side.samples
             ),
         )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.analysis.advice import recommend_runs
+from servebench.analysis.advice import Adviser
 from servebench.analysis.answer.leads import row_between
 from servebench.analysis.pairing import compare_speed, pairs_within
 from servebench.analysis.recommendation.rules import load_rules
@@ -17,7 +17,7 @@ from support.studies import SimulatedEngine, SimulatedLoad
 def test_a_terminal_gets_the_choices_and_verbose_adds_what_would_change_them(make_study):
     engines = SimulatedEngine(name="a"), SimulatedEngine(name="b", slow=2.0)
     runs = read.load_study(make_study(*((one, SimulatedLoad(requests=90)) for one in engines))).runs
-    found = recommend_runs(runs, load_rules())
+    found = Adviser(runs, load_rules()).recommendations()
     brief, full = (screen_of(recommendation_blocks(found, verbose=verbose)) for verbose in (False, True))
     assert "the answer may change" in full
     assert "the answer may change" not in brief
@@ -35,7 +35,7 @@ def test_a_terminal_names_what_all_uses_share_once(make_study):
     runs = read.load_study(make_study(*((one, load) for load in loads for one in engines))).runs
     labels = run_labels(runs)
     comparisons = compare_speed(pairs_within(runs), earlier=[], labels=labels)
-    found = recommend_runs(runs, load_rules(), labels=labels, comparisons=comparisons)
+    found = Adviser(runs, load_rules(), labels=labels, comparisons=comparisons).recommendations()
     text = screen_of(recommendation_blocks(found, verbose=False))
     assert text.count("tiny-1b") == 1
     assert " · unique" not in text
@@ -48,7 +48,7 @@ def test_a_use_without_a_winner_lists_the_first_too(make_study):
     """The values began with those of the second."""
     engines = SimulatedEngine(name="aa"), SimulatedEngine(name="bb", slow=1.001)
     runs = read.load_study(make_study(*((one, SimulatedLoad(requests=90)) for one in engines))).runs
-    found = [one for one in recommend_runs(runs, load_rules()) if one.use_case.name == "batch"]
+    found = [one for one in Adviser(runs, load_rules()).recommendations() if one.use_case.name == "batch"]
     assert found[0].outcome == "no clear difference"
     assert found[0].sureness == "open"
     values = use_text(found[0])
@@ -67,9 +67,9 @@ def test_a_winner_over_several_starts_is_one_by_the_comparison(make_study):
         runs = read.load_study(make_study(*pair, name=f"s{seed}")).runs
         labels = run_labels(runs)
         compared = compare_speed(pairs_within(runs), earlier=[], labels=labels)
-        found = recommend_runs(runs, load_rules(), labels=labels, comparisons=compared)
+        found = Adviser(runs, load_rules(), labels=labels, comparisons=compared).recommendations()
         (batch,) = [one for one in found if one.use_case.name == "batch"]
-        first, second = (one.entrant.run_id for one in batch.ranking[:2])
+        first, second = (one.entrant.run.run_id for one in batch.ranking[:2])
         row = row_between(first, second, batch.ranking[0].at, compared)
         outcomes.add((batch.outcome, row.result))
     assert ("best", "faster") in outcomes

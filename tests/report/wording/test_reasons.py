@@ -3,7 +3,7 @@
 import pytest
 
 from servebench.analysis.answer.model import CaveatKind, OtherDifference, Purpose, WorkloadAnswer
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.recommendation.model import UseReason, UseReasonKind
 from servebench.analysis.start_model import Starts
 from servebench.analysis.tuning.answer import ChangeKind
 from servebench.analysis.verdict.blocks import MeasuredBlock, estimate

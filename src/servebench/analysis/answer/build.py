@@ -22,6 +22,7 @@ from servebench.analysis.warnings.disturbed import taker_of
 from servebench.contracts.labels import RunLabel, run_labels, setting_text
 from servebench.contracts.level import Level
 from servebench.contracts.stored import RunData, mapping
+from servebench.util.groups import grouped
 
 
 def answer_of(
@@ -37,9 +38,7 @@ def answer_of(
     the command that made it, `decision` what it has decided; `earlier` are other stored runs."""
     labels = run_labels(runs)
     entrants = {run.run_id: entrant_of(run, labels[run.run_id].text) for run in runs if run.point_rows}
-    groups: dict[str, list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(run.fact("workload") or "", []).append(run)
+    groups = grouped(runs, lambda run: run.fact("workload") or "")
     unequal = {each.key: each for one in comparisons for each in one.mattering}.values()
     workloads = [_workload_answer(key, group, labels, entrants, comparisons) for key, group in groups.items()]
     return Answer(
@@ -47,11 +46,15 @@ def answer_of(
         failures=tuple(
             FailedRun(
                 label=labels[run.run_id].text,
-                standing=run.standing,
-                error=run.error if run.error and run.error != run.status else "",
+                standing="unreadable" if run.status == "finished" else run.standing,
+                error=run.faults[0]
+                if run.status == "finished"
+                else run.error
+                if run.error and run.error != run.status
+                else "",
             )
             for run in runs
-            if run.status != "finished"
+            if run.status != "finished" or run.faults
         ),
         inequalities=inequalities(comparisons, labels),
         remarks=remarks(runs, labels),

@@ -17,7 +17,7 @@ from servebench.contracts.level import Level
 from servebench.util.figures import plus_minus
 
 if TYPE_CHECKING:
-    from servebench.analysis.limits import LimitSummary
+    from servebench.analysis.limits.model import LimitSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,7 @@ class WorkloadAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedRun:
-    """A run that has not finished: its label, how it stands, and the error that the user saw."""
+    """A run that has not finished, or has an `unreadable` file: its label, how it stands, and the error that the user saw."""
 
     label: str
     standing: str

@@ -25,6 +25,7 @@ from servebench.contracts.columns import SHARE
 from servebench.contracts.estimate import CONFIDENCE, Z_95, Interval, LevelEstimate
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
+from servebench.util.groups import grouped
 
 THROUGHPUT = "output_throughput_tok_s"
 RATE_BEHIND: Mapping[str, str] = {
@@ -64,13 +65,10 @@ def estimate_level(rows: Sequence[PointRow], column: str) -> LevelEstimate | Non
 
 def _start_logs(rows: Sequence[PointRow], column: str) -> tuple[float, ...]:
     """The logarithm of each start's mean, in the order of the repeats; empty where a point has no positive and finite value."""
-    starts: dict[str | None, list[float]] = {}
-    for row in sorted(rows, key=lambda one: one.repeat):
-        value = row.get(column)
-        if value is None or not 0 < value < inf:
-            return ()
-        starts.setdefault(row.start_id, []).append(log(value))
-    return tuple(fmean(own) for own in starts.values())
+    if not all(0 < (row.get(column) or 0) < inf for row in rows):
+        return ()
+    starts = grouped(sorted(rows, key=lambda one: one.repeat), lambda one: one.start_id)
+    return tuple(fmean(log(row[column]) for row in own) for own in starts.values())
 
 
 def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
@@ -85,11 +83,8 @@ def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
 
 def levels_of(rows: Iterable[PointRow]) -> dict[Level, list[PointRow]]:
     """Return the points of each level, in the order of the load; void ones only where a level has no others."""
-    found: dict[Level, list[PointRow]] = {}
-    for row in rows:
-        found.setdefault(row.level, []).append(row)
-    kept = {level: [row for row in own if row.verdict != "void"] or own for level, own in found.items()}
-    return {level: kept[level] for level in sorted(kept)}
+    found = sorted(grouped(rows, lambda row: row.level).items())
+    return {level: [row for row in own if row.verdict != "void"] or own for level, own in found}
 
 
 def best_level(rows: Iterable[PointRow]) -> LevelEstimate | None:
@@ -129,15 +124,6 @@ def in_quadrature(reaches: Sequence[Reach]) -> Interval:
     return fmean(middles) - below, fmean(middles) + above
 
 
-def interval_of_points(rows: Sequence[PointRow], column: str) -> Interval | None:
-    """Return the 95% interval of the mean logarithm of the points of one start; None for fewer than POINTS_MIN points of which
-    one has no interval."""
-    known = reaches_of(rows, column)
-    found = [student_interval([log(row[column]) for row in rows])] if len(rows) >= POINTS_MIN else []
-    found += [in_quadrature(known)] if len(known) == len(rows) else []
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
-
-
 def _interval(rows: Sequence[PointRow], column: str, logs: Sequence[float]) -> Interval | None:
     if len(logs) > 1:
         error = error_of(rows, column) * (len(logs) / len(rows)) ** 0.5
@@ -145,8 +131,10 @@ def _interval(rows: Sequence[PointRow], column: str, logs: Sequence[float]) -> I
         return exp(low), exp(high)
     if len(rows) == 1:
         return row_interval(rows[0], column)
-    ends = interval_of_points(rows, column)
-    return None if ends is None else (exp(ends[0]), exp(ends[1]))
+    known = reaches_of(rows, column)
+    found = [student_interval([log(row[column]) for row in rows])] if len(rows) >= POINTS_MIN else []
+    found += [in_quadrature(known)] if len(known) == len(rows) else []
+    return (exp(min(low for low, _ in found)), exp(max(high for _, high in found))) if found else None
 
 
 def error_of(rows: Sequence[PointRow], column: str) -> float:

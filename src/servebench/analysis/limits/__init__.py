@@ -5,27 +5,12 @@ from contextlib import suppress
 
 from servebench.analysis.limits.decide import find_limit
 from servebench.analysis.limits.facts import level_facts
-from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, LimitReason, LimitSummary, Proposal
+from servebench.analysis.limits.model import LimitFinding, LimitSummary
 from servebench.analysis.limits.proposals import engine_knobs_of, starts_engine, with_proposals
 from servebench.contracts.labels import run_labels
 from servebench.contracts.limits import Limit
 from servebench.contracts.stored import RunData
 from servebench.util.errors import StoreError
-
-__all__ = [
-    "RUNS_MAX",
-    "Fact",
-    "LevelFacts",
-    "LimitFinding",
-    "LimitReason",
-    "LimitSummary",
-    "Proposal",
-    "find_limit",
-    "findings",
-    "findings_of",
-    "level_facts",
-    "summary_of",
-]
 
 RUNS_MAX = 6
 """Findings need all requests of a run: of more runs with points a page has those of the first."""

@@ -81,6 +81,10 @@ def _facts(
         # one mean over all requests, of which the parts are, and not the mean of the points' means
         ttft_ms, e2e_ms = whole.ttft_ms, whole.total_ms
     preempted, answered = mean("server_preemptions"), mean("requests_ok")
+    sampled = [row for row in rows if (row.telemetry_samples or 0) >= SAMPLES_MIN]
+    cores, front_end = (
+        _mean(row.get(name) for row in sampled) for name in ("engine_cpu_cores_mean", "front_end_cores_mean")
+    )
     return LevelFacts(
         level=rows[0].level,
         engine=run.fact("engine") or "the engine",
@@ -110,17 +114,10 @@ def _facts(
         kept_up=mean("kept_up"),
         in_flight=mean("average_in_flight"),
         same_machine=same_machine,
+        front_end_cores=front_end,
+        other_cores=cores - front_end if cores is not None and front_end is not None else None,
         **limits,
-        **_cores([row for row in rows if (row.telemetry_samples or 0) >= SAMPLES_MIN]),
     )
-
-
-def _cores(rows: Sequence[PointRow]) -> dict[str, float | None]:
-    engine, front_end = (
-        _mean(row.get(name) for row in rows) for name in ("engine_cpu_cores_mean", "front_end_cores_mean")
-    )
-    others = engine - front_end if engine is not None and front_end is not None else None
-    return {"front_end_cores": front_end, "other_cores": others}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from servebench.analysis.quality.paired import ALPHA, PairedComparison, compare_answers, compare_scores
 from servebench.analysis.quality.parity import BENCHMARK as PARITY
-from servebench.analysis.quality.tables import CHANCE, details_of, load_text
+from servebench.analysis.quality.summary import CHANCE, details_of, plain_value, whole_value
 from servebench.util.proportions import wilson
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def _by_benchmark_and_load(frame: pd.DataFrame) -> dict[tuple[str, str], pd.Data
     frame = frame[frame["benchmark"] != PARITY]
     for _, own in frame.groupby(["benchmark", "concurrency", "rate"], sort=False, dropna=False):
         row = own.iloc[0]
-        found[str(row["benchmark"]), load_text(row["concurrency"], row["rate"])] = own
+        rate, users = plain_value(row["rate"]), whole_value(row["concurrency"])
+        found[str(row["benchmark"]), f"concurrency {users}" if rate is None else f"rate {rate:g}/s"] = own
     return found
 
 

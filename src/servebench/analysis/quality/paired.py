@@ -77,10 +77,11 @@ def compare_answers(first: Mapping[str, bool], second: Mapping[str, bool], *, al
         return _compared(pairs, 1.0, "too small to tell")
     only_first, only_second = sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
     p_value, n = mcnemar(only_first, only_second), len(pairs)
-    low, high = _difference_interval(only_first, only_second, n)
+    b, c, total = only_first + 0.5, only_second + 0.5, n + 2
+    reach = abs(b - c) / total + Z_95 * sqrt(max(b + c - (b - c) ** 2 / total, 0.0)) / total
     if p_value < alpha:
         return _compared(pairs, p_value, "different")
-    if low >= -MARGIN and high <= MARGIN:
+    if reach <= MARGIN:
         return _compared(pairs, p_value, "not different")
     needed = questions_needed(max((only_first + only_second) / n, MARGIN), MARGIN, alpha=alpha)
     return _compared(pairs, p_value, "too small to tell", needed)
@@ -129,10 +130,3 @@ def _compared(
         n_needed=more,
         scores=scores,
     )
-
-
-def _difference_interval(only_first: int, only_second: int, n: int) -> tuple[float, float]:
-    b, c, total = only_first + 0.5, only_second + 0.5, n + 2
-    middle = (b - c) / total
-    half = Z_95 * sqrt(max(b + c - (b - c) ** 2 / total, 0.0)) / total
-    return middle - half, middle + half

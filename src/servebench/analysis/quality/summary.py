@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ import numpy as np
 
 from servebench.analysis.quality.paired import MARGIN
 from servebench.analysis.quality.parity import BENCHMARK as PARITY
-from servebench.analysis.quality.tables import CHANCE, details_of, plain_value, whole_value
 from servebench.analysis.warnings import catalog
-from servebench.contracts.results import Doubt, QualitySummary, Thinking
+from servebench.contracts.results import SUMMED, Doubt, QualitySummary, Thinking
+from servebench.util.bounded_file import json_object
 from servebench.util.proportions import wilson
 from servebench.util.stretches import covered
 from servebench.util.units import NS_PER_S
@@ -21,6 +21,8 @@ from servebench.util.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
+CHANCE = "chance"
+"""The key in a grade's detail of the share that guessing gets right."""
 UNANSWERED_SHARE = 0.01
 """With a larger share of failed requests the rest is no longer a sample of the questions."""
 UNREAD_SHARE = 0.1
@@ -162,3 +164,26 @@ def _warnings(own: pd.DataFrame, found: QualitySummary, chance: float | None) ->
             f"{benchmark} at concurrency {found.concurrency}: the prefix cache was not emptied before the questions were asked "
             f"again ({errors.iloc[0]}), so answers may have come faster"
         )
+
+
+def plain_value(value: Any) -> Any:
+    """Return a cell's value; None where it is missing."""
+    return None if value is None or value != value else value
+
+
+def whole_value(value: Any) -> int | None:
+    """Return a cell's value as an integer; None where it is missing."""
+    return None if plain_value(value) is None else int(value)
+
+
+def details_of(texts: Iterable[str]) -> dict[str, float]:
+    """Return the numbers in the JSON objects that a scorer stored, by key: the mean over the objects that have it.
+
+    Counts of tokens and costs (`_tokens`, `_usd`) are summed. True counts as 1. Keys keep their order of appearance.
+    """
+    found: dict[str, list[float]] = {}
+    for text in texts:
+        for key, value in json_object(text).items():
+            if isinstance(value, int | float):
+                found.setdefault(key, []).append(float(value))
+    return {key: sum(values) if key.endswith(SUMMED) else sum(values) / len(values) for key, values in found.items()}

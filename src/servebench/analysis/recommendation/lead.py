@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from servebench.analysis.recommendation.model import DecidedRow, Score
+from servebench.analysis.recommendation.model import DecidedRow, Score, UseReason, UseReasonKind
 from servebench.analysis.recommendation.objectives import LATENCIES
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
 from servebench.analysis.verdict.levels import RankedLevel, lead_difference, metric_value
-from servebench.analysis.verdict.model import EQUAL, FASTER, ComparisonRow, Difference
+from servebench.analysis.verdict.model import EQUAL, FASTER, ComparisonRow
 from servebench.analysis.verdict.starts import STARTS_MIN
-from servebench.analysis.warnings.weighing import Weight, weigh
 from servebench.contracts.estimate import CONFIDENCE, Interval
 
 BY_STARTS = ("output_throughput_tok_s", "cost_usd_per_mtok")
@@ -47,7 +45,8 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     for rival in rivals:
         row = decided(first, rival)
         if row is None:
-            one_start = one_start or not _over_starts(first, rival, confidence)
+            found = lead_difference(first.metric, first.level, rival.level or rival.best, confidence)
+            one_start = one_start or found is None or min(found.method.starts) < STARTS_MIN
             reasons += _objections(first, rival, case, rules, confidence)
         else:
             reasons += _objections_to_verdict(first, rival, row, rules)
@@ -61,12 +60,6 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
         provisional=None if with_doubtful else next(_provisional(first, rivals, case, confidence), None),
         one_start=one_start,
     )
-
-
-def _over_starts(first: Score, rival: Score, confidence: float) -> bool:
-    ours, theirs = first.level, rival.level or rival.best
-    found = lead_difference(first.metric, ours, theirs, confidence) if ours and theirs else None
-    return found is not None and min(found.method.starts) >= STARTS_MIN
 
 
 def _unmeasured(rival: Score, case: UseCase) -> UseReason | None:
@@ -87,16 +80,11 @@ def _unmeasured(rival: Score, case: UseCase) -> UseReason | None:
 
 def _interval(metric: str, ours: RankedLevel | None, theirs: RankedLevel | None) -> Interval | None:
     """The 95% interval of a lead as a share, wider by what warnings of a known size may account for, as in a comparison."""
-    found = lead_difference(metric, ours, theirs, CONFIDENCE) if ours is not None and theirs is not None else None
+    found = lead_difference(metric, ours, theirs, CONFIDENCE)
     if found is None or ours is None or theirs is None:
         return None
-    for level in (ours, theirs):
-        found = found.widened(_weight(level, metric).bound)
+    found = found.widened(ours.weight(metric).bound).widened(theirs.weight(metric).bound)
     return found.low, found.high
-
-
-def _weight(level: RankedLevel, metric: str) -> Weight:
-    return weigh([(row.doubts, row) for row in level.rows], metric)
 
 
 def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidence: float) -> Iterator[UseReason]:
@@ -106,12 +94,12 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
         return
     limits = case.slo if case.measure == "within_slo" else None
     metrics = [case.metric, *(name for name in LATENCIES if limits and getattr(limits, name) is not None)]
-    bound = _weight(own, case.metric)
+    bound = own.weight(case.metric)
     for score in (first, *rivals):
         level = score.level or score.best
         if level is None:
             continue
-        weights, name = [_weight(level, metric) for metric in metrics], score.entrant.name
+        weights, name = [level.weight(metric) for metric in metrics], score.entrant.name
         if codes := tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded)):
             yield UseReason(
                 kind=UseReasonKind.UNKNOWN_SIZE, run=first.entrant.name, rival="" if score is first else name,
@@ -122,7 +110,8 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
         theirs = metric_value(case.metric, level)
         found = lead_difference(case.metric, own, level, confidence)
         lead = abs(math.log(first.value / theirs)) if theirs else 0.0
-        least = _least(found) if found is not None else lead
+        # the end of the interval that is nearer to no difference
+        least = min(map(abs, found.logs)) if found is not None else lead
         codes = tuple(dict.fromkeys((*bound.bounded, *weights[0].bounded)))
         if codes and math.expm1(least) <= (1 + bound.bound) * (1 + weights[0].bound) - 1:
             yield UseReason(kind=UseReasonKind.MAY_ACCOUNT, rival=name, codes=codes)
@@ -176,7 +165,9 @@ def _objections_to_lead(
     if found is None:
         if size < rules.once_margin:
             yield UseReason(kind=UseReasonKind.ONE_MEASUREMENT, rival=name, share=shown)
-    elif min(found.method.starts) < STARTS_MIN and not _exceeds_starts(case.metric, size, found, rules):
+    elif min(found.method.starts) < STARTS_MIN and not (
+        found.leaves_out_zero and (case.metric in BY_STARTS or size >= rules.once_margin)
+    ):
         yield UseReason(kind=UseReasonKind.STARTS_MAY_DIFFER, run=first.entrant.name, rival=name, share=shown)
     elif not found.leaves_out_zero:
         several = confidence if confidence > CONFIDENCE else 0.0
@@ -189,12 +180,3 @@ def _objections_to_lead(
 def _shown(size: float, case: UseCase) -> float:
     """Return a lead as it is shown, as a share of the rival's value: 80 ms are 20% less than 100 ms, which are 25% more."""
     return size / (1 + size) if case.lower_is_better else size
-
-
-def _exceeds_starts(metric: str, size: float, found: Difference, rules: Rules) -> bool:
-    return found.leaves_out_zero and (metric in BY_STARTS or size >= rules.once_margin)
-
-
-def _least(found: Difference) -> float:
-    """Return the end of an interval that is nearer to no difference, as a logarithm."""
-    return min(map(abs, found.logs))

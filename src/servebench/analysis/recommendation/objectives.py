@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 
-from servebench.analysis.rates import VALUES_MIN, slow_power
-from servebench.analysis.slo import good_requests
-from servebench.analysis.verdict.levels import RankedLevel, pooled_latencies
+from servebench.analysis.verdict.levels import RankedLevel
+from servebench.analysis.verdict.model import ComparedPoint
 from servebench.analysis.verdict.starts import STARTS_MIN, group_by_start
-from servebench.analysis.warnings.weighing import weigh
+from servebench.analysis.within_run import VALUES_MIN, slow_power
 from servebench.contracts.estimate import CONFIDENCE
 from servebench.contracts.settings import SloSettings
 from servebench.util.arrays import Floats
@@ -28,35 +26,46 @@ FAR = 0.8
 Z_ONE_SIDED = 1.645
 
 
-@dataclass(frozen=True, kw_only=True)
-class SloRange:
-    """Up to which level, in ascending load, an SLO is met: by the observed shares, at least, and at most. None: by no level."""
+def describe_limits(slo: SloSettings) -> str:
+    """Return the limits as text."""
+    named = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("E2E", slo.e2e_ms))
+    parts = [f"{name} ≤ {limit:g} ms" for name, limit in named if limit is not None]
+    return f"{' and '.join(parts)} for {100 * slo.attainment:g}% of requests" if parts else "no limit"
 
-    observed: int | None
-    at_least: int | None
-    at_most: int | None
+
+def good_requests(points: Iterable[ComparedPoint], limits: SloSettings, factor: float = 1.0) -> Floats:
+    """Return 1 for each request of these points that would be good if all latencies were `factor` times as long, else 0.
+
+    A failed request never is. An undetermined TPOT does not violate its limit; an undetermined TTFT or E2E does.
+    """
+    found = [np.empty(0)]
+    for point in points:
+        good = ~point.failed
+        for name, limit in _limits(limits).items():
+            values = getattr(point, name)
+            good = good & np.where(np.isnan(values), name == "tpot_ms", values * factor <= limit)
+        found.append(good.astype(np.float64))
+    return np.concatenate(found)
+
+
+def _limits(limits: SloSettings) -> dict[str, float]:
+    """Return the latencies that have a limit."""
+    return {name: limit for name in LATENCIES if (limit := getattr(limits, name)) is not None}
 
 
 def good_share(level: RankedLevel, limits: SloSettings) -> float:
     """Return the share of requests that met the limits; failed ones never do."""
-    good = _good(level, limits, 1.0)
+    good = good_requests(level.samples, limits)
     return float(good.mean()) if good.size else 0.0
 
 
-def slo_range(levels: Sequence[RankedLevel], limits: SloSettings) -> SloRange:
-    """Return up to which of these levels, in ascending load, the limits are met. Every lower level must meet them, too."""
+def levels_met(levels: Sequence[RankedLevel], limits: SloSettings) -> tuple[int, int, int]:
+    """Return how many of these levels, in ascending load, meet the limits as all lower ones do: by the observed shares, at
+    least, and at most."""
     statuses = [level_status(level, limits) for level in levels]
     observed = [good_share(level, limits) >= limits.attainment for level in levels]
-    return SloRange(
-        observed=_last_before_false(observed),
-        at_least=_last_before_false([status == "met" for status in statuses]),
-        at_most=_last_before_false([status != "missed" for status in statuses]),
-    )
-
-
-def _last_before_false(flags: Sequence[bool]) -> int | None:
-    count = next((index for index, flag in enumerate(flags) if not flag), len(flags))
-    return count - 1 if count else None
+    met, possible = ([one == "met" for one in statuses], [one != "missed" for one in statuses])
+    return [*observed, False].index(False), [*met, False].index(False), [*possible, False].index(False)
 
 
 def level_status(level: RankedLevel, limits: SloSettings) -> Status:
@@ -66,12 +75,13 @@ def level_status(level: RankedLevel, limits: SloSettings) -> Status:
     off, and as the warnings of their points may make them wrong. The share of bad requests has Wilson's bound (one-sided, 95%),
     with as many requests as the slow waves of the series leave independent (design effect: Rao and Scott 1992, Biometrics 48).
     """
-    factor = float(np.exp(_start_error(level, limits))) * _warned(level, limits)
-    slower, faster = _good(level, limits, factor), _good(level, limits, 1 / factor)
+    warned = max((level.weight(name).bound for name in _limits(limits)), default=0.0)
+    factor = float(np.exp(_start_error(level, limits))) * (1 + warned)
+    slower, faster, far = (good_requests(level.samples, limits, one) for one in (factor, 1 / factor, factor / FAR))
     if not slower.size:
         return "undecided"
     bad_max = 1 - limits.attainment
-    if _wilson(1 - slower, upper=True) <= bad_max or (slower.all() and _good(level, limits, factor / FAR).all()):
+    if _wilson(1 - slower, upper=True) <= bad_max or (slower.all() and far.all()):
         return "met"
     return "missed" if _wilson(1 - faster, upper=False) > bad_max else "undecided"
 
@@ -80,30 +90,17 @@ def _start_error(level: RankedLevel, limits: SloSettings) -> float:
     """By how much, as a logarithm, the latencies over a level's starts may differ from the engine's."""
     from scipy.special import stdtrit
 
-    names = [name for name in LATENCIES if getattr(limits, name) is not None]
     starts = group_by_start(level.samples)
     if len(starts) < STARTS_MIN:
         return Z_ONE_SIDED * ONE_START_SD
     errors = [0.0]
-    for name in names:
+    for name in _limits(limits):
         values = [np.concatenate([getattr(point, name) for point in points]) for points in starts]
         finite = [one[np.isfinite(one)] for one in values]
         if all(one.size for one in finite):
             logs = np.log([max(float(np.median(one)), 1e-9) for one in finite])
             errors.append(float(logs.std(ddof=1)) / logs.size**0.5 * float(stdtrit(logs.size - 1, CONFIDENCE)))
     return max(errors)
-
-
-def _warned(level: RankedLevel, limits: SloSettings) -> float:
-    """Return by what factor the warnings of a level's points may make its latencies wrong, where that is bounded."""
-    names = [name for name in LATENCIES if getattr(limits, name) is not None]
-    return 1 + max((weigh([(row.doubts, row) for row in level.rows], name).bound for name in names), default=0.0)
-
-
-def _good(level: RankedLevel, limits: SloSettings, factor: float) -> Floats:
-    """1 for each request that would meet the limits if all latencies were `factor` times as long, else 0."""
-    ttft, tpot, e2e, failed = pooled_latencies(level.samples)
-    return good_requests(ttft * factor, tpot * factor, e2e * factor, failed > 0, limits).astype(np.float64)
 
 
 def _wilson(bad: Floats, *, upper: bool) -> float:

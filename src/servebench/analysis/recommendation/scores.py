@@ -1,26 +1,28 @@
-"""The score of each entrant, and the ranking."""
+"""The score of each entrant, the ranking, and what would change it: another limit, load or price, or doubtful points."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from servebench.analysis.estimate import THROUGHPUT
-from servebench.analysis.recommendation.model import Entrant, NotRanked, Score
-from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.recommendation.model import Entrant, NotRanked, Score, UseReason, UseReasonKind
+from servebench.analysis.recommendation.objectives import describe_limits, good_share, level_status, levels_met
 from servebench.analysis.recommendation.rules import Range, UseCase
-from servebench.analysis.slo import describe_limits
-from servebench.analysis.verdict.levels import RankedLevel, metric_interval, metric_value
+from servebench.analysis.verdict.levels import COSTS, RankedLevel, metric_interval, metric_value
 from servebench.analysis.warnings.catalog import is_wide
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.analysis.warnings.load import HALF_WIDTH_SHARE_MAX
+from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import half_width, precision_targets
 from servebench.contracts.stored import mapping
+from servebench.measure.cost import break_even_price
+
+SLO_FACTORS = (0.25, 0.5, 2.0, 4.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,8 @@ def rank(case: UseCase, entrants: Sequence[Entrant]) -> Ranking:
 def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:
     """An entrant's score, or why it has none. Without a level it only may have one."""
     if case.measure == "cold_start":
-        start_s = entrant.cold_start_s
+        start = mapping(entrant.run.manifest.get("cold_start"))
+        start_s = None if start.get("shared") else start.get("seconds")
         return UseReason(kind=UseReasonKind.NO_COLD_START) if start_s is None else Score(entrant=entrant, value=start_s)
     usable = [level for level in entrant.levels if level.verdict != "void"]
     if not usable:
@@ -73,27 +76,20 @@ def _score(case: UseCase, entrant: Entrant) -> Score | UseReason:
             return UseReason(kind=UseReasonKind.LOAD_TOO_HIGH, levels=lowest, limit=case.max_load)
         levels = levels[:1]
     best = _best_level(case, levels)
-    return _no_value(case) if best is None else _scored(case, entrant, best, worst=best, best=best)
-
-
-def _no_value(case: UseCase) -> UseReason:
-    return UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
+    without = UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
+    return without if best is None else _scored(case, entrant, best, worst=best, best=best)
 
 
 def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLevel]) -> Score | UseReason:
-    reach = slo_range(levels, case.slo)
-    counted = [
-        _best_level(case, levels[: last + 1]) if last is not None else None
-        for last in (reach.observed, reach.at_least, reach.at_most)
-    ]
-    level, worst, best = counted
+    counts = levels_met(levels, case.slo)
+    level, worst, best = (_best_level(case, levels[:count]) for count in counts)
     doubtful = [one for one in levels if level_status(one, case.slo) == "undecided"]
     undecided = _why_undecided(case, doubtful[0]) if doubtful else None
-    if level is not None and reach.observed is not None:
-        slo_at = levels[reach.observed].level
+    if level is not None:
+        slo_at = levels[counts[0] - 1].level
         return _scored(case, entrant, level, slo_at=slo_at, worst=worst, best=best, undecided=undecided)
-    if reach.observed is not None:
-        return _no_value(case)
+    if counts[0]:
+        return UseReason(kind=UseReasonKind.NO_VALUE, metric=case.metric)
     if best is None:
         return UseReason(
             kind=UseReasonKind.SLO_MISSED, levels=(levels[0].level,), names=(describe_limits(case.slo),),
@@ -150,10 +146,74 @@ def codes_of_mean(level: RankedLevel, entrant: Entrant) -> tuple[str, ...]:
 def _half_width_asked(entrant: Entrant) -> float:
     """Return half the width from which on the interval of a throughput is wide, as a share: what `load.until` asks, or the
     usual one."""
-    load = mapping(mapping(entrant.manifest.get("config")).get("load"))
+    load = mapping(entrant.run.config.get("load"))
     try:
         targets = precision_targets(load.get("until"), open_loop=bool(load.get("rate")))
     except (TypeError, ValueError):
         # another version's, or changed by hand
         targets = {}
     return targets.get(THROUGHPUT, HALF_WIDTH_SHARE_MAX)
+
+
+def what_would_change(
+    case: UseCase, entrants: Sequence[Entrant], ranking: Sequence[Score], *, margin: float
+) -> Iterator[UseReason]:
+    """Yield what would change the answer."""
+    leader = ranking[0].entrant.name if ranking else None
+    if leader is not None and case.measure == "within_slo":
+        yield from _by_limit(case, entrants, leader)
+        yield from _still_within_limits(ranking)
+    if leader is not None and case.measure in ("best", "within_slo"):
+        yield from _by_level(case, entrants, leader, margin)
+    if ranking and case.metric in COSTS:
+        yield from _by_price(ranking, COSTS[case.metric])
+    valid = [replace(one, levels=tuple(level for level in one.levels if level.verdict == "valid")) for one in entrants]
+    firm = rank(case, valid).scores
+    if firm and firm[0].entrant.name != leader:
+        doubted = {one.name: [level for level in one.levels if level.verdict == "doubtful"] for one in entrants}
+        name = next((name for name in (leader, firm[0].entrant.name) if name and doubted[name]), None)
+        for level in doubted[name] if name else ():
+            yield UseReason(kind=UseReasonKind.IN_DOUBT, run=name or "", levels=(level.level,), codes=level.doubts)
+
+
+def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str) -> Iterator[UseReason]:
+    name = "ttft_ms" if case.slo.ttft_ms is not None else "e2e_ms" if case.slo.e2e_ms is not None else "tpot_ms"
+    for factor in SLO_FACTORS:
+        limit = getattr(case.slo, name) * factor
+        other_case = case.model_copy(update={"slo": replace(case.slo, **{name: limit})})
+        ranking = rank(other_case, entrants).scores
+        if not ranking:
+            yield UseReason(kind=UseReasonKind.NONE_WITH_LIMIT, metric=name, limit=limit)
+        elif (other := ranking[0].entrant.name) != leader:
+            yield UseReason(kind=UseReasonKind.LEADS_WITH_LIMIT, run=other, metric=name, limit=limit)
+
+
+def _still_within_limits(ranking: Sequence[Score]) -> Iterator[UseReason]:
+    for score in ranking:
+        levels = [level for level in score.entrant.levels if level.verdict != "void"]
+        if levels and score.slo_at == max(level.level for level in levels):
+            yield UseReason(kind=UseReasonKind.STILL_MET, run=score.entrant.name, levels=(score.slo_at,))
+
+
+def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: float) -> Iterator[UseReason]:
+    at: dict[Level, dict[str, float]] = {}
+    for entrant in entrants:
+        for level in entrant.levels:
+            value = metric_value(case.metric, level) if level.verdict != "void" else None
+            if value is not None:
+                at.setdefault(level.level, {})[entrant.name] = value
+    leads: dict[str, list[Level]] = {}
+    for load, values in at.items():
+        best = (min if case.lower_is_better else max)(values, key=lambda name: values[name])
+        own = values.get(leader)
+        if own and values[best] and abs(values[best] / own - 1) >= margin:
+            leads.setdefault(best, []).append(load)
+    return (UseReason(kind=UseReasonKind.LEADS_AT, run=name, levels=tuple(own)) for name, own in leads.items())
+
+
+def _by_price(ranking: Sequence[Score], rate_metric: str) -> Iterator[UseReason]:
+    for score in ranking[1:]:
+        rate = metric_value(rate_metric, score.level) if score.level is not None else None
+        if rate:
+            price = break_even_price(float(rate), ranking[0].value, score.entrant.gpus[1])
+            yield UseReason(kind=UseReasonKind.AS_CHEAP, run=score.entrant.name, limit=price)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servebench.analysis.start_model import Mixture, StartModel, Starts
+from servebench.analysis.quantiles import Mixture
+from servebench.analysis.start_model import StartModel, Starts
 from servebench.analysis.verdict.model import Difference
 from servebench.analysis.verdict.reasons import Method, MethodKind
 from servebench.analysis.verdict.slices import SliceDifference, pooled_error

@@ -20,7 +20,7 @@ from servebench.analysis.verdict.model import (
     Side,
     better,
 )
-from servebench.analysis.verdict.questions import machine_shared_with, questions
+from servebench.analysis.verdict.questions import between, questions
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.starts import StartComparison, group_by_start
 
@@ -55,17 +55,12 @@ def compare(
     )
     return [
         with_rows(
-            Comparison(
-                baseline=a.name,
-                candidate=b.name,
-                ids=(a.run_id, b.run_id),
-                rows=(),
+            replace(
+                between(a, b, margin),
                 first=None if first is None else _judge(replace(first, p_corrected=p_first), margin),
                 unequal=tuple(unequal),
-                margin=margin,
                 starts=(len(group_by_start(a.samples)), len(group_by_start(b.samples))),
                 start_seconds=(a.start_seconds, b.start_seconds),
-                shared_with=machine_shared_with(a, b),
             ),
             [_judge(replace(row, p_corrected=p), margin) for row, p in zip(own, p_rows, strict=True)],
         )

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from servebench.util.groups import grouped
+
 FIRST_SHARE = 0.8
 """The share of the first question, and within a metric that of its mean over levels."""
 
@@ -55,10 +57,8 @@ def _at_least(p: float | None, least: float | None) -> float | None:
 def _within(pair: AskedPair) -> tuple[float | None, list[float | None]]:
     """The p-values of a pair that is asked alone."""
     first = None if pair.first is None else min(1.0, pair.first / FIRST_SHARE)
-    by_metric: dict[str, list[int]] = {}
-    for index, (metric, p) in enumerate(pair.rows):
-        if p is not None:
-            by_metric.setdefault(metric, []).append(index)
+    known = (index for index, (_, p) in enumerate(pair.rows) if p is not None)
+    by_metric = grouped(known, lambda index: pair.rows[index][0])
     others = [name for name in by_metric if first is None or name != pair.of_first]
     wholes = holm([_whole(pair.means.get(name), [pair.rows[i][1] for i in by_metric[name]]) for name in others])
     metrics = {name: p for name, p in zip(others, wholes, strict=True) if p is not None}

@@ -12,6 +12,8 @@ from servebench.analysis.start_model import ERROR_LEAST, SLOW_SIDES, StartModel,
 from servebench.analysis.verdict.gate import GATED, GateQuestion
 from servebench.analysis.verdict.looks import TTFT, TTFT_STARTS_MIN, WITHIN_SPENT
 from servebench.analysis.verdict.model import Metric
+from servebench.analysis.verdict.reasons import Method, MethodKind
+from servebench.analysis.verdict.starts import OverStarts
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS
 
@@ -70,14 +72,10 @@ def _passes(metric: Metric, groups: Sequence[Starts], level: Level, count: int, 
     sd = math.hypot(2**0.5 * start_sd, error * (1.0 if in_turns else factor))
     scores = np.array([NORMAL.inv_cdf((place + 0.5) / count) for place in range(count)])
     scores = scores[:, None] / scores.std(ddof=1) * sd
-    if in_turns:
-        engines, contrasts = [Starts((level,), scores, np.array([error]), differences=True)], [np.ones(1)]
-    else:
-        each = scores / 2**0.5, np.array([error / 2**0.5])
-        engines, contrasts = (
-            [Starts((level,), each[0], each[1]), Starts((level,), -each[0], each[1])],
-            [-np.ones(1), np.ones(1)],
-        )
-    half = StartModel(engines, earlier, slow_side).value(*contrasts).quantile(1 - WITHIN_SPENT / count**0.5)
+    sides = (scores,) if in_turns else (scores / 2**0.5, -scores / 2**0.5)
+    errors = np.array([error / len(sides) ** 0.5])
+    model = StartModel([Starts((level,), one, errors, in_turns) for one in sides], earlier, slow_side)
+    known = OverStarts(model, np.ones(1), Method(MethodKind.LOOKS), paired=in_turns).mixture
+    half = known.quantile(1 - WITHIN_SPENT / count**0.5)
     room = ROOM * abs(math.log1p(-limit if metric.higher_is_better else limit))
     return bool(half + NORMAL.inv_cdf(PASSED) * sd / count**0.5 <= room)

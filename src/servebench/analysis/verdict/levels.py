@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 
 from servebench.analysis.estimate import THROUGHPUT, estimate_level
 from servebench.analysis.estimate.level import RATE_BEHIND, interval_over_starts, reaches_of
-from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
 from servebench.analysis.verdict.starts import PAIRS_MIN, STARTS_MIN, evidence_of, group_by_start, same_requests
-from servebench.analysis.verdict.within_run import log_interval, statistic
+from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.analysis.within_run import VALUES_MIN, log_interval, statistic
 from servebench.contracts.estimate import Z_95, Interval, LevelEstimate
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
@@ -34,20 +34,40 @@ COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "
 """The rate behind each cost per million."""
 
 
-@dataclass(frozen=True, kw_only=True)
+VERDICTS = ("valid", "doubtful", "void")
+"""From best to worst."""
+
+
+@dataclass(frozen=True)
 class RankedLevel:
     """A load level of a run: its rows of points.csv, of all repeats and starts; `read` returns their points."""
 
     rows: tuple[PointRow, ...]
-    level: Level
-    verdict: str
-    doubts: tuple[str, ...]
     read: Callable[[], tuple[ComparedPoint, ...]]
 
     @cached_property
     def samples(self) -> tuple[ComparedPoint, ...]:
         """The points of the rows, read on first use. Raises StoreError."""
         return self.read()
+
+    @property
+    def level(self) -> Level:
+        """The load."""
+        return self.rows[0].level
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict of its points; an unknown one counts as the worst."""
+        return max((row.verdict if row.verdict in VERDICTS else "void" for row in self.rows), key=VERDICTS.index)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The warnings of its points, each once."""
+        return tuple(dict.fromkeys(code for row in self.rows for code in row.doubts))
+
+    def weight(self, metric: str) -> Weight:
+        """Return what its warnings can do to a metric."""
+        return weigh([(row.doubts, row) for row in self.rows], metric)
 
 
 def metric_value(metric: str, level: RankedLevel) -> float | None:
@@ -62,9 +82,7 @@ def _estimate(metric: str, level: RankedLevel) -> LevelEstimate | None:
     """Return the estimate that all screens have; None for latencies that rank otherwise: where requests failed, which count as
     infinitely slow, and in an open loop, where users wait from the schedule on."""
     counted = metric in SOURCES and metric != THROUGHPUT
-    if counted and any(
-        row.rate is not None or point.failed.any() for row, point in zip(level.rows, level.samples, strict=True)
-    ):
+    if counted and any(point.row.rate is not None or point.failed.any() for point in level.samples):
         return None
     return estimate_level(level.rows, metric)
 
@@ -76,29 +94,20 @@ def start_logs(metric: str, level: RankedLevel) -> Floats | None:
     """
     if (known := _estimate(metric, level)) is not None:
         return np.array(known.starts)
-    rows = {point.repeat: row for row, point in zip(level.rows, level.samples, strict=True)}
-    starts = [
-        [_point_value(metric, point, rows[point.repeat].get(metric)) for point in points]
-        for points in group_by_start(level.samples)
-    ]
+
+    def of(point: ComparedPoint) -> float | None:
+        # from its requests where they are stored
+        values = _values(metric, point)
+        return statistic(values, SOURCES[metric][1]) if values.size else point.row.get(metric)
+
+    starts = [list(map(of, points)) for points in group_by_start(level.samples)]
     if not starts or any(value is None or not np.isfinite(value) or value <= 0 for own in starts for value in own):
         return None
     return np.array([float(np.mean(np.log(np.array(own, dtype=np.float64)))) for own in starts])
 
 
-def _point_value(metric: str, point: ComparedPoint, stored: float | None) -> float | None:
-    """Return the metric of one point: from its requests where they are stored, otherwise the row's value."""
-    values = _samples(metric, point)
-    if values is not None and values.size:
-        return statistic(values, SOURCES[metric][1])
-    return None if stored is None else float(stored)
-
-
-def _samples(metric: str, point: ComparedPoint) -> Floats | None:
-    if metric not in SOURCES:
-        return None
-    values = getattr(point, SOURCES[metric][0])
-    return None if values is None else values[~np.isnan(values)]
+def _values(metric: str, point: ComparedPoint) -> Floats:
+    return point.known(SOURCES[metric][0]) if metric in SOURCES else np.empty(0)
 
 
 def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
@@ -108,19 +117,16 @@ def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
     logs = start_logs(metric, level)
     if logs is None:
         return None
-    if logs.size >= STARTS_MIN:
-        starts = _starts(metric, level)
-        ends = None if starts is None else interval_over_starts(starts, metric)
-    else:
-        ends = _within_start(metric, level)
+    starts = _starts(metric, level) if logs.size >= STARTS_MIN else None
+    ends = _within_start(metric, level) if starts is None else interval_over_starts(starts, metric)
     return None if ends is None else (float(np.exp(ends[0])), float(np.exp(ends[1])))
 
 
 def _within_start(metric: str, level: RankedLevel) -> Interval | None:
     """Return the interval of a logarithm by the requests of a single start."""
     rate = RATE_BEHIND.get(metric, metric)
-    parts = [values for point in level.samples if (values := _samples(rate, point)) is not None and values.size]
-    if rate not in SOURCES or not parts or min(part.size for part in parts) < VALUES_MIN:
+    parts = [values for point in level.samples if (values := _values(rate, point)).size]
+    if not parts or min(part.size for part in parts) < VALUES_MIN:
         return None
     ends = log_interval(parts, SOURCES[rate][1], reaches_of(level.rows, rate))
     logs = start_logs(metric, level)
@@ -132,8 +138,12 @@ def _within_start(metric: str, level: RankedLevel) -> Interval | None:
     return float(logs.mean()) + low, float(logs.mean()) + high
 
 
-def lead_difference(metric: str, first: RankedLevel, rival: RankedLevel, confidence: float) -> Difference | None:
+def lead_difference(
+    metric: str, first: RankedLevel | None, rival: RankedLevel | None, confidence: float
+) -> Difference | None:
     """Return by how much one level differs from another, of the same load or not; None without an interval."""
+    if first is None or rival is None:
+        return None
     sides = [_starts(metric, level) for level in (rival, first)]
     if sides[0] is None or sides[1] is None:
         return None
@@ -155,19 +165,8 @@ def _starts(metric: str, level: RankedLevel) -> Starts | None:
     """The starts of a level with the error of one of them; None for a single start without an interval."""
     logs, errors = start_logs(metric, level), []
     for points in group_by_start(level.samples):
-        repeats = {point.repeat for point in points}
-        rows = tuple(row for row in level.rows if row.repeat in repeats)
-        ends = _within_start(metric, replace(level, rows=rows, read=partial(tuple, points)))
+        ends = _within_start(metric, RankedLevel(tuple(point.row for point in points), partial(tuple, points)))
         errors += [(ends[1] - ends[0]) / (2 * Z_95)] if ends is not None and np.isfinite(ends).all() else []
     if logs is None or (logs.size < STARTS_MIN and not errors):
         return None
     return Starts.of_one_level(logs, float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0)
-
-
-def pooled_latencies(points: Sequence[ComparedPoint]) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return TTFT, TPOT and E2E of all requests of some points, in ms, and which of them failed (1 or 0)."""
-    kept = [point for point in points if point.failed.size]
-    if not kept:
-        return (np.empty(0),) * 4
-    ttft, tpot, e2e = (np.concatenate([getattr(p, name) for p in kept]) for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
-    return ttft, tpot, e2e, np.concatenate([p.failed for p in kept]).astype(np.float64)

@@ -49,7 +49,7 @@ from servebench.analysis.verdict.model import (
     better,
     level_verdict,
 )
-from servebench.analysis.verdict.questions import machine_shared_with, missing_row, points_at, questions, void_reason
+from servebench.analysis.verdict.questions import between, missing_row, points_at, questions, void_reason
 from servebench.analysis.verdict.reasons import MethodKind, Reason, ReasonKind, without_repeats
 from servebench.analysis.verdict.starts import STARTS_MIN, OverStarts, StartComparison, group_by_start
 from servebench.contracts.level import Level
@@ -213,12 +213,7 @@ def open_pair(
     for_good = {level for level, one in voids.items() if one.kind is ReasonKind.VOID_FOR_GOOD}
     kept = [count for level, count in counts.items() if level not in for_good] or counts.values()
     known = [row.judged(OPEN if row.starts is not None else NOT_COMPARED) for row in rows]
-    a, b = sides
-    found = Comparison(
-        baseline=a.name, candidate=b.name, ids=(a.run_id, b.run_id), margin=margin, rows=tuple(known),
-        shared_with=machine_shared_with(a, b),
-    )  # fmt: skip
-    return OpenPair(rows, sides, min(kept, default=0), voids, found)
+    return OpenPair(rows, sides, min(kept, default=0), voids, between(*sides, margin, known))
 
 
 def _asked(pair: OpenPair, look: Look | None) -> AskedPair:
@@ -298,17 +293,17 @@ def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side, dict[Level, Reaso
     there is one."""
     voids: dict[Level, Reason] = {}
     kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
-    for level in dict.fromkeys(point.level for side in (a, b) for point in side.samples):
+    for level in dict.fromkeys(point.row.level for side in (a, b) for point in side.samples):
         starts = [group_by_start(points_at(side, level)) for side in (a, b)]
         count = min(map(len, starts)) or max(map(len, starts))
         common = [side[:count] for side in starts]
-        void = [point for side in common for start in side for point in start if point.verdict == "void"]
+        void = [point for side in common for start in side for point in start if point.row.verdict == "void"]
         if void:
             count = min(
-                next((n for n, start in enumerate(side) if any(one.verdict == "void" for one in start)), len(side))
+                next((n for n, start in enumerate(side) if any(one.row.verdict == "void" for one in start)), len(side))
                 for side in common
             )
-            replaced = all(may_be_replaced(one.verdict, one.row.point) for one in void)
+            replaced = all(may_be_replaced(one.row.verdict, one.row.point) for one in void)
             kind = ReasonKind.VOID_TO_REPLACE if replaced else ReasonKind.VOID_FOR_GOOD
             voids[level] = void_reason(kind, void, needed=0 if replaced else VOID_ATTEMPTS)
         for found, side in zip(kept, common, strict=True):

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from servebench.analysis.disturbance import Taker
 from servebench.analysis.fairness import SettingDifference
-from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.reasons import Method, Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences
+from servebench.analysis.within_run import VALUES_MIN
 from servebench.contracts.estimate import Interval
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import POINT_COLUMNS, PointRow
@@ -123,20 +123,14 @@ FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPoint:
-    """One point of a run: arrays over the requests in its window, in the order sent. `start_id` is the start of the engine
-    that served it; points without one are taken to share a start.
+    """One point of a run: its columns (`row`), and arrays over the requests in its window, in the order sent. Points without a
+    `start_id` are taken to share a start of the engine.
 
     Latencies are infinite for failed requests and NaN where undefined. `throughput_tok_s` has one entry per slice of time.
-    `row` are the point's columns. `sizes` are the planned prompt tokens; with the ids they identify the same request in another
-    run.
+    `sizes` are the planned prompt tokens; with the ids they identify the same request in another run.
     """
 
-    level: Level
-    repeat: int
-    verdict: str
-    start_id: str | None = None
-    doubts: tuple[str, ...] = ()
-    row: PointRow = field(default_factory=PointRow)
+    row: PointRow
     request_ids: tuple[str, ...] = ()
     sizes: Floats = field(default_factory=lambda: np.empty(0))
     failed: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
@@ -144,6 +138,11 @@ class ComparedPoint:
     tpot_ms: Floats = field(default_factory=lambda: np.empty(0))
     e2e_ms: Floats = field(default_factory=lambda: np.empty(0))
     throughput_tok_s: Floats | None = None
+
+    def known(self, source: str) -> Floats:
+        """Return the values of one of these arrays that are defined."""
+        values: Floats | None = getattr(self, source)
+        return np.empty(0) if values is None else values[~np.isnan(values)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from statistics import fmean
 
 import numpy as np
 
-from servebench.analysis.disturbance import Taker
 from servebench.analysis.estimate import mean_of
 from servebench.analysis.estimate.level import reaches_of
 from servebench.analysis.verdict.model import (
@@ -17,6 +16,7 @@ from servebench.analysis.verdict.model import (
     METRICS,
     THROUGHPUT,
     ComparedPoint,
+    Comparison,
     ComparisonRow,
     Metric,
     Side,
@@ -25,11 +25,11 @@ from servebench.analysis.verdict.model import (
 from servebench.analysis.verdict.reasons import Reason, ReasonKind
 from servebench.analysis.verdict.slices import SliceDifferences, slice_differences
 from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_difference, group_by_start, same_requests
-from servebench.analysis.verdict.within_run import log_interval, statistic
 from servebench.analysis.warnings.bounds import disturbed_share
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
 from servebench.analysis.warnings.disturbed import shared_with, taker_of
 from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.analysis.within_run import log_interval, statistic
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
@@ -45,7 +45,7 @@ ALIKE_SHARE = 0.2
 def questions(baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
     """Return the rows of all levels: the metrics that a side has, and failed requests. `with_doubtful` has rows compete whose
     warnings have no known size."""
-    levels = dict.fromkeys(point.level for side in (baseline, candidate) for point in side.samples)
+    levels = dict.fromkeys(point.row.level for side in (baseline, candidate) for point in side.samples)
     return [row for level in levels for row in _of_level(level, baseline, candidate, with_doubtful)]
 
 
@@ -55,7 +55,7 @@ def _of_level(level: Level, baseline: Side, candidate: Side, with_doubtful: bool
         if not own:
             row = missing_row(level, THROUGHPUT, Reason(ReasonKind.LEVEL_MISSING, side=name))
             return [replace(row, level_missing=name == "candidate")]
-    if void := [point for own in sides for point in own if point.verdict == "void"]:
+    if void := [point for own in sides for point in own if point.row.verdict == "void"]:
         row = missing_row(level, THROUGHPUT, void_reason(ReasonKind.VOID_POINT, void))
         return [replace(row, level_missing=True)]
     ours, theirs = map(group_by_start, sides)
@@ -67,22 +67,21 @@ def _of_level(level: Level, baseline: Side, candidate: Side, with_doubtful: bool
 
 def points_at(side: Side, level: Level) -> list[ComparedPoint]:
     """Return the points of a side at a level."""
-    return [point for point in side.samples if point.level == level]
+    return [point for point in side.samples if point.row.level == level]
+
+
+def between(a: Side, b: Side, margin: float, rows: Iterable[ComparisonRow] = ()) -> Comparison:
+    """Return a comparison of two sides without a verdict."""
+    taker = shared_with(point.row for side in (a, b) for point in side.samples)
+    return Comparison(
+        baseline=a.name, candidate=b.name, ids=(a.run_id, b.run_id), margin=margin, rows=tuple(rows), shared_with=taker
+    )
 
 
 def void_reason(kind: ReasonKind, points: Sequence[ComparedPoint], needed: int = 0) -> Reason:
     """Return a reason for void points: their warnings, and who took their machine."""
-    return Reason(kind, codes=codes_of(points), needed=needed, taker=taker_of(point.row for point in points))
-
-
-def machine_shared_with(*sides: Side) -> Taker | None:
-    """Return who took the machine for a part of points of these sides that are compared."""
-    return shared_with(point.row for side in sides for point in side.samples)
-
-
-def codes_of(points: Iterable[ComparedPoint]) -> tuple[str, ...]:
-    """Return the warnings of points, each once."""
-    return tuple(dict.fromkeys(code for point in points for code in point.doubts))
+    codes = tuple(dict.fromkeys(code for point in points for code in point.row.doubts))
+    return Reason(kind, codes=codes, needed=needed, taker=taker_of(point.row for point in points))
 
 
 def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -> ComparisonRow:
@@ -110,7 +109,8 @@ def _known(sides: Sequence[Points]) -> set[str]:
 
 def _weight(points: Iterable[ComparedPoint], metric: Metric, known: Collection[str]) -> Weight:
     """What the warnings of points mean, but for those whose effect is known."""
-    return weigh([([code for code in point.doubts if code not in known], point.row) for point in points], metric.name)
+    rows = (point.row for point in points)
+    return weigh([([code for code in row.doubts if code not in known], row) for row in rows], metric.name)
 
 
 def _widened_by_start(sides: Sequence[Points], metric: Metric, known: Collection[str]) -> tuple[float, ...]:
@@ -138,7 +138,7 @@ def _question(
 ) -> ComparisonRow | None:
     """The row of a metric, with the values of its starts; None where neither side has it."""
     sides = [
-        [(points, parts) for points in starts if (parts := _values(points, metric))]
+        [(own, parts) for own in starts if (parts := [one for p in own if (one := p.known(metric.source)).size])]
         for _, starts in (baseline, candidate)
     ]
     if not all(sides):
@@ -185,7 +185,7 @@ def _without_requests(
 
 
 def _names(starts: Sequence[MeasuredStart]) -> tuple[str, ...]:
-    return tuple(str(points[0].start_id) for points, _ in starts)
+    return tuple(str(points[0].row.start_id) for points, _ in starts)
 
 
 def _in_slices(ours: Sequence[MeasuredStart], theirs: Sequence[MeasuredStart], metric: Metric) -> SliceDifferences:
@@ -206,13 +206,6 @@ def _error(starts: Sequence[MeasuredStart], metric: Metric) -> float:
         known = ends is not None and np.isfinite(ends).all()
         errors.append((ends[1] - ends[0]) / (2 * Z_95) if ends and known else _request_error(parts, metric.percent))
     return float(np.sqrt(np.mean(np.square(errors))))
-
-
-def _values(points: Points, metric: Metric) -> list[Floats]:
-    """Return the known values of each point of a start, without points that have none."""
-    arrays = [getattr(point, metric.source) for point in points]
-    known = [values[~np.isnan(values)] for values in arrays if values is not None]
-    return [values for values in known if values.size]
 
 
 def _start_logs(starts: Sequence[MeasuredStart], metric: Metric) -> Floats:

@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from servebench.analysis.start_model import SLOW_SIDES, Mixture, StartModel, Starts
+from servebench.analysis.quantiles import Mixture
+from servebench.analysis.start_model import SLOW_SIDES, StartModel, Starts
 from servebench.analysis.verdict.families import AskedPair
 from servebench.analysis.verdict.model import (
     FAILED,
@@ -25,6 +26,7 @@ from servebench.analysis.verdict.slices import values_and_errors
 from servebench.contracts.estimate import CONFIDENCE, Z_95
 from servebench.contracts.level import Level
 from servebench.util.arrays import Floats
+from servebench.util.groups import grouped
 
 STARTS_MIN = 2
 """Starts on each side from which on a comparison gives a verdict: the fewest that show a spread."""
@@ -49,10 +51,7 @@ Points = Sequence[ComparedPoint]
 
 def group_by_start(points: Points) -> list[list[ComparedPoint]]:
     """Return the points of a level by start of the engine, in the order of their repeats."""
-    groups: dict[str | None, list[ComparedPoint]] = {}
-    for point in sorted(points, key=lambda one: one.repeat):
-        groups.setdefault(point.start_id, []).append(point)
-    return list(groups.values())
+    return list(grouped(sorted(points, key=lambda one: one.row.repeat), lambda one: one.row.start_id).values())
 
 
 def same_requests(ours: Sequence[Points], theirs: Sequence[Points]) -> bool:
@@ -180,11 +179,8 @@ class StartComparison:
         return replace(row, difference=replace(found, p=p))
 
     def _by_metric(self) -> Mapping[Metric, list[ComparisonRow]]:
-        found: dict[Metric, list[ComparisonRow]] = {}
-        for row in self.rows:
-            if row.starts is not None and row.starts.finite and row.metric is not FAILED:
-                found.setdefault(row.metric, []).append(row)
-        return found
+        known = (row for row in self.rows if row.starts is not None and row.starts.finite)
+        return grouped((row for row in known if row.metric is not FAILED), lambda row: row.metric)
 
     @cached_property
     def _evidence(self) -> Mapping[Metric, OverStarts]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from servebench.analysis.rates import VALUES_MIN
+from servebench.analysis.within_run import VALUES_MIN
 from servebench.contracts.point_row import PointRow
 
 Bound = Callable[[PointRow, str], float | None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from servebench.analysis.warnings import bounds
@@ -37,7 +38,7 @@ class WarningType:
     remedy: str
     void: bool = False
     mark: bool = False
-    affects: tuple[str, ...] = AFFECTS_ALL
+    affects: tuple[str, ...] = SPEED
     bound: Bound | None = None
     wide: tuple[str, str] | None = None
     cut_off: bool = False
@@ -69,9 +70,13 @@ def _define(code: str, meaning: str, remedy: str, **more: Any) -> WarningType:
     return CATALOG[code]
 
 
+_define_quality = partial(_define, affects=("quality",))
+_define_end = partial(_define, void=True, cut_off=True, unusable=True)
+
+
 def type_of(code: str) -> WarningType:
     """Return the warning with this code; one of another version of servebench may concern everything."""
-    return CATALOG.get(code) or WarningType(code=code, meaning=UNKNOWN, remedy="")
+    return CATALOG.get(code) or WarningType(code=code, meaning=UNKNOWN, remedy="", affects=AFFECTS_ALL)
 
 
 def explain(code: str) -> str:
@@ -107,14 +112,12 @@ LOCK_STEP = _define(
     "the streams sent their requests all at once, round after round, so prompts waited for each other",
     "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; else "
     "measure TTFT at a rate of arrivals (load.rate)",
-    affects=SPEED,
     longer=True,
 )
 TOO_FEW_REQUESTS = _define(
     "too_few_requests",
     "every number rests on few requests, and throughput or TTFT has no interval",
     "send more requests per point (load.requests): 30 in the window for a mean, 100 for a p99",
-    affects=SPEED,
     longer=True,
     bound=bounds.too_few_requests,
 )
@@ -122,14 +125,12 @@ TOO_SHORT = _define(
     "too_short",
     "the window is shorter than 4.5 s, so one pause changes its throughput",
     "set load.duration_s or more load.requests; load.warmup_s must be shorter than the point",
-    affects=SPEED,
     longer=True,
 )
 MACHINE_BUSY = _define(
     "machine_busy",
     "others took the machine from load and engine for too much of the point",
     "end the named processes, and measure the point again",
-    affects=SPEED,
     longer=True,
     bound=bounds.machine_busy,
 )
@@ -138,14 +139,12 @@ MACHINE_SHARED = _define(
     "a stretch in which others took the machine is left out of all estimates",
     "",
     mark=True,
-    affects=SPEED,
     leaves_out=True,
 )
 NOT_STATIONARY = _define(
     "not_stationary",
     "the engine was not steady in the window, in throughput, ITL, TTFT or the queue of an open loop",
     "measure again and longer (load.duration_s); look at telemetry.parquet and engine.log",
-    affects=SPEED,
     longer=True,
     bound=bounds.not_stationary,
 )
@@ -168,46 +167,36 @@ ERRORS = _define(
     "requests failed, and the latencies are those of the requests that succeeded",
     "see the engine's log, lower the load, or raise load.timeout_s",
     bound=bounds.failed_requests,
+    affects=AFFECTS_ALL,
 )
 RATE_LIMITED = _define(
     "rate_limited",
-    "the server refused requests (HTTP 429, or the same inside HTTP 200): the numbers describe its limit, not its speed",
+    "the server refused requests (HTTP 429, 503, 529, or so inside HTTP 200): the numbers describe its limit, not its speed",
     "lower the load (load.concurrency, load.rate), or have the limit raised",
     bound=bounds.failed_requests,
+    affects=AFFECTS_ALL,
 )
-ENGINE_DIED = _define(
+ENGINE_DIED = _define_end(
     "engine_died",
     "the engine exited during the point",
     "read the end of engine.log; if it is out of memory, lower engine.gpu_memory_fraction, engine.max_num_seqs or "
     "engine.max_model_len",
-    void=True,
-    cut_off=True,
-    unusable=True,
     engine_gone=True,
 )
-WORKER_DIED = _define(
+WORKER_DIED = _define_end(
     "worker_died",
     "a load worker process died",
     "check whether the kernel killed it for lack of memory (dmesg), and measure the point again",
-    void=True,
-    cut_off=True,
-    unusable=True,
 )
-NO_PROGRESS = _define(
+NO_PROGRESS = _define_end(
     "no_progress",
     "the engine was up but sent no data, so the point was stopped",
     "read engine.log; lower load.timeout_s to detect this sooner",
-    void=True,
-    cut_off=True,
-    unusable=True,
 )
-NOT_ANSWERING = _define(
+NOT_ANSWERING = _define_end(
     "not_answering",
     "the server stopped answering during the point",
     "read the server's log, and measure the point again once it answers (servebench resume)",
-    void=True,
-    cut_off=True,
-    unusable=True,
     engine_gone=True,
 )
 INTERRUPTED = _define(
@@ -216,12 +205,12 @@ INTERRUPTED = _define(
     "measure the point again",
     cut_off=True,
     unusable=True,
+    affects=AFFECTS_ALL,
 )
 CLIENT_BOUND = _define(
     "client_bound",
     "the client may have limited what was measured",
     "leave a core free for the client, or drive the load from another machine (launch=attach)",
-    affects=SPEED,
     longer=True,
     bound=bounds.client_bound,
 )
@@ -256,7 +245,6 @@ CACHE_CONTAMINATED = _define(
     "cache_contaminated",
     "unique prompts were found in the prefix cache",
     "set workload.cache=cold or engine.prefix_caching=false, choose another workload.seed, or restart the engine",
-    affects=SPEED,
     bound=bounds.cache_contaminated,
 )
 HIT_RATE_MISSED = _define(
@@ -264,7 +252,6 @@ HIT_RATE_MISSED = _define(
     "the prefix cache found over 2 points more or less than workload.hit_rate asks for",
     "use longer prompts (workload.input_tokens=512 or more), workload.api=completions, engine.prefix_caching=true, more "
     "load.warmup_requests, and room in the cache",
-    affects=SPEED,
 )
 CACHE_NOT_RESET = _define(
     "cache_not_reset",
@@ -277,7 +264,6 @@ PROMPT_SIZE_APPROXIMATE = _define(
     "prompt_size_approximate",
     "prompts were not sized with the served model's tokenizer",
     "set model.tokenizer, and read input_tokens_mean for the true length",
-    affects=SPEED,
     bound=bounds.prompt_size_approximate,
 )
 MERGED_EVENTS = _define(
@@ -296,7 +282,6 @@ CANCELLED_NOT_FREED = _define(
     "cancelled_not_freed",
     "the engine kept working on requests that the client had cancelled",
     "check whether the engine or a proxy notices closed connections",
-    affects=SPEED,
     bound=bounds.cancelled_not_freed,
 )
 TIMINGS_DO_NOT_ADD_UP = _define(
@@ -338,53 +323,46 @@ SCHEMA_NOT_ENFORCED = _define(
     "schema_not_enforced",
     "the engine does not enforce JSON schemas, so none was sent",
     "compare it with the unconstrained answers of other engines (json_compliance_unconstrained)",
-    affects=SPEED,
 )
 FOREIGN = _define(
     "foreign",
     "measured by another tool, with its definitions and without servebench's checks",
     "measure it with servebench for a full comparison",
+    affects=AFFECTS_ALL,
 )
-SAMPLE_TOO_SMALL = _define(
+SAMPLE_TOO_SMALL = _define_quality(
     "sample_too_small",
     "the quality score rests on too few questions",
     "raise quality.items (all uses every question) or set quality.path to a larger file",
-    affects=("quality",),
 )
-UNANSWERED = _define(
+UNANSWERED = _define_quality(
     "unanswered",
     "questions got no answer; they count neither as right nor as wrong",
     "lower quality.concurrency or raise quality.timeout_s, and read the errors in quality.parquet",
-    affects=("quality",),
 )
-UNFINISHED_THINKING = _define(
+UNFINISHED_THINKING = _define_quality(
     "unfinished_thinking",
     "answers ended inside their thinking; they count neither as right nor as wrong",
     "raise quality.max_tokens (workload.output_tokens for answers of the load), or have the model think less",
-    affects=("quality",),
 )
-NOT_JUDGED = _define(
+NOT_JUDGED = _define_quality(
     "not_judged",
     "answers could not be graded; they count neither as right nor as wrong",
     "read the column note in quality.parquet; usually the judge is down, slow or answers malformed text",
-    affects=("quality",),
 )
-CUT_OFF = _define(
+CUT_OFF = _define_quality(
     "cut_off",
     "answers reached the token limit and count as wrong",
     "raise quality.max_tokens (workload.output_tokens for answers of the load), and read some in quality.parquet",
-    affects=("quality",),
 )
-UNREAD_ANSWERS = _define(
+UNREAD_ANSWERS = _define_quality(
     "unread_answers",
     "many answers contain nothing that can be graded and count as wrong",
     "read them in quality.parquet; a model that explains needs a higher quality.max_tokens",
-    affects=("quality",),
 )
-AS_BY_CHANCE = _define(
+AS_BY_CHANCE = _define_quality(
     "as_by_chance",
     "the score is no better than guessing, so damage by an engine would not show",
     "use a larger model, or quality=parity",
     mark=True,
-    affects=("quality",),
 )

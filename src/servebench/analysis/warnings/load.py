@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from servebench.analysis.evidence import PointEvidence
-from servebench.analysis.rates import VALUES_MIN
 from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.bounds import CPU_SHARE_MAX, QUEUE_BYTES_MAX
+from servebench.analysis.within_run import VALUES_MIN
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import WHOLE_ANSWERS, WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt, Record

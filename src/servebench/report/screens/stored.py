@@ -4,23 +4,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from servebench.analysis.conclude import Conclusions
-from servebench.analysis.limits import LimitFinding, LimitReason
+from servebench.analysis.limits.model import LimitFinding, LimitReason
+from servebench.analysis.quality.summary import summaries
 from servebench.analysis.slow_starts import OwnSlowStarts
-from servebench.analysis.stored_runs import quality_summaries
+from servebench.analysis.stored_runs import of_quality
 from servebench.analysis.warnings.catalog import explain, type_of
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.contracts.level import levels_in_words
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.blocks import Block, Line, items
 from servebench.report.content import quality_lines
-from servebench.report.export.conclusions import as_plain, finding_as_plain
-from servebench.report.export.plain import plain
-from servebench.report.files import from_here
+from servebench.report.export.conclusions import as_plain, finding_as_plain, plain
 from servebench.report.screens.listing import run_facts
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.wording.answer import slow_starts_text
 from servebench.report.wording.comparison import not_usable_text
 from servebench.report.wording.limits import action_text, fact_text, statement_of
+from servebench.store.files import from_here
 from servebench.util.figures import local_time, number, seconds
 from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id
@@ -46,7 +46,7 @@ def run_blocks(
         yield Line.of(f"{code} (at {where}): {explain(code) if complete else type_of(code).meaning}")
     if (taker := taker_of(rows)) is not None:
         yield Line.of(not_usable_text(taker), tone="warn")
-    yield items(quality_lines(quality_summaries(run)))
+    yield items(quality_lines(of_quality(summaries, run)))
     yield items(f"unreadable: {fault}" for fault in run.faults)
 
 

@@ -2,9 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
-from servebench.analysis.limits import Fact, LevelFacts, LimitFinding, LimitReason, LimitSummary, Proposal
 from servebench.analysis.limits.decide import DECODE_SHARE
-from servebench.analysis.limits.model import share_of
+from servebench.analysis.limits.model import (
+    Fact,
+    LevelFacts,
+    LimitFinding,
+    LimitReason,
+    LimitSummary,
+    Proposal,
+    share_of,
+)
 from servebench.util.figures import number, short_percent
 
 CORES_SHOWN_MIN = 0.01

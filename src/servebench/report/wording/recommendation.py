@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score
-from servebench.analysis.recommendation.reasons import UseReason, UseReasonKind
+from servebench.analysis.recommendation.model import LessAccurate, Recommendation, Score, UseReason, UseReasonKind
 from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.report.wording.comparison import not_usable_text, unequal_text
 from servebench.report.wording.quality import agreement_text

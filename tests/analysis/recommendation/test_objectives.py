@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
-from servebench.analysis.slo import good_requests
+from servebench.analysis.recommendation.objectives import good_requests
+from servebench.analysis.verdict.model import ComparedPoint
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.settings import SloSettings
 from servebench.measure import cost
 
@@ -22,8 +24,10 @@ NAN, INF = np.nan, np.inf
     ],
 )
 def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):
-    one = good_requests(np.array([ttft]), np.array([tpot]), np.array([ttft]), np.array([failed]), limits)
-    assert one.tolist() == [expected]
+    latencies = {"ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": ttft, "failed": failed}
+    arrays = {name: np.array([value]) for name, value in latencies.items()}
+    point = ComparedPoint(row=PointRow(), **arrays)
+    assert good_requests([point], limits).tolist() == [expected]
 
 
 @pytest.mark.parametrize(
