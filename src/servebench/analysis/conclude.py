@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from servebench.analysis.answer import Answer, answer_of
+from servebench.analysis.answer.build import answer_of
+from servebench.analysis.answer.model import Answer
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
 from servebench.analysis.quality.agreement import agreements

@@ -9,8 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from servebench.analysis.estimate import mean_of
-from servebench.analysis.estimate.level import reaches_of
+from servebench.analysis.estimate import mean_of, reaches_of
 from servebench.analysis.verdict.model import (
     FAILED,
     METRICS,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from servebench.analysis.answer import Answer
+from servebench.analysis.answer.model import Answer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.contracts.level import Level
