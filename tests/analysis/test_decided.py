@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from servebench.analysis.answer.model import CaveatKind, Purpose
 from servebench.analysis.answer.next_steps import decide_step
 from servebench.analysis.conclude import Options, conclude
-from servebench.analysis.decided import StudyDecision, decide_study
+from servebench.analysis.decided import StudyDecision, decide_study, seconds_besides
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.verdict.model import (
     EQUAL,
@@ -318,3 +319,16 @@ def test_what_was_decided_before_a_void_point_stays_decided_on_every_screen(make
         "tpot_ms_p50",
         "e2e_ms_p50",
     }
+
+
+@pytest.mark.parametrize(
+    ("attempts", "seconds"),
+    [
+        ([[(20, 30), (25, 40)]], 0),  # void, and measured again by the same start
+        ([[(70, 80)], [(82, 90)]], 18),  # the last points of a start
+        ([[(90, 99), (95, 110)], [(112, 120)]], 20 + 28),  # all points of another start
+        ([[(55, 65), (60, 70)]], 10),
+    ],
+)
+def test_what_other_attempts_replaced_took_its_time_once(attempts, seconds):
+    assert seconds_besides([np.array(one, float) for one in attempts], [(0.0, 60.0)], 20.0) == seconds

@@ -9,7 +9,7 @@ from support.records import record
 @pytest.mark.parametrize(
     ("code", "expected"),
     [("429", True), ("rate_limit_exceeded", True), ("rate_limit_error", True), ("TooManyRequestsError", True),
-     ("500", False), ("4290", False), ("overloaded", False), (None, False)],
+     ("503", True), ("overloaded_error", True), ("500", False), ("4290", False), ("load", False), (None, False)],
 )  # fmt: skip
 def test_a_refusal_inside_an_answer(code, expected):
     assert refused(record("r0", outcome="stream_error", http_status=200, error_code=code)) is expected

@@ -59,7 +59,7 @@ def faulty(tmp_path):
 def patience(fault, monkeypatch):
     """Without it each fault in which nothing happens takes minutes; with others no answer is late, however busy the machine."""
     if fault not in ENDLESS:
-        return ()
+        return ("engine.ready_timeout_s=1",)
     monkeypatch.setattr(attach, "GENERATE_S", 2.0)
     monkeypatch.setattr(attach, "CONNECT_TIMEOUT_S", 2.0)
     return ("load.timeout_s=2",)

@@ -19,7 +19,7 @@ MMLU = [
         "correct_answer": "ABCD"[i % 4],
     }
     for i in range(20)
-] + [{"question": "question", "correct_answer": "answer"}]
+] + [{name: name for name in ("question", *(f"answer_{letter}" for letter in "abcd"))}]
 
 
 def _lines(path, rows):
@@ -53,13 +53,22 @@ def test_gsm8k_reads_both_shapes_and_grades_by_value(tmp_path):
     assert [scorer.judged(items[0], one).grade.correct for one in answers] == [True, False, False, None]
 
 
-def test_mmlu_samples_the_same_items_of_a_seed_and_drops_stray_rows(tmp_path):
+def test_mmlu_samples_the_same_items_of_a_seed_and_drops_headers(tmp_path):
     path = _lines(tmp_path / "m.jsonl", MMLU)
     scorer = MmluScorer()
     first = scorer.items(path, 5, 7)
     assert first == scorer.items(path, 5, 7)
     assert first != scorer.items(path, 5, 8)
     assert len(scorer.items(path, 100, 0)) == 20
+
+
+@pytest.mark.parametrize(
+    "change", [{"correct_answer": "5"}, {"correct_answer": ["A"]}, {"correct_answer": None}, {"answer_c": None}]
+)
+def test_an_mmlu_row_that_is_no_question_is_named(tmp_path, change):
+    rows = [*MMLU[:3], {**MMLU[3], **change}, *MMLU[4:]]
+    with pytest.raises(ConfigError, match=r"row 3 of .*m\.jsonl"):
+        MmluScorer().items(_lines(tmp_path / "m.jsonl", rows), 2, 0)
 
 
 @pytest.mark.parametrize("content", ["{not json", "[1]", '{"question": "x"}'])
@@ -89,3 +98,16 @@ def test_answers_keep_their_order_and_failures_are_answers(tmp_path, serve):
     assert answers[3].error is not None
     assert "500" in answers[3].error
     assert "not a chat completion" in (answers[5].error or "")
+
+
+@pytest.mark.parametrize(
+    ("names", "sent"),
+    [({}, {"max_tokens": 8, "temperature": 0.0}), ({"max_tokens": "other"}, {"other": 8})],
+)
+def test_a_question_has_the_field_names_of_its_server(tmp_path, serve, names, sent):
+    server = serve(lambda connection, request: (200, completion("B")))
+    items = MmluScorer().items(_lines(tmp_path / "m.jsonl", MMLU), 1, 0)
+    (answer,) = ask(items, Endpoint(base_url=server.base_url, model="m", names=names), concurrency=1)
+    body = server.requests[0].json()
+    assert answer.error is None
+    assert {name: body[name] for name in body if name not in ("model", "messages")} == sent

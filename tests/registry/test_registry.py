@@ -138,6 +138,16 @@ def test_of_two_of_one_name_the_first_is_used_and_both_are_named(plugins):
     assert {status for status, _ in statuses(registry).values()} == {"loaded"}
 
 
+def test_a_config_file_that_a_built_in_one_hides_is_named(plugins, tmp_path):
+    for name in ("vllm", "mine"):
+        (tmp_path / "conf" / "engine").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "conf" / "engine" / f"{name}.yaml").write_text("defaults: [base]\n")
+    registry = plugins(one=f"@hookimpl\ndef servebench_config_paths():\n    return [{str(tmp_path / 'conf')!r}]\n")
+    (fault,) = registry.faults
+    assert fault.startswith(f"{tmp_path}/conf/engine/vllm.yaml is hidden by ")
+    assert installed().faults == ()
+
+
 PLACES = """
 @hookimpl
 def servebench_engines():

@@ -78,6 +78,8 @@ def test_a_run_without_any_success_has_an_error():
     assert "workload.api=completions" in str(no_success_error([point(ok=0, errors="HTTP 404")], chat))
     assert "workload.api=chat" in str(no_success_error([point(ok=0, errors="HTTP 404")], completions))
     adapters = run_settings(workload=WorkloadSettings(name="w", adapters=("sql",)))
+    cold = point(ok=0, errors="HTTP 400: Unsupported value: 'temperature' does not support 0")
+    assert "workload.temperature=null" in str(no_success_error([cold], chat))
     assert "workload.adapters" in str(no_success_error([point(ok=0, errors="HTTP 404")], adapters))
 
 

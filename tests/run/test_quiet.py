@@ -105,7 +105,7 @@ def measured(points, *, stopped=(None, None), wait_s=60.0, pid=7, **turn):
         seen.append(level.id.attempt)
         point = points[number]
         return replace(point, row=replace(point.row, point=level.point)), SimpleNamespace(
-            report=SimpleNamespace(stopped=stopped[number])
+            report=SimpleNamespace(stopped=stopped[number], error="HTTP 503")
         )
 
     point, _ = alone(measure_undisturbed(session, replace(LEVEL, id=LEVEL.id.with_attempt(2)), measure, lambda _: True))
@@ -125,6 +125,13 @@ def test_a_disturbed_level_is_measured_once_more_and_only_once(shares, kept, att
     assert (point, seen) == (kept, attempts)
     assert [one.replaced for one in said] == ["again"] * (len(attempts) - 1)
     assert all("pid 4711" in one.note for one in said)
+
+
+@pytest.mark.parametrize("ends", [None, StopReason.BUSY])
+def test_a_level_of_a_busy_server_is_measured_once_more_and_only_once(ends):
+    point, seen, (said,) = measured([point_of(0.0), point_of(0.0)], stopped=(StopReason.BUSY, ends), wait_s=0.0)
+    assert (point, seen) == ("c4-r0-a3", [2, 3])
+    assert (said.replaced, said.note) == ("again", "HTTP 503")
 
 
 def test_what_is_void_otherwise_or_replaced_by_another_start_is_not_measured_again():

@@ -85,6 +85,8 @@ def test_a_broken_one_does_not_pass(plugin, tmp_path):
         ("vllm", "engine", ".", "engine named 'vllm' already exists"),
         ("mmlu", "scorer", ".", "scorer named 'mmlu' already exists"),
         ("unique", "workload", ".", "workload named 'unique' already exists"),
+        ("none", "engine", ".", "'none' is not a valid name"),
+        ("base", "workload", ".", "'base' is not a valid name"),
         ("x", "engine", "/proc", "cannot write /proc/servebench-x"),
     ],
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pluggy
 
@@ -28,6 +28,7 @@ class FakeRunning:
     started_ns = 0
     phases = headers = query = ()
     verify_tls = True
+    names: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         self.death: str | None = None

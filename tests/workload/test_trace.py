@@ -1,5 +1,6 @@
 """Recorded arrivals and lengths with synthesised prompts."""
 
+import gzip
 import json
 import re
 from functools import partial
@@ -54,6 +55,15 @@ def test_azure(tmp_path):
     rows = trace_rows(str(path))
     assert [(row.input_tokens, row.output_tokens) for row in rows] == [(374, 44), (396, 109), (120, 10)]
     assert [row.arrival_s for row in rows] == pytest.approx([0, 4.314579, 4.31941], abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "sign"), [("azure.csv", ";"), ("azure.csv", "\t"), ("azure.TSV.gz", "\t")])
+def test_other_signs_between_columns_and_a_packed_trace(tmp_path, name, sign):
+    path = tmp_path / name
+    data = AZURE.replace(",", sign).encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert [row.input_tokens for row in trace_rows(str(path))] == [374, 396, 120]
+    assert read_arrivals(str(path)) == pytest.approx([0, 4.314579, 4.31941], abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.pairing import engine_seconds, sides_of
+from servebench.analysis.pairing import engine_lives, engine_seconds, sides_of
 from servebench.analysis.verdict.compare import with_rows
 from servebench.analysis.verdict.gate import GateQuestion
 from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
@@ -202,11 +203,24 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool, open_by: Reason)
 
 
 def _replaced_seconds(run: RunData) -> float:
-    """For about how long engines ran for points that other attempts replaced: the time with requests in flight, since engines
-    that take turns share the rest, and a start of the engine each."""
+    """For about how long engines ran for points that other attempts replaced, besides the lives of starts that have points."""
     found = run.requests_with(["point", "sent_ns", "ended_ns"]).dropna()
-    gone = found[~found["point"].isin([row.point for row in run.point_rows])].groupby("point")
+    gone = found[~found["point"].isin([row.point for row in run.point_rows])].sort_values("sent_ns")
     start_s = mapping(run.manifest.get("cold_start")).get("seconds")
     cold_s = float(start_s) if isinstance(start_s, (int, float)) else 0.0
-    busy = (covered(zip(own["sent_ns"].tolist(), own["ended_ns"].tolist(), strict=True)) for _, own in gone)
-    return sum(cold_s + one / NS_PER_S for one in busy)
+    attempts = [(own[["sent_ns", "ended_ns"]] / NS_PER_S).to_numpy() for _, own in gone.groupby("point", sort=False)]
+    return seconds_besides(attempts, engine_lives(run.point_rows), cold_s)
+
+
+def seconds_besides(
+    attempts: Iterable[NDArray[np.float64]], lives: Iterable[tuple[float, float]], cold_s: float
+) -> float:
+    """For how long engines ran for attempts, which follow one another and have a begin and an end for each request, besides these
+    lives of engines: with requests in flight, and `cold_s` more where there was time for a start of another engine."""
+    known, seconds = list(lives), 0.0
+    for own in attempts:
+        begins_s = own[0, 0]
+        alive_s = max((ends for begins, ends in known if begins <= begins_s), default=0.0)
+        seconds += covered(np.maximum(own, alive_s).tolist()) + (cold_s if begins_s - alive_s > cold_s else 0.0)
+        known.append((begins_s, own[:, 1].max()))
+    return seconds

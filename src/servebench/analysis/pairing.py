@@ -149,7 +149,7 @@ def seconds_per_start(run: RunData) -> float | None:
 def engine_seconds(runs: Sequence[Sequence[PointRow]], *, apart: bool = False) -> list[list[float]]:
     """For how long each start of some runs ran, in order: from its beginning to the end of its last window, where its id is a
     time. Engines that are alive at the same time share that, unless each has a machine, or a clock, of its own (`apart`)."""
-    lives = [_lives(rows) for rows in runs]
+    lives = [engine_lives(rows) for rows in runs]
     edges = sorted({edge for own in lives for life in own for edge in life})
     shares = []
     for low, high in pairwise(edges):
@@ -161,7 +161,7 @@ def engine_seconds(runs: Sequence[Sequence[PointRow]], *, apart: bool = False) -
     ]
 
 
-def _lives(rows: Sequence[PointRow]) -> list[tuple[float, float]]:
+def engine_lives(rows: Sequence[PointRow]) -> list[tuple[float, float]]:
     """When each start of a run began, and when its last window ended, in seconds since the epoch."""
     ends: dict[float, float] = {}
     for row in rows:

@@ -16,11 +16,8 @@ from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySe
 from servebench.contracts.events import (
     ErrorSaid,
     Events,
-    JobChanged,
-    JobEnded,
-    JobLost,
     JobsLeft,
-    JobsStopping,
+    Notice,
     RunCollected,
 )
 from servebench.contracts.results import Point, RunOutcome, RunStatus
@@ -141,13 +138,13 @@ class Dispatcher:
         ]
         for work, job in zip(due, self.cluster.submit(orders), strict=True):
             self.jobs[job] = work
-            self.events(JobChanged(work.task.name, "submitted", job))
+            self.events(Notice("job_submitted", work.task.name, at=job))
 
     def _poll(self) -> None:
         for job in list(self.jobs):
             if job not in self.running and (machine := self.cluster.running_on(job)) is not None:
                 self.running.add(job)
-                self.events(JobChanged(self.jobs[job].task.name, "running", machine))
+                self.events(Notice("job_running", self.jobs[job].task.name, at=machine))
             end = self.cluster.poll(job)
             if end is not None:
                 self.running.discard(job)
@@ -168,7 +165,7 @@ class Dispatcher:
             return
         self.losses[task.name] += end.lost is not None
         if end.lost is not None and not self.interrupted and self.losses[task.name] <= self.settings.retries:
-            self.events(JobLost(task.name, end.lost))
+            self.events(Notice("job_lost", task.name, end.lost))
             # a machine that cannot be reached may still be writing into the run's folder
             deadline = self.now() + SILENT_S
             while active_process(self.folder.run(task.name).path) is not None and self.now() < deadline:
@@ -184,7 +181,7 @@ class Dispatcher:
             unpack_run(reply.files, self.folder.create_run(task.name).path)
         adopt_manifest(self.folder.run(task.name).manifest, task.job.resolved)
         keep_prompt_files(self.folder, reply.prompts)
-        self.events(JobEnded(task.name, outcome.status, str(reply.place.get("host"))))
+        self.events(Notice("job_ended", task.name, outcome.status, str(reply.place.get("host"))))
         error = None if outcome.error is None else redact_text(outcome.error)
         self._report_end(work, outcome, error)
 
@@ -202,7 +199,7 @@ class Dispatcher:
     def _stop(self) -> None:
         """After Ctrl-C: running jobs store what they have; waiting runs do not start."""
         self.waiting.clear()
-        self.events(JobsStopping(len(self.jobs)))
+        self.events(Notice("jobs_stopping", note=str(len(self.jobs))))
         self.cluster.cancel()
         deadline = self.now() + STOPPING_S
         while self.jobs and self.now() < deadline:

@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from servebench.config.problems import Problem
-from servebench.registry.conf import ABSTRACT, EXPERIMENT, NO_GROUPS, TUNE_FOLDER, conf_dir
+from servebench.registry.conf import ABSTRACT, EXPERIMENT, NO_GROUPS, conf_dir, config_folders, hidden_files
 from servebench.registry.registry import Registry
 
 VERSION_BASE = "1.3"
@@ -37,23 +37,12 @@ class ServebenchSearchPath(SearchPathPlugin):
 
 def folder_problems(config_dirs: Sequence[str], registry: Registry) -> list[Problem]:
     """Return a problem for each `--config-dir` that does not exist, and for each file in it that a built-in one hides."""
-    problems: list[Problem] = []
-    earlier = [conf_dir(), *(Path(path) for path in registry.config_paths if "://" not in path)]
+    lines: list[str] = []
+    earlier = config_folders(registry.config_paths) if config_dirs else []
     for name in config_dirs:
         folder = Path(name)
-        if not folder.is_dir():
-            problems.append(Problem(f"--config-dir {name}: folder not found", "words"))
-            continue
-        for file in sorted(folder.rglob("*.yaml")):
-            relative = file.relative_to(folder)
-            if relative.parts[0] == TUNE_FOLDER:
-                # a space of the user's own takes the place of the built-in one
-                continue
-            hidden_by = next((other for other in earlier if (other / relative).is_file()), None)
-            if hidden_by is not None and hidden_by.resolve() != folder.resolve():
-                line = f"{file} is hidden by {hidden_by / relative}; rename it"
-                problems.append(Problem(line, "words"))
-    return problems
+        lines += hidden_files(folder, earlier) if folder.is_dir() else [f"--config-dir {name}: folder not found"]
+    return [Problem(line, "words") for line in lines]
 
 
 @contextmanager

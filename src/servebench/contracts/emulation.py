@@ -167,7 +167,7 @@ class Variation:
     `front_end_ms` is added to what the front end needs for each request, one after another, and `network_ms` to the way of each
     request to the server, at any load.
 
-    `failure_rate` of the requests are answered with HTTP 503, in bursts of `failure_burst` in a row. `client_lateness_ms`:
+    `failure_rate` of the requests are answered with HTTP 500, in bursts of `failure_burst` in a row. `client_lateness_ms`:
     mean of the exponential delay with which a client of one process sends; several share the work.
     """
 

@@ -77,8 +77,9 @@ class Dialect:
 
     `exact_output`: body fields that force the requested output length (empty: not supported). `stream_fields`: body fields
     of each streamed request, which ask for usage in the stream. `sends_done`: whether a stream ends with `[DONE]`.
-    `takes_seed`: whether `seed` may be sent. `json_schema`: whether `response_format` of type json_schema is enforced;
-    otherwise none is sent. `model_checked`: whether the server rejects unknown model names.
+    `names`: body fields that the server knows by another name only, by the usual one. `takes_seed`: whether `seed` may be
+    sent. `json_schema`: whether `response_format` of type json_schema is enforced; otherwise none is sent. `model_checked`:
+    whether the server rejects unknown model names.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Dialect:
         default_factory=lambda: {"stream": True, "stream_options": {"include_usage": True}}
     )
     sends_done: bool = True
+    names: Mapping[str, str] = field(default_factory=dict)
     takes_seed: bool = True
     json_schema: bool = True
     model_checked: bool = True
@@ -278,6 +280,8 @@ class RunningEngine:
     query: tuple[tuple[str, str], ...] = ()
     """Parameters in the query of each generation's URL."""
     verify_tls: Trust = True
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The `Dialect.names` that the first request has found."""
     tokenizer: Tokenizer | None = None
     """How the server counts tokens, if that is known without asking it."""
 

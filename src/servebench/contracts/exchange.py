@@ -181,6 +181,8 @@ class StopReason(StrEnum):
     """The engine was up but sent no data."""
     NOT_ANSWERING = "not_answering"
     """The server failed request after request, and one more that only asked whether it still answers."""
+    BUSY = "busy"
+    """The same, because it was busy: it answers again."""
 
 
 class EndReason(StrEnum):

@@ -139,6 +139,8 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict)
     query: Sequence[tuple[str, str]] = ()
     verify_tls: Trust = True
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Body fields that the server knows by another name only (`Dialect.names`)."""
     tokenizer: str | None = None
     memory: AnswerStore | None = None
     watch: Callable[[str], None] | None = None

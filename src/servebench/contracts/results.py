@@ -27,8 +27,10 @@ generated content. `abandoned`: the client left on purpose (`load.cancel_fractio
 `session_ended`: never sent, because an answer that its prompt needs failed. The others as in `WireOutcome` (`too_large` and
 `tls` count as `protocol`)."""
 
-_TOO_MANY = re.compile("^429$|rate.?limit|too.?many.?requests", re.I)
-"""OpenRouter's, LiteLLM's and vLLM's code is 429, OpenAI's `rate_limit_exceeded`, Anthropic's type `rate_limit_error`."""
+BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, 529)
+"""Statuses of a server that has too much to do, or nobody to do it just now; 529 is Anthropic's."""
+_TOO_MANY = re.compile("^(429|503|529)$|rate.?limit|too.?many.?requests|overloaded|service.?unavailable", re.I)
+"""The status (OpenRouter, LiteLLM, vLLM), OpenAI's `rate_limit_exceeded`, Anthropic's `rate_limit_error`, `overloaded_error`."""
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 
@@ -119,10 +121,10 @@ class Record:
 
 
 def refused(record: Record) -> bool:
-    """Whether the server refused a request because it has too many: with HTTP 429, or the same as an error inside HTTP 200."""
+    """Whether the server was too busy for a request: HTTP 429, 503 or 529, or too many requests as an error inside HTTP 200."""
     if record.outcome == "stream_error":
         return _TOO_MANY.search(record.error_code or "") is not None
-    return record.http_status == HTTPStatus.TOO_MANY_REQUESTS and record.outcome == "http_error"
+    return record.http_status in BUSY and record.outcome == "http_error"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,7 +195,7 @@ class VirtualEngine:
             self._failing = own.failure_burst if self._rng.random() < 1.0 / (1.0 + good) else 0
         if self._failing:
             self._failing -= 1
-            raise RequestRejected(503, "The engine failed, as planned.")
+            raise RequestRejected(500, "The engine failed, as planned.")
 
     def abort(self, answer: VirtualAnswer, now_s: float) -> None:
         """Remove a request whose client went away at `now_s`; what it would have got later is forgotten."""

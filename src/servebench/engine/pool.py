@@ -23,12 +23,9 @@ from servebench.contracts.events import (
     Activity,
     Doing,
     EngineReady,
-    EngineReused,
     Events,
-    FlagRejected,
-    PortTaken,
+    Notice,
     Said,
-    SecretsLeft,
 )
 from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
@@ -173,7 +170,7 @@ class EnginePool:
         if self._current is not None:
             current, lease = self._current
             if self._is_same(current, settings) and not lease.running.died():
-                self._events(EngineReused(settings.engine.name))
+                self._events(Notice("engine_reused", settings.engine.name))
                 lease = replace(lease, uses=lease.uses + 1)
                 self._current = (current, lease)
                 return lease
@@ -242,11 +239,11 @@ class EnginePool:
         except EngineError as error:
             if error.kind == FailureKind.UNKNOWN_FLAG and engine.timings_flag and context.engine.request_timings:
                 # an older version; if it was another flag, the second start reports that
-                self._events(FlagRejected(engine.name, engine.timings_flag))
+                self._events(Notice("flag_rejected", engine.name, engine.timings_flag))
                 context = silent
             elif error.kind == FailureKind.PORT_IN_USE and not settings.engine.port:
                 taken, context = context.port, replace(context, port=self._port_of(settings.engine.host))
-                self._events(PortTaken(engine.name, taken, context.port))
+                self._events(Notice("port_taken", engine.name, str(taken), str(context.port)))
             else:
                 raise
         running = start(context)
@@ -309,4 +306,4 @@ class EnginePool:
                 why = reason_of(error)
             finally:
                 if why:
-                    self._events(SecretsLeft(path, why))
+                    self._events(Notice("secrets_left", str(path), why))

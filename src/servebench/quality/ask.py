@@ -13,7 +13,7 @@ import httpx
 from servebench.contracts.engine import Dialect
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer
 from servebench.contracts.request import Message
-from servebench.contracts.results import Outcome
+from servebench.contracts.results import BUSY, Outcome
 from servebench.protocol.errors import error_text, retry_after_s
 from servebench.protocol.kinds.kind import RequestKind
 from servebench.protocol.kinds.table import kind_named
@@ -23,7 +23,6 @@ from servebench.util.units import NS_PER_MS
 
 WATCH_S = 0.25
 LINE_MAX = 200
-BUSY = (429, 503, 529)
 PAUSE_S = 0.5
 ANSWER_BYTES_BASE, ANSWER_BYTES_PER_TOKEN = 4 << 20, 4096
 """An answer longer than its tokens can explain is cut off; most of its bytes are log-probabilities."""
@@ -46,7 +45,7 @@ def ask(
     watch: Watch | None = None,
     give_up_after: int | None = None,
 ) -> list[ItemAnswer]:
-    """Return one answer for each item, in order, at temperature 0. A failed request is an answer with `error`.
+    """Return one answer for each item, in order, at temperature 0 where there is one. A failed request is an answer with `error`.
 
     `timeout_s` limits a whole answer. `api` is the kind of the requests, which are sent in the engine's `dialect`. `on_answer`
     is called with each answer as it comes. An endpoint that is not measured itself has `give_up_after`: after this number of
@@ -97,6 +96,7 @@ class _AskSession:
 
     def __post_init__(self) -> None:
         one = self.endpoint
+        self.dialect = replace(self.dialect, names=one.names or self.dialect.names)
         self._client = bounded_client(
             {**self.kind.headers, **one.headers}, timeout_s=self.timeout_s, verify_tls=one.verify_tls
         )
@@ -167,7 +167,10 @@ class _AskSession:
         )
 
     def _body(self, item: Item) -> dict[str, Any]:
-        fields = {"output_tokens": item.max_tokens, "extra": item.body}
+        fields: dict[str, Any] = {"output_tokens": item.max_tokens, "extra": item.body}
+        if "max_tokens" in self.dialect.names:
+            # OpenAI's models that think take none
+            fields["temperature"] = None
         request = self.kind.request(item.prompt, item.item_id, **fields)
         if item.messages and request.messages is not None:
             request = replace(request, messages=tuple(Message(one["role"], one["content"]) for one in item.messages))

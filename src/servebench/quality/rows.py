@@ -10,7 +10,7 @@ import orjson
 
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
 from servebench.util import wheel_file as packaged
-from servebench.util.bounded_file import gunzip, read_bytes
+from servebench.util.bounded_file import open_unpacked
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError
 from servebench.util.json_schema import TEXT, object_of, require
@@ -50,17 +50,15 @@ def question_file(source: PackagedFile, cache_dir: Path) -> Path:
 
 
 QUESTIONS_BYTES_MAX = 256 << 20
-_GZIP = b"\x1f\x8b"
 ANSWERS = "quality.parquet"
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return every row of the file. Raises ConfigError when it is missing, has no rows, or a line is not a JSON object."""
     try:
-        content = read_bytes(path, QUESTIONS_BYTES_MAX)
-        if content.startswith(_GZIP):
-            content = gunzip(content, QUESTIONS_BYTES_MAX)
-    except (OSError, EOFError) as problem:
+        with open_unpacked(path, QUESTIONS_BYTES_MAX) as file:
+            content = file.read()
+    except OSError as problem:
         raise ConfigError(f"cannot read questions from {path}: {problem}; it must be a file of JSON lines") from problem
     rows = []
     for number, line in enumerate(content.removeprefix(BOM_UTF8).splitlines(), start=1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,6 +70,17 @@ def likely_config_folders() -> list[Path]:
     """
     packages = {point.module.partition(".")[0] for point in entry_points(group=GROUP)} - {"servebench"}
     return [conf_dir(), *(folder / "conf" for name in sorted(packages) for folder in folders_of(f"pkg://{name}"))]
+
+
+def hidden_files(folder: Path, earlier: Sequence[Path]) -> Iterator[str]:
+    """Yield a line for each config file of a folder that one of the same name in an earlier folder hides."""
+    for file in sorted(folder.rglob("*.yaml")):
+        relative = file.relative_to(folder)
+        # a space of one's own takes the place of the built-in one
+        places = () if relative.parts[0] == TUNE_FOLDER else earlier
+        hidden_by = next((other for other in places if (other / relative).is_file()), None)
+        if hidden_by is not None and hidden_by.resolve() != folder.resolve():
+            yield f"{file} is hidden by {hidden_by / relative}; rename it"
 
 
 def groups_in_order() -> list[tuple[str, tuple[str, ...]]]:

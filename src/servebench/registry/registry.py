@@ -16,7 +16,7 @@ from servebench.contracts.events import Event
 from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
 from servebench.contracts.telemetry import TelemetrySource
-from servebench.registry.conf import folders_of
+from servebench.registry.conf import config_folders, folders_of, hidden_files
 from servebench.util.errors import ConfigError
 from servebench.util.safe_text import in_one_line
 
@@ -160,7 +160,7 @@ def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) 
 
 
 def _collect(manager: pluggy.PluginManager, infos: list[PluginInfo]) -> tuple[dict[str, Classes], list[str], list[str]]:
-    """Call each plugin alone: one that raises is marked as broken, and two classes of one name are reported."""
+    """Call each plugin alone: one that raises is marked as broken; two classes of one name and hidden files are reported."""
     kinds: dict[str, dict[str, type[Any] | EntryPoint]] = {kind: {} for kind in _KINDS}
     owners: dict[tuple[str, str], str] = {}
     paths: list[str] = []
@@ -184,6 +184,9 @@ def _collect(manager: pluggy.PluginManager, infos: list[PluginInfo]) -> tuple[di
                 continue
             owners[kind, found.name] = name
             kinds[kind][found.name] = found
+    folders = config_folders(paths)
+    for place in range(1, len(folders)):
+        faults.extend(hidden_files(folders[place], folders[:place]))
     return {kind: Classes(kind, offers) for kind, offers in kinds.items()}, paths, faults
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from servebench.analysis.quality.summary import summaries
-from servebench.contracts.events import AnswersKept, Doing, Graded, NothingToGrade
+from servebench.contracts.events import AnswersKept, Doing, Graded, Notice
 from servebench.contracts.quality import Endpoint, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
@@ -88,7 +88,7 @@ def grade_load(
         if scorer.grades_load:
             graded = scorer.grade_load(requests, records)
             if not graded and settings.quality.name != ALL:
-                request.events(NothingToGrade(scorer.name, settings.workload.name))
+                request.events(Notice("nothing_to_grade", scorer.name, at=settings.workload.name))
             _store(request, lease, scorer, graded, point=level.point, concurrency=level.concurrency, rate=level.rate)
 
 
@@ -166,6 +166,7 @@ def _endpoint(request: RunRequest, lease: EngineLease) -> Endpoint:
         headers=dict(lease.running.headers),
         query=lease.running.query,
         verify_tls=lease.running.verify_tls,
+        names=lease.running.names,
         tokenizer=model.tokenizer or model.path or model.name,
     )
 

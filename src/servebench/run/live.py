@@ -40,19 +40,23 @@ class LiveLoad:
     folder: RunFolder
     events: Events
     _spools: Sequence[Path] = field(default=(), init=False)
+    _busy: bool = field(default=False, init=False)
+    """Whether the server was busy when it was asked last."""
 
     @property
     def ask(self) -> Callable[[], str | None] | None:
         """Asks a server that was only found for one more answer, while it is loaded."""
         return None if self.lease.launcher.local else self._failing
 
-    def _failing(self) -> str | None:
+    def _failing(self, patience_s: float = 0.0) -> str | None:
         # its client is imported for that only
-        from servebench.engine.supervisor.endpoint import failing
+        from servebench.engine.supervisor.endpoint import BusyError, failing
 
         limit_s = min(max(self.settings.load.timeout_s, ASK_LEAST_S), ASK_TIMEOUT_S)
         asked = {"api": self.settings.workload.api, "extra": self.settings.workload.body}
-        return failing(self.lease.running, self.lease.engine, limit_s, **asked)
+        found = failing(self.lease.running, self.lease.engine, limit_s, patience_s=patience_s, **asked)
+        self._busy = isinstance(found, BusyError)
+        return None if found is None else str(found)
 
     def drive(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
@@ -90,9 +94,19 @@ class LiveLoad:
         return []
 
     def judge(self, report: PhaseReport, records: Sequence[Record]) -> PhaseReport:
-        """Return the report of a phase, stopped if the engine died at its end or the server answers no more requests."""
+        """Return the report of a phase, stopped if the engine died at its end or the server answers no more requests. A busy
+        one is waited for as long as for one that starts."""
+        if report.stopped is None:
+            report = self._judge_end(report, records)
+        if report.stopped is StopReason.NOT_ANSWERING and self._busy:
+            self.events(Doing("asking_server"))
+            if self._failing(self.settings.engine.ready_timeout_s) is None:
+                return replace(report, stopped=StopReason.BUSY)
+        return report
+
+    def _judge_end(self, report: PhaseReport, records: Sequence[Record]) -> PhaseReport:
         failure = last_failure(records)
-        if report.stopped is not None or failure is None:
+        if failure is None:
             return report
         # when nothing listens any more, requests fail faster than the guard reports the exit
         last = max(records, key=lambda record: record.ended_ns)

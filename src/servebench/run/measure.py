@@ -327,7 +327,7 @@ def _run_phase(
         session.ledger.append(entry(level.point, report, records, warmup=warmup))
     driver.discard()
     if report.stopped is StopReason.NOT_ANSWERING:
-        return replace(report, error=watch.said), records
+        report = replace(report, error=watch.said)
     return driver.judge(report, records), records
 
 

@@ -72,8 +72,11 @@ def no_success_error(points: Sequence[Point], settings: RunSettings) -> LoadErro
         return None
     if settings.load.cancel_fraction and not any(point.row.requests_failed for point in points):
         return None
-    messages = [doubt.message for point in points for doubt in point.doubts if doubt.code == catalog.ERRORS.code]
+    named = (catalog.ERRORS.code, catalog.RATE_LIMITED.code)
+    messages = [doubt.message for point in points for doubt in point.doubts if doubt.code in named]
     reason = messages[0] if messages else "see requests.parquet for the errors"
+    if "HTTP 400" in reason and "temperature" in reason and settings.workload.temperature is not None:
+        reason += "; if the model takes no temperature, set workload.temperature=null"
     if "HTTP 404" in reason and settings.workload.adapters:
         reason += (
             "; if the engine does not serve workload.adapters, start it with them (engine.extra_args) or leave them out"

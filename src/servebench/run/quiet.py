@@ -8,6 +8,7 @@ from functools import partial
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings.disturbed import taker_of
 from servebench.contracts.events import Doing, PointVoid
+from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Point
 from servebench.load.plan.levels import PlannedPoint
 from servebench.report.wording.comparison import taken_text
@@ -26,8 +27,8 @@ def measure_undisturbed(
     measure: Callable[[RunSession, PlannedPoint], Steps[Measured]] = measure_level,
     wait: Callable[[RunSession], bool] | None = None,
 ) -> Steps[Measured]:
-    """Wait for a quiet machine and measure a level, and once more if others took the machine and are done by now. Return the last
-    point, and what it is built from; of a void one before it the requests are kept.
+    """Wait for a quiet machine and measure a level, and once more if others took the machine and are done by now, or the server
+    was busy and answers by now. Return the last point, and what it is built from; of a void one before it the requests are kept.
 
     Where the policy has void points replaced by another start, or nobody waits, nothing is measured twice. Raises what `measure`
     raises.
@@ -35,13 +36,18 @@ def measure_undisturbed(
     wait = wait or wait_until_quiet
     wait(session)
     found = yield from measure(session, level)
+    again = replace(level, id=level.id.with_attempt(level.id.attempt + 1))
+    title, report = session.request.task.job.title, found[1].report
+    if report.stopped is StopReason.BUSY:
+        session.request.events(PointVoid(title, "again", report.error or ""))
+        return (yield from measure(session, again))
     taker = taker_of([found[0].judged_row])
-    if taker is None or session.request.turn.replaces_void or found[1].report.stopped is not None:
+    if taker is None or session.request.turn.replaces_void or report.stopped is not None:
         return found
     if not may_wait(session) or not wait(session):
         return found
-    session.request.events(PointVoid(session.request.task.job.title, "again", taken_text(taker)))
-    return (yield from measure(session, replace(level, id=level.id.with_attempt(level.id.attempt + 1))))
+    session.request.events(PointVoid(title, "again", taken_text(taker)))
+    return (yield from measure(session, again))
 
 
 def may_wait(session: RunSession) -> bool:

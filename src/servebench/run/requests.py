@@ -47,7 +47,7 @@ def planned_requests(
     planned = []
     given = {name.lower() for name, _ in (*running.headers, *settings.workload.headers.items())}
     for request in requests:
-        path, body = compose(engine, add_extras(request, settings.workload), running.model)
+        path, body = compose(engine, add_extras(request, settings.workload), running.model, running.names)
         plain, holes = split_at_answers(orjson.dumps(body), request)
         planned.append(
             PlannedRequest(

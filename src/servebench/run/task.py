@@ -10,7 +10,7 @@ from typing import Any, Literal
 from servebench import __version__
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.engine import GPUS_VARIABLE, RunningEngine, StopReport
-from servebench.contracts.events import Doing, Events, LeftBehind, RunFinished, ScorerLeftOut, StepFailed, TurnStarted
+from servebench.contracts.events import Doing, Events, Notice, RunFinished, TurnStarted
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -33,6 +33,7 @@ from servebench.util.redaction import redact_text, remember_config
 from servebench.util.units import NS_PER_S
 
 OF_ENGINE = (
+    "field_names",
     *("weights", "engine_version", "endpoint", "served_model", "image", "command", "engine_log", "resolved_settings"),
     *("cold_start", "stop", "telemetry"),
 )
@@ -64,7 +65,7 @@ def measured_floor(jobs: Sequence[Job], registry: Registry, events: Events) -> C
     try:
         return client_floor(mode, cache_folder())
     except LoadError as error:
-        events(StepFailed("self_check", str(error)))
+        events(Notice("self_check_failed", note=str(error)))
         return None
 
 
@@ -111,14 +112,14 @@ def task_steps(context: RunContext, task: RunTask, turn: Turn, next_settings: Ru
     events(TurnStarted(task.name, turn.label + job.title))
     scorers = select_scorers(job.settings, context.registry, cache_folder())
     for reason in scorers.left_out:
-        events(ScorerLeftOut(reason))
+        events(Notice("scorer_left_out", note=reason))
     floor = context.floor if job.settings.load.self_check != "never" and not kept else None
     shared = {**vars(context), "floor": floor}
     result = yield from run_steps(RunRequest(**shared, task=task, turn=turn, quality=scorers))
     outcome = result.outcome
     stopped = context.pool.release(None if outcome.status == "interrupted" else next_settings)
     if stopped is not None and stopped.leftover:
-        events(LeftBehind(stopped.leftover))
+        events(Notice("left_behind", note="; ".join(stopped.leftover)))
     facts = {
         **run_facts(state, outcome, ended_s=time.time()),
         **_facts_of_result(result, stopped, before),
@@ -200,6 +201,7 @@ def engine_facts(lease: EngineLease) -> dict[str, object]:
         **({} if emulated else {"weights": weights_facts(lease.context.model, argv)}),
         "engine_version": running.version,
         "endpoint": running.base_url,
+        **({"field_names": dict(running.names)} if running.names else {}),
         "served_model": running.model,
         "image": getattr(running, "image", None),
         "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,

@@ -10,6 +10,8 @@ from servebench import __version__
 from servebench.util.errors import ConfigError, reason_of
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+NO_NAMES = ("base", "none", "null", "true", "false", "yes", "no", "on", "off", "inf", "nan")
+"""What Python, YAML, Hydra or a config group reads as something else."""
 SUFFIX = ".in"
 """The suffix of template files, so that no tool takes them for code."""
 
@@ -70,9 +72,10 @@ def write_plugin(name: str, *, kind: str, directory: Path, taken: Mapping[str, I
     Raises ConfigError for an invalid or taken name, and for a folder that exists or cannot be written.
     """
     a_kind = f"an {kind}" if kind == "engine" else f"a {kind}"
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or name in NO_NAMES:
         raise ConfigError(
-            f"plugins new: '{name}' is not a valid name for {a_kind}: use lower-case letters, digits and single dashes"
+            f"plugins new: '{name}' is not a valid name for {a_kind}: use lower-case letters, digits and single dashes, "
+            "and no word of Python or of configs"
         )
     if name in taken.get(KINDS[kind], ()):
         raise ConfigError(f"plugins new: {a_kind} named '{name}' already exists; choose another name")

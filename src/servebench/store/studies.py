@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
+from servebench.contracts.stored import FACTS, RunData, StudyData, mapping, value_at
 from servebench.store.files import object_in
 from servebench.store.graded import read_quality
 from servebench.store.hold import is_abandoned
@@ -343,10 +343,7 @@ def _looked_up(run: RunData, key: str) -> Any:
         return known[key]
     if key in FACTS:
         return run.fact(key)
-    value: Any = run.config
-    for part in key.split("."):
-        value = mapping(value).get(part)
-    return value
+    return value_at(run.config, key)
 
 
 def select(studies: Sequence[StudyData], conditions: Mapping[str, str]) -> list[StudyData]:

@@ -17,12 +17,11 @@ from servebench.contracts.events import (
     ErrorSaid,
     Events,
     Listen,
-    MachineBusy,
+    Notice,
     PlanReady,
     ResultsStored,
     Said,
     StartsChosen,
-    StepFailed,
 )
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
@@ -110,7 +109,7 @@ class StudySession:
             steps = tuple(step for step in found.answer.next_steps if not step.continues)
             self.events(StudyAnswered(replace(found, answer=replace(found.answer, next_steps=steps))))
         except (ServebenchError, OSError) as error:
-            self.events(StepFailed("comparison", str(error)))
+            self.events(Notice("comparison_failed", note=str(error)))
 
     def end(self, status: str) -> None:
         """Store how the study ended, send it to the tracking server, and say where all of it is."""
@@ -381,7 +380,7 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry)
     events = session.events
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
     if watched and (busy := busy_now()) is not None:
-        events(MachineBusy(busy))
+        events(Notice("machine_busy", note=busy))
     return RunContext(
         study=session.folder,
         words=session.state.words,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from servebench.analysis.estimate import best_level, levels_of, mean_of
-from servebench.contracts.events import Doing, Events, StepFailed, Tracked, TrackingFailed
+from servebench.contracts.events import Doing, Events, Notice, Tracked, TrackingFailed
 from servebench.contracts.point_row import columns_shown
 from servebench.contracts.settings import TrackingSettings
 from servebench.contracts.stored import RunData, StudyData
@@ -72,7 +72,7 @@ class StudyTracker:
             try:
                 write_summary(self.folder.path)
             except (ServebenchError, OSError) as error:
-                self.events(StepFailed("summary", str(error)))
+                self.events(Notice("summary_failed", note=str(error)))
         self._down = False
         self.sync()
 
@@ -99,11 +99,11 @@ def write_summary(path: Path) -> Path:
     from servebench.report.charts.specs import comparing
     from servebench.report.export.markdown import to_markdown
     from servebench.report.export.runs import to_csv
-    from servebench.report.files import write_file
     from servebench.report.html.page import page
-    from servebench.report.html.page_data import page_of
     from servebench.report.screens.comparison import comparison_blocks
+    from servebench.report.screens.page import page_of
     from servebench.store import studies as read
+    from servebench.store.files import write_file
 
     study = read.load_study(path)
     data = page_of(study, load_rules())
@@ -117,8 +117,8 @@ def write_summary(path: Path) -> Path:
         write_file(folder / "comparison.md", to_markdown(blocks))
     if any(one.rows for one in data.runs):
         write_file(folder / "points.csv", to_csv(study.runs))
-    for chart in comparing(data.series, data.limits):
-        spec = draw.composed(chart, data.series)
+    for chart in comparing(data.runs, data.limits):
+        spec = draw.composed(chart, data.runs)
         write_file(folder / f"{chart.name}.svg", draw.svg(spec))
         write_file(folder / f"{chart.name}.png", draw.png(spec))
     shown = {"note": note(study, data.answers), "metrics": metrics(data), "tags": tags(study.runs)}
@@ -135,7 +135,7 @@ def metrics(data: Page) -> list[dict[str, Any]]:
     """Return `metric/engine` for each level with a point that is not void, with the load and the time of its last point."""
     return [
         {
-            "name": f"{column.name}/{label(one.name)}",
+            "name": f"{column.name}/{label(one.label)}",
             "value": value,
             **{key: own[-1].get(key) for key in ("concurrency", "rate", "window_end_ns")},
         }

@@ -13,8 +13,8 @@ from servebench.contracts.events import (
     EngineTime,
     ErrorSaid,
     Listen,
+    Notice,
     PlanReady,
-    StepFailed,
     TuneUnfinished,
 )
 from servebench.registry.registry import Registry
@@ -132,7 +132,7 @@ def _execute(
             try:
                 events(TuneAnswered(write_answer(tuner, finished=whole)))
             except (ServebenchError, OSError) as error:
-                events(StepFailed("tune_answer", str(error)))
+                events(Notice("tune_answer_failed", note=str(error)))
         if not whole:
             events(TuneUnfinished(folder.name, here=bool(session.state.launcher) and cluster is None))
         return code

@@ -11,7 +11,7 @@ from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
 from servebench.analysis.tuning.ledger import FIRST_OF_PHASE, Step
-from servebench.contracts.events import AtOnce, CandidateProposed, OneAtATime, PointVoid, RaceEnded, Said, TuneStopped
+from servebench.contracts.events import AtOnce, Notice, OneAtATime, PointVoid, RaceEnded, Said
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import Candidate, Result
 from servebench.contracts.turns import Turn, closing_turn
@@ -226,7 +226,7 @@ class Tuner(StoredTune):
         self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
         write_tune(self.folder, self.state, self.session.state)
         for one in found:
-            self.session.events(CandidateProposed(self.state.stock_of(one).name, one.note))
+            self.session.events(Notice("candidate_proposed", self.state.stock_of(one).name, one.note))
         self.race = self.new_race()
         return True
 
@@ -248,7 +248,7 @@ class Tuner(StoredTune):
         stock_failed = name == self.race.stock and outcome.status == "failed"
         if outcome.failure not in NOT_THE_ENGINE and not stock_failed:
             return False
-        self.session.events(TuneStopped(self._label(name)))
+        self.session.events(Notice("tune_stopped", self._label(name)))
         return True
 
     def _list_runs(self, names: Sequence[str]) -> None:

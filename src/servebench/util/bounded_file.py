@@ -3,6 +3,7 @@
 A device or a pipe would never end, a sparse file fills the memory, and so does a small one that describes a large value.
 """
 
+import csv
 import errno
 import gzip
 import io
@@ -10,6 +11,8 @@ import json
 import os
 import stat
 import zlib
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -21,6 +24,9 @@ RESULT_BYTES_MAX = 128 << 20
 """Result files of other tools."""
 DATASET_BYTES_MAX = 2 << 30
 """Data sets and traces that the user names."""
+PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""How a packed file begins, and the codec that unpacks it."""
+PACKED_SUFFIXES = (".gz", ".zst")
 DEPTH_MAX = 100
 CONTAINERS_MAX = 2_000_000
 """Objects and lists in one document: an empty one of two bytes takes a hundred in memory."""
@@ -68,9 +74,61 @@ def _check(found: os.stat_result, path: Path, bytes_max: int | None) -> None:
         )
 
 
+def suffix_of(path: Path) -> str:
+    """Return the type of a file by its name, in lower case; of a packed one that of what is in it (`.csv` of `a.csv.gz`)."""
+    whole = Path(path.stem) if path.suffix.lower() in PACKED_SUFFIXES else path
+    return whole.suffix.lower()
+
+
+class _Unpacked(io.RawIOBase):
+    """What a packed file holds, up to a size."""
+
+    def __init__(self, file: BinaryIO, codec: str, bytes_max: int) -> None:
+        import pyarrow as pa
+
+        self._stream = pa.CompressedInputStream(file, codec)
+        self._left, self._bytes_max = bytes_max, bytes_max
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(errno.EFBIG, f"it unpacks to more than {size_text(self._bytes_max)}, the limit")
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def open_unpacked(path: Path, bytes_max: int) -> BinaryIO:
+    """Open a regular file as `open_regular` does, and read what is in it if it is packed with gzip or zstd. Raises OSError, also
+    while it is read."""
+    file = open_regular(path, bytes_max)
+    try:
+        begins = file.peek(4)  # type: ignore[attr-defined]
+    except OSError:
+        file.close()
+        raise
+    codec = next((one for magic, one in PACKED.items() if begins.startswith(magic)), None)
+    return file if codec is None else io.BufferedReader(_Unpacked(file, codec, bytes_max))
+
+
 def open_text(path: Path, bytes_max: int, *, newline: str | None = None) -> TextIO:
-    """Open a regular UTF-8 file, with or without a byte order mark. Raises OSError."""
-    return io.TextIOWrapper(open_regular(path, bytes_max), encoding="utf-8-sig", newline=newline)
+    """Open a regular UTF-8 file, packed or not, with or without a byte order mark. Raises OSError."""
+    return io.TextIOWrapper(open_unpacked(path, bytes_max), encoding="utf-8-sig", newline=newline)
+
+
+def table_lines(lines: Iterator[str], usual: str = ",") -> tuple[Iterator[str], str]:
+    """Return the lines of a CSV file, and what separates its columns: `usual`, unless the header has one column with it and more
+    with a semicolon, a tab or a comma."""
+    header = next(lines, "")
+    counts = {sign: len(next(csv.reader([header], delimiter=sign), ())) for sign in (usual, ";", "\t", ",")}
+    return chain([header], lines), usual if counts[usual] > 1 else max(counts, key=counts.__getitem__)
 
 
 def read_bytes(path: Path, bytes_max: int) -> bytes:

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json
+from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json, suffix_of, table_lines
 from servebench.util.errors import ConfigError, reason_of
 from servebench.util.safe_text import in_one_line
 from servebench.util.units import MS_PER_S
 
-SUFFIXES = (".jsonl", ".ndjson", ".csv")
+TABLES = (".csv", ".tsv")
+SUFFIXES = (".jsonl", ".ndjson", *TABLES)
 LINE_CHARACTERS_MAX = 1 << 20
 SHOWN_MAX = 80
 COLUMNS_SHOWN = 8
@@ -34,7 +35,7 @@ def read_recorded(name: str, key: str, formats: str) -> Iterator[Recorded]:
     path = Path(name).expanduser()
     try:
         with open_text(path, DATASET_BYTES_MAX, newline="") as file:
-            yield from (_csv_rows if path.suffix.lower() == ".csv" else json_lines)(_lines(file))
+            yield from (_csv_rows if suffix_of(path) in TABLES else json_lines)(_lines(file))
     except ValueError as error:
         raise ConfigError(f"{key}={name}{error}; use {formats}") from error
     except (OSError, csv.Error) as error:
@@ -62,7 +63,8 @@ def json_lines(lines: Iterable[str]) -> Iterator[Recorded]:
 
 
 def _csv_rows(lines: Iterator[str]) -> Iterator[Recorded]:
-    rows = csv.DictReader(lines)
+    lines, sign = table_lines(lines)
+    rows = csv.DictReader(lines, delimiter=sign)
     names = rows.fieldnames or ()
     column = next((one for one in names if one.strip().lower() == "timestamp"), None)
     if column is None:

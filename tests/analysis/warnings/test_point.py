@@ -6,7 +6,7 @@ import pytest
 
 from servebench.analysis.warnings.catalog import CATALOG, explain
 from servebench.analysis.warnings.point import point_warnings, wrong_gpu
-from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.exchange import PhaseReport, StopReason
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import GpuSettings, LaunchSettings, LoadSettings, RunSettings, WorkloadSettings
@@ -56,6 +56,7 @@ def test_few_events_that_share_a_read_are_a_mark() -> None:
 
 REFUSALS = (
     {"outcome": "http_error", "http_status": 429, "error": "HTTP 429: slow down"},
+    {"outcome": "http_error", "http_status": 503, "error": "HTTP 503: slow down"},
     {"outcome": "stream_error", "http_status": 200, "error": "slow down", "error_code": "rate_limit_error"},
 )
 
@@ -71,13 +72,20 @@ def test_a_server_that_refuses_requests(bad: int, verdict: str, refusal: dict[st
     assert all("Retry-After 2 s" in doubt.message and "slow down" in doubt.message for doubt in doubts)
 
 
+@pytest.mark.parametrize("of", [[], records(1, of=100, outcome="http_error", http_status=503)])
+def test_a_point_that_a_busy_server_ended_is_void(of: list[Record]) -> None:
+    ended = report(stopped=StopReason.BUSY, error="HTTP 503")
+    (doubt,) = [one for one in judge(of=of, reported=ended) if one.code == "rate_limited"]
+    assert doubt.void
+
+
 def test_other_failures_beside_refusals() -> None:
     refused = records(4, of=100, outcome="http_error", http_status=429, error="HTTP 429")
     broken = records(6, of=100, outcome="reset", error="reset")
     assert {"rate_limited", "errors"} <= {doubt.code for doubt in judge(of=[*refused, *broken])}
 
 
-@pytest.mark.parametrize(("status", "remedy"), [(400, "--preview"), (503, "lower the load")])
+@pytest.mark.parametrize(("status", "remedy"), [(400, "--preview"), (500, "lower the load")])
 def test_a_lower_load_does_not_help_requests_that_do_not_fit(status: int, remedy: str) -> None:
     failed = records(4, of=100, outcome="http_error", http_status=status, error=f"HTTP {status}: no")
     (doubt,) = [one for one in judge(of=failed) if one.code == "errors"]

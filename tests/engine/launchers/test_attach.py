@@ -9,6 +9,7 @@ from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.supervisor.endpoint import failing
 from servebench.engine.supervisor.ports import accepts_connections
+from servebench.protocol.kinds.table import KINDS, compose
 from servebench.testing.server import FakeServer, plain_server
 from servebench.util.errors import EngineError
 from support.servers import ScriptedServer, refusing_port
@@ -124,6 +125,49 @@ def test_texts_are_sent_with_the_fields_that_a_server_needs(context_of):
         found = AttachLauncher().find(OpenAiEngine(), context, settings(server.base_url), say=lambda _: None)
         assert failing(found, OpenAiEngine(), 5.0, api="embeddings", extra={"input_type": "query"}) is None
         assert found.model == "m"
+
+
+@pytest.mark.parametrize(
+    ("api", "usual", "other", "refusal", "answer"),
+    [
+        (
+            "chat",
+            "max_tokens",
+            "max_completion_tokens",
+            (400, {"error": {"message": "'max_tokens' is not supported. Use 'max_completion_tokens' instead."}}),
+            {"choices": [{"message": {"content": ""}, "finish_reason": "length"}], "usage": {"completion_tokens": 256}},
+        ),
+        (
+            "rerank",
+            "documents",
+            "texts",
+            (
+                422,
+                "Failed to deserialize the JSON body into the target type: missing field `texts` at line 1 column 55",
+            ),
+            [{"index": 0, "score": 0.5}],
+        ),
+    ],
+)
+def test_fields_that_a_server_knows_by_another_name(context_of, api, usual, other, refusal, answer):
+    """Models of OpenAI that think, which take no temperature either; Text Embeddings Inference."""
+
+    def script(connection, request):
+        if request.method == "GET":
+            return 404, {}
+        body = request.json()
+        return (200, answer) if other in body and body.get("temperature") is None else refusal
+
+    with ScriptedServer(script) as server:
+        said = []
+        context = replace(context_of(), api=api)
+        found = AttachLauncher().find(OpenAiEngine(), context, settings(server.base_url), say=said.append)
+        assert failing(found, OpenAiEngine(), 5.0, api=api) is None
+        assert found.names == {usual: other}
+        assert [other in one and usual in one for one in said] == [True]
+        _, body = compose(OpenAiEngine(), KINDS[api].probe, "m", found.names)
+        assert usual not in body
+        assert body[other] == KINDS[api].body(KINDS[api].probe, "m", OpenAiEngine.dialect)[usual]
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -43,7 +43,7 @@ def test_an_answer_without_content_is_quoted(body, pattern):
 
 def generate_from(answer, api="chat"):
     with httpx.Client(transport=httpx.MockTransport(answer)) as http:
-        return generate_token(http, "http://h/v1", OpenAiEngine(), "m", 5.0, api=api, whole=True)
+        return generate_token(http, "http://h/v1", OpenAiEngine(), "m", 5.0, api=api, whole=True) is not None
 
 
 @pytest.mark.parametrize(("finish", "tokens", "ready"), [("length", 8, True), ("length", 0, False), ("stop", 8, False)])

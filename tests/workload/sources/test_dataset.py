@@ -1,5 +1,6 @@
 """Rows of every shape that people have, in files of every usual form, and what is wrong with a bad one."""
 
+import gzip
 import json
 
 import orjson
@@ -9,6 +10,7 @@ import pytest
 
 from servebench.contracts.request import Message
 from servebench.util.errors import ConfigError
+from servebench.workload.sources import dataset
 from servebench.workload.sources.dataset import FieldNames, Row, dataset_faults, load_dataset_rows, row_of
 
 
@@ -195,7 +197,12 @@ FILES = {
     "table": ("a.csv", 'id,prompt\n1,"one"\n2,two\n'),
     "table of Windows": ("a.csv", "\ufeffprompt\r\none\r\n\r\ntwo\r\n"),
     "table with tabs": ("a.tsv", "id\tprompt\n1\tone\n2\ttwo\n"),
+    "table with tabs called csv": ("a.csv", "id\tprompt\n1\tone\n2\ttwo\n"),
+    "table with semicolons": ("a.csv", 'id;prompt\r\n"1,5";one\r\n2;two\r\n'),
+    "table with commas called tsv": ("a.tsv", "id,prompt\n1,one\n2,two\n"),
+    "semicolons in a name": ("a.csv", 'prompt,"a;b;c"\none,1\ntwo,2\n'),
 }
+PACKERS = {".gz": gzip.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -205,6 +212,28 @@ def test_text_files(tmp_path, name):
     path.write_text(FILES[name][1], encoding="utf-8", newline="")
     assert dataset_faults(str(path)) == []
     assert [one.messages[0].content for one in load_dataset_rows(str(path)).rows] == ["one", "two"]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("name", ["array", "lines called json", "lines of Windows", "table with semicolons"])
+def test_packed_files(tmp_path, name, suffix):
+    path = tmp_path / (FILES[name][0] + suffix)
+    path.write_bytes(PACKERS[suffix](FILES[name][1].encode()))
+    assert dataset_faults(str(path)) == []
+    assert [one.messages[0].content for one in load_dataset_rows(str(path)).rows] == ["one", "two"]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_packed_files_that_are_cut_or_too_large(tmp_path, monkeypatch, suffix):
+    path = tmp_path / f"a.jsonl{suffix}"
+    whole = PACKERS[suffix](lines(two()).encode() * 1000)
+    path.write_bytes(whole[:-9])
+    with pytest.raises(ConfigError, match="cannot be read: truncated"):
+        load_dataset_rows(str(path))
+    monkeypatch.setattr(dataset, "DATASET_BYTES_MAX", len(whole) + 100)
+    path.write_bytes(whole)
+    with pytest.raises(ConfigError, match="unpacks to more than"):
+        load_dataset_rows(str(path))
 
 
 def test_one_conversation_is_one_row(tmp_path):

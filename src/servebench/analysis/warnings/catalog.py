@@ -171,7 +171,7 @@ ERRORS = _define(
 )
 RATE_LIMITED = _define(
     "rate_limited",
-    "the server refused requests (HTTP 429, or the same inside HTTP 200): the numbers describe its limit, not its speed",
+    "the server refused requests (HTTP 429, 503, 529, or so inside HTTP 200): the numbers describe its limit, not its speed",
     "lower the load (load.concurrency, load.rate), or have the limit raised",
     bound=bounds.failed_requests,
     affects=AFFECTS_ALL,

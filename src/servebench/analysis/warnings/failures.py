@@ -36,20 +36,24 @@ def errors(point: PointEvidence) -> Doubt | None:
 
 
 def rate_limited(point: PointEvidence) -> Doubt | None:
-    """Warn when the server refused requests."""
+    """Warn when the server refused requests because it was busy."""
     found = [record for record in point.measured if refused(record)]
+    busy = point.report.stopped is StopReason.BUSY
     if not found:
-        return None
+        message = f"the server was busy, and the point was stopped: {point.report.error}"
+        return catalog.RATE_LIMITED.issue(message, void=True) if busy else None
     share = len(found) / len(point.measured)
     waits = sorted(record.retry_after_s for record in found if record.retry_after_s is not None)
     wait = f", Retry-After {waits[len(waits) // 2]:g} s" if waits else ""
-    reason = next((f": {record.error.removeprefix('HTTP 429: ')}" for record in found if record.error), "")
-    inside = sum(record.outcome == "stream_error" for record in found)
-    how = " or ".join(["HTTP 429"] * (inside < len(found)) + ["an error inside HTTP 200"] * (inside > 0))
+    reason = next((f": {record.error.partition(': ')[2] or record.error}" for record in found if record.error), "")
+    kinds = [
+        "an error inside HTTP 200" if one.outcome == "stream_error" else f"HTTP {one.http_status}" for one in found
+    ]
+    how = " or ".join(sorted(set(kinds)))
     counted = f"{len(found)} of {len(point.measured)}, {how}{wait}"
     return catalog.RATE_LIMITED.issue(
         f"the server refused {short_percent(share)} of the requests ({counted}){reason}",
-        void=share > REFUSED_SHARE_VOID,
+        void=busy or share > REFUSED_SHARE_VOID,
     )
 
 

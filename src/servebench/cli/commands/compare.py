@@ -84,13 +84,13 @@ def compare_command(
     from servebench.analysis.fairness import check_varying
     from servebench.analysis.pairing import pair_runs
     from servebench.analysis.verdict.gate import GateQuestion, check_metrics, evaluate_gate
-    from servebench.report.export.comparison import to_junit
     from servebench.report.export.conclusions import as_plain
+    from servebench.report.export.junit import to_junit
     from servebench.report.export.markdown import to_markdown
-    from servebench.report.files import write_file
     from servebench.report.output import Output
     from servebench.report.screens.answer import slow_starts_blocks
     from servebench.report.screens.comparison import gate_blocks, pairs_blocks
+    from servebench.store.files import write_file
     from servebench.store.studies import find, load_outputs, load_study
     from servebench.util.errors import ConfigError
 

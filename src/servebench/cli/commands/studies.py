@@ -59,8 +59,7 @@ def resume_command(
     A study that you did not make on this machine is shown first, and continued if you trust it.
     """
     from servebench.registry.registry import registry
-    from servebench.report.listeners import listeners
-    from servebench.report.terminal.display import Detail
+    from servebench.report.terminal.display import Detail, listeners
     from servebench.store.studies import named_studies
     from servebench.store.tune import is_tune
     from servebench.study.resume import newest_unfinished

@@ -49,10 +49,13 @@ def plugins_command(ctx: click.Context, as_json: bool) -> int:
 )
 def new(name: str, kind: str, directory: Path) -> int:
     """Write a working plugin to start from."""
+    from servebench.registry.conf import config_folders, config_groups
     from servebench.registry.registry import registry
     from servebench.skeleton import write_plugin
 
-    click.echo(write_plugin(name, kind=kind, directory=directory, taken=registry().kinds), nl=False)
+    options = config_groups(config_folders(registry().config_paths))
+    taken = {group: {*classes, *options.get(group, ())} for group, classes in registry().kinds.items()}
+    click.echo(write_plugin(name, kind=kind, directory=directory, taken=taken), nl=False)
     return 0
 
 
@@ -164,7 +167,7 @@ def record_command(url: str, **options: Any) -> int:
 def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
     """Export runs for other programs."""
     from servebench.report.export.runs import to_csv, to_json
-    from servebench.report.files import write_file
+    from servebench.store.files import write_file
     from servebench.store.studies import find, runs_of
 
     runs = [run for name in names for run in runs_of(find(name, outputs))]

@@ -133,14 +133,17 @@ class AttachLauncher(Launcher):
                 model = engine.served_model(context.model)
                 if lists_models:
                     _check_model(http, base_url, engine, model, context)
-                _generate_token(http, base_url, engine, model, context)
+                names = _generate_token(http, base_url, engine, model, context)
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
             except EngineError as error:
                 raise _refused(error, settings) from error
+        for usual, name in names.items():
+            say(f"sending {name} in place of {usual}, which the server does not take")
         return AttachedEngine(
             base_urls=(base_url,),
+            names=names,
             version=version,
             model=model,
             headers=headers,
@@ -150,10 +153,15 @@ class AttachLauncher(Launcher):
         )
 
 
-def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext) -> None:
-    """Have the server answer a request. Raises EngineError, or httpx.HTTPError if it cannot be reached."""
+def _generate_token(
+    http: httpx.Client, base_url: str, engine: Engine, model: str, context: LaunchContext
+) -> Mapping[str, str]:
+    """Have the server answer a request; return the `Dialect.names` that it needs. Raises EngineError, httpx.HTTPError."""
     try:
-        generate_token(http, base_url, engine, model, GENERATE_S, api=context.api, extra=context.body, whole=True)
+        return (
+            generate_token(http, base_url, engine, model, GENERATE_S, api=context.api, extra=context.body, whole=True)
+            or {}
+        )
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except httpx.HTTPError as error:

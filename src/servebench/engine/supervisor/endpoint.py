@@ -4,11 +4,13 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
 import httpx
 
 from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.results import BUSY
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text, shorten
 from servebench.protocol.json_values import decode_text, object_at
@@ -27,14 +29,18 @@ NO_ROUTE = (
 )
 """Statuses of servers without this route, or with a model without a chat template."""
 
-TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
+TEMPORARY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY)
 """Statuses below 500 that may change when a request is sent again."""
 
+THOUGHT_TOKENS = 256
 QUOTE_CHARACTERS = 300
 """How much of a server's own text is kept."""
 
 PAUSES_S = (0.0, 1.0, 2.0)
 """How long a server that fails is left alone before each attempt to ask it once more."""
+
+BUSY_PAUSE_S = 5.0
+"""The same of one that is busy, after these."""
 
 BEGINNING_CHARACTERS = 120
 """How much is quoted of an answer without generated content."""
@@ -101,10 +107,11 @@ def generate_token(
     api: str = "chat",
     extra: Mapping[str, Any] | None = None,
     whole: bool = False,
-) -> bool:
+) -> Mapping[str, str] | None:
     """Send one real request of a kind in the engine's dialect, or of another kind where the server has no route for it; return at
-    the first content, or with `whole` at the end of the answer. Returns whether the answer has said that it is over. Kinds that
-    generate nothing get the `extra` fields.
+    the first content, or with `whole` at the end of the answer. Kinds that generate nothing get the `extra` fields. What is
+    refused with another name of a field is sent again with that name. Returns such names (`Dialect.names`), None if the
+    answer has not said that it is over.
 
     Raises EngineError if the answer has no content or is an error (kind `not_ready` if that may change, `unauthorized`, else
     `other`), and httpx.HTTPError if there is no answer.
@@ -117,11 +124,16 @@ def generate_token(
             http.headers.setdefault(*header)
         # what a body says of answers may not suit one so short
         probe = kind.probe if kind.answers_text else replace(kind.probe, extra=extra or {})
-        path, body = compose(engine, probe, model)
-        content = FirstContent(kind.scan())
-        problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
-        if problem is None:
-            return ended
+        for names in ({}, kind.other_names):
+            path, body = compose(engine, probe, model, names)
+            content = FirstContent(kind.scan())
+            problem, ended, try_another = _attempt(http, base_url + path, body, content, deadline, whole=whole)
+            if problem is None:
+                return names if ended else None
+            if not any(name in str(problem) for name in kind.other_names.values()):
+                break
+            # a model that thinks takes no temperature, and may not answer at all where it cannot end its thoughts
+            probe = replace(probe, temperature=None, output_tokens=THOUGHT_TOKENS)
         # the workload's own kind matters most
         first_problem = first_problem or problem
         if not try_another:
@@ -130,29 +142,38 @@ def generate_token(
     raise first_problem
 
 
-def failing(running: RunningEngine, engine: Engine, timeout_s: float, **asked: Any) -> str | None:
-    """Return what a server does instead of answering one more request, in one line; None if it answers one in three attempts.
-    `asked` are the kind and the further fields of the request, as `generate_token` takes them.
+class BusyError(EngineError):
+    """A server refused a request because it is busy."""
+
+
+def failing(
+    running: RunningEngine, engine: Engine, timeout_s: float, *, patience_s: float = 0.0, **asked: Any
+) -> EngineError | None:
+    """Return what a server does instead of answering one more request; None if it answers one in three attempts, or one that
+    is busy in `patience_s`. `asked` are the kind and the further fields of the request, as `generate_token` takes them.
 
     A server that restarts, or rejects some requests only, is asked again after a moment; one that leaves a request open is not.
     """
-    said = None
-    deadline = time.monotonic() + timeout_s
-    for pause_s in PAUSES_S:
-        if said is not None and time.monotonic() > deadline:
+    said: EngineError | None = None
+    began_s = time.monotonic()
+    for pause_s in chain(PAUSES_S, repeat(BUSY_PAUSE_S)):
+        spent_s = time.monotonic() - began_s
+        tired = spent_s > timeout_s or pause_s == BUSY_PAUSE_S
+        if said is not None and tired and not (isinstance(said, BusyError) and spent_s < patience_s):
             break
         time.sleep(pause_s)
         with client(running.headers, query=running.query, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
             try:
-                if generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True, **asked):
+                asked |= {"whole": True}
+                if generate_token(http, running.base_url, engine, running.model, timeout_s, **asked) is not None:
                     return None
-                said = f"{running.base_url} ends an answer without a finish reason, [DONE] or usage"
+                said = EngineError(f"{running.base_url} ends an answer without a finish reason, [DONE] or usage")
             except EngineError as error:
-                said = str(error)
+                said = error
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                said = f"cannot reach {running.base_url}: {http_error_reason(error)}"
+                said = EngineError(f"cannot reach {running.base_url}: {http_error_reason(error)}")
             except httpx.HTTPError as error:
-                said = f"a request to {running.base_url} failed: {http_error_reason(error)}"
+                said = EngineError(f"a request to {running.base_url} failed: {http_error_reason(error)}")
     return said
 
 
@@ -169,6 +190,8 @@ def _attempt(
             raise EngineError(f"{url} returned {_refusal(response)}", kind=FailureKind.UNAUTHORIZED)
         if status != httpx.codes.OK:
             response.read()
+            if status in BUSY:
+                return BusyError(f"{url} returned {_refusal(response)}", kind=FailureKind.NOT_READY), False, False
             temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_ROUTE)
             kind = FailureKind.NOT_READY if temporary else FailureKind.OTHER
             return EngineError(f"{url} returned {_refusal(response)}", kind=kind), False, status in NO_ROUTE

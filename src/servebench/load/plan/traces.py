@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from servebench.contracts.settings import LoadSettings
-from servebench.util.bounded_file import open_regular
+from servebench.util.bounded_file import open_regular, suffix_of
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError, reason_of
 from servebench.util.trace_files import SUFFIXES, read_recorded
@@ -23,7 +23,7 @@ def trace_errors(load: LoadSettings) -> list[str]:
     if load.replay is None or load.replay.path is None:
         return []
     path = Path(load.replay.path).expanduser()
-    if path.suffix.lower() not in (*SUFFIXES, ".parquet"):
+    if suffix_of(path) not in (*SUFFIXES, ".parquet"):
         return [f"load.replay.path={load.replay.path}: unknown file type; use {FORMATS}"]
     if not path.is_file():
         return [f"load.replay.path={load.replay.path}: no such file; use {FORMATS}"]

@@ -47,6 +47,8 @@ class RequestKind(ABC):
     """The request that a server answers once it is ready. It must generate at least one content event."""
     probe_instead: ClassVar[tuple[str, ...]] = ()
     """Kinds that show that a server is ready where it has no route for this one."""
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """What some servers call fields of its body, by their usual names; their refusal of a usual body says it."""
     headers: ClassVar[Mapping[str, str]] = {}
     """Headers of each request, unless the user sets them."""
     exact_length: ClassVar[bool] = True

@@ -34,7 +34,7 @@ class _Generation(RequestKind):
             body["messages"] = self.illustrated(turns, request)
         else:
             body["prompt"] = request.prompt
-        body["max_tokens"] = request.output_tokens
+        body[dialect.names.get("max_tokens", "max_tokens")] = request.output_tokens
         if request.temperature is not None:
             body["temperature"] = request.temperature
         if streamed:
@@ -93,6 +93,8 @@ class Chat(_Generation):
     takes_messages = True
     probe = Request(messages=(Message("user", "Say yes."),), **PROBE)
     probe_instead = ("completions",)
+    # OpenAI's models that think
+    other_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
     logprob_fields: ClassVar[Mapping[str, Any]] = {"logprobs": True}
     text_at = ("message", "content")
 

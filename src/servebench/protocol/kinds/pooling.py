@@ -1,11 +1,11 @@
-"""The kinds `embeddings` (OpenAI's) and `rerank` (Cohere's and Jina's, as vLLM and llama.cpp have it): texts go in, numbers come
-out in one piece, and nothing is generated."""
+"""The kinds `embeddings` (OpenAI's) and `rerank` (Cohere's and Jina's, as vLLM and llama.cpp have it; that of Text Embeddings
+Inference calls the documents `texts`): texts go in, numbers come out in one piece, and nothing is generated."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Request
@@ -65,11 +65,13 @@ class Rerank(_Pooling):
     path = "/rerank"
     title = "ranking"
     correctness = "rerank"
+    other_names: ClassVar[Mapping[str, str]] = {"documents": "texts"}
     probe = Request(request_id="probe", api="rerank", prompt="A query?", inputs=("A text.",))
 
     def body(self, request: Request, model: str, dialect: Dialect, *, streamed: bool = True) -> dict[str, Any]:
         """See RequestKind.body."""
-        return {"model": model, "query": request.prompt, "documents": list(request.inputs), **request.extra}
+        documents = dialect.names.get("documents", "documents")
+        return {"model": model, "query": request.prompt, documents: list(request.inputs), **request.extra}
 
     def whole_problem(self, document: Mapping[str, Any]) -> str | None:
         """See RequestKind.whole_problem."""
@@ -85,5 +87,5 @@ class Rerank(_Pooling):
 
 
 def _score(result: Mapping[str, Any]) -> Any:
-    """Return the score of a document, which SGLang calls otherwise."""
+    """Return the score of a document, which SGLang and Text Embeddings Inference call otherwise."""
     return result.get("relevance_score", result.get("score"))

@@ -1,5 +1,7 @@
 """The table of the kinds of requests."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from servebench.contracts.engine import Engine
@@ -35,10 +37,14 @@ def kind_of(request: Request) -> RequestKind:
     return kind_named(request.api or ("completions" if request.messages is None else "chat"))
 
 
-def compose(engine: Engine, request: Request, model: str) -> tuple[str, dict[str, Any]]:
-    """Return the path below the base URL and the JSON body of a streamed request, with only fields that the engine knows.
+def compose(
+    engine: Engine, request: Request, model: str, names: Mapping[str, str] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Return the path below the base URL and the JSON body of a streamed request, with only fields that the engine knows, by the
+    `names` that the server has for them.
 
     Raises ConfigError for a kind that does not exist.
     """
     kind = kind_of(request)
-    return kind.path_of(engine.dialect), engine.adapt_body(kind.body(request, model, engine.dialect), request)
+    dialect = replace(engine.dialect, names=names) if names else engine.dialect
+    return kind.path_of(dialect), engine.adapt_body(kind.body(request, model, dialect), request)

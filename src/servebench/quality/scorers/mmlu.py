@@ -31,16 +31,20 @@ class MmluScorer(Scorer):
     source = MMLU
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items. Rows whose right answer is not a letter are stray headers and are skipped."""
-        rows = [row for row in read_rows(path) if row.get("correct_answer") in {"A", "B", "C", "D"}]
-        if not rows:
-            raise ConfigError(f"no row of {path} is an MMLU question; 'correct_answer' must be A, B, C or D")
+        """See Scorer.items. Headers among the rows are skipped."""
+        rows = []
+        for place, row in enumerate(read_rows(path)):
+            if all(row.get(column) == column for column in _COLUMNS):
+                continue
+            lettered = row.get("correct_answer") in tuple("ABCD")
+            if not lettered or not row.get("question") or any(row.get(column) is None for column in _COLUMNS):
+                needs = f"'question', {_COLUMNS}, and A, B, C or D as 'correct_answer'"
+                raise ConfigError(f"row {place} of {path} is not an MMLU question; it needs {needs}")
+            rows.append(row)
         shown, rows = examples(rows, self.settings.shots, seed)
         before = "".join(f"{_question(row)} {row['correct_answer']}\n\n" for row in shown)
         items = []
         for place, row in sample(rows, count, seed):
-            if not row.get("question") or any(row.get(column) is None for column in _COLUMNS):
-                raise ConfigError(f"row {place} of {path} is not an MMLU question; it needs 'question' and {_COLUMNS}")
             items.append(
                 Item(
                     item_id=f"mmlu-{place}",

@@ -105,7 +105,7 @@ def _made_by(one: RunPage) -> Iterator[Block]:
         "commit": mapping(manifest.get("git")).get("commit"),
         "measured by": run.foreign,
     }
-    yield Heading(f"{one.name}: {run.title}")
+    yield Heading(f"{one.label}: {run.title}")
     yield items(f"{name}: {value}" for name, value in facts.items() if value)
     command = mapping(manifest.get("command"))
     argv = [str(word) for word in command.get("argv") or ()]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.settings import SECONDS_MAX, TOKENS_MAX
-from servebench.util.bounded_file import parse_json
+from servebench.util.bounded_file import parse_json, suffix_of
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError, reason_of
 from servebench.util.units import MS_PER_S, NS_PER_S
@@ -143,11 +143,9 @@ def _rows(path: str) -> Iterator[tuple[str, Any]]:
         return
     file = Path(path).expanduser()
     # a download leaves other files, and hidden folders
-    inside = (
-        one for one in file.rglob("*") if one.suffix.lower() in READERS and "/." not in f"/{one.relative_to(file)}"
-    )
+    inside = (one for one in file.rglob("*") if suffix_of(one) in READERS and "/." not in f"/{one.relative_to(file)}")
     for one in sorted(inside) if file.is_dir() else [file]:
-        for place, value in READERS[one.suffix.lower()](one):
+        for place, value in READERS[suffix_of(one)](one):
             if not isinstance(value, dict):
                 raise BadRow(f"{place}: it is {type(value).__name__}, not an object with requests")
             if "requests" not in value and "session_id" in value:
@@ -224,7 +222,7 @@ def _recorded_jobs(path: Path) -> Iterator[tuple[str, AgentJob]]:
     """Yield the sessions of a trace that `servebench record` has written, one job each, without requests that failed."""
     sessions: dict[str, list[Mapping[str, Any]]] = {}
     size = BLOCK_TOKENS
-    for _, row in READERS[path.suffix.lower()](path):
+    for _, row in READERS[suffix_of(path)](path):
         tokens = {"in": row["input_length"], "out": row["output_length"]}
         if all(tokens.values()):
             sessions.setdefault(row["session_id"], []).append({**row, "t": row["timestamp"] / MS_PER_S, **tokens})

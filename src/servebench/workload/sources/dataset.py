@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,15 @@ from servebench.contracts.request import Message
 from servebench.contracts.settings import TOKENS_MAX, StrictSettings
 from servebench.protocol.json_values import join_text
 from servebench.protocol.kinds.table import KINDS
-from servebench.util.bounded_file import DATASET_BYTES_MAX, ROW_VALUES_MAX, open_regular, open_text, parse_json
+from servebench.util.bounded_file import (
+    DATASET_BYTES_MAX,
+    ROW_VALUES_MAX,
+    open_text,
+    open_unpacked,
+    parse_json,
+    suffix_of,
+    table_lines,
+)
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError, reason_of
 from servebench.util.safe_text import in_one_line
@@ -204,7 +211,7 @@ Placed = tuple[str, Any]
 
 
 def _line_rows(path: Path) -> Iterator[Placed]:
-    with open_regular(path, DATASET_BYTES_MAX) as file:
+    with open_unpacked(path, DATASET_BYTES_MAX) as file:
         for number, data in enumerate(file, 1):
             if data.strip():
                 yield f":{number}", _json(data, f":{number}")
@@ -248,15 +255,18 @@ def _json_rows(path: Path) -> Iterator[Placed]:
 
 def _table_rows(path: Path) -> Iterator[Placed]:
     csv.field_size_limit(DATASET_BYTES_MAX)
-    with TextIOWrapper(open_regular(path, DATASET_BYTES_MAX), encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    with open_text(path, DATASET_BYTES_MAX, newline="") as file:
+        number = 0
         try:
+            lines, sign = table_lines(file, "\t" if suffix_of(path) == ".tsv" else ",")
+            rows = csv.DictReader(lines, delimiter=sign, strict=True)
             for row in rows:
+                number = rows.line_num
                 if None in row or None in row.values():
-                    raise BadRow(f":{rows.line_num}: {'more' if None in row else 'fewer'} values than columns")
-                yield f":{rows.line_num}", row
+                    raise BadRow(f":{number}: {'more' if None in row else 'fewer'} values than columns")
+                yield f":{number}", row
         except (csv.Error, UnicodeDecodeError) as error:
-            raise BadRow(f":{rows.line_num + 1}: not CSV: {error}") from error
+            raise BadRow(f":{number + 1}: not CSV: {error}") from error
 
 
 def _parquet_rows(path: Path) -> Iterator[Placed]:
@@ -289,7 +299,7 @@ def dataset_faults(dataset: str) -> list[str]:
         fault = " needs a package: pip install 'servebench-suite[datasets]'" if find_spec("datasets") is None else None
     elif path.is_dir():
         fault = f" is a folder; set it to a file: {FORMATS}"
-    elif path.suffix.lower() not in READERS:
+    elif suffix_of(path) not in READERS:
         fault = f": unknown file type; set it to {FORMATS}"
     elif not path.is_file():
         fault = f": no such file; set it to {FORMATS}"
@@ -331,7 +341,7 @@ def load_dataset_rows(
 
 @lru_cache(maxsize=8)
 def _load_file(dataset: str, path: Path, _changed_ns: int, names: FieldNames) -> Dataset:
-    return _load(dataset, partial(READERS[path.suffix.lower()], path), names)
+    return _load(dataset, partial(READERS[suffix_of(path)], path), names)
 
 
 def _load(dataset: str, read: Callable[[], Iterator[Placed]], names: FieldNames) -> Dataset:

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from servebench.contracts.settings import TOKENS_MAX
+from servebench.util.bounded_file import suffix_of
 from servebench.util.errors import ConfigError
 from servebench.util.safe_text import in_one_line
 from servebench.util.trace_files import SHOWN_MAX, SUFFIXES, Recorded, json_lines, read_recorded
@@ -64,7 +65,7 @@ def trace_faults(path: str) -> list[str]:
     file = Path(path)
     if path == "builtin":
         return []
-    if file.suffix.lower() not in SUFFIXES:
+    if suffix_of(file) not in SUFFIXES:
         return [f"workload.path={path}: unknown file type; use {FORMATS}"]
     return [] if file.expanduser().is_file() else [f"workload.path={path}: no such file; use {FORMATS}"]
 
