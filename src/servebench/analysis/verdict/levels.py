@@ -66,7 +66,7 @@ class RankedLevel:
 
     def weight(self, metric: str) -> Weight:
         """Return what its warnings can do to a metric."""
-        return weigh([(row.doubts, row) for row in self.rows], metric)
+        return weigh(self.rows, metric)
 
 
 def metric_value(metric: str, level: RankedLevel) -> float | None:
