@@ -18,7 +18,6 @@ from servebench.analysis.quality.parity import parities
 from servebench.analysis.stored_runs import of_quality
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
-from servebench.contracts.events import Event
 from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData, is_number
 
@@ -62,12 +61,6 @@ class Conclusions:
     decisions: tuple[StudyDecision, ...] = ()
     recommendations: tuple[Recommendation, ...] | None = None
     limits: tuple[tuple[str, LimitFinding], ...] | None = None
-
-
-class StudyAnswered(Event):
-    """What a whole study says, or so far."""
-
-    found: Conclusions
 
 
 def conclude(
