@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from servebench.analysis.quality.summary import summaries
-from servebench.contracts.events import AnswersKept, Doing, Graded, Notice
+from servebench.contracts.events import Doing, Graded, Notice
 from servebench.contracts.quality import Endpoint, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
@@ -127,7 +127,7 @@ def _ask_and_grade(
         unanswered = [item for item in items if digests[item.item_id] not in log.known]
         if len(unanswered) < len(items):
             kept = len(items) - len(unanswered)
-            request.events(AnswersKept(scorer.name, concurrency, kept, len(items)))
+            request.events(Notice("answers_kept", scorer.name, f"{kept} of {len(items)}", str(concurrency)))
         from servebench.quality.ask import ask
 
         fresh = ask(
@@ -153,7 +153,7 @@ def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurren
     request.events(Doing("quality", scorer.name, concurrency))
     with AnswerLog(request.folder, scorer.name, concurrency) as log:
         if log.known:
-            request.events(AnswersKept(scorer.name, concurrency, len(log.known)))
+            request.events(Notice("answers_kept", scorer.name, str(len(log.known)), str(concurrency)))
         endpoint = replace(_endpoint(request, lease), memory=log, watch=_watch(request, lease, scorer, concurrency))
         return scorer.evaluate(endpoint, count=None if items == "all" else items, concurrency=concurrency)
 

@@ -11,7 +11,7 @@ from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
 from servebench.analysis.tuning.ledger import FIRST_OF_PHASE, Step
-from servebench.contracts.events import AtOnce, Notice, OneAtATime, PointVoid, RaceEnded, Said
+from servebench.contracts.events import AtOnce, Notice, OneAtATime, RaceEnded, Said
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import Candidate, Result
 from servebench.contracts.turns import Turn, closing_turn
@@ -111,7 +111,7 @@ class Tuner(StoredTune):
     def _turns(self, step: Step) -> list[Turn]:
         """Return the turns of a step without a result, and of what the race has decided beside it."""
         if not step.quality and self.row(step) is not None:
-            self.session.events(PointVoid(self._label(step.candidate), "again"))
+            self.session.events(Notice("point_void", self._label(step.candidate)))
         places = self._places(step)
         due = self._due(step) if self.race.rules.ahead or places else [(step,)]
         # engines that are alive at once measure a start as a whole
