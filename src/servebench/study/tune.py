@@ -1,7 +1,5 @@
 """`servebench tune`: race the settings of engines, from the command or from what is stored, and say which are best."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace
