@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.analysis.conclude import StudyAnswered
+from servebench.analysis.events import StudyAnswered
 from servebench.contracts.events import ErrorSaid, Notice
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import TrackingSettings

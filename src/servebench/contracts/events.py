@@ -1,7 +1,7 @@
 """What happens while a study runs, as values. Packages that run something emit events; the terminal and plugins listen.
 
-An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study and the answer of a tune are
-events, too (`analysis.conclude`, `analysis.tuning.answer`).
+An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study are events in
+`analysis.events`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench import __version__
-from servebench.analysis.conclude import StudyAnswered
+from servebench.analysis.events import StudyAnswered
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import (

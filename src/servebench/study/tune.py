@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from servebench.analysis.tuning.answer import TuneAnswered
+from servebench.analysis.events import TuneAnswered
 from servebench.config import launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import (
