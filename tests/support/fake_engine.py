@@ -25,7 +25,7 @@ class FakeRunning:
 
     base_url, root_url, model = "http://127.0.0.1:9/v1", "http://127.0.0.1:9", "m"
     pid = command = log_path = version = None
-    started_ns = 0
+    started_ns = requests_served = 0
     phases = headers = query = ()
     verify_tls = True
     names: ClassVar[dict[str, str]] = {}
