@@ -1,7 +1,7 @@
 """What happens while a study runs, as values. Packages that run something emit events; the terminal and plugins listen.
 
-An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study and the answer of a tune are
-events, too (`analysis.conclude`, `analysis.tuning.answer`).
+An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study are events in
+`analysis.events`.
 """
 
 from __future__ import annotations
@@ -201,10 +201,11 @@ class Said(Event):
 
 
 NoticeKind = Literal[
-    "candidate_proposed", "comparison_failed", "engine_reused", "flag_rejected", "gpus_awaited", "job_ended", "job_lost",
-    "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy", "nothing_to_grade",
-    "place_awaited", "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed",
-    "timings_failed", "tune_answer_failed", "tune_stopped",
+    "answers_kept", "budget_spent", "candidate_proposed", "comparison_failed", "engine_reused", "engine_time", "flag_rejected",
+    "gpus_awaited", "job_ended", "job_lost", "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy",
+    "minutes_spent", "nothing_to_grade", "place_awaited", "point_again", "point_left", "point_replaced", "point_void",
+    "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed", "timings_failed",
+    "tracking_failed", "tune_answer_failed", "tune_stopped", "tune_unfinished",
 ]  # fmt: skip
 """What is told in one line and matters to nobody else."""
 
@@ -259,13 +260,6 @@ class Tracked(Event):
     experiment: str
 
 
-class TrackingFailed(Event):
-    """The tracking server does not take the results of a study."""
-
-    study: str
-    error: str
-
-
 # engines
 
 
@@ -279,38 +273,10 @@ class EngineReady(Event):
 # quality
 
 
-class AnswersKept(Event):
-    """Answers of an earlier attempt are stored already; `items` is how many questions there are, if that is known."""
-
-    scorer: str
-    concurrency: int
-    answers: int
-    items: int | None = None
-
-
 # a cluster
 
 
 # rounds of starts, and tunes
-
-
-Void = Literal["again", "another_start", "no_budget"]
-"""What replaces a void point."""
-
-
-class PointVoid(Event):
-    """A point counts for nothing; `note` says why, where that is known."""
-
-    run: str
-    replaced: Void
-    note: str = ""
-
-
-class BudgetSpent(Event):
-    """Another round of starts would not fit into the budget: that of the study's settings, or of these engine minutes."""
-
-    setting: str | None = None
-    minutes: float | None = None
 
 
 class AtOnce(Event):
@@ -342,17 +308,3 @@ class TunePlanned(Event):
     def least_s(self) -> float:
         """The engine time, without the load where that is unknown."""
         return self.starts * (self.start_s + (self.load_s or 0.0))
-
-
-class EngineTime(Event):
-    """How long the engines of a tune have run on a cluster in all, and how long the command took, in seconds."""
-
-    engines_s: float
-    command_s: float
-
-
-class TuneUnfinished(Event):
-    """A tune has ended before its race; `here`: its measurements were those of this machine instead of its cluster."""
-
-    study: str
-    here: bool

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from servebench.analysis.estimate import best_level, levels_of, mean_of
-from servebench.contracts.events import Doing, Events, Notice, Tracked, TrackingFailed
+from servebench.contracts.events import Doing, Events, Notice, Tracked
 from servebench.contracts.point_row import columns_shown
 from servebench.contracts.settings import TrackingSettings
 from servebench.contracts.stored import RunData, StudyData
@@ -20,6 +20,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState
 from servebench.store.tracking import SUMMARY_FACTS, Estimators, sync_study, tracking_uri
 from servebench.util.errors import ServebenchError
+from servebench.util.short_id import short_id
 
 if TYPE_CHECKING:
     from servebench.analysis.recommendation.model import Recommendation
@@ -61,7 +62,7 @@ class StudyTracker:
             # the last attempt of `conclude` mostly fails for the reason of the first
             if report.error != self._said:
                 self._said = report.error
-                self.events(TrackingFailed(self.folder.name, report.error))
+                self.events(Notice("tracking_failed", short_id(self.folder.name), report.error))
 
     def conclude(self, state: StudyState) -> None:
         """Write the summary and send everything, also when the server was down before."""

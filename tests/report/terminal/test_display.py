@@ -57,7 +57,6 @@ def test_each_event_has_its_line():
     ("values", "names"),
     [
         (words.WAITING, Activity),
-        (words.VOID, events.Void),
         (words.NOTICES, events.NoticeKind),
     ],
 )

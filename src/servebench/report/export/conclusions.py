@@ -15,7 +15,6 @@ from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.limits.model import LimitFinding
 from servebench.analysis.quality.agreement import Agreement
-from servebench.analysis.quality.parity import Parity
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.verdict.model import Comparison, ComparisonRow, VerdictKind
 from servebench.contracts.level import Level
@@ -87,7 +86,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "rows": [_row(row) for row in comparison.rows],
         "unequal": [plain(one) for one in comparison.unequal],
         "quality": [_agreement(one) for one in comparison.agreements],
-        "parity": [_parity(one) for one in comparison.parities],
+        "parity": [plain(one) | {"sentence": parity_text(one)} for one in comparison.parities],
     }
 
 
@@ -116,17 +115,6 @@ def _agreement(one: Agreement) -> dict[str, Any]:
         "baseline": compared.get("first_share"),
         "candidate": compared.get("second_share"),
         **{name: compared.get(name) for name in ("n", "p_value", "n_needed")},
-    }
-
-
-def _parity(one: Parity) -> dict[str, Any]:
-    return {
-        "at": one.at,
-        "finding": one.finding,
-        "sentence": parity_text(one),
-        "p_value": one.p_value,
-        "n_needed": one.n_needed,
-        **{name: plain(getattr(one, name)) for name in ("across", "own_first", "own_second")},
     }
 
 

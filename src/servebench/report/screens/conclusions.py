@@ -83,9 +83,7 @@ def limits(data: Page) -> Iterator[Block]:
 
 
 def commands(data: Page) -> Iterator[Block]:
-    """Yield the commands and the machine behind each run."""
-    if data.found.command:
-        yield Verbatim(data.found.command)
+    """Yield the engine's command and the machine of each run; the command of the study is on the first screen."""
     for one in data.runs:
         yield from _made_by(one)
 
