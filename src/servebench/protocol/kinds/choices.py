@@ -40,7 +40,8 @@ class ChoicesScan(AnswerScan):
                     content, count = self._choice(choice, stamp_ns)
                     has_content = has_content or content
                     ids += count
-        usage = chunk.get("usage")
+        # Groq's
+        usage = chunk.get("usage") or object_at(chunk, "x_groq").get("usage")
         generated = self._usage(usage) if usage.__class__ is dict else None
         if has_content:
             timings = chunk.get("timings")
