@@ -285,6 +285,10 @@ READ: dict[str, tuple[Exchange, dict[str, Any]]] = {
         stream(delta(content=THINKING), delta(content=[{"type": "text", "text": "a"}]), STOP, DONE),
         {"text": "a", "reasoning": "hmso", "first_event_ns": 100 * MS, "first_output_ns": 101 * MS},
     ),
+    "tool arguments may be an object": (
+        stream(delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": {"a": 1}}}]), STOP, DONE),
+        {"text": '{"a": 1}'},
+    ),
     "tool arguments are the text": (
         stream(delta(tool_calls=[{"function": {"name": "f", "arguments": '{"a":'}}]),
                delta(tool_calls=[{"function": {"arguments": "1}"}}]), STOP, DONE),
