@@ -18,7 +18,7 @@ from servebench.emulator.cost import profile_for
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest
 from servebench.emulator.virtual import VaryingCost
 from servebench.engine.adapters.vllm import VllmEngine
-from servebench.report.parts import tail_lines
+from servebench.report.screens.times import tail_lines
 from servebench.util.units import NS_PER_S
 
 SHARED = "system " * 700

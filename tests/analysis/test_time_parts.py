@@ -9,7 +9,7 @@ from servebench.analysis.time_parts import FIRST, REST, TimeParts, request_parts
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
-from servebench.report.parts import part_title, parts_lines
+from servebench.report.screens.times import part_title, parts_lines
 from support.studies import with_columns
 
 MS = 1_000_000
@@ -17,22 +17,6 @@ MS = 1_000_000
 
 def bar(metric="E2E", **parts):
     return TimeParts(level=Level(8), metric=metric, n=9, of=9, parts=parts)
-
-
-def test_a_negative_part_has_no_length_and_keeps_the_first_token_in_its_place():
-    """Delivery of -20 ms is taken from decode, a network of -5 ms from the prefill; the bars stay whole."""
-    one = bar(client=0.0, network=-5.0, queue=10.0, prefill=45.0, decode=70.0, delivery=-20.0)
-    assert one.total_ms == 100.0
-    assert one.shares == pytest.approx(
-        {"client": 0, "network": 0, "queue": 0.1, "prefill": 0.4, "decode": 0.5, "delivery": 0}
-    )
-
-
-@pytest.mark.parametrize("parts", [{"client": 0.0}, {"network": -1.0, "decode": 0.5}, {"queue": 1e-12, "decode": 1e6}])
-def test_any_parts_make_a_whole_bar(parts):
-    one = bar(**parts)
-    assert all(0 <= share <= 1 for share in one.shares.values())
-    assert sum(one.shares.values()) == pytest.approx(1.0) or one.total_ms <= 0
 
 
 def requests(count=60, **columns):

@@ -16,7 +16,7 @@ from calibration.price import price_page
 from calibration.run import calibrate, chosen_cells
 from calibration.steady import steady_page
 from calibration.tuning import tune_page
-from servebench.report.files import write_file
+from servebench.store.files import write_file
 from servebench.util.errors import ServebenchError
 
 REPETITIONS = 200

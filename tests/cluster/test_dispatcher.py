@@ -9,7 +9,7 @@ from servebench.cluster.dispatcher import POLL_S, STOPPING_S, Dispatcher
 from servebench.cluster.heartbeat import FILE
 from servebench.config import compose_jobs
 from servebench.contracts.cluster import JobEnd, RunReply, SubmititSettings
-from servebench.contracts.events import JobChanged, JobLost
+from servebench.contracts.events import Notice
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import registry
 from servebench.run.session import RunTask
@@ -98,7 +98,7 @@ def test_runs_are_submitted_as_places_become_free(bench):
     assert b.statuses() == [(run, "finished", None) for run in RUNS]
     assert b.clock.now() >= 20
     assert not b.dispatcher.interrupted
-    assert any(one.at == "node1" for one in b.events.of(JobChanged))
+    assert any(one.at == "node1" for one in b.events.of(Notice))
 
 
 def test_an_order_has_the_ticket_and_what_the_run_needs(bench):
@@ -118,7 +118,9 @@ def test_a_lost_job_is_submitted_again_after_the_others(bench):
     b.run()
     assert b.ordered() == [RUNS[0], RUNS[1], RUNS[0]]
     assert b.statuses() == [(RUNS[1], "finished", None), (RUNS[0], "finished", None)]
-    assert b.events.of(JobLost) == [JobLost(RUNS[0], "node failed")]
+    assert [one for one in b.events.of(Notice) if one.kind == "job_lost"] == [
+        Notice("job_lost", RUNS[0], "node failed")
+    ]
 
 
 def test_a_job_that_is_lost_too_often_ends_its_run_and_no_other(bench):

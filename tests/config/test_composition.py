@@ -66,6 +66,7 @@ FAULTS = [
         "hydra.run.dir=x",
         "hydra.run.dir=x: has no effect; set study.dir for the folder of all studies, study.name for this one",
     ),
+    ("hydra.searchpath=[file://x]", "hydra.searchpath: add a folder with --config-dir DIR"),
     ("engine.dtype=???", "engine.dtype is required; set engine.dtype=VALUE"),
     ("~engine", "engine must be chosen, with engine=NAME"),
     (
@@ -330,6 +331,31 @@ def test_a_hidden_file_is_told(folder, registry):
     (folder / "load" / "quick.yaml").write_text("name: quick\n")
     (line,) = problem_lines(f"-cd {folder}", registry)
     assert line.startswith(f"{folder}/load/quick.yaml is hidden by")
+
+
+def from_package(registry):
+    """The registry, with a plugin's config files where a plugin has them."""
+    return Registry(registry.manager, (), registry.kinds, (*registry.config_paths, "pkg://servebench_ollama.conf"))
+
+
+def test_a_file_that_a_plugin_hides_is_told(folder, registry):
+    (folder / "engine").mkdir(exist_ok=True)
+    (folder / "engine" / "ollama.yaml").write_text("defaults: [base, _self_]\nname: ollama\n")
+    (line,) = problem_lines(f"-cd {folder}", from_package(registry))
+    assert line.startswith(f"{folder}/engine/ollama.yaml is hidden by")
+
+
+def test_a_config_file_may_have_a_searchpath_of_its_own(folder, registry, recwarn):
+    """Hydra then looks at all others again, and warns of those that it does not find."""
+    (folder / "far").mkdir()
+    (folder / "far" / "engine").mkdir()
+    (folder / "far" / "engine" / "mine.yaml").write_text("defaults: [llamacpp, _self_]\nmax_num_seqs: 7\n")
+    (folder / "wide.yaml").write_text(
+        f"defaults: [config, override engine: mine, _self_]\nhydra:\n  searchpath: [file://{folder}/far]\n"
+    )
+    (job,) = compose_jobs(["-cd", str(folder), "-cn", "wide"], from_package(registry))
+    assert job.settings.engine.max_num_seqs == 7
+    assert not [str(one.message) for one in recwarn if "is not available" in str(one.message)]
 
 
 def test_another_primary_config(folder, registry):

@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from servebench.contracts.columns import Screen, columns_of
+from servebench.contracts.columns import columns_of
 from servebench.contracts.level import Level
-from servebench.contracts.point_row import POINT_COLUMNS, PointRow, columns_shown
+from servebench.contracts.point_row import POINT_COLUMNS, PointRow, Screen, columns_shown
 
 
 def test_every_column_has_a_meaning_in_one_sentence():

@@ -12,7 +12,7 @@ from servebench.contracts.exchange import Exchange
 from servebench.contracts.results import Record
 from servebench.measure import derive
 from servebench.protocol.json_values import milliseconds
-from support.records import MS, record_ms
+from support.records import MS, phase_facts, record_ms
 from support.servers import SSE_HEAD, chunk
 
 
@@ -70,20 +70,19 @@ def whole(body: Any, status: int = 200, content_type: str = "application/json", 
 
 
 def record(of: Exchange, asked: int | None = 16) -> Record:
-    return derive.record(of, run_id="run", point="c4", warmup=False, planned_prompt_tokens=5, asked_output_tokens=asked)
+    return derive.record(of, phase_facts(planned={of.request_id: (5, asked, False)}))
 
 
 @pytest.mark.parametrize("said", [10**400, -1, "nan", True, None, [1], 1e300])
 def test_no_time_that_a_server_says_fails_its_request(said):
     """An absurd time is none, and a plugin that cannot read an answer costs these columns only."""
     answer = stream(ROLE, delta(content="a"), {"choices": [], "timings": {"prompt_ms": said}}, DONE)
-    facts = {"run_id": "r", "point": "c4", "warmup": False, "planned_prompt_tokens": 5, "asked_output_tokens": None}
     read = [
         lambda details, _: ServerTimings(prefill_ms=milliseconds(details["timings"]["prompt_ms"])),
         lambda details, _: ServerTimings(prefill_ms=details["timings"]["missing"]["ms"]),
     ]
     for timings in read:
-        found = derive.record(answer, **facts, timings=timings)
+        found = derive.record(answer, phase_facts(), timings)
         assert (found.outcome, found.server_prefill_ms) == ("ok", None)
 
 

@@ -10,7 +10,7 @@ from proof.judge import coverage_lines, planted, verdict_lines
 from proof.page import ProofPart, page, rows_csv
 from proof.studies import NEIGHBOURS, SIDES, Plan, ProofStudy, measure, studies
 from servebench.contracts.stored import mapping
-from servebench.report.files import write_file
+from servebench.store.files import write_file
 from servebench.util.errors import ServebenchError
 from servebench.util.figures import local_time
 

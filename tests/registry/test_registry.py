@@ -87,7 +87,7 @@ def test_an_interrupt_in_a_hook_is_the_users(plugins):
         ("servebench_config_paths", "1 / 0", "ZeroDivisionError: division by zero"),
         ("servebench_config_paths", "return 'pkg://json'", "TypeError: servebench_config_paths returned 'pkg://json'"),
         ("servebench_config_paths", "return ['pkg://json.conf']", "ValueError: servebench_config_paths returned"),
-        ("servebench_config_paths", "return ['pkg://no_such.conf']", "ModuleNotFoundError: No module named 'no_such'"),
+        ("servebench_config_paths", "return ['pkg://no_such.conf']", "ValueError: servebench_config_paths returned"),
         ("servebench_config_paths", "return ['no/such/folder']", "ValueError: servebench_config_paths returned"),
         ("servebench_telemetry", "raise SystemExit(3)", "SystemExit: 3"),
     ],

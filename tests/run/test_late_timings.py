@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from servebench.contracts.engine import ServerTimings
-from servebench.contracts.events import StepFailed
+from servebench.contracts.events import Notice
 from servebench.run import late_timings
 from servebench.run.late_timings import missing_timings, with_late_timings, with_timings
 from servebench.run.requests import traceparent
@@ -98,4 +98,4 @@ def test_an_engine_that_cannot_is_said(error, said):
 
     session = session_of("after_load", engine=SimpleNamespace(name="e", timings_after_load=refuse))
     with_late_timings(session, "t", [answered(response_id="a")])
-    assert session.request.events.of(StepFailed) == [StepFailed("timings", said)]
+    assert session.request.events.of(Notice) == [Notice("timings_failed", note=said)]

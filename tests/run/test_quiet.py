@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from servebench.analysis.warnings.catalog import LEVEL_NOT_REACHED, MACHINE_BUSY
-from servebench.contracts.events import Doing, PointVoid
+from servebench.contracts.events import Doing, Notice
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
@@ -109,7 +109,7 @@ def measured(points, *, stopped=(None, None), wait_s=60.0, pid=7, **turn):
         )
 
     point, _ = alone(measure_undisturbed(session, replace(LEVEL, id=LEVEL.id.with_attempt(2)), measure, lambda _: True))
-    return point.row.point, seen, session.request.events.of(PointVoid)
+    return point.row.point, seen, session.request.events.of(Notice)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def measured(points, *, stopped=(None, None), wait_s=60.0, pid=7, **turn):
 def test_a_disturbed_level_is_measured_once_more_and_only_once(shares, kept, attempts):
     point, seen, said = measured([point_of(share) for share in shares])
     assert (point, seen) == (kept, attempts)
-    assert [one.replaced for one in said] == ["again"] * (len(attempts) - 1)
+    assert [one.kind for one in said] == ["point_again"] * (len(attempts) - 1)
     assert all("pid 4711" in one.note for one in said)
 
 
@@ -131,7 +131,7 @@ def test_a_disturbed_level_is_measured_once_more_and_only_once(shares, kept, att
 def test_a_level_of_a_busy_server_is_measured_once_more_and_only_once(ends):
     point, seen, (said,) = measured([point_of(0.0), point_of(0.0)], stopped=(StopReason.BUSY, ends), wait_s=0.0)
     assert (point, seen) == ("c4-r0-a3", [2, 3])
-    assert (said.replaced, said.note) == ("again", "HTTP 503")
+    assert (said.kind, said.note) == ("point_again", "HTTP 503")
 
 
 def test_what_is_void_otherwise_or_replaced_by_another_start_is_not_measured_again():

@@ -149,6 +149,20 @@ def test_a_name_that_fits_several_is_told_with_the_candidates(outputs):
         read.find("gamma", outputs)
 
 
+def test_a_run_with_a_broken_manifest_has_what_its_plan_says(outputs):
+    """Its label and those of the others are as they were."""
+    study = StudyFolder(outputs / "2026-one")
+    runs = read.load_study(study.path).runs
+    labels = run_labels(runs)
+    configs = {run.name: json.loads((run.path / "manifest.json").read_text())["config"] for run in runs}
+    write_plan(study, [PlannedRun(name=name, overrides=(), config=config) for name, config in configs.items()])
+    study.run(runs[0].name).manifest.write_text("{")
+    loaded = read.load_study(study.path).runs
+    assert run_labels(loaded) == labels
+    assert loaded[0].fact("workload") == runs[0].fact("workload")
+    assert any("manifest.json cannot be read" in fault for fault in loaded[0].faults)
+
+
 def test_what_is_broken_is_told_and_hides_nothing_else(outputs):
     run = outputs / "2026-one" / "00_alpha_unique"
     (run / "points.parquet").write_bytes(b"PAR1 not really")

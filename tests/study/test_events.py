@@ -2,11 +2,11 @@
 
 import pytest
 
-from servebench.analysis.conclude import StudyAnswered
+from servebench.analysis.events import StudyAnswered
 from servebench.contracts.events import PlanReady, PointFinished, ResultsStored, RunFinished, RunStarted, TurnStarted
 from servebench.contracts.hooks import hookimpl
 from servebench.registry.registry import registry
-from servebench.report.listeners import listeners
+from servebench.report.terminal.display import listeners
 from servebench.store.studies import load_run
 from servebench.study.study import run_study
 from support.orchestration import Recorder

@@ -12,6 +12,7 @@ from servebench.registry.registry import registry
 from servebench.store.layout import StudyFolder
 from servebench.store.plan import PlannedRun, read_plan, write_plan
 from servebench.store.state import RunState, StudyState, read_study, write_run, write_study
+from servebench.store.studies import load_study
 from servebench.study.resume import (
     continue_command,
     measured_longer,
@@ -114,6 +115,17 @@ def test_a_damaged_run_does_not_stop_the_others(study, capsys, index, name, cont
     assert not study.run(run).path.exists()
     again = remaining_runs(study, registry(), read_plan(study), retry_failed=True)
     assert todo(again) == todo(left)
+
+
+@pytest.mark.slow
+def test_a_run_with_points_and_without_its_state_is_damaged(study):
+    """Its old requests would be counted with those of another attempt, and what was set aside is no run of the study."""
+    (study.run(RUNS[0]).path / "run.json").unlink()
+    left = remaining_runs(study, registry(), read_plan(study), retry_failed=False)
+    assert (todo(left), damaged(left)) == ([False, True], [RUNS[0]])
+    remaining_runs(study, registry(), read_plan(study), retry_failed=True)
+    assert (study.path / f"{RUNS[0]}.damaged-1" / "points.parquet").exists()
+    assert [run.name for run in load_study(study.path).runs] == list(RUNS)
 
 
 @pytest.mark.slow

@@ -2,8 +2,8 @@
 
 import pytest
 
-from servebench.analysis.conclude import StudyAnswered
-from servebench.contracts.events import ErrorSaid, TrackingFailed
+from servebench.analysis.events import StudyAnswered
+from servebench.contracts.events import ErrorSaid, Notice
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import TrackingSettings
 from servebench.store.layout import StudyFolder
@@ -54,9 +54,9 @@ def test_a_dead_tracking_server_is_reported_once(tmp_path, monkeypatch):
     tracker.sync()
     tracker.conclude(state)
     tracker.conclude(state)
-    assert [one.error for one in events.of(TrackingFailed)] == ["refused"]
+    assert [one.note for one in events.of(Notice)] == ["refused"]
     tracker.conclude(state)
-    assert [one.error for one in events.of(TrackingFailed)] == ["refused", "full"]
+    assert [one.note for one in events.of(Notice)] == ["refused", "full"]
 
 
 @pytest.mark.parametrize(

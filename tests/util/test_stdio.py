@@ -46,6 +46,15 @@ def test_closed_descriptors_are_taken_by_nothing_else(tmp_path):
     assert (tmp_path / "f").read_text() == ""
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_an_encoding_lacks_is_replaced(monkeypatch, encoding):
+    """On standard error it would silence all that follows."""
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    kept = "─".encode(encoding, "replace").decode(encoding)
+    program = SAY + "[print(text, file=file) for file in (sys.stdout, sys.stderr) for text in ('\\u2500', 'next')]"
+    assert shell("$P", program) == (0, f"{kept}\nnext\n", f"{kept}\nnext\n")
+
+
 @pytest.mark.slow
 @FULL
 @pytest.mark.parametrize("words", [["ls", "--json"], ["help"], ["plugins"]])

@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from servebench.analysis.answer import Answer, answer_of
+from servebench.analysis.answer.build import answer_of
+from servebench.analysis.answer.model import Answer
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
 from servebench.analysis.quality.agreement import agreements
 from servebench.analysis.quality.parity import parities
-from servebench.analysis.stored_runs import of_quality
+from servebench.analysis.stored_runs import of_quality, without_damaged
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
-from servebench.contracts.events import Event
 from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData, is_number
+from servebench.util.errors import StoreError
 
 if TYPE_CHECKING:
     from servebench.analysis.limits.model import LimitFinding
@@ -63,12 +64,6 @@ class Conclusions:
     limits: tuple[tuple[str, LimitFinding], ...] | None = None
 
 
-class StudyAnswered(Event):
-    """What a whole study says, or so far."""
-
-    found: Conclusions
-
-
 def conclude(
     runs: Sequence[RunData],
     studies: Sequence[StudyData] = (),
@@ -77,11 +72,31 @@ def conclude(
     pairs: Sequence[RunPair] | None = None,
     earlier: Sequence[RunData] = (),
 ) -> Conclusions:
-    """Return what runs say. Raises StoreError for a damaged table.
+    """Return what runs say; of one whose requests cannot be read, that. Raises StoreError where nothing can be concluded.
 
     `studies` are those whose own decisions count, `pairs` (baseline, candidate) what is compared instead of all runs of a
     workload, and `earlier` other stored runs: those of the same set-ups show by how much starts differ, and which are slow.
     """
+    try:
+        return _conclude(runs, studies, options, pairs, earlier)
+    except StoreError:
+        whole = {run.run_id: without_damaged(run) for run in (*earlier, *runs)}
+        return _conclude(
+            [whole[run.run_id] for run in runs],
+            [replace(one, runs=tuple(whole.get(run.run_id, run) for run in one.runs)) for one in studies],
+            options,
+            None if pairs is None else [(whole[a.run_id], whole[b.run_id]) for a, b in pairs],
+            [whole[run.run_id] for run in earlier],
+        )
+
+
+def _conclude(
+    runs: Sequence[RunData],
+    studies: Sequence[StudyData],
+    options: Options,
+    pairs: Sequence[RunPair] | None,
+    earlier: Sequence[RunData],
+) -> Conclusions:
     labels, measured = run_labels(runs), [run for run in runs if run.point_rows]
     listed = pairs_within(measured) if pairs is None else list(pairs)
     decisions = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,6 +31,15 @@ def of_quality(read: Callable[..., list[Found]], *runs: RunData) -> list[Found]:
         return []
 
 
+def without_damaged(run: RunData) -> RunData:
+    """Return the run; where its requests cannot be read, with that fault instead of its points."""
+    try:
+        _ = run.requests
+    except StoreError as error:
+        return replace(run, rows=tuple, noted=(*run.noted, str(error)))
+    return run
+
+
 def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
     """Return the points of a run with the values of their requests, in the order of its rows. Raises StoreError."""
     if "samples" not in run.derived:
@@ -39,8 +49,10 @@ def samples_of(run: RunData) -> tuple[ComparedPoint, ...]:
 
 
 def _read_samples(run: RunData) -> tuple[ComparedPoint, ...]:
+    points: list[ComparedPoint] = []
+    if not run.point_rows:
+        return ()
     metrics = request_metrics(run.requests)
-    points = []
     for row in run.point_rows:
         of_point = metrics[metrics["point"] == row.point]
         start, end = row.window_start_ns, row.window_end_ns

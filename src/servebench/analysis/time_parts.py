@@ -36,8 +36,7 @@ FIRST, REST = "until first token", "after first token"
 """The parts where the engine reports none: by the client's stamps."""
 BEFORE = ("client", "network", "queue", "prefill", "KV transfer", FIRST)
 """The parts of TTFT from the schedule, in their order."""
-AFTER = ("decode", "delivery", REST)
-PARTS = (*BEFORE, *AFTER)
+PARTS = (*BEFORE, "decode", "delivery", REST)
 Metric = Literal["TTFT", "E2E"]
 METRICS: Mapping[Metric, Sequence[str]] = {"TTFT": BEFORE, "E2E": PARTS}
 STAMPS = ("point", "request_id", "outcome", "warmup", "filler", "scheduled_ns", "sent_ns", "first_event_ns", "ended_ns")
@@ -88,23 +87,6 @@ class TimeParts:
         """The largest part, and its share."""
         name = max(self.parts, key=lambda one: self.parts[one])
         return name, self.parts[name] / self.total_ms if self.total_ms > 0 else 0.0
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The lengths of the parts in a stacked bar: at least 0, and 1 together.
-
-        A negative part (a first token that was delivered late shortens the delivery, and lengthens the network as much) has no
-        length: it shortens the largest part on its side of the first token, so that the first token stays where it is.
-        """
-        lengths = {name: max(0.0, value) for name, value in self.parts.items()}
-        for side in (BEFORE, AFTER):
-            missing = -math.fsum(value for name, value in self.parts.items() if name in side and value < 0)
-            for name in sorted((one for one in lengths if one in side), key=lambda one: -lengths[one]):
-                taken = min(missing, lengths[name])
-                lengths[name] -= taken
-                missing -= taken
-        total = math.fsum(lengths.values())
-        return {name: value / total if total > 0 else 0.0 for name, value in lengths.items()}
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""

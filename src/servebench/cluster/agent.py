@@ -17,13 +17,13 @@ from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import pack_run, prompt_files, visible_gpus
 from servebench.contracts.cluster import RunOrder, RunReply
 from servebench.contracts.engine import GPUS_VARIABLE
-from servebench.contracts.events import ErrorSaid, Events, ResourceAwaited
+from servebench.contracts.events import ErrorSaid, Events, Notice
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.engine.supervisor.ports import free_port, port_problem
 from servebench.registry.registry import registry
-from servebench.report.listeners import listeners
+from servebench.report.terminal.display import listeners
 from servebench.run.here import LocalExecutor
 from servebench.run.preflight import check_jobs, planned_job
 from servebench.run.prior import prior_progress, stored_points
@@ -181,11 +181,11 @@ def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any]
     """Wait for a place on this machine and for GPUs. Raises PreflightError."""
     if order.runs_per_machine is not None:
         slots = [f"run-{number}" for number in range(order.runs_per_machine)]
-        leases.wait_for(slots, 1, lambda: events(ResourceAwaited("place")))
+        leases.wait_for(slots, 1, lambda: events(Notice("place_awaited")))
     gpus = visible_gpus(machine, os.environ.get(GPUS_VARIABLE))
     if order.gpus and gpus and not order.cluster_gives_gpus:
         names = [f"gpu-{gpu}" for gpu in gpus]
-        awaited = ResourceAwaited("gpus", order.gpus, len(gpus))
+        awaited = Notice("gpus_awaited", note=str(order.gpus), at=str(len(gpus)))
         leased = leases.wait_for(names, order.gpus, lambda: events(awaited))
         os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in leased)
 
@@ -199,7 +199,7 @@ def lease_ports(leases: Leases, settings: RunSettings, events: Events, *, local:
     for host, port in named:
         if not port or f"port-{port}" in leases.names:
             continue
-        leases.wait_for([f"port-{port}"], 1, partial(events, ResourceAwaited("port", port)))
+        leases.wait_for([f"port-{port}"], 1, partial(events, Notice("port_awaited", at=str(port))))
         deadline = time.monotonic() + PORT_RELEASE_S
         while port_problem(host, port) is not None and time.monotonic() < deadline:
             time.sleep(0.25)

@@ -16,11 +16,8 @@ from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySe
 from servebench.contracts.events import (
     ErrorSaid,
     Events,
-    JobChanged,
-    JobEnded,
-    JobLost,
     JobsLeft,
-    JobsStopping,
+    Notice,
     RunCollected,
 )
 from servebench.contracts.results import Point, RunOutcome, RunStatus
@@ -105,7 +102,10 @@ class Dispatcher:
             if any(needs_engine(task.job, turn) for turn in own):
                 self.waiting.append(_Work(task, own))
             else:
-                policy.add(own, self._end_here(task, own[-1]))
+                # nothing is left to measure: that needs no engine, and no job
+                pool = EnginePool(self.registry, self.events, cache_folder())
+                of = self.folder, self.state.words, self.events, pool, self.registry, {"gpus": ()}
+                policy.add(own, run_task(RunContext(*of), task, own[-1], None))
         self.losses.clear()
         with heartbeat(self.folder.path):
             try:
@@ -126,12 +126,6 @@ class Dispatcher:
                     adopt_prompts(self.folder.prompts)
         return self.interrupted
 
-    def _end_here(self, task: RunTask, turn: Turn) -> RunOutcome:
-        """End a run that has nothing left to measure: that needs no engine, and no job."""
-        pool = EnginePool(self.registry, self.events, cache_folder())
-        words, machine = self.state.words, {"gpus": ()}
-        return run_task(RunContext(self.folder, words, self.events, pool, self.registry, machine), task, turn, None)
-
     def _submit(self) -> None:
         due = [self.waiting.popleft() for _ in range(min(self.cluster.room(), len(self.waiting)))]
         if not due:
@@ -141,13 +135,13 @@ class Dispatcher:
         ]
         for work, job in zip(due, self.cluster.submit(orders), strict=True):
             self.jobs[job] = work
-            self.events(JobChanged(work.task.name, "submitted", job))
+            self.events(Notice("job_submitted", work.task.name, at=job))
 
     def _poll(self) -> None:
         for job in list(self.jobs):
             if job not in self.running and (machine := self.cluster.running_on(job)) is not None:
                 self.running.add(job)
-                self.events(JobChanged(self.jobs[job].task.name, "running", machine))
+                self.events(Notice("job_running", self.jobs[job].task.name, at=machine))
             end = self.cluster.poll(job)
             if end is not None:
                 self.running.discard(job)
@@ -168,7 +162,7 @@ class Dispatcher:
             return
         self.losses[task.name] += end.lost is not None
         if end.lost is not None and not self.interrupted and self.losses[task.name] <= self.settings.retries:
-            self.events(JobLost(task.name, end.lost))
+            self.events(Notice("job_lost", task.name, end.lost))
             # a machine that cannot be reached may still be writing into the run's folder
             deadline = self.now() + SILENT_S
             while active_process(self.folder.run(task.name).path) is not None and self.now() < deadline:
@@ -184,7 +178,7 @@ class Dispatcher:
             unpack_run(reply.files, self.folder.create_run(task.name).path)
         adopt_manifest(self.folder.run(task.name).manifest, task.job.resolved)
         keep_prompt_files(self.folder, reply.prompts)
-        self.events(JobEnded(task.name, outcome.status, str(reply.place.get("host"))))
+        self.events(Notice("job_ended", task.name, outcome.status, str(reply.place.get("host"))))
         error = None if outcome.error is None else redact_text(outcome.error)
         self._report_end(work, outcome, error)
 
@@ -202,20 +196,12 @@ class Dispatcher:
     def _stop(self) -> None:
         """After Ctrl-C: running jobs store what they have; waiting runs do not start."""
         self.waiting.clear()
-        self.events(JobsStopping(len(self.jobs)))
+        self.events(Notice("jobs_stopping", note=str(len(self.jobs))))
         self.cluster.cancel()
         deadline = self.now() + STOPPING_S
         while self.jobs and self.now() < deadline:
             self._poll()
             self.sleep(POLL_S)
-
-
-def open_dispatcher(
-    folder: StudyFolder, state: StudyState, settings: ClusterSettings, events: Events, registry: Registry
-) -> Dispatcher:
-    """Return what executes the turns of a study on the cluster of these settings. Raises PreflightError."""
-    cluster = open_cluster(settings, folder, state.ticket)
-    return Dispatcher(folder=folder, state=state, settings=settings, events=events, registry=registry, cluster=cluster)
 
 
 def reply_fault(reply: object, run_id: str) -> str | None:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -68,11 +69,21 @@ def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, lo
 
     `launchable` is that of the engine's class, `local` that of the launcher's.
     """
-    checks = [*_CHECKS, *(_LOCAL_CHECKS if local else _REMOTE_CHECKS)]
+    checks = [*CHECKS, *(LOCAL_CHECKS if local else REMOTE_CHECKS)]
     if local and not launchable:
-        checks.append((("engine", "launch"), _unlaunchable))
-    found = (check(*map(sections.get, names)) for names, check in checks if all(name in sections for name in names))
+        checks.append(_unlaunchable)
+    named = ((check, signature(check).parameters) for check in checks)
+    found = (check(*map(sections.get, names)) for check, names in named if all(name in sections for name in names))
     return [problem for problems in found for problem in problems]
+
+
+def refusals(*reads: Callable[[], object]) -> Iterator[str]:
+    """Yield the line of each of these that raises ValueError."""
+    for read in reads:
+        try:
+            read()
+        except ValueError as error:
+            yield str(error)
 
 
 def _levels(load: LoadSettings) -> Iterator[str]:
@@ -180,11 +191,8 @@ def _quality(quality: QualitySettings) -> Iterator[str]:
         yield f"quality.path={quality.path} needs one scorer, such as quality=mmlu, not quality=all"
 
 
-def _spans(engine: EngineSettings) -> Iterator[str]:
-    try:
-        engine.spans_listener  # noqa: B018 - read for its error
-    except ValueError as error:
-        yield str(error)
+def _engine(engine: EngineSettings) -> Iterator[str]:
+    return refusals(lambda: engine.spans_listener, lambda: seconds_of_age(engine.age))
 
 
 def _fits(engine: EngineSettings, workload: WorkloadSettings) -> Iterator[str]:
@@ -274,11 +282,9 @@ def _study(study: StudySettings) -> Iterator[str]:
     name = study.name
     if name is not None and (name in ("", ".", "..") or "/" in name or "\0" in name):
         yield f"study.name must be a folder name without / (got {format_value(name)}); set study.dir for the folder above it"
-    try:
-        share_of("study.margin", study.margin)
-        seconds_of("study.budget", study.budget)
-    except ValueError as error:
-        yield str(error)
+    yield from refusals(
+        lambda: share_of("study.margin", study.margin), lambda: seconds_of("study.budget", study.budget)
+    )
 
 
 def _starts(study: StudySettings, load: LoadSettings) -> Iterator[str]:
@@ -300,13 +306,6 @@ def _asks_for_starts(study: StudySettings) -> str:
     return f"study.starts={study.starts}" if study.most_starts > 1 else ""
 
 
-def _age(engine: EngineSettings) -> Iterator[str]:
-    try:
-        seconds_of_age(engine.age)
-    except ValueError as error:
-        yield str(error)
-
-
 def _age_of_a_running_server(engine: EngineSettings, launch: LaunchSettings) -> Iterator[str]:
     if engine.age not in (None, WARM):
         yield (
@@ -315,27 +314,11 @@ def _age_of_a_running_server(engine: EngineSettings, launch: LaunchSettings) -> 
         )
 
 
-Check = tuple[tuple[str, ...], Callable[..., Iterator[str]]]
-_CHECKS: Sequence[Check] = (
-    (("load",), _levels),
-    (("load",), _shape),
-    (("load",), _length_of_a_point),
-    (("load",), _until),
-    (("load", "slo"), _search_goal),
-    (("quality",), _quality),
-    (("workload",), lambda workload: iter(api_problems("workload.api", workload.api))),
-    (("engine", "workload"), _fits),
-    (("engine",), _spans),
-    (("engine",), _age),
-    (("launch", "workload"), _headers),
-    (("gpu",), _no_gpu),
-    (("model",), _model_name),
-    (("study",), _study),
-    (("study", "load"), _starts),
+CHECKS: Sequence[Callable[..., Iterator[str]]] = (
+    *(_levels, _shape, _length_of_a_point, _until, _search_goal, _quality),
+    lambda workload: iter(api_problems("workload.api", workload.api)),
+    *(_fits, _engine, _headers, _no_gpu, _model_name, _study, _starts),
 )
-_LOCAL_CHECKS: Sequence[Check] = ((("engine", "gpu"), _parallelism),)
-_REMOTE_CHECKS: Sequence[Check] = (
-    (("launch",), _address),
-    (("study", "launch"), _running),
-    (("engine", "launch"), _age_of_a_running_server),
-)
+"""The checks; each takes the sections that its parameters are called after."""
+LOCAL_CHECKS: Sequence[Callable[..., Iterator[str]]] = (_parallelism,)
+REMOTE_CHECKS: Sequence[Callable[..., Iterator[str]]] = (_address, _running, _age_of_a_running_server)

@@ -49,7 +49,8 @@ def folder_problems(config_dirs: Sequence[str], registry: Registry) -> list[Prob
 def search_path(registry: Registry, config_dirs: Sequence[str]) -> Iterator[None]:
     """Add the plugins' folders and these to Hydra's search path, in this order, inside the context."""
     Plugins.instance().register(ServebenchSearchPath)
-    folders = [("servebench-plugin", path) for path in registry.config_paths]
+    # as folders: of a pkg:// without an __init__.py Hydra warns once a config file has a searchpath of its own
+    folders = [("servebench-plugin", str(folder)) for folder in config_folders(registry.config_paths)[1:]]
     folders += [("command-line", str(Path(name).absolute())) for name in config_dirs if Path(name).is_dir()]
     token = _added.set(tuple(folders))
     try:

@@ -138,6 +138,8 @@ def _hydra(override: Override, composer: Composer, prepared: Prepared) -> None:
         prepared.problems.append(Problem(line, "group", LAUNCHER_GROUP))
     elif key.startswith(LAUNCHER_KEYS) and not override.is_delete():
         prepared.words.append(f"++{key}={override.get_value_string()}")
+    elif key == "hydra.searchpath":
+        prepared.problems.append(Problem(f"{key}: add a folder with --config-dir DIR", "key", key))
     elif key.startswith(FOLDER_KEYS):
         line = f"{override.input_line}: has no effect; set study.dir for the folder of all studies, study.name for this one"
         prepared.problems.append(Problem(line, "key", key))

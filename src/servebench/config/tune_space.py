@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self, cast, get_args
 
@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from servebench.config.consistency import refusals
 from servebench.config.problems import nearest_name, suggest, summarize_error
 from servebench.config.strict import Strict, parse_strict, read_yaml
 from servebench.config.validate import check_section
@@ -19,6 +20,7 @@ from servebench.contracts.tuning import OBJECTIVES, Candidate, Origin, Share, Tu
 from servebench.registry.conf import TUNE_FOLDER, config_folders
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
+from servebench.util.processes import usable_cpus
 
 PREFIX = "tune."
 SEARCHED = ("engine.", "model.")
@@ -64,11 +66,7 @@ def _question_faults(question: TuneQuestion) -> Iterator[str]:
         near = nearest_name(question.objective, list(OBJECTIVES))
         hint = f"did you mean {near}?" if near else f"use one of {', '.join(OBJECTIVES)}"
         yield f"tune.objective={question.objective}: unknown objective; {hint}"
-    for name in ("budget_s", *get_args(Share)):
-        try:
-            _ = question.budget_s if name == "budget_s" else question.share(name)
-        except ValueError as error:
-            yield str(error)
+    yield from refusals(lambda: question.budget_s, *(partial(question.share, name) for name in get_args(Share)))
 
 
 def override_value(word: str) -> Any:
@@ -131,7 +129,7 @@ def _resolved(value: Any) -> Any:
     """The value with `cores` and `cores/N` of this machine as numbers."""
     if not (isinstance(value, str) and value.startswith("cores")):
         return value
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(usable_cpus())
     rest = value.removeprefix("cores")
     if rest and not (rest[0] in "/*" and rest[1:].isdigit() and int(rest[1:])):
         raise ValueError(f"write cores, cores/2 or cores*2 (got {value})")

@@ -11,9 +11,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 Kind = Literal["str", "int", "float", "bool", "list[str]", "list[int]"]
 Better = Literal["higher", "lower"]
-Screen = Literal["run", "show", "report", "chart", "dashboard", "mlflow"]
-"""Where a column is shown: the points of a run when it ends, of `show` and of the report, what a chart says of a point, the
-dashboard's list of runs, and MLflow's charts of a study."""
 SHARE = "0..1"
 """The unit of shares."""
 ABBREVIATIONS = ("ttft", "itl", "tpot", "e2e", "ttfo")
@@ -24,8 +21,7 @@ _KINDS: dict[Any, Kind] = {str: "str", int: "int", float: "float", bool: "bool"}
 class Column:
     """One column of a table. `bits` is the width of an integer in Parquet; `unit` is empty where there is none.
 
-    `title` is what it is called in a sentence and `heading` in a table; `better` is the direction of a metric, `shown` where
-    it is shown.
+    `title` is what it is called in a sentence and `heading` in a table; `better` is the direction of a metric.
     """
 
     name: str
@@ -35,7 +31,6 @@ class Column:
     title: str
     heading: str
     better: Better | None
-    shown: tuple[Screen, ...]
     bits: int = 64
 
     @property
@@ -51,12 +46,11 @@ def about(
     title: str = "",
     heading: str = "",
     better: Better | None = None,
-    shown: tuple[Screen, ...] = (),
     bits: int = 64,
 ) -> dict[str, Any]:
     """Return the metadata that makes a dataclass field a column: without a title it is called by its name, without a heading
     by its title, and of latencies lower is better."""
-    given = {"unit": unit, "description": description, "title": title, "heading": heading, "shown": shown, "bits": bits}
+    given = {"unit": unit, "description": description, "title": title, "heading": heading, "bits": bits}
     return {**given, "better": better or ("lower" if unit == "ms" else None)}
 
 

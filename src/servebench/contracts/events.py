@@ -1,7 +1,7 @@
 """What happens while a study runs, as values. Packages that run something emit events; the terminal and plugins listen.
 
-An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study and the answer of a tune are
-events, too (`analysis.conclude`, `analysis.tuning.answer`).
+An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study are events in
+`analysis.events`.
 """
 
 from __future__ import annotations
@@ -200,6 +200,26 @@ class Said(Event):
     detail: bool = False
 
 
+NoticeKind = Literal[
+    "answers_kept", "budget_spent", "candidate_proposed", "comparison_failed", "engine_reused", "engine_time", "flag_rejected",
+    "gpus_awaited", "job_ended", "job_lost", "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy",
+    "minutes_spent", "nothing_to_grade", "place_awaited", "point_again", "point_left", "point_replaced", "point_void",
+    "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed", "timings_failed",
+    "tracking_failed", "tune_answer_failed", "tune_stopped", "tune_unfinished",
+]  # fmt: skip
+"""What is told in one line and matters to nobody else."""
+
+
+class Notice(Event):
+    """Something that is only told: `of` what (an engine, run, candidate, scorer or file), a `note` on it, such as the reason, and
+    `at` which machine, port or workload."""
+
+    kind: NoticeKind
+    of: str = ""
+    note: str = ""
+    at: str = ""
+
+
 class Graded(Event):
     """A benchmark was graded."""
 
@@ -227,12 +247,6 @@ class RaceEnded(Event):
 # a study and its results
 
 
-class MachineBusy(Event):
-    """Other processes use the machine on which points are measured."""
-
-    by: str
-
-
 class ResultsStored(Event):
     """A study has ended, and its results are in this folder."""
 
@@ -246,31 +260,7 @@ class Tracked(Event):
     experiment: str
 
 
-class TrackingFailed(Event):
-    """The tracking server does not take the results of a study."""
-
-    study: str
-    error: str
-
-
-StudyStep = Literal["comparison", "self_check", "summary", "timings", "tune_answer"]
-"""A step of a study that may fail without ending it."""
-
-
-class StepFailed(Event):
-    """A step has failed, and the study goes on without its result."""
-
-    step: StudyStep
-    error: str
-
-
 # engines
-
-
-class EngineReused(Event):
-    """A run uses the engine of the run before it."""
-
-    engine: str
 
 
 class EngineReady(Event):
@@ -280,127 +270,13 @@ class EngineReady(Event):
     phases: Sequence[tuple[str, float]]
 
 
-class FlagRejected(Event):
-    """An engine has rejected its flags and starts again without this one."""
-
-    engine: str
-    flag: str
-
-
-class PortTaken(Event):
-    """Another process has taken the port of an engine, which starts again at another one."""
-
-    engine: str
-    taken: int
-    port: int
-
-
-class LeftBehind(Event):
-    """What a stopped engine has left: processes, files or ports."""
-
-    what: Sequence[str]
-
-
-class SecretsLeft(Event):
-    """A log may still hold secrets, and why."""
-
-    path: Path
-    reason: str
-
-
 # quality
-
-
-class ScorerLeftOut(Event):
-    """A run has no answers of a scorer, and why."""
-
-    reason: str
-
-
-class NothingToGrade(Event):
-    """A workload has no answers that this scorer can grade."""
-
-    scorer: str
-    workload: str
-
-
-class AnswersKept(Event):
-    """Answers of an earlier attempt are stored already; `items` is how many questions there are, if that is known."""
-
-    scorer: str
-    concurrency: int
-    answers: int
-    items: int | None = None
 
 
 # a cluster
 
 
-JobStage = Literal["submitted", "running"]
-"""What becomes of the job of a run on a cluster."""
-
-
-class JobChanged(Event):
-    """The job of a run has another state. `at` is the job's name when it was submitted, then its machine."""
-
-    run: str
-    state: JobStage
-    at: str
-
-
-class JobLost(Event):
-    """The job of a run was lost with its machine and is submitted again."""
-
-    run: str
-    reason: str
-
-
-class JobEnded(Event):
-    """The results of a run have arrived from a machine of the cluster."""
-
-    run: str
-    status: str
-    host: str
-
-
-class JobsStopping(Event):
-    """The jobs of a study are being cancelled."""
-
-    jobs: int
-
-
-Resource = Literal["place", "gpus", "port"]
-"""What the runs of a machine share."""
-
-
-class ResourceAwaited(Event):
-    """A job waits until another run on its machine ends: for a place, this number of the GPUs of the machine, or this port."""
-
-    resource: Resource
-    number: int = 0
-    there_are: int = 0
-
-
 # rounds of starts, and tunes
-
-
-Void = Literal["again", "another_start", "no_budget"]
-"""What replaces a void point."""
-
-
-class PointVoid(Event):
-    """A point counts for nothing; `note` says why, where that is known."""
-
-    run: str
-    replaced: Void
-    note: str = ""
-
-
-class BudgetSpent(Event):
-    """Another round of starts would not fit into the budget: that of the study's settings, or of these engine minutes."""
-
-    setting: str | None = None
-    minutes: float | None = None
 
 
 class AtOnce(Event):
@@ -415,13 +291,6 @@ class OneAtATime(Event):
 
     reason: str
     users: int | None = None
-
-
-class CandidateProposed(Event):
-    """What limits the stock settings of an engine has proposed a candidate."""
-
-    stock: str
-    note: str
 
 
 class TunePlanned(Event):
@@ -439,23 +308,3 @@ class TunePlanned(Event):
     def least_s(self) -> float:
         """The engine time, without the load where that is unknown."""
         return self.starts * (self.start_s + (self.load_s or 0.0))
-
-
-class TuneStopped(Event):
-    """A tune cannot go on without this candidate, which was not measured."""
-
-    candidate: str
-
-
-class EngineTime(Event):
-    """How long the engines of a tune have run on a cluster in all, and how long the command took, in seconds."""
-
-    engines_s: float
-    command_s: float
-
-
-class TuneUnfinished(Event):
-    """A tune has ended before its race; `here`: its measurements were those of this machine instead of its cluster."""
-
-    study: str
-    here: bool

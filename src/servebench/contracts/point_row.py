@@ -10,13 +10,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from servebench.contracts.columns import Column, Screen, column, columns_of
+from servebench.contracts.columns import Column, column, columns_of
 from servebench.contracts.level import Level
 
 Verdict = Literal["valid", "doubtful", "void"]
-TABLES: tuple[Screen, ...] = ("run", "show", "report")
-PRICES: tuple[Screen, ...] = ("report", "dashboard", "mlflow")
-EVERYWHERE: tuple[Screen, ...] = (*TABLES, "chart", "dashboard", "mlflow")
+Screen = Literal["run", "show", "report", "chart", "dashboard", "mlflow"]
+"""Where columns are shown: the points of a run when it ends, of `show` and of the report, what a chart says of a point, the
+dashboard's list of runs, and MLflow's charts of a study."""
+SCREENS: Mapping[Screen, str] = {
+    "run": """requests_ok requests_failed output_throughput_tok_s ttft_ms_p50 ttft_ms_p99 ttft_ms_p99_all itl_ms_mean itl_ms_p99
+        tpot_ms_mean e2e_ms_p50 e2e_ms_p99_all jobs_per_h job_s_p50 input_throughput_tok_s input_throughput_texts_s""",
+    "show": """requests_ok requests_failed output_throughput_tok_s goodput_req_s ttft_ms_p50 ttft_ms_p99 itl_ms_mean itl_ms_p99
+        tpot_ms_mean e2e_ms_p50 jobs_per_h job_s_p50 job_s_p90 input_throughput_tok_s input_throughput_texts_s""",
+    "report": """requests_ok requests_failed output_throughput_tok_s output_tok_s_per_w request_throughput_req_s goodput_req_s
+        ttft_ms_p50 ttft_ms_p99 ttft_ms_p99_all itl_ms_mean itl_ms_p99 tpot_ms_mean e2e_ms_p50 e2e_ms_p99 e2e_ms_p99_all
+        prefix_cache_hit_rate prefix_cache_hit_rate_ideal prefix_cache_hit_rate_asked json_compliance
+        json_compliance_unconstrained energy_j_per_token cost_usd_per_mtok cost_usd_per_mgood needle_recall jobs jobs_per_h
+        jobs_per_gpu_h job_s_p50 job_s_p90 input_throughput_tok_s input_throughput_texts_s server_age_s""",
+    "chart": """requests_ok requests_failed output_throughput_tok_s goodput_req_s ttft_ms_p50 ttft_ms_p99 tpot_ms_p50 tpot_ms_p99
+        e2e_ms_p50 e2e_ms_p99""",
+    "dashboard": """output_throughput_tok_s output_tok_s_per_w ttft_ms_p50 ttft_ms_p99 tpot_ms_mean energy_j_per_token
+        cost_usd_per_mtok cost_usd_per_mgood""",
+    "mlflow": """requests_failed output_throughput_tok_s goodput_req_s ttft_ms_p50 ttft_ms_p99 itl_ms_mean tpot_ms_mean e2e_ms_p50
+        prefix_cache_hit_rate json_compliance energy_j_per_token cost_usd_per_mtok cost_usd_per_mgood jobs_per_h""",
+}
+"""The columns that each shows, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +57,7 @@ class PointRow:
     repeat: int = column("", "Which repeat of the level this is, from 0.", default=0)
     requests_planned: int | None = column("", "Requests the point was meant to send.")
     requests_ok: int | None = column(
-        "",
-        "Requests that were answered completely.",
-        title="requests",
-        heading="ok",
-        better="higher",
-        shown=(*TABLES, "chart"),
+        "", "Requests that were answered completely.", title="requests", heading="ok", better="higher"
     )
     requests_failed: int | None = column(
         "",
@@ -52,7 +65,6 @@ class PointRow:
         title="failed requests",
         heading="fail",
         better="lower",
-        shown=(*TABLES, "chart", "mlflow"),
     )
     window_s: float | None = column("s", "Length of the measurement window, without what is left out.")
     output_throughput_tok_s: float | None = column(
@@ -61,7 +73,6 @@ class PointRow:
         title="output throughput",
         heading="tok/s",
         better="higher",
-        shown=EVERYWHERE,
     )
     output_throughput_whole_run_tok_s: float | None = column(
         "tok/s",
@@ -75,7 +86,6 @@ class PointRow:
         title="request throughput",
         heading="req/s",
         better="higher",
-        shown=("report",),
     )
     goodput_req_s: float | None = column(
         "req/s",
@@ -83,41 +93,36 @@ class PointRow:
         title="requests within the SLO",
         heading="req/s in SLO",
         better="higher",
-        shown=("show", "report", "chart", "mlflow"),
     )
     ttft_ms_mean: float | None = column("ms", "Mean time to first token (TTFT).")
-    ttft_ms_p50: float | None = column("ms", "Median time to first token.", shown=EVERYWHERE)
+    ttft_ms_p50: float | None = column("ms", "Median time to first token.")
     ttft_ms_p90: float | None = column("ms", "90th percentile of time to first token.")
     ttft_ms_p95: float | None = column("ms", "95th percentile of time to first token.")
-    ttft_ms_p99: float | None = column("ms", "99th percentile of time to first token.", shown=EVERYWHERE)
+    ttft_ms_p99: float | None = column("ms", "99th percentile of time to first token.")
     ttft_ms_min: float | None = column("ms", "Shortest time to first token.")
     ttft_ms_max: float | None = column("ms", "Longest time to first token.")
     ttft_ms_n: int | None = column("", "Requests with a time to first token.")
-    itl_ms_mean: float | None = column(
-        "ms", "Mean inter-token latency (ITL): the gap between two content events.", shown=(*TABLES, "mlflow")
-    )
+    itl_ms_mean: float | None = column("ms", "Mean inter-token latency (ITL): the gap between two content events.")
     itl_ms_p50: float | None = column("ms", "Median inter-token latency.")
     itl_ms_p90: float | None = column("ms", "90th percentile of inter-token latency.")
     itl_ms_p95: float | None = column("ms", "95th percentile of inter-token latency.")
-    itl_ms_p99: float | None = column("ms", "99th percentile of inter-token latency.", shown=TABLES)
+    itl_ms_p99: float | None = column("ms", "99th percentile of inter-token latency.")
     itl_ms_min: float | None = column("ms", "Shortest inter-token latency.")
     itl_ms_max: float | None = column("ms", "Longest inter-token latency.")
     itl_ms_n: int | None = column("", "Gaps between content events, over all requests.")
-    tpot_ms_mean: float | None = column(
-        "ms", "Mean time per output token (TPOT) after the first, per request.", shown=(*TABLES, "dashboard", "mlflow")
-    )
-    tpot_ms_p50: float | None = column("ms", "Median time per output token.", shown=("chart",))
+    tpot_ms_mean: float | None = column("ms", "Mean time per output token (TPOT) after the first, per request.")
+    tpot_ms_p50: float | None = column("ms", "Median time per output token.")
     tpot_ms_p90: float | None = column("ms", "90th percentile of time per output token.")
     tpot_ms_p95: float | None = column("ms", "95th percentile of time per output token.")
-    tpot_ms_p99: float | None = column("ms", "99th percentile of time per output token.", shown=("chart",))
+    tpot_ms_p99: float | None = column("ms", "99th percentile of time per output token.")
     tpot_ms_min: float | None = column("ms", "Shortest time per output token.")
     tpot_ms_max: float | None = column("ms", "Longest time per output token.")
     tpot_ms_n: int | None = column("", "Requests with a time per output token (two tokens or more).")
     e2e_ms_mean: float | None = column("ms", "Mean end-to-end latency (E2E): from sent to the last content event.")
-    e2e_ms_p50: float | None = column("ms", "Median end-to-end latency.", shown=(*TABLES, "chart", "mlflow"))
+    e2e_ms_p50: float | None = column("ms", "Median end-to-end latency.")
     e2e_ms_p90: float | None = column("ms", "90th percentile of end-to-end latency.")
     e2e_ms_p95: float | None = column("ms", "95th percentile of end-to-end latency.")
-    e2e_ms_p99: float | None = column("ms", "99th percentile of end-to-end latency.", shown=("report", "chart"))
+    e2e_ms_p99: float | None = column("ms", "99th percentile of end-to-end latency.")
     e2e_ms_min: float | None = column("ms", "Shortest end-to-end latency.")
     e2e_ms_max: float | None = column("ms", "Longest end-to-end latency.")
     e2e_ms_n: int | None = column("", "Requests with an end-to-end latency.")
@@ -128,22 +133,12 @@ class PointRow:
         title="prefix cache hits",
         heading="cache hits",
         better="higher",
-        shown=("report", "mlflow"),
     )
     json_compliance: float | None = column(
-        "0..1",
-        "Share of answers with an enforced schema that fit it.",
-        title="valid JSON",
-        better="higher",
-        shown=("report", "mlflow"),
+        "0..1", "Share of answers with an enforced schema that fit it.", title="valid JSON", better="higher"
     )
     energy_j_per_token: float | None = column(
-        "J/token",
-        "Energy used inside the window per output token.",
-        title="energy",
-        heading="J/token",
-        better="lower",
-        shown=PRICES,
+        "J/token", "Energy used inside the window per output token.", title="energy", heading="J/token", better="lower"
     )
     cost_usd_per_mtok: float | None = column(
         "$/M tokens",
@@ -151,7 +146,6 @@ class PointRow:
         title="price of output tokens",
         heading="$/M tokens",
         better="lower",
-        shown=PRICES,
     )
     emulated: bool = column("", "Whether the engine was emulated or simulated.", default=False)
     verdict: Verdict | None = column("", "Whether the numbers can be believed: valid, doubtful or void.")
@@ -183,7 +177,6 @@ class PointRow:
         "The best hit rate that a prefix cache could have.",
         title="prefix cache hits at best",
         heading="hits at best",
-        shown=("report",),
     )
     json_compliance_low: float | None = column("0..1", "Lower end of the 95% interval (Wilson) of json_compliance.")
     json_compliance_high: float | None = column("0..1", "Upper end of the 95% interval (Wilson) of json_compliance.")
@@ -193,7 +186,6 @@ class PointRow:
         "As json_compliance, for requests with the schema only in the prompt.",
         title="unconstrained JSON",
         better="higher",
-        shown=("report",),
     )
     constraint_ttft_ms: float | None = column("ms", "Mean extra TTFT of a constrained request over its free twin.")
     constraint_tpot_ms: float | None = column("ms", "Mean extra TPOT of a constrained request over its free twin.")
@@ -203,7 +195,6 @@ class PointRow:
         title="needles found",
         heading="needles",
         better="higher",
-        shown=("report",),
     )
     average_in_flight: float | None = column("", "Mean number of requests in flight over the window.")
     level_reached: bool | None = column("", "Whether the requested concurrency was ever in flight.")
@@ -285,7 +276,6 @@ class PointRow:
         title="price of requests",
         heading="$/M req in SLO",
         better="lower",
-        shown=PRICES,
     )
     output_tok_s_per_w: float | None = column(
         "tok/s/W",
@@ -293,25 +283,18 @@ class PointRow:
         title="throughput per watt",
         heading="tok/s/W",
         better="higher",
-        shown=("report", "dashboard"),
     )
     ttft_ms_p50_all: float | None = column(
         "ms", "Median TTFT with failed requests counted as infinitely slow.", title="TTFT p50 with failed"
     )
     ttft_ms_p99_all: float | None = column(
-        "ms",
-        "TTFT p99 with failed requests counted as infinitely slow.",
-        title="TTFT p99 with failed",
-        shown=("run", "report"),
+        "ms", "TTFT p99 with failed requests counted as infinitely slow.", title="TTFT p99 with failed"
     )
     e2e_ms_p50_all: float | None = column(
         "ms", "Median E2E latency with failed requests counted as infinitely slow.", title="E2E p50 with failed"
     )
     e2e_ms_p99_all: float | None = column(
-        "ms",
-        "E2E latency p99 with failed requests counted as infinitely slow.",
-        title="E2E p99 with failed",
-        shown=("run", "report"),
+        "ms", "E2E latency p99 with failed requests counted as infinitely slow.", title="E2E p99 with failed"
     )
     server_prefix_cache_hit_rate: float | None = column("0..1", "Prefix cache hit rate by the engine's own counters.")
     server_running_mean: float | None = column("", "Mean number of requests that the engine was working on.")
@@ -350,9 +333,7 @@ class PointRow:
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
     )
     jobs: int | None = column(
-        "",
-        "Jobs (an agent with its sub-agents, or a conversation) all of whose requests were answered.",
-        shown=("report",),
+        "", "Jobs (an agent with its sub-agents, or a conversation) all of whose requests were answered."
     )
     jobs_per_h: float | None = column(
         "jobs/h",
@@ -360,15 +341,9 @@ class PointRow:
         title="jobs",
         heading="jobs/h",
         better="higher",
-        shown=(*TABLES, "mlflow"),
     )
     jobs_per_gpu_h: float | None = column(
-        "jobs/GPU-h",
-        "Jobs an hour for each GPU.",
-        title="jobs per GPU",
-        heading="jobs/GPU-h",
-        better="higher",
-        shown=("report",),
+        "jobs/GPU-h", "Jobs an hour for each GPU.", title="jobs per GPU", heading="jobs/GPU-h", better="higher"
     )
     job_s_p50: float | None = column(
         "s",
@@ -376,38 +351,24 @@ class PointRow:
         title="job p50",
         heading="job s",
         better="lower",
-        shown=TABLES,
     )
-    job_s_p90: float | None = column(
-        "s", "90th percentile of the time of a job.", title="job p90", better="lower", shown=("show", "report")
-    )
+    job_s_p90: float | None = column("s", "90th percentile of the time of a job.", title="job p90", better="lower")
     input_throughput_tok_s: float | None = column(
-        "tok/s",
-        "Tokens of the texts that were embedded or ranked, per second.",
-        title="tokens in",
-        better="higher",
-        shown=TABLES,
+        "tok/s", "Tokens of the texts that were embedded or ranked, per second.", title="tokens in", better="higher"
     )
     input_throughput_texts_s: float | None = column(
-        "texts/s",
-        "Texts that were embedded or ranked, per second.",
-        title="texts",
-        heading="texts/s",
-        better="higher",
-        shown=TABLES,
+        "texts/s", "Texts that were embedded or ranked, per second.", title="texts", heading="texts/s", better="higher"
     )
     prefix_cache_hit_rate_asked: float | None = column(
         "0..1",
         "The hit rate that workload.hit_rate asks for.",
         title="prefix cache hits asked for",
         heading="hits asked for",
-        shown=("report",),
     )
     server_age_s: float | None = column(
         "s",
         "From the start of the server to the point's first request; null for an attached server.",
         title="age of the server",
-        shown=("report",),
     )
     server_requests_before: int | None = column(
         "", "Requests of the load, warm-ups included, that the server had got before the point; null as above."
@@ -487,10 +448,8 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {name: _CONVERT[one.kind] for 
 
 
 def columns_shown(screen: Screen) -> list[Column]:
-    """Return the columns of points that a screen shows, those of one quantity side by side."""
-    shown = [one for one in POINT_COLUMNS.values() if screen in one.shown]
-    quantities = list(dict.fromkeys(one.name.partition("_")[0] for one in shown))
-    return sorted(shown, key=lambda one: quantities.index(one.name.partition("_")[0]))
+    """Return the columns of points that a screen shows, in their order."""
+    return [POINT_COLUMNS[name] for name in SCREENS[screen].split()]
 
 
 def plain(value: Any) -> Any:

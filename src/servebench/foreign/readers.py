@@ -12,7 +12,7 @@ from typing import Any
 
 from servebench.contracts.stored import mapping
 from servebench.util.bounded_file import RESULT_BYTES_MAX, LimitError, parse_json, read_bytes
-from servebench.util.errors import ConfigError, StoreError, reason_of
+from servebench.util.errors import ConfigError, reason_of
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max")
 SECOND_MS = 1000.0
@@ -36,12 +36,12 @@ class ForeignRun:
 
 
 def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
-    """Return the run in a result file; the tool is recognized when none is named. Raises ConfigError, StoreError."""
+    """Return the run in a result file; the tool is recognized when none is named. Raises ConfigError."""
     try:
         text = read_bytes(path, RESULT_BYTES_MAX).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "it is not a text file"
-        raise StoreError(f"{path} cannot be read: {reason}") from error
+        raise ConfigError(f"{path} cannot be read: {reason}") from error
     documents = _documents(text, path)
     if tool is not None and tool not in READERS:
         raise ConfigError(f"--tool must be one of {', '.join(READERS)} (got {tool})")
@@ -51,9 +51,9 @@ def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
     try:
         found = READERS[name][1](documents)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise StoreError(f"{path} is not a known result file of {name}: {type(error).__name__} {error}") from error
+        raise ConfigError(f"{path} is not a known result file of {name}: {type(error).__name__} {error}") from error
     if not found.points:
-        raise StoreError(f"{path} contains no result of {name}")
+        raise ConfigError(f"{path} contains no result of {name}")
     known = [{column: value for column, value in row.items() if value is not None} for row in found.points]
     for row in known:
         if "output_tokens_mean" not in row and row.keys() >= {"input_tokens_mean", "request_throughput_req_s"}:
@@ -66,19 +66,19 @@ def _documents(text: str, path: Path) -> list[dict[str, Any]]:
         whole = parse_json(text)
         found = whole if isinstance(whole, list) else [whole]
     except LimitError as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     except ValueError:
         if (lines := text.count("\n")) > LINES_MAX:
-            raise StoreError(f"{path} has {lines:,} lines of JSON, and the limit is {LINES_MAX:,}") from None
+            raise ConfigError(f"{path} has {lines:,} lines of JSON, and the limit is {LINES_MAX:,}") from None
         try:
             # one by one: a list of short lines takes a multiple of their text
             parsed = (parse_json(line[0]) for line in re.finditer(r"[^\n]+", text) if not line[0].isspace())
             found = [one for one in parsed if isinstance(one, dict)]
         except ValueError as error:
-            raise StoreError(f"{path} is not valid JSON: {error}") from error
+            raise ConfigError(f"{path} is not valid JSON: {error}") from error
     kept = [one for one in found if isinstance(one, dict)]
     if not kept:
-        raise StoreError(f"{path} contains no JSON object")
+        raise ConfigError(f"{path} contains no JSON object")
     return kept
 
 

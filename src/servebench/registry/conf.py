@@ -94,8 +94,11 @@ def groups_in_order() -> list[tuple[str, tuple[str, ...]]]:
 
 
 def folders_of(config_path: str) -> list[Path]:
-    """Return the folders of a plugin's config path, which is a path or `pkg://package.folder`."""
+    """Return the folders of a plugin's config path, which is a path or `pkg://package.folder`; none of a missing package."""
     if not config_path.startswith("pkg://"):
         return [Path(config_path.removeprefix("file://"))]
-    spec = find_spec(config_path.removeprefix("pkg://").replace("/", "."))
+    try:
+        spec = find_spec(config_path.removeprefix("pkg://").replace("/", "."))
+    except ModuleNotFoundError:
+        return []
     return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from servebench.analysis.tuning.ledger import good_share
-from servebench.contracts.events import LeftBehind
+from servebench.contracts.events import Notice
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
@@ -103,7 +103,7 @@ class LocalExecutor:
         if stopped is None:
             return
         if stopped.leftover:
-            context.events(LeftBehind(stopped.leftover))
+            context.events(Notice("left_behind", note="; ".join(stopped.leftover)))
         path = context.study.run(kept.run).manifest
         manifest, origin = read_signed_manifest(path)
         write_manifest(path, {**manifest, **stop_facts(stopped)}, own=origin.own)

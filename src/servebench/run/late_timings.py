@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 from servebench.analysis.warnings import catalog
 from servebench.contracts.engine import ServerTimings
-from servebench.contracts.events import Doing, StepFailed
+from servebench.contracts.events import Doing, Notice
 from servebench.contracts.results import Doubt, Record
 from servebench.contracts.settings import EngineSettings
 from servebench.measure.timings import timing_columns
@@ -49,7 +49,7 @@ def _kept_timings(session: RunSession, wanted: set[str]) -> Mapping[str | None, 
             new = session.lease.engine.timings_after_load(session.lease.context, session.lease.running)
         except Exception as error:  # noqa: BLE001 - the engine may be a plugin's
             name = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
-            session.request.events(StepFailed("timings", f"{name}{error}"))
+            session.request.events(Notice("timings_failed", note=f"{name}{error}"))
             return found
         before = len(found)
         found |= {name: new[name] for name in wanted & new.keys()}

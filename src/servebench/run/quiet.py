@@ -7,7 +7,7 @@ from functools import partial
 
 from servebench.analysis.evidence import PointEvidence
 from servebench.analysis.warnings.disturbed import taker_of
-from servebench.contracts.events import Doing, PointVoid
+from servebench.contracts.events import Doing, Notice
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Point
 from servebench.load.plan.levels import PlannedPoint
@@ -39,14 +39,14 @@ def measure_undisturbed(
     again = replace(level, id=level.id.with_attempt(level.id.attempt + 1))
     title, report = session.request.task.job.title, found[1].report
     if report.stopped is StopReason.BUSY:
-        session.request.events(PointVoid(title, "again", report.error or ""))
+        session.request.events(Notice("point_again", title, report.error or ""))
         return (yield from measure(session, again))
     taker = taker_of([found[0].judged_row])
     if taker is None or session.request.turn.replaces_void or report.stopped is not None:
         return found
     if not may_wait(session) or not wait(session):
         return found
-    session.request.events(PointVoid(title, "again", taken_text(taker)))
+    session.request.events(Notice("point_again", title, taken_text(taker)))
     return (yield from measure(session, again))
 
 

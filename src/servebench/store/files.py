@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +46,20 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all. Raises StoreError."""
     with replacing(path) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file, with its folder; text as UTF-8. Raises StoreError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {reason_of(error)}") from error
+
+
+def from_here(text: str) -> str:
+    """Return a path, or the address of a file, as it is from the current folder where it is in it."""
+    return re.sub(rf"^(sqlite:///)?{re.escape(str(Path.cwd()))}/", r"\1", text)
 
 
 def read_stored(path: Path, bytes_max: int = STUDY_BYTES_MAX) -> bytes:

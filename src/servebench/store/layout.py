@@ -67,6 +67,10 @@ def _check_entry(path: Path | str, facts: os.stat_result) -> None:
     raise StoreError(f"{str(path)!r} is {kind}, which is not followed in stored studies; replace it by a copy")
 
 
+SET_ASIDE = ".damaged-"
+"""In the name of a folder that holds the damaged files of a run that was executed again."""
+
+
 class _Entry:
     """A file or folder of this name inside the folder whose attribute it is."""
 

@@ -199,16 +199,14 @@ class Mlflow:
             run_id = self._create(study_id, tags, int(started_s * 1000))
         return run_id
 
-    def describe_parent(self, run_id: str, whole: TrackedStudy) -> None:
-        """Log what the study's run shows of its runs: a note, metrics for each engine, tags, and the summary's files."""
+    def finish_parent(self, run_id: str, whole: TrackedStudy, status: str, ended_s: float | None) -> None:
+        """Log what the study's run shows of its runs (a note, metrics for each engine, tags, and the summary's files), and its
+        status; a running one stays open."""
         limits = {NOTE_TAG: NOTE_CHARACTERS_MAX}
         tags = {name: clean_tracking(text)[: limits.get(name, TAG_CHARACTERS_MAX)] for name, text in whole.tags.items()}
         self._log(run_id, whole.metrics, tags)
         for path in whole.artifacts:
             self._client.log_artifact(run_id, str(path), ARTIFACT_FOLDER)
-
-    def finish_parent(self, run_id: str, status: str, ended_s: float | None) -> None:
-        """Set the study's status; a running one stays open."""
         self._set_status(run_id, status, int(ended_s * 1000) if ended_s else None)
 
     def child(self, known: str | None, parent_id: str, run: TrackedRun) -> str:
@@ -218,17 +216,14 @@ class Mlflow:
         tags = {name: clean_tracking(value)[:TAG_CHARACTERS_MAX] for name, value in tags.items()}
         if run_id is None:
             run_id = self._create(run.name, tags, run.started_ms)
-        self._send(run_id, run, tags)
-        self._set_status(run_id, run.status, run.ended_ms)
-        return run_id
-
-    def _send(self, run_id: str, run: TrackedRun, tags: dict[str, str]) -> None:
         before = self._client.get_run(run_id).data.params
         # a parameter cannot be set twice, and two names may have become one
         once = {metric_name(name): clean_tracking(value)[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
         self._log(run_id, run.metrics, tags, {name: value for name, value in once.items() if name not in before})
         for path in run.artifacts:
             self._client.log_artifact(run_id, str(path))
+        self._set_status(run_id, run.status, run.ended_ms)
+        return run_id
 
     def _log(
         self, run_id: str, metrics: Metrics, tags: dict[str, str], params: Mapping[str, str] | None = None

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
+from servebench.contracts.stored import FACTS, RunData, StudyData, mapping, value_at
 from servebench.store.files import object_in
 from servebench.store.graded import read_quality
 from servebench.store.hold import is_abandoned
-from servebench.store.layout import RunFolder, StudyFolder, check_plain, is_name
+from servebench.store.layout import SET_ASIDE, RunFolder, StudyFolder, check_plain, is_name
 from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame, read_requests, read_rows
 from servebench.store.versions import of_this_version
@@ -81,8 +81,8 @@ def read_document(path: Path, faults: list[str], bytes_max: int = STATE_BYTES_MA
 
 
 def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping[str, Any]] = dict) -> RunData:
-    """Return the run in a folder, whatever is in it; `read` reads its points, on first use. One that its study planned and
-    never started has what `plan` has for its name instead of a manifest."""
+    """Return the run in a folder, whatever is in it; `read` reads its points, on first use. One without a
+    manifest, such as one that never started, has what its study's `plan` has for its name instead."""
     folder = RunFolder(path)
     run = RunData(
         study_id=path.parent.name,
@@ -99,7 +99,7 @@ def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping
         return replace(run, manifest=planned)
     faults: list[str] = []
     state = read_document(folder.state, faults)
-    manifest = read_document(folder.manifest, faults)
+    manifest = read_document(folder.manifest, faults) or mapping(plan().get(path.name))
     return replace(
         run,
         state=state,
@@ -154,7 +154,7 @@ def _run_names(study: Path, state: Mapping[str, Any]) -> tuple[list[str], list[s
     """Return the names of a study's runs in order, planned ones first, and planned names that no folder can have."""
     runs = state.get("runs")
     planned = [str(name) for name in runs] if isinstance(runs, list) else []
-    found = [child.name for child in sorted(study.iterdir()) if _is_run(child)]
+    found = [child.name for child in sorted(study.iterdir()) if _is_run(child) and SET_ASIDE not in child.name]
     good = [name for name in planned if is_name(name)]
     return list(dict.fromkeys([*good, *found])), [name for name in planned if not is_name(name)]
 
@@ -343,10 +343,7 @@ def _looked_up(run: RunData, key: str) -> Any:
         return known[key]
     if key in FACTS:
         return run.fact(key)
-    value: Any = run.config
-    for part in key.split("."):
-        value = mapping(value).get(part)
-    return value
+    return value_at(run.config, key)
 
 
 def select(studies: Sequence[StudyData], conditions: Mapping[str, str]) -> list[StudyData]:

@@ -361,18 +361,9 @@ def read_records(folder: RunFolder, *, texts: bool = False) -> list[Record]:
 def _telemetry_schema() -> pa.Schema:
     import pyarrow as pa
 
-    names = pa.dictionary(pa.int32(), pa.string())
-    columns = [
-        ("run_id", pa.string()),
-        ("point", pa.string()),
-        ("t_ns", pa.int64()),
-        ("source", names),
-        ("name", names),
-        ("raw_name", names),
-        ("labels", names),
-        ("value", pa.float64()),
-    ]
-    return pa.schema(columns, _VERSION)
+    texts = dict.fromkeys((one.name for one in fields(Reading)), pa.dictionary(pa.int32(), pa.string()))
+    columns = {"run_id": pa.string(), "point": pa.string(), **texts, "t_ns": pa.int64(), "value": pa.float64()}
+    return pa.schema(columns.items(), _VERSION)
 
 
 def add_telemetry(folder: RunFolder, readings: Sequence[Reading], *, run_id: str, point: str) -> None:

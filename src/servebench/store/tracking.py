@@ -490,8 +490,7 @@ def _send(
                     run_id = mlflow.child(before, parent_id, replace(run, artifacts=files))
                 _keep_receipt(folder.tracking, key, {"mlflow_run_id": run_id, "digest": fingerprint})
                 sent.append(folder.name)
-            mlflow.describe_parent(parent_id, pending.whole)
-            mlflow.finish_parent(parent_id, pending.status, state.ended_s)
+            mlflow.finish_parent(parent_id, pending.whole, pending.status, state.ended_s)
             _keep_receipt(study.tracking, _key(state), {**mark, "digest": pending.parent_digest})
     except tracker_errors() as problem:
         line = next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)

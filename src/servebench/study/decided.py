@@ -1,7 +1,5 @@
 """Run the starts of a study in rounds until all its pairs of runs are decided (`study.until=decided`)."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +17,7 @@ from servebench.analysis.verdict.foresight import starts_to_pass
 from servebench.analysis.verdict.gate import GateQuestion, check_metrics
 from servebench.analysis.verdict.looks import looks_until
 from servebench.config import Job
-from servebench.contracts.events import BudgetSpent, Events, PointVoid, Said, StartsChosen
-from servebench.contracts.level import Level
+from servebench.contracts.events import Events, Notice, Said, StartsChosen
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
@@ -113,17 +110,17 @@ class UntilDecided(Runs):
                 if start == 1 and measured and not (weighed := self._weighed()).pays:
                     self._events(Said(starts_text(weighed)))
                     break
-                if decided := [name for name in self.open if not self._open_levels(name, found)]:
+                if decided := [
+                    name for name in self.open if not found.open_levels(self._id(name), map(self._id, self.open))
+                ]:
                     yield [self._closing(name) for name in decided]
                 least = 1 if self._goes_on or found.engine_s >= found.budget_s else STARTS_LEAST
                 if self.open and start >= least and self._too_expensive(found, self.open):
-                    minutes = found.budget_s / 60
-                    said = (
-                        BudgetSpent(minutes=minutes)
+                    self._events(
+                        Notice("minutes_spent", note=f"{round(found.budget_s / 60, 1):,g}")
                         if self._goes_on
-                        else BudgetSpent(setting=str(self._settings.budget))
+                        else Notice("budget_spent", note=str(self._settings.budget))
                     )
-                    self._events(said)
                     break
             measured = False
             for attempt in range(VOID_ATTEMPTS):
@@ -179,7 +176,7 @@ class UntilDecided(Runs):
         fits = found is None or not self._too_expensive(found, [turn.run for turn in turns])
         for turn in turns:
             title = self.open[turn.run].job.title
-            self._events(PointVoid(title, "another_start" if fits else "no_budget"))
+            self._events(Notice("point_replaced" if fits else "point_left", title))
         return fits
 
     def _too_expensive(self, found: StudyDecision, runs: Iterable[str]) -> bool:
@@ -189,9 +186,6 @@ class UntilDecided(Runs):
 
     def _id(self, name: str) -> str:
         return f"{self._folder.name}/{name}"
-
-    def _open_levels(self, name: str, found: StudyDecision) -> set[Level]:
-        return found.open_levels(self._id(name), map(self._id, self.open))
 
     def _turn(self, task: RunTask, start: int) -> Turn:
         settings = task.job.settings

@@ -18,7 +18,7 @@ from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
 from servebench.run.session import RunTask
 from servebench.store.files import writing
-from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.layout import SET_ASIDE, RunFolder, StudyFolder
 from servebench.store.plan import PlannedRun
 from servebench.store.state import RunState, read_run, read_study
 from servebench.store.studies import named_studies
@@ -92,6 +92,13 @@ def remaining_runs(
     return runs
 
 
+def _was_started(run: RunFolder) -> bool:
+    """Return whether a run has a state. Raises DamagedError where it has only points."""
+    if not run.state.exists() and run.points.exists():
+        raise DamagedError(f"{run.state} is missing")
+    return run.state.exists()
+
+
 def _read_standing(
     folder: StudyFolder, name: str, *, damaged: bool, better: bool = False
 ) -> tuple[Standing, PriorProgress]:
@@ -101,7 +108,7 @@ def _read_standing(
     run = folder.run(name)
     try:
         progress = prior_progress(run, better=better)
-        if not run.state.exists():
+        if not _was_started(run):
             return "unfinished", progress
         whole = all(point.id.first in progress.points for point in stored_points(run))
         return standing_of(read_run(run), whole=whole), progress
@@ -142,8 +149,8 @@ def standing_of(state: RunState, *, whole: bool) -> Standing:
 def _set_aside(folder: StudyFolder, name: str) -> None:
     """Rename the folder of a damaged run, so that its files are kept. Raises StoreError."""
     run = folder.run(name).path
-    number = next(number for number in count(1) if not run.with_name(f"{name}.damaged-{number}").exists())
-    kept = run.with_name(f"{name}.damaged-{number}")
+    places = (run.with_name(f"{name}{SET_ASIDE}{number}") for number in count(1))
+    kept = next(place for place in places if not place.exists())
     with writing(run):
         run.replace(kept)
     print_problem(folder, f"{name} is executed again; its damaged files are kept in {kept.name}")
@@ -172,7 +179,7 @@ def skipped_exit_code(folder: StudyFolder, runs: Sequence[StoredRun]) -> int:
 def _stored_standing(run: RunFolder) -> tuple[Standing, RunState | None]:
     """Return how a run stands, from its state alone, and the state of one that would fail again with its settings."""
     try:
-        if not run.state.exists():
+        if not _was_started(run):
             return "unfinished", None
         state = read_run(run)
     except StoreError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench import __version__
-from servebench.analysis.conclude import StudyAnswered
+from servebench.analysis.events import StudyAnswered
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import (
@@ -17,12 +17,11 @@ from servebench.contracts.events import (
     ErrorSaid,
     Events,
     Listen,
-    MachineBusy,
+    Notice,
     PlanReady,
     ResultsStored,
     Said,
     StartsChosen,
-    StepFailed,
 )
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool, Found
@@ -53,7 +52,7 @@ from servebench.study.resume import (
 from servebench.study.starts import with_starts
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
-from servebench.telemetry.machine import busy_now
+from servebench.telemetry.machine import CpuUse, others_now
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
@@ -110,7 +109,7 @@ class StudySession:
             steps = tuple(step for step in found.answer.next_steps if not step.continues)
             self.events(StudyAnswered(replace(found, answer=replace(found.answer, next_steps=steps))))
         except (ServebenchError, OSError) as error:
-            self.events(StepFailed("comparison", str(error)))
+            self.events(Notice("comparison_failed", note=str(error)))
 
     def end(self, status: str) -> None:
         """Store how the study ended, send it to the tracking server, and say where all of it is."""
@@ -365,9 +364,11 @@ def execute(session: StudySession, policy: Policy, jobs: Sequence[Job], registry
     if session.cluster is None:
         executor = LocalExecutor(lambda: open_context(session, jobs, registry))
     else:
-        from servebench.cluster.dispatcher import open_dispatcher
+        from servebench.cluster import dispatcher
 
-        executor = open_dispatcher(session.folder, session.state, session.cluster, session.events, registry)
+        of: dict[str, Any] = {"folder": session.folder, "state": session.state, "events": session.events}
+        cluster = dispatcher.open_cluster(session.cluster, session.folder, session.state.ticket)
+        executor = dispatcher.Dispatcher(**of, settings=session.cluster, registry=registry, cluster=cluster)
     try:
         return follow(policy, executor)
     except KeyboardInterrupt:
@@ -380,8 +381,8 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry)
     """Return what all runs of a study in this process share; measures the client's precision if that is not known."""
     events = session.events
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
-    if watched and (busy := busy_now()) is not None:
-        events(MachineBusy(busy))
+    if watched and (others := others_now(CpuUse())) is not None:
+        events(Notice("machine_busy", note=others))
     return RunContext(
         study=session.folder,
         words=session.state.words,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from servebench.analysis.estimate import best_level, levels_of, mean_of
-from servebench.contracts.events import Doing, Events, StepFailed, Tracked, TrackingFailed
+from servebench.contracts.events import Doing, Events, Notice, Tracked
 from servebench.contracts.point_row import columns_shown
 from servebench.contracts.settings import TrackingSettings
 from servebench.contracts.stored import RunData, StudyData
@@ -20,6 +20,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState
 from servebench.store.tracking import SUMMARY_FACTS, Estimators, sync_study, tracking_uri
 from servebench.util.errors import ServebenchError
+from servebench.util.short_id import short_id
 
 if TYPE_CHECKING:
     from servebench.analysis.recommendation.model import Recommendation
@@ -61,7 +62,7 @@ class StudyTracker:
             # the last attempt of `conclude` mostly fails for the reason of the first
             if report.error != self._said:
                 self._said = report.error
-                self.events(TrackingFailed(self.folder.name, report.error))
+                self.events(Notice("tracking_failed", short_id(self.folder.name), report.error))
 
     def conclude(self, state: StudyState) -> None:
         """Write the summary and send everything, also when the server was down before."""
@@ -72,7 +73,7 @@ class StudyTracker:
             try:
                 write_summary(self.folder.path)
             except (ServebenchError, OSError) as error:
-                self.events(StepFailed("summary", str(error)))
+                self.events(Notice("summary_failed", note=str(error)))
         self._down = False
         self.sync()
 
@@ -99,11 +100,11 @@ def write_summary(path: Path) -> Path:
     from servebench.report.charts.specs import comparing
     from servebench.report.export.markdown import to_markdown
     from servebench.report.export.runs import to_csv
-    from servebench.report.files import write_file
     from servebench.report.html.page import page
-    from servebench.report.html.page_data import page_of
     from servebench.report.screens.comparison import comparison_blocks
+    from servebench.report.screens.page import page_of
     from servebench.store import studies as read
+    from servebench.store.files import write_file
 
     study = read.load_study(path)
     data = page_of(study, load_rules())
@@ -117,8 +118,8 @@ def write_summary(path: Path) -> Path:
         write_file(folder / "comparison.md", to_markdown(blocks))
     if any(one.rows for one in data.runs):
         write_file(folder / "points.csv", to_csv(study.runs))
-    for chart in comparing(data.series, data.limits):
-        spec = draw.composed(chart, data.series)
+    for chart in comparing(data.runs, data.limits):
+        spec = draw.composed(chart, data.runs)
         write_file(folder / f"{chart.name}.svg", draw.svg(spec))
         write_file(folder / f"{chart.name}.png", draw.png(spec))
     shown = {"note": note(study, data.answers), "metrics": metrics(data), "tags": tags(study.runs)}
@@ -135,7 +136,7 @@ def metrics(data: Page) -> list[dict[str, Any]]:
     """Return `metric/engine` for each level with a point that is not void, with the load and the time of its last point."""
     return [
         {
-            "name": f"{column.name}/{label(one.name)}",
+            "name": f"{column.name}/{label(one.label)}",
             "value": value,
             **{key: own[-1].get(key) for key in ("concurrency", "rate", "window_end_ns")},
         }

@@ -1,21 +1,17 @@
 """`servebench tune`: race the settings of engines, from the command or from what is stored, and say which are best."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from servebench.analysis.tuning.answer import TuneAnswered
+from servebench.analysis.events import TuneAnswered
 from servebench.config import launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import (
-    EngineTime,
     ErrorSaid,
     Listen,
+    Notice,
     PlanReady,
-    StepFailed,
-    TuneUnfinished,
 )
 from servebench.registry.registry import Registry
 from servebench.run.preflight import planned_job
@@ -41,6 +37,8 @@ from servebench.study.tune_answer import write_answer
 from servebench.study.tune_plan import plan_tune
 from servebench.study.tuner import Tuner
 from servebench.util.errors import ConfigError, FailureKind, ServebenchError, StoreError
+from servebench.util.figures import seconds
+from servebench.util.short_id import short_id
 
 
 def run_tune(words: Sequence[str], registry: Registry, *, listen: Listen) -> int:
@@ -124,7 +122,7 @@ def _execute(
             events(ErrorSaid(str(error)))
             code = error.exit_code
         if cluster is not None and timed:
-            events(EngineTime(tuner.race.spent, time.monotonic() - began))
+            events(Notice("engine_time", note=seconds(tuner.race.spent), at=seconds(time.monotonic() - began)))
         whole = tuner.race.next_step() is None
         interrupted = code == FailureKind.INTERRUPTED.exit_code
         session.end("interrupted" if interrupted else "finished" if whole and code == 0 else "failed")
@@ -132,7 +130,8 @@ def _execute(
             try:
                 events(TuneAnswered(write_answer(tuner, finished=whole)))
             except (ServebenchError, OSError) as error:
-                events(StepFailed("tune_answer", str(error)))
+                events(Notice("tune_answer_failed", note=str(error)))
         if not whole:
-            events(TuneUnfinished(folder.name, here=bool(session.state.launcher) and cluster is None))
+            here = bool(session.state.launcher) and cluster is None
+            events(Notice("tune_unfinished", short_id(folder.name) + " --here" * here))
         return code

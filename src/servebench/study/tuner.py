@@ -1,7 +1,5 @@
 """The race of a tune as a policy: which starts of which candidates are next."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +9,7 @@ from servebench.analysis.limits import findings
 from servebench.analysis.quality.parity import parities
 from servebench.analysis.quality.summary import summaries
 from servebench.analysis.tuning.ledger import FIRST_OF_PHASE, Step
-from servebench.contracts.events import AtOnce, CandidateProposed, OneAtATime, PointVoid, RaceEnded, Said, TuneStopped
+from servebench.contracts.events import AtOnce, Notice, OneAtATime, RaceEnded, Said
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.tuning import Candidate, Result
 from servebench.contracts.turns import Turn, closing_turn
@@ -95,7 +93,9 @@ class Tuner(StoredTune):
             return
         elif steps[0].quality and (outcome.status == "finished" or outcome.failure is FailureKind.QUALITY):
             self._note(steps[0], self._answers(steps[0], self._cost(name)))
-        elif self._stops(name, outcome):
+        elif outcome.failure in NOT_THE_ENGINE or (name == self.race.stock and outcome.status == "failed"):
+            # not noted, so that `resume` measures the step again: all others are compared with stock
+            self.session.events(Notice("tune_stopped", self._label(name)))
             self.code = self.code or outcome.exit_code
         elif (missing := self._missing(steps)) or outcome.status != "finished":
             reason = (outcome.error or "it measured nothing").splitlines()[0]
@@ -111,7 +111,7 @@ class Tuner(StoredTune):
     def _turns(self, step: Step) -> list[Turn]:
         """Return the turns of a step without a result, and of what the race has decided beside it."""
         if not step.quality and self.row(step) is not None:
-            self.session.events(PointVoid(self._label(step.candidate), "again"))
+            self.session.events(Notice("point_void", self._label(step.candidate)))
         places = self._places(step)
         due = self._due(step) if self.race.rules.ahead or places else [(step,)]
         # engines that are alive at once measure a start as a whole
@@ -122,7 +122,10 @@ class Tuner(StoredTune):
         ]
         turns = [at_once(self._turn(own, first=first), places) for own, first in parts]
         self._asked = [(turn, one) for turn, (own, _) in zip(turns, parts, strict=True) for one in own]
-        self._list_runs([steps[0].candidate for steps in due])
+        state = self.session.state
+        if new := [name for name in (steps[0].candidate for steps in due) if name not in state.runs]:
+            self.session.state = replace(state, runs=(*state.runs, *new))
+            write_study(self.folder, self.session.state)
         return turns
 
     def _places(self, step: Step) -> Mapping[str, Place]:
@@ -226,7 +229,7 @@ class Tuner(StoredTune):
         self.state = replace(self.state, proposed=True, candidates=(*stocks, *found, *others))
         write_tune(self.folder, self.state, self.session.state)
         for one in found:
-            self.session.events(CandidateProposed(self.state.stock_of(one).name, one.note))
+            self.session.events(Notice("candidate_proposed", self.state.stock_of(one).name, one.note))
         self.race = self.new_race()
         return True
 
@@ -241,21 +244,6 @@ class Tuner(StoredTune):
                 if one.override is not None
             ]
         return []
-
-    def _stops(self, name: str, outcome: RunOutcome) -> bool:
-        """Return whether a failure stops the study: it says nothing of the candidate, or all others are compared with this one.
-        It is not noted, so that `resume` measures the step again."""
-        stock_failed = name == self.race.stock and outcome.status == "failed"
-        if outcome.failure not in NOT_THE_ENGINE and not stock_failed:
-            return False
-        self.session.events(TuneStopped(self._label(name)))
-        return True
-
-    def _list_runs(self, names: Sequence[str]) -> None:
-        state = self.session.state
-        if new := [name for name in names if name not in state.runs]:
-            self.session.state = replace(state, runs=(*state.runs, *new))
-            write_study(self.folder, self.session.state)
 
     def _note(self, step: Step, noted: Result) -> None:
         self.state = replace(self.state, noted={**self.state.noted, step_key(step): noted})

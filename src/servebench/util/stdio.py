@@ -101,5 +101,9 @@ def prepare_streams() -> None:
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8")
+    for file in (sys.stdout, sys.stderr):
+        if isinstance(file, io.TextIOWrapper):
+            # a locale that is not UTF-8 has no lines of tables
+            file.reconfigure(errors="replace")
     sys.stdout = cast("TextIO", _WrappedStream(sys.stdout, checked=True))
     sys.stderr = best_effort(sys.stderr)

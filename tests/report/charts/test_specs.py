@@ -8,9 +8,9 @@ import pytest
 
 from servebench.contracts.level import Level
 from servebench.contracts.point_row import PointRow
-from servebench.report.charts import draw, runs, specs
+from servebench.report.charts import draw, specs
 from servebench.report.charts.model import METRICS, STATS, Series
-from servebench.report.charts.runs import RequestSpan, Timeline
+from servebench.report.charts.timeline import PARTS, SPANS_MAX, RequestSpan, Timeline, timeline_chart
 
 METRIC = {one.name: one for one in METRICS}
 
@@ -143,8 +143,7 @@ def test_without_values_there_is_no_chart():
     nothing = [Series(name="a", panel="", colour=0, rows=[row(4, verdict="void")])]
     assert specs.comparing(nothing, {}) == []
     assert specs.distributions(nothing, Level(4)) is None
-    assert runs.cold_start([]) is None
-    assert runs.timeline(Timeline(run="a", level=Level(4), spans=[])) is None
+    assert timeline_chart(Timeline(run="a", level=Level(4), spans=[])) is None
 
 
 def test_gaps_between_tokens_of_one_event_do_not_stretch_the_axis():
@@ -159,12 +158,12 @@ def test_a_timeline_of_many_requests_stays_small_and_shows_who_disturbed_it():
         RequestSpan(sent_s=i * 0.01, first_s=i * 0.01 + 0.1, end_s=i * 0.01 + 1, failed=i % 7 == 0) for i in range(5000)
     ]
     more = {"panels": [("x", [(0, 1), (1, 2)])], "window": (0, 10), "disturbed": [(1, 2, "make, pid 7")]}
-    found = runs.timeline(Timeline(run="a", level=Level(8), spans=spans, **more))
-    assert [chart.title for chart in found.charts] == [f"{runs.SPANS_MAX} of 5000 requests", "x"]
+    found = timeline_chart(Timeline(run="a", level=Level(8), spans=spans, **more))
+    assert [chart.title for chart in found.charts] == [f"{SPANS_MAX} of 5000 requests", "x"]
     assert len(json.dumps(draw.framed(found.charts[0]))) < 50_000
     ground, requests = found.charts[0].spec["layer"]
     assert [one["what"] for one in ground["data"]["values"]] == ["measurement window", "make, pid 7"]
-    assert {one["part"] for one in requests["data"]["values"]} == set(runs.PARTS)
+    assert {one["part"] for one in requests["data"]["values"]} == set(PARTS)
     assert "make, pid 7" in found.charts[0].words
 
 
@@ -174,8 +173,7 @@ def every_set(one):
     own = [one, series("b", one.panel, 1)]
     return [
         *specs.comparing(own, {"ttft_ms": 90.0}),
-        runs.cold_start([(one.name, [("spawned", 0.1)])]),
-        runs.timeline(line),
+        timeline_chart(line),
     ]
 
 

@@ -14,6 +14,7 @@ from servebench.contracts.events import (
     Doing,
     EngineReady,
     Event,
+    Notice,
     OneAtATime,
     PhaseProgress,
     PlanReady,
@@ -22,9 +23,6 @@ from servebench.contracts.events import (
     ResultsStored,
     RunFinished,
     Said,
-    ScorerLeftOut,
-    StepFailed,
-    StudyStep,
     Tracked,
     TurnStarted,
 )
@@ -59,10 +57,7 @@ def test_each_event_has_its_line():
     ("values", "names"),
     [
         (words.WAITING, Activity),
-        (words.FAILED, StudyStep),
-        (words.VOID, events.Void),
-        (words.JOBS, events.JobStage),
-        (words.AWAITED, events.Resource),
+        (words.NOTICES, events.NoticeKind),
     ],
 )
 def test_each_value_has_its_words(values, names):
@@ -72,7 +67,7 @@ def test_each_value_has_its_words(values, names):
 def test_what_several_runs_have_to_say_alike_is_printed_once(capsys):
     display = Display()
     for reason in ("a", "a", "b"):
-        display(ScorerLeftOut(reason))
+        display(Notice("scorer_left_out", note=reason))
     assert capsys.readouterr().err.splitlines() == ["quality: left out: a", "quality: left out: b"]
 
 
@@ -123,7 +118,7 @@ def test_the_lines_of_events(capsys):
     for event in (
         Said("built in 3 s"),
         EngineReady("vllm", [("loaded", 1.0), ("first_token", 2.5)]),
-        StepFailed("timings", "refused"),
+        Notice("timings_failed", note="refused"),
         Tracked("https://me:secret@host/mlflow", "tests"),  # pragma: allowlist secret
     ):
         display(event)

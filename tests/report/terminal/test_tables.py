@@ -1,8 +1,11 @@
 """Text on standard error."""
 
+import os
 import re
 import sys
 from io import StringIO
+
+import pytest
 
 from servebench.report.blocks import NextCommand
 from servebench.report.terminal.blocks import print_blocks
@@ -38,3 +41,11 @@ def test_a_command_is_one_line_however_narrow_the_terminal(monkeypatch):
     ends = [line.partition("servebench ")[2] for line in shown.splitlines() if "servebench " in line]
     words = command.partition(" ")[2]
     assert ends == [words, f"{words}  (the points in doubt)"]
+
+
+def test_a_reader_that_has_gone_is_the_error_of_a_closed_pipe():
+    """Its exit code is the documented one, not that of a defect."""
+    read, write = os.pipe()
+    os.close(read)
+    with pytest.raises(BrokenPipeError), os.fdopen(write, "w") as file:
+        console(file).print("x" * 100_000)

@@ -46,11 +46,15 @@ def answer_of(
         failures=tuple(
             FailedRun(
                 label=labels[run.run_id].text,
-                standing=run.standing,
-                error=run.error if run.error and run.error != run.status else "",
+                standing="unreadable" if run.status == "finished" else run.standing,
+                error=run.faults[0]
+                if run.status == "finished"
+                else run.error
+                if run.error and run.error != run.status
+                else "",
             )
             for run in runs
-            if run.status != "finished"
+            if run.status != "finished" or run.faults
         ),
         inequalities=inequalities(comparisons, labels),
         remarks=remarks(runs, labels),

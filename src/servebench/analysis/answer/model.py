@@ -228,7 +228,7 @@ class WorkloadAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedRun:
-    """A run that has not finished: its label, how it stands, and the error that the user saw."""
+    """A run that has not finished, or has an `unreadable` file: its label, how it stands, and the error that the user saw."""
 
     label: str
     standing: str

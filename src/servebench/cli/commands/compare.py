@@ -84,13 +84,13 @@ def compare_command(
     from servebench.analysis.fairness import check_varying
     from servebench.analysis.pairing import pair_runs
     from servebench.analysis.verdict.gate import GateQuestion, check_metrics, evaluate_gate
-    from servebench.report.export.comparison import to_junit
     from servebench.report.export.conclusions import as_plain
+    from servebench.report.export.junit import to_junit
     from servebench.report.export.markdown import to_markdown
-    from servebench.report.files import write_file
     from servebench.report.output import Output
     from servebench.report.screens.answer import slow_starts_blocks
     from servebench.report.screens.comparison import gate_blocks, pairs_blocks
+    from servebench.store.files import write_file
     from servebench.store.studies import find, load_outputs, load_study
     from servebench.util.errors import ConfigError
 
@@ -107,6 +107,7 @@ def compare_command(
     options = Options(margin=margin or max_regression, varying=varying, with_doubtful=with_doubtful, answers=True)
     concluded = conclude(runs, [load_study(path) for path in paths], options, pairs=pairs, earlier=earlier)
     found = concluded.comparisons
+    _say_unreadable(concluded)
     gate = None
     if max_regression is not None:
         asked = metrics or next((one.settings.metrics for one in concluded.decisions), None)
@@ -124,6 +125,16 @@ def compare_command(
         blocks = chain(_compared(found, gate if out.form == "markdown" else None), slow)
     out.write([*blocks, *decided, *judged], as_plain(concluded))
     return 0 if gate is None else _gate_code(gate)
+
+
+def _say_unreadable(concluded: Conclusions) -> None:
+    """Print which runs have a file that cannot be read."""
+    from servebench.report.terminal.tables import say
+    from servebench.report.wording.answer import failure_text
+
+    for one in concluded.answer.failures:
+        if one.standing == "unreadable":
+            say(f"servebench: {failure_text(one)}")
 
 
 def _compared(found: Sequence[Comparison], gate: Gate | None) -> Iterator[Block]:
@@ -226,6 +237,7 @@ def recommend_command(
     concluded = conclude(
         runs, studies, Options(varying=varying, with_doubtful=with_doubtful, rules=rules), earlier=earlier
     )
+    _say_unreadable(concluded)
     labels = run_labels(runs)
     if how := imitated(run.fact("launch") for run in runs):
         named = [labels[run.run_id].text for run in runs if run.emulated]

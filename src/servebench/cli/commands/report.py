@@ -67,10 +67,10 @@ def report_command(
     With --as, print its numbers by the definitions of another tool instead.
     """
     from servebench.analysis.recommendation.rules import load_rules
-    from servebench.report.files import write_file
     from servebench.report.html.page import page
-    from servebench.report.html.page_data import page_of
     from servebench.report.output import Output
+    from servebench.report.screens.page import page_of
+    from servebench.store.files import write_file
     from servebench.store.studies import find
     from servebench.util.errors import ConfigError
 

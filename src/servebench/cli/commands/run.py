@@ -102,8 +102,7 @@ def run_command(
 def run_words(words: tuple[str, ...], *, verbose: bool, as_json: bool, trusted: bool = False) -> int:
     """Run what the words describe. Returns the exit code. Raises ServebenchError."""
     from servebench.registry.registry import registry
-    from servebench.report.listeners import listeners
-    from servebench.report.terminal.display import Detail
+    from servebench.report.terminal.display import Detail, listeners
     from servebench.study.study import run_study
     from servebench.util.errors import ConfigError
 
@@ -119,9 +118,8 @@ def print_plan(words: Sequence[str], *, as_json: bool) -> int:
 
     from servebench.registry.registry import registry
     from servebench.report.blocks import Line
-    from servebench.report.listeners import listeners
     from servebench.report.output import Output
-    from servebench.report.terminal.display import Detail
+    from servebench.report.terminal.display import Detail, listeners
     from servebench.report.terminal.words import line_of
     from servebench.study.study import dry_run
 

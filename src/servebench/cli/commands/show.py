@@ -75,10 +75,9 @@ def _show_run(found: RunData, out: Output) -> None:
     from servebench.analysis.slow_starts import own_slow_starts
     from servebench.contracts.labels import run_labels
     from servebench.report.blocks import Block, Line, NextCommand
-    from servebench.report.parts import times_of
     from servebench.report.screens.answer import answer_blocks
     from servebench.report.screens.stored import limit_blocks, run_blocks, run_data
-    from servebench.report.screens.times import run_times_blocks
+    from servebench.report.screens.times import times_blocks, times_of
     from servebench.report.terminal.tables import say
     from servebench.report.wording.noise import LONG_POINT, long_point_helps, prior_line
     from servebench.store.noise import all_noise
@@ -100,7 +99,7 @@ def _show_run(found: RunData, out: Output) -> None:
     try:
         times = times_of(found, found.name)
         data, limits = times.as_dict(), findings(found)
-        blocks += run_times_blocks(times, complete=complete)
+        blocks += times_blocks([times], "where the time goes (mean ms)", complete=complete)
     except StoreError as error:
         data = {"unreadable": str(error)}
         if not out.as_json:

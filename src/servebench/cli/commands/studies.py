@@ -59,8 +59,7 @@ def resume_command(
     A study that you did not make on this machine is shown first, and continued if you trust it.
     """
     from servebench.registry.registry import registry
-    from servebench.report.listeners import listeners
-    from servebench.report.terminal.display import Detail
+    from servebench.report.terminal.display import Detail, listeners
     from servebench.store.studies import named_studies
     from servebench.store.tune import is_tune
     from servebench.study.resume import newest_unfinished
@@ -70,8 +69,8 @@ def resume_command(
 
     if better and more_s is not None:
         raise ConfigError("resume: --budget makes more starts and --better longer points; give one of them")
-    named = study or better or more_s is not None
-    folder = named_studies([study or "last"], outputs)[0] if named else newest_unfinished(outputs)
+    named = study is not None or better or more_s is not None
+    folder = named_studies(["last" if study is None else study], outputs)[0] if named else newest_unfinished(outputs)
     listen = listeners(registry(), Detail(verbose=verbose, as_json=as_json))
     if is_tune(folder):
         from servebench.study.tune import continue_tune

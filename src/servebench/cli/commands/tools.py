@@ -76,7 +76,7 @@ def selfcheck_command(outputs: Path, as_json: bool) -> int:
     import time
 
     from servebench.analysis.answer.next_steps import long_command
-    from servebench.load.selfcheck.floor import format_floor, measure_floor
+    from servebench.load.selfcheck.check import format_floor, measure_floor
     from servebench.report.wording.noise import long_point_helps, noise_line, nothing_known_line
     from servebench.store.noise import all_noise
     from servebench.store.studies import load_outputs
@@ -167,7 +167,7 @@ def record_command(url: str, **options: Any) -> int:
 def export_command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
     """Export runs for other programs."""
     from servebench.report.export.runs import to_csv, to_json
-    from servebench.report.files import write_file
+    from servebench.store.files import write_file
     from servebench.store.studies import find, runs_of
 
     runs = [run for name in names for run in runs_of(find(name, outputs))]

@@ -72,8 +72,7 @@ def tune_command(
     (docs/tune.md).
     """
     from servebench.registry.registry import registry
-    from servebench.report.listeners import listeners
-    from servebench.report.terminal.display import Detail
+    from servebench.report.terminal.display import Detail, listeners
     from servebench.study.tune import run_tune
     from servebench.util.errors import ConfigError
 

@@ -5,8 +5,6 @@ token ids or usage in each event, llama.cpp's timings, reasoning under two names
 table is in `servebench.measure.derive`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from servebench.protocol.answer import AnswerScan, TextPlace

@@ -26,9 +26,9 @@ from servebench.report.charts.model import STATS, ChartSet
 from servebench.report.charts.specs import comparing, legend_of, weak_note
 from servebench.report.dashboard import serve as warm
 from servebench.report.export.runs import to_csv
-from servebench.report.html import page_data
 from servebench.report.html.page import SECTIONS, part
 from servebench.report.screens.comparison import comparison_blocks
+from servebench.report.screens.page import page_of, run_page
 from servebench.report.screens.results import CHARTS_NOTE
 from servebench.store import studies as read
 from servebench.util.safe_text import clean_line
@@ -203,7 +203,7 @@ def _has_charts(block: Block) -> bool:
 @st.cache_resource(show_spinner="reading the study", max_entries=16)
 def study_page(outputs: str, name: str, changed: int) -> Page:  # noqa: ARG001  part of the cache's key
     """Return what the report of a study shows."""
-    return page_data.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
+    return page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
 
 
 def charts_view(runs: Sequence[RunData]) -> None:
@@ -212,7 +212,7 @@ def charts_view(runs: Sequence[RunData]) -> None:
         st.caption(f"Only the newest {LINES_MAX} of {len(runs)} runs are drawn; use the filters to see others.")
     runs = runs[-LINES_MAX:]
     labels = run_labels(runs)
-    series = [page_data.series_of(run, labels[run.run_id], run.point_rows) for run in runs]
+    series = [run_page(run, labels[run.run_id], with_latencies=False) for run in runs]
     stat = percentile()
     limit = st.number_input("TTFT limit, ms (0 for none)", min_value=0.0, value=0.0, step=50.0, key="ttft-limit", **URL)
     legend(legend_of(series))

@@ -82,7 +82,7 @@ def main() -> None:
     """Warm up, then become Streamlit."""
     from streamlit.web import cli
 
-    from servebench.report.html import page, page_data  # noqa: F401  slow to import
+    from servebench.report.html import page  # noqa: F401  slow to import
 
     outputs, port, *options = sys.argv[1:]
     # made here: other users can read the words of a command

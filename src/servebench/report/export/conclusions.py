@@ -6,20 +6,23 @@ docs/decide.md has the keys. A later version may add keys; one that takes a key 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from servebench.analysis.answer.model import Answer, LevelLead, WorkloadAnswer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.limits.model import LimitFinding
+from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation, Score
-from servebench.analysis.verdict.model import Comparison, VerdictKind
-from servebench.report.export.comparison import comparison_as_plain, row_as_plain
-from servebench.report.export.plain import plain
+from servebench.analysis.verdict.model import Comparison, ComparisonRow, VerdictKind
+from servebench.contracts.level import Level
 from servebench.report.wording.answer import caveat_text, failure_text, purpose_text, sentence_of, title_of
+from servebench.report.wording.comparison import summary_of, text_of
 from servebench.report.wording.decisions import word_of
 from servebench.report.wording.limits import action_text, limit_lines, statement_of
+from servebench.report.wording.quality import agreement_text, parity_text
 from servebench.report.wording.recommendation import quality_text, reason_text, reservations_text, use_text
 from servebench.util.plain_data import to_json as plain_json
 
@@ -30,6 +33,23 @@ LEAD_KEYS = (
     *("level", "best", "rival", "size", "low", "high", "clear", "bound", "over_starts", "certain", "verdict", "tied"),
     *("unequal", "codes", "unequal_rival", "within", "behind", "by_earlier"),
 )
+ROW_KEYS = (
+    *("level", "metric", "baseline", "candidate", "effect", "low", "high", "p", "p_corrected", "result", "bound"),
+    *("method", "reasons", "competes", "widened", "level_missing"),
+)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as plain data: dataclasses as dictionaries, levels as their text, tuples as lists."""
+    if isinstance(value, Level):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    return value
 
 
 def to_json(found: Conclusions) -> str:
@@ -46,10 +66,55 @@ def as_plain(found: Conclusions | None) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "answer": _answer(found.answer),
-        "comparisons": [comparison_as_plain(one) for one in found.comparisons],
+        "comparisons": [_comparison(one) for one in found.comparisons],
         "decisions": [_decision(one) for one in found.decisions],
         "recommendations": None if recommended is None else [_recommendation(one) for one in recommended],
         "limits": None if limits is None else [{"label": label, **finding_as_plain(one)} for label, one in limits],
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "baseline": comparison.ids[0] or comparison.baseline,
+        "candidate": comparison.ids[1] or comparison.candidate,
+        "labels": [comparison.baseline, comparison.candidate],
+        "verdict": comparison.result,
+        "summary": summary_of(comparison),
+        "margin": comparison.margin,
+        "bound": comparison.bound,
+        "first": None if comparison.first is None else _row(comparison.first),
+        "rows": [_row(row) for row in comparison.rows],
+        "unequal": [plain(one) for one in comparison.unequal],
+        "quality": [_agreement(one) for one in comparison.agreements],
+        "parity": [plain(one) | {"sentence": parity_text(one)} for one in comparison.parities],
+    }
+
+
+def _row(row: ComparisonRow) -> dict[str, Any]:
+    known = row.starts
+    found = {name: getattr(row, name) for name in ROW_KEYS} | {
+        "level": None if row.overall else row.level,
+        "metric": row.metric.name,
+        "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
+        "method": row.method.kind if row.method is not None else None,
+        "paired": known is not None and known.paired,
+        "slice_by_slice": row.method is not None and row.method.slice_by_slice,
+        "earlier_starts": row.method.earlier if row.method is not None else 0,
+        "why": text_of(row.reasons),
+    }
+    return {name: plain(value) for name, value in found.items()}
+
+
+def _agreement(one: Agreement) -> dict[str, Any]:
+    compared = plain(one.comparison) if one.comparison is not None else {}
+    return {
+        "benchmark": one.benchmark,
+        "at": one.at,
+        "finding": one.finding,
+        "sentence": agreement_text(one.swapped()),
+        "baseline": compared.get("first_share"),
+        "candidate": compared.get("second_share"),
+        **{name: compared.get(name) for name in ("n", "p_value", "n_needed")},
     }
 
 
@@ -67,9 +132,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
 
 
 def _workload(one: WorkloadAnswer) -> dict[str, Any]:
-    others = [
-        {"baseline": other.baseline, "candidate": other.candidate, **row_as_plain(other.row)} for other in one.others
-    ]
+    others = [{"baseline": other.baseline, "candidate": other.candidate, **_row(other.row)} for other in one.others]
     return {
         **plain(replace(one, leads=(), others=())),
         "leads": [_lead(lead) for lead in one.leads],

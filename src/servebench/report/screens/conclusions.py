@@ -83,9 +83,7 @@ def limits(data: Page) -> Iterator[Block]:
 
 
 def commands(data: Page) -> Iterator[Block]:
-    """Yield the commands and the machine behind each run."""
-    if data.found.command:
-        yield Verbatim(data.found.command)
+    """Yield the engine's command and the machine of each run; the command of the study is on the first screen."""
     for one in data.runs:
         yield from _made_by(one)
 
@@ -105,7 +103,7 @@ def _made_by(one: RunPage) -> Iterator[Block]:
         "commit": mapping(manifest.get("git")).get("commit"),
         "measured by": run.foreign,
     }
-    yield Heading(f"{one.name}: {run.title}")
+    yield Heading(f"{one.label}: {run.title}")
     yield items(f"{name}: {value}" for name, value in facts.items() if value)
     command = mapping(manifest.get("command"))
     argv = [str(word) for word in command.get("argv") or ()]

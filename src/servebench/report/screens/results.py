@@ -7,10 +7,9 @@ from itertools import starmap
 from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import mapping
 from servebench.report.blocks import Block, Charts, Fold, Line, table
-from servebench.report.charts import runs
 from servebench.report.charts.model import STATS
-from servebench.report.charts.parts import time_charts, time_note
 from servebench.report.charts.specs import comparing, distributions, legend_of, weak_note
+from servebench.report.charts.timeline import timeline_chart
 from servebench.report.screens.page import Page
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.screens.times import times_blocks
@@ -35,38 +34,33 @@ QUALITY_HEAD = (
 
 def load(data: Page) -> Iterator[Block]:
     """Yield the charts of throughput and latency against the load: those that decide first, then the others."""
-    sets = comparing(data.series, data.limits)
+    sets = comparing(data.runs, data.limits)
     if not sets:
         yield Line.of("No point was measured.")
         return
     void = sum(row.verdict == "void" for one in data.runs for row in one.rows)
     hidden = f"{void} void point{'s are' if void > 1 else ' is'} not drawn." if void else ""
-    yield Line.of(" ".join(filter(None, (CHARTS_NOTE, hidden, weak_note(data.series)))), tone="dim")
-    yield Charts([one for one in sets if one.name in FIRST], legend_of(data.series), STATS)
+    yield Line.of(" ".join(filter(None, (CHARTS_NOTE, hidden, weak_note(data.runs)))), tone="dim")
+    yield Charts([one for one in sets if one.name in FIRST], legend_of(data.runs), STATS)
     if more := [one for one in sets if one.name not in FIRST]:
         yield Fold(f"more charts: {', '.join(one.title for one in more)}", [Charts(more)])
 
 
 def distribution(data: Page) -> Iterator[Block]:
     """Yield the charts of latency distributions at the highest common load."""
-    found = distributions(data.series, data.distribution_at) if data.distribution_at else None
+    found = distributions(data.runs, data.distribution_at) if data.distribution_at else None
     if found is not None:
-        yield Charts([found], legend_of(data.series))
+        yield Charts([found], legend_of(data.runs))
 
 
 def where_time_goes(data: Page) -> Iterator[Block]:
-    """Yield the bars of TTFT and E2E of each run, and what its slowest requests have in common."""
-    sets = time_charts(data.times)
-    if not sets:
-        return
-    yield Line.of(time_note(data.times), tone="dim")
-    yield Charts(sets)
-    yield from times_blocks(data.times)
+    """Yield the mean parts of TTFT and E2E of each run, and what its slowest requests have in common."""
+    return times_blocks(data.times)
 
 
 def points(data: Page) -> Iterator[Block]:
     """Yield the table of all points, with the columns that have values."""
-    rows = [(one.name, row) for one in data.runs for row in one.rows]
+    rows = [(one.label, row) for one in data.runs for row in one.rows]
     if rows:
         yield from points_blocks(rows, "report")
         if any(point_trust(row.verdict, row.doubts)[1] for _, row in rows):
@@ -75,21 +69,21 @@ def points(data: Page) -> Iterator[Block]:
 
 def repeats(data: Page) -> Iterator[Block]:
     """Yield the means of levels with several points."""
-    return repeats_blocks([(one.name, one.rows) for one in data.runs])
+    return repeats_blocks([(one.label, one.rows) for one in data.runs])
 
 
 def timeline(data: Page) -> Iterator[Block]:
     """Yield the requests of a point of each run over time, with who disturbed it."""
     for one in data.timelines:
-        if (chart := runs.timeline(one)) is not None:
-            printed = runs.timeline(replace(one, panels=one.panels[: STILL_PANELS - 1]))
+        if (chart := timeline_chart(one)) is not None:
+            printed = timeline_chart(replace(one, panels=one.panels[: STILL_PANELS - 1]))
             yield Charts([chart], printed=printed)
             yield from (Line.of(who, tone="dim") for _, _, who in one.disturbed[:DISTURBERS_MAX])
 
 
 def cold_start(data: Page) -> Iterator[Block]:
     """Yield the phases of each cold start."""
-    starts, shared = [], []
+    rows, shared = [], []
     for one in data.runs:
         start = mapping(one.run.manifest.get("cold_start"))
         phases = [
@@ -98,14 +92,11 @@ def cold_start(data: Page) -> Iterator[Block]:
             if isinstance(mapping(phase).get("seconds"), (int, float))
         ]
         if phases and start.get("shared"):
-            shared.append(one.name)
-        elif phases:
-            starts.append((one.name, phases))
-    if (chart := runs.cold_start(starts)) is not None:
-        rows = [[name, phase, f"{at:.2f}"] for name, phases in starts for phase, at in phases]
-        yield Charts([chart])
-        every = table(("run", "phase", "ended after, s"), rows, left=(0, 1), caption="Phases of each start")
-        yield Fold("every phase", [every])
+            shared.append(one.label)
+        else:
+            rows += [[one.label, phase, f"{at:.2f}"] for phase, at in phases]
+    if rows:
+        yield table(("run", "phase", "ended after, s"), rows, left=(0, 1), caption="Phases of each start")
     if shared:
         yield Line.of(f"Started by an earlier run: {', '.join(shared)}.", tone="dim")
 

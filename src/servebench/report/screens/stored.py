@@ -14,14 +14,13 @@ from servebench.contracts.level import levels_in_words
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.blocks import Block, Line, items
 from servebench.report.content import quality_lines
-from servebench.report.export.conclusions import as_plain, finding_as_plain
-from servebench.report.export.plain import plain
-from servebench.report.files import from_here
+from servebench.report.export.conclusions import as_plain, finding_as_plain, plain
 from servebench.report.screens.listing import run_facts
 from servebench.report.screens.points import points_blocks, repeats_blocks
 from servebench.report.wording.answer import slow_starts_text
 from servebench.report.wording.comparison import not_usable_text
 from servebench.report.wording.limits import action_text, fact_text, statement_of
+from servebench.store.files import from_here
 from servebench.util.figures import local_time, number, seconds
 from servebench.util.safe_text import clean_line
 from servebench.util.short_id import short_id

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -19,14 +20,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.conclude import StudyAnswered
-from servebench.analysis.tuning.answer import TuneAnswered
+from servebench.analysis.events import StudyAnswered, TuneAnswered
 from servebench.contracts.events import (
     AtOnce,
     Doing,
+    ErrorSaid,
     Event,
+    Events,
     Graded,
     JobsLeft,
+    Listen,
     PhaseProgress,
     PlanReady,
     PointFinished,
@@ -37,6 +40,7 @@ from servebench.contracts.events import (
 )
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, RunOutcome
+from servebench.registry.registry import Registry
 from servebench.report.blocks import items
 from servebench.report.content import content_lines, quality_line, quality_lines, search_lines
 from servebench.report.export.conclusions import to_json
@@ -312,3 +316,21 @@ def shown(text: str) -> str:
     """Return text without secrets, with commands from here, as much as a screen takes: wrapping a megabyte takes seconds."""
     clean = commands_from_here(redact_text(text))
     return clean if len(clean) <= CHARACTERS_MAX else f"{clean[:CHARACTERS_MAX]} ..."
+
+
+def listeners(registry: Registry, detail: Detail | None = None) -> Listen:
+    """Return what opens the listeners of a study; `detail` is what the terminal prints. Faults of plugins are said once."""
+    said: set[str] = set()
+
+    @contextmanager
+    def opened() -> Iterator[Events]:
+        with Display(detail=detail) as display:
+
+            def tell(event: Event) -> None:
+                for fault in {*registry.faults, *registry.notify(event)} - said:
+                    said.add(fault)
+                    display(ErrorSaid(fault))
+
+            yield Events((display, tell), live=display.lively)
+
+    return opened

@@ -22,6 +22,10 @@ class CleanConsole(Console):
             file=rendered(file), width=width, soft_wrap=soft_wrap, highlight=False, markup=False, emoji=False
         )
 
+    def on_broken_pipe(self) -> None:
+        """Raise the BrokenPipeError, which has an exit code of its own; rich would end with 1."""
+        raise BrokenPipeError
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, cleaned."""
         for segment in super().render(renderable, options):

@@ -8,10 +8,9 @@ from typing import Any
 
 from servebench.contracts import events as e
 from servebench.contracts.level import Level
-from servebench.report.files import from_here
 from servebench.report.wording.budget import least_text, time_lines
+from servebench.store.files import from_here
 from servebench.util.figures import number, seconds
-from servebench.util.short_id import short_id
 
 WAITING = {
     "asking_server": "requests failed: asking the server whether it still answers",
@@ -34,32 +33,48 @@ WAITING = {
     "waiting_quiet": "waiting for a quiet machine",
 }
 
-FAILED = {
-    "comparison": "the results cannot be compared: {error}",
-    "self_check": "no self-check: {error}; the points have no figures of the client's error",
-    "summary": "no summary of the study for MLflow: {error}",
-    "timings": "no request timings after the load: {error}",
-    "tune_answer": "the answer cannot be written: {error}",
+NOTICES = {
+    "answers_kept": "quality {of} at concurrency {at}: {note} answers are already stored",
+    "budget_spent": "study.budget={note}: another round would not fit into it",
+    "candidate_proposed": "from what limits {of}: {note}",
+    "comparison_failed": "the results cannot be compared: {note}",
+    "engine_reused": "reusing the running {of} from the previous run",
+    "engine_time": "engines have run for {note} in all; this command took {at}",
+    "flag_rejected": "{of} rejected its flags: starting it again without {note}",
+    "gpus_awaited": "waiting for {note} of {at} GPUs",
+    "job_ended": "{of}: {note} on {at}",
+    "job_lost": "{of}: {note}; it is submitted again, and its stored points are kept",
+    "job_running": "{of}: running on {at}",
+    "job_submitted": "{of}: submitted as job {at}",
+    "jobs_stopping": "stopping {note} jobs",
+    "left_behind": "the engine left something behind: {note}",
+    "machine_busy": "this machine is busy: others take {note}; what they disturb is left out of the results or named in a "
+    "warning",
+    "minutes_spent": "the budget of {note} engine minutes: another round would not fit into it",
+    "nothing_to_grade": "quality: {of} has nothing to grade in workload={at}",
+    "place_awaited": "waiting for another run on this machine to end",
+    "point_again": "{of}: {note}: the point is void and is measured again",
+    "point_left": "{of}: a point is void; the budget has no room for another start",
+    "point_replaced": "{of}: a point is void; another start replaces it",
+    "point_void": "{of}: the point is void and is measured again",
+    "port_awaited": "waiting for port {at}, which another run uses",
+    "port_taken": "another process took port {note}: starting {of} again at port {at}",
+    "scorer_left_out": "quality: left out: {note}",
+    "secrets_left": "{of} may still hold keys ({note}); to remove them: servebench recover",
+    "self_check_failed": "no self-check: {note}; the points have no figures of the client's error",
+    "summary_failed": "no summary of the study for MLflow: {note}",
+    "timings_failed": "no request timings after the load: {note}",
+    "tracking_failed": "{note}; no results are lost: 'servebench sync {of}' sends them later",
+    "tune_answer_failed": "the answer cannot be written: {note}",
+    "tune_stopped": "the tune stops, since {of} was not measured",
+    "tune_unfinished": "to continue:\nservebench resume {of}",
 }
 
-VOID = {
-    "again": "the point is void and is measured again",
-    "another_start": "a point is void; another start replaces it",
-    "no_budget": "a point is void; the budget has no room for another start",
-}
-
-JOBS = {"submitted": "submitted as job {at}", "running": "running on {at}"}
-
-AWAITED = {
-    "place": "waiting for another run on this machine to end",
-    "gpus": "waiting for {number} of {there_are} GPUs",
-    "port": "waiting for port {number}, which another run uses",
-}
-
-DETAILS = (e.EngineReused, e.EngineReady)
-"""The events of which the live area shows as much."""
-PROBLEMS = (e.JobLost, e.LeftBehind, e.ErrorSaid, e.TrackingFailed)
-"""The events that are printed as errors."""
+PROBLEMS = (
+    *("comparison_failed", "job_lost", "left_behind", "self_check_failed", "summary_failed", "tracking_failed"),
+    "tune_answer_failed",
+)
+"""The notices that are printed as errors."""
 
 
 UNEQUAL_SHOWN = 3
@@ -86,17 +101,6 @@ def _ready(event: e.EngineReady) -> str:
     return f"{event.engine}: start took {event.phases[-1][1]:.1f} s ({steps})"
 
 
-def _kept(event: e.AnswersKept) -> str:
-    of = f" of {event.items}" if event.items is not None else ""
-    return f"quality {event.scorer} at concurrency {event.concurrency}: {event.answers}{of} answers are already stored"
-
-
-def _budget(event: e.BudgetSpent) -> str:
-    if event.minutes is None:
-        return f"study.budget={event.setting}: another round would not fit into it"
-    return f"the budget of {round(event.minutes, 1):,g} engine minutes: another round would not fit into it"
-
-
 def _progress(event: e.PhaseProgress) -> str:
     left = f" · {seconds(event.left_s)} left" if event.left_s is not None else ""
     wrong = f" · {event.failed} failed" if event.failed else ""
@@ -106,54 +110,27 @@ def _progress(event: e.PhaseProgress) -> str:
 
 
 WORDS: Mapping[type[e.Event], str | Callable[[Any], str]] = {
-    e.AnswersKept: _kept,
     e.AtOnce: lambda event: (
         f"{' and '.join(event.runs)} run at the same time where the machine allows it; the load goes from one to the other every "
         "few seconds (study.slices)"
     ),
-    e.BudgetSpent: _budget,
-    e.CandidateProposed: "from what limits {stock}: {note}",
     e.Doing: _doing,
     e.EngineReady: _ready,
-    e.EngineReused: "reusing the running {engine} from the previous run",
-    e.EngineTime: lambda event: (
-        f"engines have run for {seconds(event.engines_s)} in all; this command took {seconds(event.command_s)}"
-    ),
-    e.FlagRejected: "{engine} rejected its flags: starting it again without {flag}",
-    e.JobEnded: "{run}: {status} on {host}",
-    e.JobLost: "{run}: {reason}; it is submitted again, and its stored points are kept",
-    e.JobChanged: lambda event: f"{event.run}: {JOBS[event.state].format_map(vars(event))}",
     e.JobsLeft: "{running} runs running, {unfinished} not finished",
-    e.JobsStopping: "stopping {jobs} jobs",
-    e.LeftBehind: lambda event: f"the engine left something behind: {'; '.join(event.what)}",
-    e.MachineBusy: "{by}; what they disturb is left out of the results or named in a warning",
+    e.Notice: lambda event: NOTICES[event.kind].format_map(vars(event)),
     e.OneAtATime: lambda event: (
         "the engines do not all run at the same time"
         f"{'' if event.users is None else f' at {Level(event.users).words}'}: {event.reason}"
     ),
-    e.NothingToGrade: "quality: {scorer} has nothing to grade in workload={workload}",
     e.PhaseProgress: _progress,
     e.PlanReady: _plan,
-    e.PointVoid: lambda event: f"{event.run}: {f'{event.note}: ' * bool(event.note)}{VOID[event.replaced]}",
-    e.PortTaken: "another process took port {taken}: starting {engine} again at port {port}",
     e.ErrorSaid: lambda event: f"{event.run}: {event.text}" if event.run else event.text,
-    e.ResourceAwaited: lambda event: AWAITED[event.resource].format_map(vars(event)),
     e.ResultsStored: lambda event: f"results: {from_here(str(event.folder))}",
     e.Said: "{text}",
-    e.ScorerLeftOut: "quality: left out: {reason}",
-    e.SecretsLeft: "{path} may still hold keys ({reason}); to remove them: servebench recover",
-    e.StepFailed: lambda event: FAILED[event.step].format_map(vars(event)),
     e.Tracked: lambda event: (
         f"MLflow experiment '{event.experiment}': mlflow ui --backend-store-uri {from_here(redacted_uri(event.uri))}"
     ),
-    e.TrackingFailed: lambda event: (
-        f"{event.error}; no results are lost: 'servebench sync {short_id(event.study)}' sends them later"
-    ),
     e.TunePlanned: least_text,
-    e.TuneStopped: "the tune stops, since {candidate} was not measured",
-    e.TuneUnfinished: lambda event: (
-        f"to continue:\nservebench resume {short_id(event.study)}{' --here' if event.here else ''}"
-    ),
     e.TurnStarted: "{title}",
 }
 """The line of each kind of event that has one: a template of its values, or what makes it."""
@@ -167,7 +144,7 @@ def line_of(event: e.Event) -> str:
 
 def is_problem(event: e.Event) -> bool:
     """Return whether an event is printed as an error."""
-    return isinstance(event, PROBLEMS) or (isinstance(event, e.StepFailed) and event.step != "timings")
+    return isinstance(event, e.ErrorSaid) or (isinstance(event, e.Notice) and event.kind in PROBLEMS)
 
 
 def once(event: e.Event, text: str) -> str:
@@ -175,12 +152,13 @@ def once(event: e.Event, text: str) -> str:
     # what an idle engine uses differs by some hundredths of a core in each round
     if isinstance(event, e.OneAtATime):
         return f"at_once {event.users}"
-    return text if isinstance(event, e.ScorerLeftOut) else ""
+    return text if isinstance(event, e.Notice) and event.kind == "scorer_left_out" else ""
 
 
 def is_detail(event: e.Event) -> bool:
     """Return whether the live area shows as much as the line of this event."""
-    return isinstance(event, DETAILS) or (isinstance(event, e.Said) and event.detail)
+    reused = isinstance(event, e.Notice) and event.kind == "engine_reused"
+    return reused or isinstance(event, e.EngineReady) or (isinstance(event, e.Said) and event.detail)
 
 
 def redacted_uri(uri: str) -> str:

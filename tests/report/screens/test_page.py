@@ -8,12 +8,10 @@ import pytest
 from servebench.analysis.pairing import compare_speed
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.report.blocks import Charts, Label, Sides, Table, Verbatim
-from servebench.report.charts import runs
-from servebench.report.charts.timeline import panels_of, timeline_of
-from servebench.report.html import page_data
+from servebench.report.charts.timeline import panels_of, timeline_chart, timeline_of
 from servebench.report.screens import results
-from servebench.report.screens.first_screen import first_screen
-from servebench.report.screens.trust import trust_blocks
+from servebench.report.screens.first_screen import first_screen, trust_blocks
+from servebench.report.screens.page import page_of, quality_rows
 from servebench.store import studies as read
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
@@ -26,7 +24,7 @@ S = 1_000_000_000
 
 
 def page_at(path):
-    return page_data.page_of(read.load_study(path), load_rules())
+    return page_of(read.load_study(path), load_rules())
 
 
 def trust_of(data):
@@ -104,7 +102,7 @@ def test_the_timeline_shows_who_took_the_machine(make_study):
     ((low, high, who),) = found.disturbed
     assert (low, high) == pytest.approx((found.window[0] + 0.25 * seconds, found.window[0] + 0.75 * seconds), rel=0.1)
     assert who.startswith("py<b>, pid 7, took 0.9 of 2 cores")
-    assert who in runs.timeline(found).charts[0].words
+    assert who in timeline_chart(found).charts[0].words
 
 
 def test_quality_is_the_share_right_with_wilsons_interval(make_study):
@@ -112,14 +110,14 @@ def test_quality_is_the_share_right_with_wilsons_interval(make_study):
     add_quality(
         RunFolder(path), quality_records("gsm8k", [True, True, False, None]) + quality_records("mmlu", [True, True])
     )
-    found = page_data.quality_rows(read.load_run(path), "alpha")
+    found = quality_rows(read.load_run(path), "alpha")
     assert [(name, one.benchmark, one.n, one.unanswered) for name, one in found] == [
         ("alpha", "gsm8k", 3, 1),
         ("alpha", "mmlu", 2, 0),
     ]
     assert found[0][1].value == pytest.approx(2 / 3)
     assert found[0][1].low < 2 / 3 < found[0][1].high
-    assert page_data.quality_rows(read.load_run(path.parent), "none") == []
+    assert quality_rows(read.load_run(path.parent), "none") == []
 
 
 def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study):
@@ -129,7 +127,7 @@ def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study)
     changed = (replace(base, slow=1.4), SimulatedLoad(seed=2, version="2.0"))
     path = make_study((base, SimulatedLoad(seed=1)), changed, name="later")
     study = read.load_study(path)
-    (shown,) = page_data.page_of(study, load_rules()).conclusions.comparisons
+    (shown,) = page_of(study, load_rules()).conclusions.comparisons
     (compared,) = compare_speed([tuple(study.runs)], earlier=read.runs_beside(study))
     assert shown == compared
     assert shown.result == "slower"
@@ -142,7 +140,7 @@ def test_a_study_at_work_says_how_far_it_is_and_offers_no_resume(make_study):
     (done,) = study.runs
     begun = replace(done, name="01_b", state={**done.state, "status": "running"}, rows=tuple)
     to_come = read.load_run(path / "02_c")
-    data = page_data.page_of(replace(study, runs=(done, begun, to_come)), load_rules())
+    data = page_of(replace(study, runs=(done, begun, to_come)), load_rules())
     assert next(iter(trust_of(data))) == "still running"
     assert "1 of 3 runs have ended" in trust_of(data)["still running"][0]
     assert not [word for word, (_, tone) in trust_of(data).items() if "bad" in tone]
@@ -150,7 +148,7 @@ def test_a_study_at_work_says_how_far_it_is_and_offers_no_resume(make_study):
     (sides,) = (block for block in blocks if isinstance(block, Sides))
     assert [title for title, _ in sides.groups] == ["How far to trust it"]
     assert "02_c" not in blocks[0].text
-    found = trust_of(page_data.page_of(replace(study, runs=(done, to_come)), load_rules()))
+    found = trust_of(page_of(replace(study, runs=(done, to_come)), load_rules()))
     assert [text for text, tone in found.values() if "bad" in tone] == ["not started 02_c"]
 
 
@@ -164,7 +162,7 @@ def test_the_first_screen_says_which_points_not_to_trust_and_why(make_study):
             for row in doubted.point_rows]  # fmt: skip
     dead = replace(fast, name="02_trtllm", state={"status": "failed", "error": "out of memory"}, rows=tuple)
     runs = (fast, replace(doubted, rows=lambda: void), dead)
-    found = trust_of(page_data.page_of(replace(study, runs=runs), load_rules()))
+    found = trust_of(page_of(replace(study, runs=runs), load_rules()))
     assert list(found) == ["failed", "void", "doubtful", "wide"]
     assert found["failed"][0].endswith(": out of memory")
     assert found["void"][0].endswith("level_not_reached")
@@ -188,7 +186,7 @@ def test_the_first_screen_shows_a_command_without_arguments_too(make_study):
     study = read.load_study(make_study((SimulatedEngine(), SimulatedLoad(requests=20))))
     for words, command in (([], "servebench"), (["engine=a b"], "servebench 'engine=a b'"), (None, "")):
         found = replace(study, state={**study.state, "words": words})
-        blocks = first_screen(page_data.page_of(found, load_rules()))
+        blocks = first_screen(page_of(found, load_rules()))
         assert [block.text for block in blocks if isinstance(block, Verbatim)] == [command] * bool(command)
 
 

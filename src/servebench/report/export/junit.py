@@ -1,80 +1,14 @@
-"""Comparisons as plain data, and as JUnit XML for a pipeline."""
+"""Comparisons as JUnit XML for a pipeline."""
 
 from collections.abc import Sequence
-from typing import Any
 from xml.etree import ElementTree
 
 from servebench.analysis.quality.agreement import Agreement
-from servebench.analysis.quality.parity import Parity
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import Comparison, ComparisonRow
-from servebench.report.export.plain import plain
 from servebench.report.wording.comparison import change_of, shared_text, summary_of, text_of, verdict_of, why_not_judged
-from servebench.report.wording.quality import agreement_text, parity_text
+from servebench.report.wording.quality import agreement_text
 from servebench.util.safe_text import clean_xml
-
-ROW_KEYS = (
-    *("level", "metric", "baseline", "candidate", "effect", "low", "high", "p", "p_corrected", "result", "bound"),
-    *("method", "reasons", "competes", "widened", "level_missing"),
-)
-
-
-def comparison_as_plain(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain data, with its summary in words."""
-    return {
-        "baseline": comparison.ids[0] or comparison.baseline,
-        "candidate": comparison.ids[1] or comparison.candidate,
-        "labels": [comparison.baseline, comparison.candidate],
-        "verdict": comparison.result,
-        "summary": summary_of(comparison),
-        "margin": comparison.margin,
-        "bound": comparison.bound,
-        "first": None if comparison.first is None else row_as_plain(comparison.first),
-        "rows": [row_as_plain(row) for row in comparison.rows],
-        "unequal": [plain(one) for one in comparison.unequal],
-        "quality": [_agreement_dict(one) for one in comparison.agreements],
-        "parity": [_parity_dict(one) for one in comparison.parities],
-    }
-
-
-def row_as_plain(row: ComparisonRow) -> dict[str, Any]:
-    """Return a row as plain data."""
-    known = row.starts
-    found = {name: getattr(row, name) for name in ROW_KEYS} | {
-        "level": None if row.overall else row.level,
-        "metric": row.metric.name,
-        "starts": None if known is None else [int(known.baseline.size), int(known.candidate.size)],
-        "method": row.method.kind if row.method is not None else None,
-        "paired": known is not None and known.paired,
-        "slice_by_slice": row.method is not None and row.method.slice_by_slice,
-        "earlier_starts": row.method.earlier if row.method is not None else 0,
-        "why": text_of(row.reasons),
-    }
-    return {name: plain(value) for name, value in found.items()}
-
-
-def _agreement_dict(one: Agreement) -> dict[str, Any]:
-    compared = plain(one.comparison) if one.comparison is not None else {}
-    return {
-        "benchmark": one.benchmark,
-        "at": one.at,
-        "finding": one.finding,
-        "sentence": agreement_text(one.swapped()),
-        "baseline": compared.get("first_share"),
-        "candidate": compared.get("second_share"),
-        **{name: compared.get(name) for name in ("n", "p_value", "n_needed")},
-    }
-
-
-def _parity_dict(one: Parity) -> dict[str, Any]:
-    return {
-        "at": one.at,
-        "finding": one.finding,
-        "sentence": parity_text(one),
-        "p_value": one.p_value,
-        "n_needed": one.n_needed,
-        **{name: plain(getattr(one, name)) for name in ("across", "own_first", "own_second")},
-    }
 
 
 def to_junit(found: Sequence[Comparison], gate: Gate | None = None) -> str:
