@@ -385,7 +385,7 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry)
     events = session.events
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
     if watched and (others := others_now(CpuUse())) is not None:
-        events(Notice("machine_busy", note=others))
+        events(Notice("others_take_cpu", note=others))
     return RunContext(
         study=session.folder,
         words=session.state.words,
