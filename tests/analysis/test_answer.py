@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from calibration import comparisons
-from servebench.analysis.answer import Answer, answer_of
-from servebench.analysis.answer.model import CaveatKind, Purpose
+from servebench.analysis.answer.build import answer_of
+from servebench.analysis.answer.model import Answer, CaveatKind, Purpose
 from servebench.analysis.answer.next_steps import long_command
 from servebench.analysis.answer.notes import _wide
 from servebench.analysis.conclude import Options, conclude

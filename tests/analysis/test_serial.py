@@ -67,12 +67,13 @@ def test_what_is_likely_is_what_was_planted():
         likely_wander(wander_likelihood(wandering(rng, 600.0, sd, relaxation_s), span(600.0)).tolist())
         for sd, relaxation_s in ((0.0, 1.0), (0.04, 10.0))
     )
-    assert steady.sd[0] == 0.0
-    assert steady.sd[1] < 0.02
-    assert slow.sd[0] >= 0.02
-    assert slow.sd[1] <= 0.08
-    assert slow.seconds[0] <= 16
-    assert slow.seconds[1] >= 8
+    assert steady[0][0] == 0.0
+    assert steady[0][1] < 0.02
+    sizes, (short, long) = slow
+    assert sizes[0] >= 0.02
+    assert sizes[1] <= 0.08
+    assert short <= 16
+    assert long >= 8
 
 
 @pytest.mark.parametrize(

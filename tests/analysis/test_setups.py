@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servebench.analysis.setups import EARLIER_MAX, circumstances, earlier_starts, pairs_in_turns
+from servebench.analysis.setups import EARLIER_MAX, circumstances, newest_alike, pairs_in_turns, starts_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -31,17 +31,17 @@ def test_only_the_newest_runs_of_a_setup_count(run):
     """Old runs that were twice as fast would make the spread large."""
     value = run.point_rows[0].output_throughput_tok_s
     earlier = [*copies(run, 40, 2 * value, 1000), *copies(run, EARLIER_MAX, value, 5000)]
-    found = earlier_starts(run, earlier)["output_throughput_tok_s"]
+    found = starts_of(newest_alike(run, earlier))["output_throughput_tok_s"]
     assert found.values.shape == (EARLIER_MAX, 1)
     assert found.values.std() == pytest.approx(0.095, rel=0.05)
     assert 0 < found.errors[0] < 0.1
-    without = earlier_starts(run, earlier, without=[one.run_id for one in earlier[-10:]])
+    without = starts_of(newest_alike(run, earlier, without=[one.run_id for one in earlier[-10:]]))
     assert without["output_throughput_tok_s"].values.mean() > found.values.mean()
 
 
 def test_a_run_of_another_engine_does_not_count(run):
     others = [replace(one, manifest={"config": {"engine": {"name": "other"}}}) for one in copies(run, 9, 100.0, 1)]
-    assert earlier_starts(run, others) == {}
+    assert starts_of(newest_alike(run, others)) == {}
 
 
 def test_what_a_study_sweeps_makes_another_setup(run):
@@ -57,9 +57,9 @@ def test_what_a_study_sweeps_makes_another_setup(run):
         return replace(one, manifest=manifest)
 
     others = [swept(one, 2**number) for number, one in enumerate(copies(run, 5, 100.0, 1))]
-    assert earlier_starts(swept(run, 64), others) == {}
+    assert starts_of(newest_alike(swept(run, 64), others)) == {}
     same = [swept(one, 64) for one in copies(run, 5, 100.0, 1)]
-    assert earlier_starts(swept(run, 64), same)["output_throughput_tok_s"].values.size == 5
+    assert starts_of(newest_alike(swept(run, 64), same))["output_throughput_tok_s"].values.size == 5
 
 
 def in_turns(run, name, tok_s, **changes):

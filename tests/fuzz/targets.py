@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 
 from servebench.contracts.exchange import Exchange
+from servebench.contracts.phase import PhaseFacts
 from servebench.measure.derive import record
 from servebench.protocol import answer, http, sse
 from servebench.protocol.errors import error_text
@@ -83,15 +85,8 @@ def fuzz_record(data: bytes) -> None:
             ended_ns=1, outcome="complete", error=None, stamp_source="kernel", reads=reads,
         )  # fmt: skip
         for api in KINDS:
-            made = record(
-                exchange,
-                run_id="x",
-                point="p",
-                warmup=False,
-                planned_prompt_tokens=None,
-                asked_output_tokens=4,
-                api=api,
-            )
+            known: dict[str, Any] = {"run_id": "x", "point": "p", "warmup": False, "concurrency": None, "repeat": 0}
+            made = record(exchange, PhaseFacts(**known, planned={"r": (None, 4, False)}, api=api))
             for text in (made.text, made.reasoning, made.error, made.finish_reason):
                 (text or "").encode()
             for count in (made.output_tokens, made.prompt_tokens, made.cached_tokens, made.reasoning_tokens):

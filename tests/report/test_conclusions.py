@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from servebench.analysis.answer import Answer
+from servebench.analysis.answer.model import Answer
 from servebench.analysis.conclude import Conclusions
 from servebench.analysis.limits import RUNS_MAX
 from servebench.analysis.limits.model import LevelFacts, LimitFinding, LimitReason

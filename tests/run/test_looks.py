@@ -1,10 +1,12 @@
 """Looks at a running point."""
 
 import pytest
-from tests.support.records import failed_record, record_ms
+from tests.support.records import failed_record, phase_facts, record_ms
 
 from servebench.analysis.disturbance import Disturbance
 from servebench.contracts.exchange import EndReason
+from servebench.contracts.point_id import PointId
+from servebench.load.plan.levels import PlannedPoint
 from servebench.run.looks import Looks
 
 
@@ -16,7 +18,11 @@ def records(count, *, each_ms=100.0, streams=4):
 
 
 def looks(**changes):
-    return Looks(**{"targets": {"ttft_ms_p50": 0.05}, "concurrency": 4, "least": 40, "budget_s": 60.0, **changes})
+    budget_s = changes.pop("budget_s", 60.0)
+    known = {"targets": {"ttft_ms_p50": 0.05}, "concurrency": 4, "requests": None, "warmup_requests": 0}
+    known |= {name: changes.pop(name) for name in known.keys() & changes.keys()}
+    level = PlannedPoint(id=PointId.parse("c4-r0"), duration_s=budget_s, **known)
+    return Looks(**{"level": level, "facts": phase_facts(), "least": 40, **changes})
 
 
 def test_a_look_is_due_after_the_first_requests_and_then_in_steps():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.analysis.conclude import StudyAnswered
+from servebench.analysis.events import StudyAnswered
 from servebench.contracts.events import PlanReady, PointFinished, ResultsStored, RunFinished, RunStarted, TurnStarted
 from servebench.contracts.hooks import hookimpl
 from servebench.registry.registry import registry

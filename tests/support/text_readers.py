@@ -40,6 +40,7 @@ from servebench.util.errors import ServebenchError
 from servebench.workload.sources.dataset import load_dataset_rows
 from servebench.workload.sources.trace_files import trace_rows
 from servebench_graders import humaneval, verdicts
+from support.records import phase_facts
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 READ_BYTES = 65_536
@@ -62,7 +63,7 @@ def _record(data):
         request_id="r", session_id=None, scheduled_ns=0, connect_started_ns=None, connected_ns=None, sent_ns=0,
         ended_ns=1, outcome="complete", error=None, stamp_source="kernel", reads=_pieces(data),
     )  # fmt: skip
-    return record(exchange, run_id="x", point="p", warmup=False, planned_prompt_tokens=None, asked_output_tokens=4)
+    return record(exchange, phase_facts(planned={"r": (None, 4, False)}))
 
 
 def _framing(data):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from servebench.contracts.telemetry import CLIENT_ONLY, Subject
-from servebench.telemetry.machine import CpuUse, MachineSource, busy_now, engine_pid, others_now, read_tasks
+from servebench.telemetry.machine import CpuUse, MachineSource, engine_pid, others_now, read_tasks
 from support.machines import write_proc
 from support.waiting import wait_until
 
@@ -117,15 +117,13 @@ def test_small_processes_are_added_up_and_looks_too_near_say_nothing(tmp_path):
     assert len(found) == 3
 
 
-@pytest.mark.parametrize(
-    ("used_s", "words"), [(0.45, "others take 0.9 of 2 cores (python (pid 900) 0.9)"), (0.1, None)]
-)
+@pytest.mark.parametrize(("used_s", "words"), [(0.45, "0.9 of 2 cores (python (pid 900) 0.9)"), (0.1, None)])
 def test_a_line_before_a_study(tmp_path, used_s, words):
     looks, times = use(tmp_path), iter((0.0, 0.5))
     write_proc(tmp_path, {OWN: (1, "servebench", 0, 0), HOG: (1, "python", 1, 0)})
     after = {OWN: (1, "servebench", 0.4, 0), HOG: (1, "python", 1 + used_s, 0)}
-    found = busy_now(looks, now=lambda: next(times), sleep=lambda _: write_proc(tmp_path, after) and None)
-    assert found == (words and f"this machine is busy: {words}")
+    found = others_now(looks, now=lambda: next(times), sleep=lambda _: write_proc(tmp_path, after) and None)
+    assert found == words
 
 
 def test_what_other_virtual_machines_take_may_be_left_aside(tmp_path):

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from servebench.analysis.answer import Answer, answer_of
+from servebench.analysis.answer.build import answer_of
+from servebench.analysis.answer.model import Answer
 from servebench.analysis.decided import StudyDecision, as_decided, decide_study
 from servebench.analysis.pairing import RunPair, compare_speed, pairs_within
 from servebench.analysis.quality.agreement import agreements
@@ -17,7 +18,6 @@ from servebench.analysis.quality.parity import parities
 from servebench.analysis.stored_runs import of_quality, without_damaged
 from servebench.analysis.verdict.compare import MARGIN
 from servebench.analysis.verdict.model import Comparison
-from servebench.contracts.events import Event
 from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData, is_number
 from servebench.util.errors import StoreError
@@ -62,12 +62,6 @@ class Conclusions:
     decisions: tuple[StudyDecision, ...] = ()
     recommendations: tuple[Recommendation, ...] | None = None
     limits: tuple[tuple[str, LimitFinding], ...] | None = None
-
-
-class StudyAnswered(Event):
-    """What a whole study says, or so far."""
-
-    found: Conclusions
 
 
 def conclude(

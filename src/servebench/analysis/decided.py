@@ -16,7 +16,7 @@ from servebench.analysis.verdict.compare import with_rows
 from servebench.analysis.verdict.gate import GateQuestion
 from servebench.analysis.verdict.looks import decide, looks_beyond, looks_until
 from servebench.analysis.verdict.model import DIFFERENT, EQUAL, FAILED, NOT_WORSE, OPEN, Comparison, ComparisonRow
-from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Reason, ReasonKind, without_repeats
+from servebench.analysis.verdict.reasons import MORE_STARTS_HELP, Reason, ReasonKind
 from servebench.contracts.labels import run_labels
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, seconds_of, share_of
@@ -181,7 +181,7 @@ def _as_decided(row: ComparisonRow, looked: ComparisonRow | None, turned: bool, 
         return row
     # what a test for a fixed number of starts found missing is not what is missing here
     rest = [one for one in row.reasons if one.kind not in MORE_STARTS_HELP]
-    return replace(row.judged(OPEN), p_corrected=1.0).because(*without_repeats((open_by, *rest)))
+    return replace(row.judged(OPEN), p_corrected=1.0).because(*dict.fromkeys((open_by, *rest)))
 
 
 def _by_looks(row: ComparisonRow, competes: bool, turned: bool, open_by: Reason) -> ComparisonRow:
@@ -198,7 +198,7 @@ def _by_looks(row: ComparisonRow, competes: bool, turned: bool, open_by: Reason)
     if values is not None and not row.overall:
         means = [float(np.exp(one.mean())) for one in (values.baseline, values.candidate)]
         found = replace(found, baseline=means[0], candidate=means[1])
-    found = found.because(*without_repeats((*([open_by] if row.result is OPEN else []), *row.reasons)))
+    found = found.because(*dict.fromkeys((*([open_by] if row.result is OPEN else []), *row.reasons)))
     return found.turned() if turned else found
 
 

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from servebench.analysis.estimate import best_level
 from servebench.analysis.fairness import unequal_settings
-from servebench.analysis.setups import earlier_starts, in_turns_before
+from servebench.analysis.setups import in_turns_before, newest_alike, starts_of
 from servebench.analysis.stored_runs import side_of
 from servebench.analysis.verdict.compare import MARGIN, compare
 from servebench.analysis.verdict.model import Comparison, Side
@@ -122,7 +122,7 @@ def sides_of(
     sides = {
         run.run_id: replace(
             side_of(run, labels[run.run_id].text),
-            earlier=earlier_starts(run, earlier, without),
+            earlier=starts_of(newest_alike(run, earlier, without)),
             start_seconds=seconds_per_start(run),
         )
         for run in {run.run_id: run for pair in pairs for run in pair}.values()

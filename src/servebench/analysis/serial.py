@@ -137,22 +137,14 @@ def learned_prior(likelihood: Sequence[Sequence[float]] | None) -> Floats:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class LikelyWander:
-    """The smallest and largest size of wander (shares) and its shortest and longest time (seconds) that are likely: between the
-    tenths at both ends of what a long window leaves open."""
-
-    sd: tuple[float, float]
-    seconds: tuple[float, float]
-
-
-def likely_wander(likelihood: Sequence[Sequence[float]]) -> LikelyWander:
-    """Return which wander is likely after a long window with these likelihoods."""
+def likely_wander(likelihood: Sequence[Sequence[float]]) -> tuple[Interval, Interval]:
+    """Return the smallest and largest size of wander (shares), and its shortest and longest time (seconds), that are likely after
+    a long window with these likelihoods: between the tenths at both ends of what it leaves open."""
     prior = learned_prior(likelihood)
     sizes, times = (np.cumsum(prior.sum(axis=axis)) for axis in (0, 1))
     ends = [[min(int(np.searchsorted(of, share)), of.size - 1) for share in (0.1, 0.9)] for of in (sizes, times)]
     (least, most), (short, long) = ends
-    return LikelyWander((WANDER_SD[least], WANDER_SD[most]), (WANDER_S[short], WANDER_S[long]))
+    return (WANDER_SD[least], WANDER_SD[most]), (WANDER_S[short], WANDER_S[long])
 
 
 @dataclass(frozen=True, slots=True)

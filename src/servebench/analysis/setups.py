@@ -28,12 +28,6 @@ Earlier = Mapping[str, Starts]
 """The starts of a set-up by metric."""
 
 
-def earlier_starts(run: RunData, earlier: Iterable[RunData], without: Collection[str] = ()) -> Earlier:
-    """Return the starts of the newest earlier runs with the set-up of a run, by metric, but for the runs of the ids `without`.
-    Points that are not valid are left out."""
-    return starts_of(newest_alike(run, earlier, without))
-
-
 def newest_alike(run: RunData, earlier: Iterable[RunData], without: Collection[str] = ()) -> list[RunData]:
     """Return the newest earlier runs with the set-up of a run, but for itself and the runs of the ids `without`."""
     return _newest(earlier, lambda one: one.run_id not in (run.run_id, *without) and same_setup(run, one))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from servebench.analysis.estimate.level import POINTS_MIN, Reach, in_quadrature, student, student_interval
+from servebench.analysis.estimate import POINTS_MIN, Reach, in_quadrature, student, student_interval
 from servebench.contracts.estimate import Interval
 from servebench.util.arrays import Floats
 from servebench.util.percentile import percentile

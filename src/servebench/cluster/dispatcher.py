@@ -102,7 +102,10 @@ class Dispatcher:
             if any(needs_engine(task.job, turn) for turn in own):
                 self.waiting.append(_Work(task, own))
             else:
-                policy.add(own, self._end_here(task, own[-1]))
+                # nothing is left to measure: that needs no engine, and no job
+                pool = EnginePool(self.registry, self.events, cache_folder())
+                of = self.folder, self.state.words, self.events, pool, self.registry, {"gpus": ()}
+                policy.add(own, run_task(RunContext(*of), task, own[-1], None))
         self.losses.clear()
         with heartbeat(self.folder.path):
             try:
@@ -122,12 +125,6 @@ class Dispatcher:
                 with suppress(StoreError):
                     adopt_prompts(self.folder.prompts)
         return self.interrupted
-
-    def _end_here(self, task: RunTask, turn: Turn) -> RunOutcome:
-        """End a run that has nothing left to measure: that needs no engine, and no job."""
-        pool = EnginePool(self.registry, self.events, cache_folder())
-        words, machine = self.state.words, {"gpus": ()}
-        return run_task(RunContext(self.folder, words, self.events, pool, self.registry, machine), task, turn, None)
 
     def _submit(self) -> None:
         due = [self.waiting.popleft() for _ in range(min(self.cluster.room(), len(self.waiting)))]
@@ -205,14 +202,6 @@ class Dispatcher:
         while self.jobs and self.now() < deadline:
             self._poll()
             self.sleep(POLL_S)
-
-
-def open_dispatcher(
-    folder: StudyFolder, state: StudyState, settings: ClusterSettings, events: Events, registry: Registry
-) -> Dispatcher:
-    """Return what executes the turns of a study on the cluster of these settings. Raises PreflightError."""
-    cluster = open_cluster(settings, folder, state.ticket)
-    return Dispatcher(folder=folder, state=state, settings=settings, events=events, registry=registry, cluster=cluster)
 
 
 def reply_fault(reply: object, run_id: str) -> str | None:

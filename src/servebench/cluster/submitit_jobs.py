@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.cluster import JobEnd, OrderRunner, RunOrder, SubmititSettings
-from servebench.util.bounded_file import open_regular
+from servebench.engine.supervisor.logs import last_lines
 from servebench.util.children import SCHEDULER_SECRETS, child_environment, find_program, job_environment
 from servebench.util.errors import PreflightError
 
@@ -25,7 +25,6 @@ ALIVE = (
 """Job states of squeue in which a job may still end by itself."""
 SQUEUE_INTERVAL_S = 3.0
 SETTLE_S = 15.0
-LOG_END_BYTES = 1 << 16
 LINE_MAX = 300
 
 
@@ -49,16 +48,6 @@ def parse_squeue(text: str) -> dict[str, tuple[str, str]]:
     """Return state and node by job from lines such as `12_3|RUNNING|node1`."""
     lines = (line.strip().split("|") for line in text.splitlines())
     return {fields[0]: (fields[1], fields[2]) for fields in lines if len(fields) == 3}
-
-
-def _last_line(*logs: Path) -> str:
-    for log in logs:
-        with contextlib.suppress(OSError), open_regular(log) as file:
-            file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
-            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-            if lines:
-                return f": {lines[-1][:LINE_MAX]}"
-    return ""
 
 
 def faults(settings: SubmititSettings) -> list[str]:
@@ -145,7 +134,9 @@ class SubmititCluster:
                 return None
             if not path.exists():
                 del self._jobs[job]
-                return JobEnd(lost=f"job {job} {gone}{_last_line(submitted.paths.stderr, submitted.paths.stdout)}")
+                lines = [*last_lines(submitted.paths.stderr, 1), *last_lines(submitted.paths.stdout, 1)]
+                said = f": {lines[0].strip()[:LINE_MAX]}" if lines else ""
+                return JobEnd(lost=f"job {job} {gone}{said}")
         del self._jobs[job]
         try:
             return JobEnd(reply=submitted.result())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -21,6 +20,7 @@ from servebench.contracts.tuning import OBJECTIVES, Candidate, Origin, Share, Tu
 from servebench.registry.conf import TUNE_FOLDER, config_folders
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
+from servebench.util.processes import usable_cpus
 
 PREFIX = "tune."
 SEARCHED = ("engine.", "model.")
@@ -129,7 +129,7 @@ def _resolved(value: Any) -> Any:
     """The value with `cores` and `cores/N` of this machine as numbers."""
     if not (isinstance(value, str) and value.startswith("cores")):
         return value
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(usable_cpus())
     rest = value.removeprefix("cores")
     if rest and not (rest[0] in "/*" and rest[1:].isdigit() and int(rest[1:])):
         raise ValueError(f"write cores, cores/2 or cores*2 (got {value})")

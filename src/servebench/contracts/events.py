@@ -1,7 +1,7 @@
 """What happens while a study runs, as values. Packages that run something emit events; the terminal and plugins listen.
 
-An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study and the answer of a tune are
-events, too (`analysis.conclude`, `analysis.tuning.answer`).
+An event may hold secrets: a listener redacts what it shows or stores. The conclusions of a study are events in
+`analysis.events`.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Said(Event):
 
 NoticeKind = Literal[
     "answers_kept", "budget_spent", "candidate_proposed", "comparison_failed", "engine_reused", "engine_time", "flag_rejected",
-    "gpus_awaited", "job_ended", "job_lost", "job_running", "job_submitted", "jobs_stopping", "left_behind", "machine_busy",
+    "gpus_awaited", "job_ended", "job_lost", "job_running", "job_submitted", "jobs_stopping", "left_behind", "others_take_cpu",
     "minutes_spent", "nothing_to_grade", "place_awaited", "point_again", "point_left", "point_replaced", "point_void",
     "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed", "timings_failed",
     "tracking_failed", "tune_answer_failed", "tune_stopped", "tune_unfinished",

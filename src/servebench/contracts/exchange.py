@@ -64,15 +64,14 @@ class PlannedRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointPlan:
-    """One phase of load: `requests` in order, at most `concurrency` in flight. With `duration_s` the phase ends by time, and
-    requests in flight may finish within `drain_s`.
+class PhaseFrame:
+    """How a phase of load goes, whatever its requests: at most `concurrency` in flight. With `duration_s` the phase ends by time,
+    and requests in flight may finish within `drain_s`.
 
     The last `fillers` of the requests are not measured: they keep the level while the measured ones end, and are cancelled
     when the last of these has ended.
     """
 
-    requests: Sequence[PlannedRequest]
     concurrency: int
     timeout_s: float
     connect_timeout_s: float
@@ -98,6 +97,13 @@ class PointPlan:
     reader: str | None = None
     """`module:function` that returns the text for holes: called with the reads of an HTTP response (a list of bytes), the words
     that follow its name, and with `whole=False` for an abandoned one. Raises ValueError with the reason if there is no text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointPlan(PhaseFrame):
+    """One phase of load, and its `requests` in order."""
+
+    requests: Sequence[PlannedRequest]
 
     @property
     def measured(self) -> int:
@@ -205,8 +211,7 @@ class PhaseReport:
     `planned` and `sent` count measured requests, `fillers` those sent to keep the level while these ended.
     `loop_lag_ms_p99` is how late the loop woke up; `clock_step_ns` is how far the wall clock was stepped.
     `stopped` is why the phase was ended early, if it was; `error` then says how a worker died, or what the server does instead of
-    answering. `ended_by` is why a point that
-    ends when it is precise has ended.
+    answering. `ended_by` is why a point that ends when it is precise has ended.
     """
 
     started_ns: int
@@ -214,11 +219,11 @@ class PhaseReport:
     planned: int
     sent: int
     elapsed_s: float
-    cpu_s: float
-    loop_lag_ms_p99: float | None
-    loop_lag_ms_max: float | None
-    clock_step_ns: int
-    stamp_source: Literal["kernel", "user"]
+    cpu_s: float = 0.0
+    loop_lag_ms_p99: float | None = None
+    loop_lag_ms_max: float | None = None
+    clock_step_ns: int = 0
+    stamp_source: Literal["kernel", "user"] = "kernel"
     stopped: StopReason | None = None
     error: str | None = None
     ended_by: EndReason | None = None

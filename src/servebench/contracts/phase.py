@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ class PhaseFacts:
     warmup: bool
     concurrency: int | None
     repeat: int
-    planned: dict[str, tuple[int | None, int, bool]]
+    planned: Mapping[str, tuple[int | None, int, bool]]
     """For each request_id: planned prompt tokens, requested output tokens, whether exactly that many were requested."""
     api: str = "chat"
     apis: dict[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class PhaseFacts:
     """When servebench started the server; null for one that it did not start."""
     server_requests_before: int | None = None
     """How many requests it had sent to it since."""
-    fillers: Sequence[str] = ()
+    fillers: Collection[str] = ()
     """The ids of the requests that only keep the level."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
@@ -69,6 +69,19 @@ class PhaseFacts:
     def name(self) -> str:
         """The name of the phase, of which ids of its spans are made; the warm-up of a point has its own request ids."""
         return f"{self.run_id}/{self.point}"
+
+    def of_record(self, request_id: str) -> dict[str, Any]:
+        """Return the columns of the record of a request that were known before it was sent."""
+        prompt_tokens, output_tokens, _ = self.planned.get(request_id, (None, None, False))
+        return {
+            "run_id": self.run_id,
+            "point": self.point,
+            "request_id": request_id,
+            "warmup": self.warmup,
+            "filler": request_id in self.fillers,
+            "planned_prompt_tokens": prompt_tokens,
+            "asked_output_tokens": output_tokens,
+        }
 
     def requests(self) -> list[Request]:
         """Return the requests of the phase that have a schema or reference, without their prompts."""

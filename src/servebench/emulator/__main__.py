@@ -21,29 +21,18 @@ from servebench.emulator.connection import ServerConnection
 from servebench.emulator.engine import EmulatedEngine, log
 
 
-def _leave_child() -> None:
-    """Start a process in a session of its own, which a signal to the group does not reach."""
-    command = [sys.executable, "-S", "-E", "-P", "-c", "import time; time.sleep(3600)"]
-    subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-
-
 async def _load(spec: EmulationSpec) -> None:
     """Imitate the cold start, with the engine's log lines."""
     stages = list(spec.cold_start())
     for index, (seconds, line) in enumerate(stages):
         await asyncio.sleep(seconds * spec.time_scale)
-        if index == len(stages) // 2:
-            await _inject_loading_faults(spec)
+        if index == len(stages) // 2 and spec.faults.die_in_loading:
+            log(spec.emulation.out_of_memory_line)
+            os._exit(1)
+        if index == len(stages) // 2 and spec.faults.hang_in_loading:
+            await asyncio.Event().wait()
         if index < len(stages) - 1:
             log(line)
-
-
-async def _inject_loading_faults(spec: EmulationSpec) -> None:
-    if spec.faults.die_in_loading:
-        log(spec.emulation.out_of_memory_line)
-        os._exit(1)
-    if spec.faults.hang_in_loading:
-        await asyncio.Event().wait()
 
 
 async def serve(spec: EmulationSpec) -> None:
@@ -57,7 +46,9 @@ async def serve(spec: EmulationSpec) -> None:
             loop.add_signal_handler(number, stopped.set)
     log(f"servebench emulator {__version__}: emulated {spec.engine}; these numbers do not describe the real engine")
     if spec.faults.leave_child:
-        _leave_child()
+        # in a session of its own, which a signal to the group does not reach
+        command = [sys.executable, "-S", "-E", "-P", "-c", "import time; time.sleep(3600)"]
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     engine = EmulatedEngine(spec, loop)
     listening: list[asyncio.Server] = []
 

@@ -137,7 +137,8 @@ class EmulatedEngine:
         if parsed.stream and self.spec.emulation.first_chunk == "role_early":
             connection.write(self._opening(stream))
         self.scheduler.submit(request, time.monotonic())
-        self._wake()
+        if self._step is None:
+            self._schedule(time.monotonic())
 
     def _check_admission(self, connection: AnswerConnection, parsed: ParsedRequest) -> None:
         """Apply out-of-memory and rejection faults and the queue limit. Raises RequestRejected, RejectedInStream."""
@@ -163,12 +164,8 @@ class EmulatedEngine:
 
     # the clock
 
-    def _wake(self) -> None:
-        """Begin a step if none is running."""
-        if self._step is None:
-            self._schedule(time.monotonic())
-
     def _schedule(self, now_s: float) -> None:
+        """Begin a step as soon as there is work."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -236,7 +233,6 @@ class EmulatedEngine:
                 self._finish(request)
             return
         if self._is_hit(stream, faults.slow_every):
-            assert request.first_s is not None
             delay_s = (time.monotonic() - request.first_s) * (SLOW_FACTOR - 1)
             self.loop.call_later(delay_s, self._send, stream, request, request.generated, reported)
             return

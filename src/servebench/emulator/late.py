@@ -40,7 +40,7 @@ class LateTimings:
 
     def add(self, request: EmulatedRequest, answer_id: str, traceparent: str) -> None:
         """Add a request whose answer is complete."""
-        if request.admitted_s is None or request.first_s is None:
+        if not request.first_s:
             return
         if self._traced:
             kind = _sglang_spans if self._spec.emulation.spans == "sglang" else _vllm_spans
@@ -72,8 +72,6 @@ class LateTimings:
         return int((at_s + self._offset_s) * 1e9)
 
     def _line(self, request: EmulatedRequest, answer_id: str) -> dict[str, Any]:
-        assert request.admitted_s is not None
-        assert request.first_s is not None
         moments = {
             "forward_entry_time": request.admitted_s,
             "prefill_finished_time": request.first_s,
@@ -122,7 +120,6 @@ def _value(value: Any) -> dict[str, Any]:
 
 def _latencies(request: EmulatedRequest) -> dict[str, float]:
     """Return the attributes that both engines have; all are seconds."""
-    assert request.first_s is not None
     return {
         LATENCY + "time_to_first_token": request.first_s - request.arrived_s,
         LATENCY + "e2e": request.last_s - request.arrived_s,
@@ -131,8 +128,6 @@ def _latencies(request: EmulatedRequest) -> dict[str, float]:
 
 
 def _vllm_spans(request: EmulatedRequest, answer_id: str) -> Described:
-    assert request.admitted_s is not None
-    assert request.first_s is not None
     own = {
         "gen_ai.request.id": answer_id,
         LATENCY + "time_in_queue": request.admitted_s - request.ready_s,
@@ -143,8 +138,6 @@ def _vllm_spans(request: EmulatedRequest, answer_id: str) -> Described:
 
 
 def _sglang_spans(request: EmulatedRequest, answer_id: str) -> Described:
-    assert request.admitted_s is not None
-    assert request.first_s is not None
     own = {
         "rid": answer_id,
         "module": "sglang::request",

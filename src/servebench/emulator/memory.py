@@ -107,11 +107,7 @@ class KvMemory:
 
     def computed(self, holding: Holding, text: str) -> None:
         """Turn the prompt's whole blocks into shared ones, pinned by the request."""
-        if self._shared:
-            self._share(holding, text)
-
-    def _share(self, holding: Holding, text: str) -> None:
-        for link in islice(self._chain(text), len(holding.pin), None):
+        for link in islice(self._chain(text), len(holding.pin), None) if self._shared else ():
             if holding.tokens < self._block:
                 break
             holding.tokens -= self._block
@@ -130,8 +126,8 @@ class KvMemory:
 
     def release(self, holding: Holding, text: str | None) -> None:
         """Free a finished request. The blocks of `text`, prompt and answer, stay until their memory is needed; None adds none."""
-        if self._shared and text is not None:
-            self._share(holding, text)
+        if text is not None:
+            self.computed(holding, text)
         self._private -= holding.tokens
         holding.tokens = 0
         self._unpin(holding.pin)

@@ -104,7 +104,7 @@ def usage_of(spec: EmulationSpec, request: EmulatedRequest, reported: int) -> di
 
 def timings_of(spec: EmulationSpec, request: EmulatedRequest) -> dict[str, dict[str, float]]:
     """Return the engine's times of a complete answer, as it reports them: fields that come with the usage."""
-    if request.admitted_s is None or request.first_s is None:
+    if not request.first_s:
         return {}
     seconds = {
         "queue": request.admitted_s - request.ready_s,

@@ -7,7 +7,7 @@ has one token more and every completed prompt has its first. The same loop runs 
 """
 
 import random
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,8 +44,9 @@ class EmulatedRequest:
     computed: int = 0
     to_compute: int = 0
     generated: int = 0
-    admitted_s: float | None = None
-    first_s: float | None = None
+    admitted_s: float = 0.0
+    first_s: float = 0.0
+    """0.0 until its first token has come."""
     last_s: float = 0.0
     credit: float = 0.0
 
@@ -134,15 +135,9 @@ class BatchScheduler:
         self.totals.front_end_s += self.cost.request_s
         request.arrived_s = now_s
         request.ready_s = done_s + self.cost.latency_s(self._rng)
-        self._insert(request)
+        # into the order in which requests get ready; nearly always at the end
+        insort(self.arriving, request, key=lambda one: one.ready_s)
         self.totals.prompt_tokens += request.prompt_tokens
-
-    def _insert(self, request: EmulatedRequest) -> None:
-        """Insert into the order in which requests get ready; nearly always at the end."""
-        position = len(self.arriving)
-        while position and self.arriving[position - 1].ready_s > request.ready_s:
-            position -= 1
-        self.arriving.insert(position, request)
 
     def abort(self, request: EmulatedRequest) -> None:
         """Remove a request whose client is gone."""
@@ -388,6 +383,6 @@ class BatchScheduler:
         request.generated += tokens
         self.totals.generation_tokens += tokens
         request.last_s = now_s
-        if request.first_s is None:
+        if not request.first_s:
             request.first_s = now_s
         return tokens

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+from servebench.engine.file_tokenizer import PARALLEL, ExactTokenizer
 from servebench.engine.supervisor.endpoint import http_error_reason, response_json
-from servebench.engine.truncation import PARALLEL, ExactTokenizer
 from servebench.protocol.errors import error_text
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError

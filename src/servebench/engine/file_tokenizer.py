@@ -7,8 +7,6 @@ input, a list of texts in JSON, with a line: their numbers of tokens, or the rea
 whether the file could be read.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -22,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from servebench.engine.truncation import ExactTokenizer
 from servebench.util.bounded_file import read_bytes
 from servebench.util.children import python_environment
 from servebench.util.errors import EngineError
@@ -36,6 +33,32 @@ TIME_MIN_S, CHARACTERS_PER_S = 120.0, 20_000
 """What a batch may take: tokenizers count a hundred times as fast on a machine that has nothing else to do."""
 REASON_MAX = 300
 ORPHAN_CHECK_S = 1.0
+PARALLEL = 8
+"""Counts that are made at once."""
+
+
+class ExactTokenizer:
+    """Truncate by bisection over characters: token counts grow with the text, except for a token or two at the cut."""
+
+    exact = True
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each text."""
+        raise NotImplementedError
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """Return the longest prefix of at most this many tokens, with few counts."""
+        if self.count([text])[0] <= tokens:
+            return text
+        low, high = 0, len(text)
+        while high - low > 1:
+            step = max(1, (high - low) // PARALLEL)
+            cuts = list(range(low + step, high, step))
+            counts = self.count([text[:cut] for cut in cuts])
+            fitting = [cut for cut, count in zip(cuts, counts, strict=True) if count <= tokens]
+            low = max(fitting, default=low)
+            high = min((cut for cut in cuts if cut > low), default=high)
+        return text[:low]
 
 
 class FileTokenizer(ExactTokenizer):

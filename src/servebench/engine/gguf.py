@@ -4,8 +4,6 @@ A header is a list of keys with typed values, in no fixed order: in a file that 
 the vocabulary, which is some MB. The header is untrusted, so the bytes, keys and elements that are read are bounded.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import BinaryIO

@@ -39,6 +39,8 @@ from servebench.util.units import NS_PER_S
 
 LOG_BUDGET_S = 20.0
 """How long the end of a run cleans a log; a larger one is left to `servebench recover`."""
+SHAPING = ("engine", "launch", "model", "gpu")
+"""The settings that an engine is started with."""
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
@@ -91,23 +93,6 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
         body=settings.workload.body,
         api=settings.workload.api,
     )
-
-
-def open_receiver(context: LaunchContext) -> SpanReceiver | None:
-    """Return a receiver at the context's endpoint; None if it has none. Raises EngineError if it cannot listen."""
-    if context.spans_endpoint is None:
-        return None
-    port = urlsplit(context.spans_endpoint).port
-    assert port is not None
-    return SpanReceiver(context.engine.spans_listener[0], port)
-
-
-def same_engine(one: RunSettings, other: RunSettings) -> bool:
-    """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal."""
-    parts = ("engine", "launch", "model", "gpu")
-    generates, also = (kind_named(each.workload.api).answers_text for each in (one, other))
-    shared = one.engine.reuse and one.engine.age != FRESH and generates == also
-    return shared and all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
 def keeps_files(engine: Engine, context: LaunchContext) -> bool:
@@ -180,9 +165,13 @@ class EnginePool:
         return lease
 
     def _is_same(self, one: RunSettings, other: RunSettings) -> bool:
-        """Return whether two runs can share one start; an imitated engine serves the adapters of its first run only."""
+        """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal. An
+        imitated engine serves the adapters of its first run only."""
         imitated = self._registry.kinds["launch"][one.launch.name].emulated
-        return same_engine(one, other) and not (imitated and one.workload.adapters != other.workload.adapters)
+        generates, also = (kind_named(each.workload.api).answers_text for each in (one, other))
+        shared = one.engine.reuse and one.engine.age != FRESH and generates == also
+        shared = shared and not (imitated and one.workload.adapters != other.workload.adapters)
+        return shared and all(getattr(one, part) == getattr(other, part) for part in SHAPING)
 
     def _start(self, settings: RunSettings, log_path: Path) -> EngineLease:
         engine = self._registry.engine(settings.engine.name)
@@ -196,14 +185,17 @@ class EnginePool:
         if not launcher.simulated:
             self._mark_unclean(log_path)
         with contextlib.ExitStack() as undo:
-            spans = open_receiver(context)
-            if spans is not None:
+            spans = None
+            if context.spans_endpoint is not None:
+                spans = SpanReceiver(context.engine.spans_listener[0], urlsplit(context.spans_endpoint).port or 0)
                 undo.callback(spans.close)
             if keeps_files(engine, context):
                 undo.callback(shutil.rmtree, context.kept_folder, ignore_errors=True)
                 make_kept_folder(context)
             context, running = self._launch(launcher, engine, context, settings, log_path)
-            self._report_start(engine, running)
+            if running.phases:
+                ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
+                self._events(EngineReady(engine.name, ended))
             undo.pop_all()
         return EngineLease(
             engine=engine,
@@ -228,7 +220,11 @@ class EnginePool:
             for known, server in found:
                 if same_server(known, settings):
                     return server
-            return launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._detail)
+
+            def say(text: str) -> None:
+                self._events(Said(text, detail=True))
+
+            return launcher.launch(engine, context, settings.launch, log_path=log_path, say=say)
 
         rejected = (engine.name, context.engine.executable)
         silent = replace(context, engine=replace(context.engine, request_timings=False))
@@ -253,14 +249,6 @@ class EnginePool:
 
     def _doing(self, activity: Activity, engine: Engine) -> None:
         self._events(Doing(activity, engine.name))
-
-    def _detail(self, text: str) -> None:
-        self._events(Said(text, detail=True))
-
-    def _report_start(self, engine: Engine, running: RunningEngine) -> None:
-        if running.phases:
-            ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
-            self._events(EngineReady(engine.name, ended))
 
     def release(self, next_settings: RunSettings | None) -> StopReport | None:
         """End a run: stop the engine unless the next run (None: there is none) needs the same one."""

@@ -26,19 +26,15 @@ def weights_facts(model: ModelSettings, argv: Sequence[str] | None) -> dict[str,
     named = [Path(word) for word in argv or () if word.lower().endswith(".gguf")]
     source = next(iter(named), Path(model.path).expanduser() if argv is not None and model.path is not None else None)
     try:
-        files = weight_files(source) if source is not None else []
+        found = [] if source is None else [source] if source.is_file() else source.glob("*")
+        files = sorted(
+            path for path in found if path.is_file() and (path == source or path.suffix.lower() in WEIGHT_FILES)
+        )
         if source is None or not files:
             return facts
         return {**facts, "format": files[0].suffix[1:], "quantization": _quantization(source), "digest": digest(files)}
     except OSError:
         return facts
-
-
-def weight_files(source: Path) -> list[Path]:
-    """Return the files with the weights of a model: the file itself, or those of its folder, by name."""
-    if source.is_file():
-        return [source]
-    return sorted(path for path in source.glob("*") if path.suffix.lower() in WEIGHT_FILES and path.is_file())
 
 
 def digest(files: Sequence[Path]) -> str:

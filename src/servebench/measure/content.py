@@ -1,7 +1,5 @@
 """What answers contain: whether they match their JSON schema, and the facts that are hidden in long prompts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Costs, from the price of a machine per hour."""
 
-from __future__ import annotations
-
 SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
 

@@ -18,8 +18,6 @@ None, never 0.
 | tokens of an event | its token ids; else the growth of a usage sent with every event; else the growth of llama.cpp's `timings.predicted_n`; else unknown |
 """  # noqa: E501
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +25,7 @@ from typing import Any, cast
 
 from servebench.contracts.engine import ServerTimings
 from servebench.contracts.exchange import Exchange, WireOutcome
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Outcome, Record
 from servebench.measure.timings import timing_columns
 from servebench.protocol import answer, http, stream
@@ -43,7 +42,12 @@ _OTHERWISE = {"closed": "truncated", "complete": "truncated", "too_large": "prot
 """The outcome of a request by how its connection ended, unless it is called the same, or the answer itself says more."""
 
 _OF_EXCHANGE = (
-    *("request_id", "session_id", "scheduled_ns", "connect_started_ns", "connected_ns", "sent_ns", "ended_ns"),
+    "session_id",
+    "scheduled_ns",
+    "connect_started_ns",
+    "connected_ns",
+    "sent_ns",
+    "ended_ns",
     "stamp_source",
 )
 _OF_SCAN = (
@@ -53,27 +57,16 @@ _OF_SCAN = (
 """Columns that a record takes over from the exchange and from its answer under the same names."""
 
 
-def record(
-    exchange: Exchange,
-    *,
-    run_id: str,
-    point: str,
-    warmup: bool,
-    planned_prompt_tokens: int | None,
-    asked_output_tokens: int | None,
-    filler: bool = False,
-    timings: ReadTimings | None = None,
-    keep_id: bool = False,
-    api: str = "chat",
-) -> Record:
-    """Return the record of one exchange. Pure. Never raises for what a server sent: that becomes an outcome.
+def record(exchange: Exchange, facts: PhaseFacts, timings: ReadTimings | None = None) -> Record:
+    """Return the record of one exchange of a phase. Pure. Never raises for what a server sent: that becomes an outcome.
 
-    `api` is its kind. `timings` reads the engine's own times of a successful answer; with `keep_id` its `id` is kept. A failed
-    request keeps its events. A status that is neither 2xx nor interim is an `http_error`.
+    `timings` reads the engine's own times of a successful answer. A failed request keeps its events. A status that is neither
+    2xx nor interim is an `http_error`.
     """
-    scan = kind_named(api).scan()
+    planned = facts.of_record(exchange.request_id)
+    scan = kind_named(facts.apis.get(exchange.request_id, facts.api)).scan()
     message = stream.read(exchange.reads, scan)
-    outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, asked_output_tokens)
+    outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, planned["asked_output_tokens"])
     output_tokens, counted_by = scan.count()
     event_ns = scan.event_ns
     times: dict[str, Any] = {}
@@ -82,21 +75,16 @@ def record(
         with contextlib.suppress(TypeError, AttributeError, LookupError, ValueError, ArithmeticError):
             said = timings(scan.details, message.headers)
             times = timing_columns(said, exchange.sent_ns, event_ns[0], exchange.reads[-1][0])
-    answer_id = scan.details.get("id") if keep_id else None
+    answer_id = scan.details.get("id") if facts.keep_ids else None
     return Record(
-        run_id=run_id,
-        point=point,
-        warmup=warmup,
-        filler=filler,
+        **planned,
         **{name: getattr(exchange, name) for name in _OF_EXCHANGE},
         **{name: getattr(scan, name) for name in _OF_SCAN},
         first_event_ns=event_ns[0] if event_ns else None,
         last_event_ns=event_ns[-1] if event_ns else None,
         event_tokens=scan.event_tokens(),
-        planned_prompt_tokens=planned_prompt_tokens,
         output_tokens=output_tokens,
         hidden_tokens=scan.hidden_tokens if scan.usage_tokens is not None else None,
-        asked_output_tokens=asked_output_tokens,
         counted_by=counted_by,
         outcome=outcome,
         http_status=message.status,

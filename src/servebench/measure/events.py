@@ -1,7 +1,5 @@
 """The content events of some requests: when each came, and how many tokens it has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +36,8 @@ def events_of(event_ns: Iterable[Any], event_tokens: Iterable[Any], output_token
     The tokens of an event are those in the stream, else an equal share of the request's output tokens. The end token and text
     that was withheld come without a content event: they belong to the last one.
     """
-    stamps, streamed = ([() if _is_null(one) else one for one in some] for some in (event_ns, event_tokens))
+    null = (type(None), float)
+    stamps, streamed = ([() if isinstance(one, null) else one for one in some] for some in (event_ns, event_tokens))
     counts, known = (np.array([len(one) for one in some], dtype=np.int64) for some in (stamps, streamed))
     complete = known == counts
     stamp_ns = _flat(stamps).astype(np.int64)
@@ -51,10 +50,6 @@ def events_of(event_ns: Iterable[Any], event_tokens: Iterable[Any], output_token
     sums = np.bincount(owner, weights=tokens, minlength=counts.size)
     tokens[(np.cumsum(counts) - 1)[has]] += np.maximum(output_tokens[has] - sums[has], 0.0)
     return EventColumns(stamp_ns=stamp_ns, counts=counts, tokens=tokens)
-
-
-def _is_null(value: Any) -> bool:
-    return value is None or isinstance(value, float)
 
 
 def _flat(lists: Iterable[Any]) -> Any:

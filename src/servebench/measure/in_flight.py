@@ -1,7 +1,5 @@
 """Requests in flight (sent and not ended): how many, whether streams send in step, and what the engine holds beyond them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

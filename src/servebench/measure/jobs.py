@@ -4,8 +4,6 @@ A job is complete when all of its requests are ok. Jobs an hour count each answe
 was answered inside the window: whole jobs are too few and too long to be counted. A job of which a request failed counts nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -32,8 +32,6 @@ Which requests count for which column:
 Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, type 7). What is unknown is None.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

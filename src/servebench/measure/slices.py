@@ -1,7 +1,5 @@
 """What a point that is measured in slices, in turns with another engine, shows in each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -10,6 +10,7 @@ answer (its last byte), because the last token may have no text. So the sum alwa
 in the residual: the time in the server that the engine does not account for. It must be small, and not negative.
 """
 
+from dataclasses import fields
 from typing import Any
 
 from servebench.contracts.engine import ServerTimings
@@ -26,13 +27,7 @@ def timing_columns(
     delivery, less the front end if the engine reports its E2E. Without a queue the network contains it, so only delivery is a
     residual. A first token that is delivered late makes the delivery negative and the network as much longer.
     """
-    columns: dict[str, Any] = {
-        "server_queue_ms": said.queue_ms,
-        "server_prefill_ms": said.prefill_ms,
-        "server_kv_transfer_ms": said.kv_transfer_ms,
-        "server_decode_ms": said.decode_ms,
-        "server_e2e_ms": said.e2e_ms,
-    }
+    columns: dict[str, Any] = {f"server_{one.name}": getattr(said, one.name) for one in fields(ServerTimings)}
     e2e_ms = (answered_ns - sent_ns) / NS_PER_MS
     network_ms = delivery_ms = residual_ms = None
     if said.prefill_ms is not None:

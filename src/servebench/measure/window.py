@@ -1,7 +1,5 @@
 """Find the part of a point in which its load level was reached, from the records themselves, and leave disturbed parts out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

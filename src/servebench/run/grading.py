@@ -25,7 +25,10 @@ ANSWER_COLUMNS = (
     *("outcome", "http_status", "error", "finish_reason", "prompt_tokens", "output_tokens"),
     *("sent_ns", "ended_ns", "latency_ms", "thinking", "reasoning"),
 )
-"""The columns of a graded answer that are those of the answer."""
+"""The columns of a graded answer that are those of the answer; then those of its question, its grade and the settings."""
+ITEM_COLUMNS = ("task", "item_id", "prompt", "max_tokens")
+GRADE_COLUMNS = ("correct", "score", "extracted", "note")
+SETTING_COLUMNS = ("api", "shots", "seed")
 
 
 def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
@@ -96,8 +99,8 @@ def _store(request: RunRequest, lease: EngineLease, scorer: Scorer, graded: Sequ
     """Store and show grades; `at` says at which point or load the questions were asked. Raises StoreError."""
     import pandas as pd
 
-    emulated = lease.launcher.emulated
-    records = [_record(one, scorer, emulated=emulated, run_id=request.run_id, **at) for one in graded]
+    at = {"run_id": request.run_id, "emulated": lease.launcher.emulated, "point": None, "rate": None, **at}
+    records = [_record(one, scorer, at) for one in graded]
     add_quality(request.folder, records)
     for summary in summaries(pd.DataFrame(records)):
         request.events(Graded(summary))
@@ -171,42 +174,19 @@ def _endpoint(request: RunRequest, lease: EngineLease) -> Endpoint:
     )
 
 
-def _record(
-    judged: Judged,
-    scorer: Scorer,
-    *,
-    emulated: bool,
-    run_id: str,
-    concurrency: int | None,
-    rate: float | None = None,
-    point: str | None = None,
-    cache_error: str | None = None,
-) -> QualityRecord:
+def _record(judged: Judged, scorer: Scorer, at: Mapping[str, Any]) -> QualityRecord:
     item, answer, grade = judged.item, judged.answer, judged.grade
-    quality = scorer.settings
+    columns: dict[str, Any] = {name: getattr(item, name) for name in ITEM_COLUMNS}
+    columns |= {name: getattr(answer, name) for name in ANSWER_COLUMNS}
+    columns |= {name: getattr(grade, name) for name in GRADE_COLUMNS}
+    columns |= {name: getattr(scorer.settings, name) for name in SETTING_COLUMNS}
     return QualityRecord(
-        run_id=run_id,
-        benchmark=f"{scorer.name}.{item.task}" if (scorer.asks_itself or point) and item.task else scorer.name,
-        task=item.task,
-        item_id=item.item_id,
+        **at,
+        **columns,
+        benchmark=f"{scorer.name}.{item.task}" if (scorer.asks_itself or at["point"]) and item.task else scorer.name,
         item_digest=item.digest,
-        point=point,
-        concurrency=concurrency,
-        rate=rate,
-        correct=grade.correct,
-        score=grade.score,
-        extracted=grade.extracted,
         reference=item.expected,
         answer=answer.text,
-        prompt=item.prompt,
-        note=grade.note,
         detail=None if grade.detail is None else orjson.dumps(dict(grade.detail)).decode(),
-        **{name: getattr(answer, name) for name in ANSWER_COLUMNS},
         method=scorer.method,
-        api=quality.api,
-        shots=quality.shots,
-        seed=quality.seed,
-        max_tokens=item.max_tokens,
-        emulated=emulated,
-        cache_error=cache_error,
     )

@@ -90,9 +90,7 @@ def run_steps(request: RunRequest) -> Steps[RunResult]:
     search = levels.answer(interrupted=ending.status != "finished") if levels is not None else None
     outcome = RunOutcome(
         run_id=request.run_id,
-        status=ending.status,
-        error=ending.error,
-        failure=ending.failure,
+        **vars(ending),
         points=tuple(progress.points),
         search=search.as_dict() if search is not None else None,
         quality=stored_summaries(request.folder),

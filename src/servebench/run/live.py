@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.events import Doing, Events
@@ -14,14 +15,18 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
+from servebench.load.client.progress import Counts
 from servebench.load.coordinator.drive import Drive, drive_together
 from servebench.load.coordinator.share import worker_spools
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, last_failure
-from servebench.run.phase import discard_spools, drive_of, records_of
+from servebench.run.phase import discard_spools, dump_facts, facts_file, records_of
 from servebench.run.requests import target_of
 from servebench.run.watchdog import Watcher
+from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder
+from servebench.util.file_redaction import traces_of
+from servebench.util.redaction import known_secrets
 
 DEATH_NOTICE_S = 5.0
 ASK_TIMEOUT_S = 120.0
@@ -71,11 +76,38 @@ class LiveLoad:
     def drive_of(
         self, plan: PointPlan, facts: PhaseFacts, watch: Watcher, looks: Looks | None = None, *, workers: int = 1
     ) -> Drive:
-        """Return a phase that is driven together with others; its records are then those of `ended`. Raises StoreError."""
+        """Return a phase that is driven together with others; its records are then those of `ended`. The spools are on disk, and
+        `looks` may end it early. Raises StoreError."""
         spool = self.folder.spool(f"{facts.point}{'-warmup' if facts.warmup else ''}")
         self._spools = worker_spools(spool, workers)
+        with writing(spool.parent):
+            spool.parent.mkdir(exist_ok=True)
+        stored = replace(facts, traces=traces_of(known_secrets()))
+        for path in self._spools:
+            with replacing(facts_file(path)) as beside:
+                beside.write_bytes(dump_facts(stored))
+            with writing(path):
+                path.touch()
+        started = 0.0
+
+        def watch_and_look(counts: Counts) -> StopReason | Literal["finish"] | None:
+            nonlocal started
+            started = started or time.monotonic()
+            elapsed_s = time.monotonic() - started
+            reason = watch(counts)
+            ended = counts.completed + counts.failed
+            due = reason is None and looks is not None and looks.is_due(ended, elapsed_s)
+            if reason is None and (due or watch.wants_look(ended)):
+                records = self.ended(facts)
+                watch.see(records)
+            if due and looks is not None:
+                enough = looks.take(records, elapsed_s)
+                watch.note = looks.note
+                return "finish" if enough else None
+            return reason
+
         target = target_of(self.lease.running, self.settings.workload.headers)
-        return drive_of(target, plan, facts, self._spools, watch, looks=looks)
+        return Drive(target=target, plan=plan, spool=self._spools[0], watch=watch_and_look, workers=workers)
 
     def ended(self, facts: PhaseFacts) -> list[Record]:
         """Return the records of the requests that have ended in the latest phase. Raises StoreError."""

@@ -1,22 +1,20 @@
 """Looks at a point while it runs, to end it as soon as it is precise."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from servebench.analysis.disturbance import Disturbance, disturbed_spans
 from servebench.analysis.drift import point_drifts, warmup_share
 from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look
-from servebench.analysis.serial import FLAT
+from servebench.analysis.serial import learned_prior
 from servebench.analysis.statistics import span_of
 from servebench.contracts.exchange import EndReason
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.point_row import POINT_COLUMNS
 from servebench.contracts.results import Record
-from servebench.load.plan.levels import UNTIL_LIMIT
+from servebench.load.plan.levels import UNTIL_LIMIT, PlannedPoint
 from servebench.measure.points import PointSample, point_sample
-from servebench.util.arrays import Floats
 from servebench.util.figures import short_percent
 from servebench.util.stretches import Spans
 
@@ -25,19 +23,12 @@ from servebench.util.stretches import Spans
 class Looks:
     """Decides when a phase has measured enough. `ended_by` is the decision, None while there is none."""
 
-    targets: Mapping[str, float]
-    prior: Floats = field(default_factory=lambda: FLAT)
-    """How probable each wander of the engine was before (`analysis.serial`)."""
-    mean_tokens: float | None = None
-    """`PhaseFacts.mean_tokens`."""
-    concurrency: int | None
+    level: PlannedPoint
+    """The point, which lasts at most its `duration_s` unless `least` requests come within UNTIL_LIMIT times as long."""
+    facts: PhaseFacts
     least: int
     """The fewest requests in the window of a point. The first look is when this many have ended and each stream has had one."""
-    budget_s: float
-    """The longest time of a point, unless `least` requests come within UNTIL_LIMIT times as long."""
     warmup_s: float = 0.0
-    offered_req_s: float | None = None
-    """The rate of an open loop, if it is the same at all times."""
     with_tokens: Callable[[Sequence[Record]], Sequence[Record]] = tuple
     """Counts the tokens of answers whose server did not."""
     disturbances: Callable[[], Sequence[Disturbance]] = tuple
@@ -47,30 +38,34 @@ class Looks:
 
     def __post_init__(self) -> None:
         """Plan the first look."""
-        self._next = max(self.least, self.concurrency or 1)
+        self._budget_s = self.level.duration_s or 0.0
+        self._prior = learned_prior(self.facts.wander)
+        self._next = max(self.least, self.level.concurrency or 1)
         self._wanted = self.least
 
     def is_due(self, ended: int, elapsed_s: float) -> bool:
         """Whether this number of ended requests is worth a look, or the time is over and no more are worth waiting for."""
-        over = elapsed_s >= self.budget_s and self._is_enough(ended, elapsed_s)
+        over = elapsed_s >= self._budget_s and self._is_enough(ended, elapsed_s)
         return self.ended_by is None and (over or ended >= self._next)
 
     def _is_enough(self, ended: int, elapsed_s: float) -> bool:
         """Whether there are as many requests as wanted, or they will not come in time."""
-        return ended >= self._wanted or ended * UNTIL_LIMIT * self.budget_s < self._wanted * elapsed_s
+        return ended >= self._wanted or ended * UNTIL_LIMIT * self._budget_s < self._wanted * elapsed_s
 
     def take(self, records: Sequence[Record], elapsed_s: float) -> bool:
         """Look at the records of the requests that have ended, and return whether the phase has measured enough."""
         measured = [one for one in records if one.measured and one.outcome != "cancelled" and one.sent_ns is not None]
         self._next = max(self._next + 1, math.ceil(LOOK_GROWTH * len(measured)))
         counted = self.with_tokens(measured)
-        disturbed = self._disturbed(measured)
+        stamps = [stamp for one in measured for stamp in (one.sent_ns, one.ended_ns) if stamp is not None]
+        # what the finished point will leave out, as far as it is known by now
+        disturbed = disturbed_spans(self.disturbances(), min(stamps), max(stamps)) if stamps else ()
         sample = self._sample(counted, self.warmup_s, disturbed)
-        cut_s = warmup_share(point_drifts(sample, open_loop=self.concurrency is None)) * sample.window_s
+        cut_s = warmup_share(point_drifts(sample, open_loop=self.level.open_loop)) * sample.window_s
         # a change that others made is no warm-up
         if cut_s and not disturbed:
             sample = self._sample(counted, self.warmup_s + cut_s)
-        self.metrics = look(sample, self.targets, self.prior)
+        self.metrics = look(sample, self.level.targets, self._prior)
         # those sent before the level was reached, and while others had the machine, do not count
         self._wanted = self.least + sum(one.outcome == "ok" for one in measured) - sample.e2e_ms.size
         if not self._is_enough(len(measured), elapsed_s):
@@ -79,20 +74,15 @@ class Looks:
         span = span_of(sample)
         if is_precise(self.metrics, span):
             self.ended_by = EndReason.PRECISE
-        elif is_out_of_reach(self.metrics, span, self.budget_s):
+        elif is_out_of_reach(self.metrics, span, self._budget_s):
             self.ended_by = EndReason.OUT_OF_REACH
-        elif elapsed_s >= self.budget_s:
+        elif elapsed_s >= self._budget_s:
             self.ended_by = EndReason.TIME
         return self.ended_by is not None
 
     def _sample(self, records: Sequence[Record], warmup_s: float, disturbed: Spans = ()) -> PointSample:
-        known = {"offered_req_s": self.offered_req_s, "mean_tokens": self.mean_tokens}
-        return point_sample(records, self.concurrency, warmup_s=warmup_s, disturbed=disturbed, **known)
-
-    def _disturbed(self, records: Sequence[Record]) -> Spans:
-        """Return the stretches that the finished point will leave out, as far as they are known by now."""
-        stamps = [stamp for one in records for stamp in (one.sent_ns, one.ended_ns) if stamp is not None]
-        return disturbed_spans(self.disturbances(), min(stamps), max(stamps)) if stamps else ()
+        known = {"offered_req_s": self.level.offered_req_s, "mean_tokens": self.facts.mean_tokens}
+        return point_sample(records, self.level.concurrency, warmup_s=warmup_s, disturbed=disturbed, **known)
 
     @property
     def note(self) -> str:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from servebench.analysis.disturbance import SOURCES, find_disturbances
 from servebench.analysis.evidence import PointEvidence
-from servebench.analysis.serial import learned_prior
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.age import is_too_young, round_requests
@@ -15,7 +14,7 @@ from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, Sto
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
-from servebench.load.coordinator.share import usable_cores, worker_count
+from servebench.load.coordinator.share import worker_count
 from servebench.load.plan.levels import PlannedPoint, with_trace_times
 from servebench.load.plan.schedule import (
     fillers_to_prepare,
@@ -42,6 +41,7 @@ from servebench.store.prompts import SizedPrompts
 from servebench.store.telemetry_log import TelemetryLog
 from servebench.telemetry.sampler import Sampler
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
+from servebench.util.processes import usable_cpus
 from servebench.util.units import NS_PER_S
 from servebench.workload.build.lengths import mean_length
 
@@ -54,7 +54,9 @@ def measure_level(session: RunSession, level: PlannedPoint) -> Steps[tuple[Point
 
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
     """
-    label = level_title(level, repeats=session.settings.load.repeats * session.settings.study.most_starts)
+    label = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
+    repeats = session.settings.load.repeats * session.settings.study.most_starts
+    label = ("replay" if level.replay else label) + (f" repeat {level.repeat}" if repeats > 1 else "")
     yield from _bring_to_age(session, level, label)
     rate_req_s = answer_s = None
     if level.warmup_requests:
@@ -155,12 +157,6 @@ def _warnings(
         gpu = wrong_gpu(session.settings, [str(gpu["name"]) for gpu in session.request.machine["gpus"]])
         warnings += [gpu] if gpu is not None else []
     return warnings
-
-
-def level_title(level: PlannedPoint, *, repeats: int) -> str:
-    """Return the name of a level for the progress of its phases."""
-    load = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
-    return ("replay" if level.replay else load) + (f" repeat {level.repeat}" if repeats > 1 else "")
 
 
 def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = True) -> list[Record]:
@@ -302,7 +298,7 @@ def _run_phase(
         session.settings.load.workers,
         in_flight=min(plan.concurrency, max(1, len(plan.requests))),
         rate_req_s=None if warmup else level.rate,
-        cores=usable_cores(),
+        cores=len(usable_cpus()),
     )
     if session.lease.spans is not None:
         session.lease.spans.discard()
@@ -360,13 +356,9 @@ def looks_at(session: RunSession, level: PlannedPoint, sampler: Sampler, facts: 
     if not level.targets or level.duration_s is None:
         return None
     return Looks(
-        targets=level.targets,
-        prior=learned_prior(facts.wander),
-        mean_tokens=facts.mean_tokens,
-        concurrency=level.concurrency,
-        offered_req_s=level.offered_req_s,
+        level=level,
+        facts=facts,
         least=session.settings.load.min_requests,
-        budget_s=level.duration_s,
         warmup_s=session.settings.load.warmup_s,
         with_tokens=lambda records: _counted(session, records, wait=False),
         disturbances=lambda: find_disturbances(sampler.so_far(SOURCES)),

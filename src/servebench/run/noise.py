@@ -1,7 +1,5 @@
 """What a run knows of how its engine wanders, and what it learns of it from a long point."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,31 +1,23 @@
-"""One phase of load: drive it, read its spools, derive its records."""
-
-from __future__ import annotations
+"""One phase of load: its facts, and the records of its spools."""
 
 import gc
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
-from servebench.contracts.exchange import Exchange, PointPlan, StopReason, Target
+from servebench.contracts.exchange import Exchange
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
-from servebench.load.client.progress import Counts
 from servebench.load.client.spool_reader import read_spool
-from servebench.load.coordinator.drive import Drive
 from servebench.measure.derive import ReadTimings, record
 from servebench.registry.registry import registry
-from servebench.run.looks import Looks
 from servebench.run.requests import traceparent
-from servebench.run.watchdog import Watcher
-from servebench.store.files import replacing, writing
+from servebench.store.files import writing
 from servebench.util.errors import StoreError
-from servebench.util.file_redaction import traces_of
 from servebench.util.redaction import known_secrets, redact_text, without_known
 
 
@@ -75,64 +67,13 @@ def jobs_of(requests: Sequence[Request]) -> dict[str, tuple[str, int]]:
     }
 
 
-def drive_of(
-    target: Target,
-    plan: PointPlan,
-    facts: PhaseFacts,
-    spools: Sequence[Path],
-    watch: Watcher,
-    *,
-    looks: Looks | None = None,
-) -> Drive:
-    """Return what `drive_together` needs for a phase, with a worker for each spool; the spools are on disk. `looks` may end it
-    early. Raises StoreError."""
-    with writing(spools[0].parent):
-        spools[0].parent.mkdir(exist_ok=True)
-    stored = replace(facts, traces=traces_of(known_secrets()))
-    for path in spools:
-        with replacing(facts_file(path)) as beside:
-            beside.write_bytes(dump_facts(stored))
-        with writing(path):
-            path.touch()
-    started = 0.0
-
-    def watch_and_look(counts: Counts) -> StopReason | Literal["finish"] | None:
-        nonlocal started
-        started = started or time.monotonic()
-        elapsed_s = time.monotonic() - started
-        reason = watch(counts)
-        ended = counts.completed + counts.failed
-        if reason is None and looks is not None and looks.is_due(ended, elapsed_s):
-            records = records_of(spools, facts)
-            enough = looks.take(records, elapsed_s)
-            watch.see(records)
-            watch.note = looks.note
-            return "finish" if enough else None
-        if reason is None and watch.wants_look(ended):
-            watch.see(records_of(spools, facts))
-        return reason
-
-    return Drive(target=target, plan=plan, spool=spools[0], watch=watch_and_look, workers=len(spools))
-
-
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     """Return the records of a phase from its spools. Raises StoreError for a spool that cannot be read."""
-    secrets, fillers, timings = known_secrets(), frozenset(facts.fillers), timings_reader(facts)
+    secrets, timings = known_secrets(), timings_reader(facts)
+    facts = replace(facts, fillers=frozenset(facts.fillers))
 
     def made(exchange: Exchange) -> Record:
-        prompt_tokens, output_tokens, _ = facts.planned.get(exchange.request_id, (None, None, False))
-        found = record(
-            exchange,
-            run_id=facts.run_id,
-            point=facts.point,
-            warmup=facts.warmup,
-            filler=exchange.request_id in fillers,
-            planned_prompt_tokens=prompt_tokens,
-            asked_output_tokens=output_tokens,
-            timings=timings,
-            keep_id=facts.keep_ids,
-            api=facts.apis.get(exchange.request_id, facts.api),
-        )
+        found = record(exchange, facts, timings)
         if facts.span_headers and exchange.sent_ns is not None:
             found = replace(found, traceparent=traceparent(facts.name, exchange.request_id))
         return _clean(found, secrets)

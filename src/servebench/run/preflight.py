@@ -16,7 +16,7 @@ from servebench.engine.adapters.flags import flag_name
 from servebench.engine.pool import Found, launch_context, same_server
 from servebench.engine.supervisor.ports import describe_owner, free_port, port_problem
 from servebench.engine.tokenize import EmulatedTokenizer, tokenizer_guesses
-from servebench.load.coordinator.share import usable_cores, worker_count
+from servebench.load.coordinator.share import worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
 from servebench.run.fits import fit_faults
@@ -25,6 +25,7 @@ from servebench.store.manifest import read_signed_manifest
 from servebench.store.plan import PlannedRun, with_secrets
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, EngineError, PreflightError
+from servebench.util.processes import usable_cpus
 from servebench.util.secret_patterns import secret_name
 from servebench.workload.build.lengths import with_shortest_lengths
 
@@ -214,7 +215,7 @@ def descriptor_faults(settings: RunSettings) -> list[str]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if not most or hard == resource.RLIM_INFINITY:
         return []
-    workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=usable_cores())
+    workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=len(usable_cpus()))
     if -(-most // workers) + DESCRIPTORS_SPARE <= hard:
         return []
     return [

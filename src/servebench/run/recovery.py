@@ -64,9 +64,10 @@ def recover_run(study: StudyFolder, name: str) -> int:
 
     Returns how many records and points were recovered. Raises StoreError.
     """
-    recovered = _recover_tables(study, name)
-    discard_graded_answers(study.run(name))
-    _mark_interrupted(study.run(name))
+    recovered, folder = _recover_tables(study, name), study.run(name)
+    discard_graded_answers(folder)
+    if folder.state.exists() and (run := read_run(folder)).status == "running":
+        write_run(folder, replace(run, status="interrupted", error="servebench was killed", failure=FailureKind.KILLED))
     return recovered
 
 
@@ -248,10 +249,6 @@ def _report(level: PlannedPoint, records: Sequence[Record], facts: PhaseFacts | 
         planned=planned if level.requests is None else level.requests,
         sent=sent,
         elapsed_s=(ended_ns - started_ns) / NS_PER_S,
-        cpu_s=0.0,
-        loop_lag_ms_p99=None,
-        loop_lag_ms_max=None,
-        clock_step_ns=0,
         stamp_source="user" if any(record.stamp_source == "user" for record in records) else "kernel",
     )
 
@@ -308,15 +305,6 @@ def _end_warnings(level: PlannedPoint, records: Sequence[Record]) -> list[Doubt]
         message = f"servebench was killed in the middle of the point, after {done} requests had ended"
         return [catalog.INTERRUPTED.issue(message, void=True)]
     return []
-
-
-def _mark_interrupted(folder: RunFolder) -> None:
-    if folder.state.exists():
-        run = read_run(folder)
-        if run.status == "running":
-            write_run(
-                folder, replace(run, status="interrupted", error="servebench was killed", failure=FailureKind.KILLED)
-            )
 
 
 def _counted(count: int, noun: str) -> str:

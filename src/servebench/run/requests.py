@@ -44,7 +44,7 @@ def planned_requests(
     ConfigError if the dialect changes prompts with marks."""
     base_path = quote(urlsplit(running.base_url).path, safe="/%:@!$&'()*+,;=~").rstrip("/")
     query = f"?{urlencode(running.query)}" if running.query else ""
-    planned = []
+    planned, run_name = [], phase.rpartition("/")[0].replace("/", ".")
     given = {name.lower() for name, _ in (*running.headers, *settings.workload.headers.items())}
     for request in requests:
         path, body = compose(engine, add_extras(request, settings.workload), running.model, running.names)
@@ -60,18 +60,13 @@ def planned_requests(
                 holes=holes,
                 headers=(
                     *(one for one in kind_of(request).headers.items() if one[0] not in given),
-                    ("x-request-id", wire_id(phase.rpartition("/")[0], request.request_id)),
+                    # the run's, too: engines refuse a name that is in use, and several runs may load one server
+                    ("x-request-id", f"{run_name}.{request.request_id}"),
                     *(span_headers(phase, request) if settings.sends_span_headers else ()),
                 ),
             )
         )
     return planned
-
-
-def wire_id(run_id: str, request_id: str) -> str:
-    """Return the name of a request on its server. It names the run, too: engines refuse a name that is in use, and several runs
-    may load one server."""
-    return f"{run_id.replace('/', '.')}.{request_id}"
 
 
 def traceparent(phase: str, request_id: str) -> str:

@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Any, Literal
 
@@ -157,9 +157,8 @@ class _Client:
         self._epoch_ns = running.started_ns
         self._engine = engine
         self._plan = plan
-        self._facts = facts
+        self._facts = replace(facts, fillers=frozenset(facts.fillers))
         self._read_timings = timings_reader(facts)
-        self._fillers = frozenset(facts.fillers)
         self._spec = running.spec
         self._scheduler = Scheduler(_job(plan))
         self._answers: dict[int, VirtualAnswer] = {}
@@ -222,11 +221,8 @@ class _Client:
             sent=scheduler.sent,
             fillers=scheduler.fillers,
             elapsed_s=self.now_s - self._start_s,
-            cpu_s=0.0,
             loop_lag_ms_p99=float(percentile(np.asarray(self._lags_ms), 99)) if self._lags_ms else None,
             loop_lag_ms_max=max(self._lags_ms, default=None),
-            clock_step_ns=0,
-            stamp_source="kernel",
             stopped=scheduler.stopped,
         )
 
@@ -316,18 +312,13 @@ class _Client:
         self._scheduler.unsendable.clear()
 
     def _record(self, index: int, end: _End, answer: VirtualAnswer | None) -> Record:
-        request, facts = self._scheduler.requests[index], self._facts
-        prompt_tokens, output_tokens, _ = facts.planned.get(request.request_id, (None, None, False))
+        request = self._scheduler.requests[index]
         scheduled_ns, sent_ns = self._sent_ns.pop(index)
         event_ns = [self.ns(time_s) for time_s in answer.event_s] if answer is not None else []
         whole = answer if answer is not None and end.outcome == "complete" else None
         return Record(
-            run_id=facts.run_id,
-            point=facts.point,
-            request_id=request.request_id,
+            **self._facts.of_record(request.request_id),
             session_id=request.session_id,
-            warmup=facts.warmup,
-            filler=request.request_id in self._fillers,
             scheduled_ns=scheduled_ns,
             sent_ns=sent_ns or None,
             first_event_ns=event_ns[0] if event_ns else None,
@@ -335,8 +326,6 @@ class _Client:
             last_event_ns=event_ns[-1] if event_ns else None,
             ended_ns=self.ns(end.at_s),
             event_ns=event_ns,
-            planned_prompt_tokens=prompt_tokens,
-            asked_output_tokens=output_tokens,
             stamp_source="kernel",
             answered_ns=event_ns[-1] if whole is not None and event_ns else None,
             text="".join(answer.request.pieces[: answer.request.generated]) if answer is not None else "",
@@ -350,7 +339,7 @@ class _Client:
         if read is None or whole is None or not event_ns:
             return {}
         said = read(timings_of(self._spec, whole.request), {})
-        return {**timing_columns(said, sent_ns, event_ns[0], event_ns[-1])}
+        return timing_columns(said, sent_ns, event_ns[0], event_ns[-1])
 
 
 def _outcome(end: _End, *, streamed: bool) -> dict[str, Any]:

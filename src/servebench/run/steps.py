@@ -1,7 +1,5 @@
 """A run as a generator of steps: it yields its load, so that what executes it may drive the load of several runs at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial

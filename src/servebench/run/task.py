@@ -17,9 +17,9 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.turns import Turn
 from servebench.engine.pool import EngineLease
 from servebench.engine.weights import weights_facts
-from servebench.load.selfcheck.floor import client_floor
+from servebench.load.selfcheck.check import client_floor
 from servebench.registry.registry import Registry
-from servebench.run.lifecycle import RunResult, run_steps
+from servebench.run.lifecycle import run_steps
 from servebench.run.scorers import select_scorers
 from servebench.run.session import RunContext, RunRequest, RunTask
 from servebench.run.steps import Steps, alone
@@ -120,9 +120,14 @@ def task_steps(context: RunContext, task: RunTask, turn: Turn, next_settings: Ru
     stopped = context.pool.release(None if outcome.status == "interrupted" else next_settings)
     if stopped is not None and stopped.leftover:
         events(Notice("left_behind", note="; ".join(stopped.leftover)))
+    # a turn that needed no engine says nothing about it
+    known = {name: before[name] for name in OF_ENGINE if name in before}
     facts = {
         **run_facts(state, outcome, ended_s=time.time()),
-        **_facts_of_result(result, stopped, before),
+        **(known if result.lease is None else engine_facts(result.lease)),
+        **(stop_facts(stopped) if stopped is not None else {}),
+        "ledger": [*(before.get("ledger") or []), *result.ledger],
+        **({"telemetry": result.telemetry} if result.telemetry is not None else {}),
         **({"self_check": asdict(floor)} if floor is not None else {}),
         **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
     }
@@ -138,18 +143,6 @@ def task_steps(context: RunContext, task: RunTask, turn: Turn, next_settings: Ru
     # last, because a log may be long and a user impatient
     context.pool.clean_logs()
     return outcome
-
-
-def _facts_of_result(result: RunResult, stopped: StopReport | None, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of the engine, its telemetry and the ledger; `before` are those of earlier turns and attempts."""
-    # a turn that needed no engine says nothing about it
-    known = {name: before[name] for name in OF_ENGINE if name in before}
-    return {
-        **(known if result.lease is None else engine_facts(result.lease)),
-        **(stop_facts(stopped) if stopped is not None else {}),
-        "ledger": [*(before.get("ledger") or []), *result.ledger],
-        **({"telemetry": result.telemetry} if result.telemetry is not None else {}),
-    }
 
 
 def _stored_facts(folder: RunFolder) -> dict[str, Any]:

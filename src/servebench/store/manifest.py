@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
@@ -24,6 +23,7 @@ from servebench.util.bounded_file import STATE_BYTES_MAX
 from servebench.util.children import program_output
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.gpus import find_gpus, smi_rows
+from servebench.util.processes import usable_cpus
 from servebench.util.redaction import redact
 
 KIND: Literal["manifest"] = "manifest"
@@ -64,9 +64,8 @@ def _cuda() -> str | None:
 
 def capture_cores() -> dict[str, int | None]:
     """Return how many cores and hardware threads this machine has, and how many threads processes may use."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    threads = psutil.cpu_count()
-    return {"cpu_count": psutil.cpu_count(logical=False), "cpu_threads": threads, "cpu_threads_usable": len(usable)}
+    cores, threads = psutil.cpu_count(logical=False), psutil.cpu_count()
+    return {"cpu_count": cores, "cpu_threads": threads, "cpu_threads_usable": len(usable_cpus())}
 
 
 def capture_machine() -> dict[str, Any]:

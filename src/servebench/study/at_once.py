@@ -1,7 +1,5 @@
 """Which runs of a study may have their engines alive at once, so that the load can go from one to the other (`study.slices`)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Run the starts of a study in rounds until all its pairs of runs are decided (`study.until=decided`)."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +18,6 @@ from servebench.analysis.verdict.gate import GateQuestion, check_metrics
 from servebench.analysis.verdict.looks import looks_until
 from servebench.config import Job
 from servebench.contracts.events import Events, Notice, Said, StartsChosen
-from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, seconds_of, share_of
 from servebench.contracts.turns import Turn, closing_turn
 from servebench.load.plan.levels import plan_levels, repeats_of
@@ -113,7 +110,9 @@ class UntilDecided(Runs):
                 if start == 1 and measured and not (weighed := self._weighed()).pays:
                     self._events(Said(starts_text(weighed)))
                     break
-                if decided := [name for name in self.open if not self._open_levels(name, found)]:
+                if decided := [
+                    name for name in self.open if not found.open_levels(self._id(name), map(self._id, self.open))
+                ]:
                     yield [self._closing(name) for name in decided]
                 least = 1 if self._goes_on or found.engine_s >= found.budget_s else STARTS_LEAST
                 if self.open and start >= least and self._too_expensive(found, self.open):
@@ -187,9 +186,6 @@ class UntilDecided(Runs):
 
     def _id(self, name: str) -> str:
         return f"{self._folder.name}/{name}"
-
-    def _open_levels(self, name: str, found: StudyDecision) -> set[Level]:
-        return found.open_levels(self._id(name), map(self._id, self.open))
 
     def _turn(self, task: RunTask, start: int) -> Turn:
         settings = task.job.settings

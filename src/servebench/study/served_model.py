@@ -1,7 +1,5 @@
 """Ask an endpoint for its model where the command names none."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """How many starts `study.starts=auto` takes: as many as a verdict needs, in a time that is said before, or one of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench import __version__
-from servebench.analysis.conclude import StudyAnswered
+from servebench.analysis.events import StudyAnswered
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import (
@@ -52,7 +52,7 @@ from servebench.study.resume import (
 from servebench.study.starts import with_starts
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
-from servebench.telemetry.machine import busy_now
+from servebench.telemetry.machine import CpuUse, others_now
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
@@ -255,6 +255,9 @@ def exclusive(folder: StudyFolder, remedy: str) -> Iterator[None]:
 def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: Registry, listen: Listen) -> Found:
     """Check the jobs, and the cluster if there is one; return the running servers that they measure, unless these are for a
     cluster to find. Raises PreflightError with all faults, EngineError for servers that cannot be measured."""
+    # a server that is asked may repeat in its error what it was given
+    for job in jobs:
+        remember_config(job.resolved)
     if cluster is not None:
         from servebench.cluster.dispatcher import cluster_faults
 
@@ -364,9 +367,11 @@ def execute(session: StudySession, policy: Policy, jobs: Sequence[Job], registry
     if session.cluster is None:
         executor = LocalExecutor(lambda: open_context(session, jobs, registry))
     else:
-        from servebench.cluster.dispatcher import open_dispatcher
+        from servebench.cluster import dispatcher
 
-        executor = open_dispatcher(session.folder, session.state, session.cluster, session.events, registry)
+        of: dict[str, Any] = {"folder": session.folder, "state": session.state, "events": session.events}
+        cluster = dispatcher.open_cluster(session.cluster, session.folder, session.state.ticket)
+        executor = dispatcher.Dispatcher(**of, settings=session.cluster, registry=registry, cluster=cluster)
     try:
         return follow(policy, executor)
     except KeyboardInterrupt:
@@ -379,8 +384,8 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry)
     """Return what all runs of a study in this process share; measures the client's precision if that is not known."""
     events = session.events
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
-    if watched and (busy := busy_now()) is not None:
-        events(Notice("machine_busy", note=busy))
+    if watched and (others := others_now(CpuUse())) is not None:
+        events(Notice("others_take_cpu", note=others))
     return RunContext(
         study=session.folder,
         words=session.state.words,

@@ -1,12 +1,10 @@
 """`servebench tune`: race the settings of engines, from the command or from what is stored, and say which are best."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from servebench.analysis.tuning.answer import TuneAnswered
+from servebench.analysis.events import TuneAnswered
 from servebench.config import launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.events import (

@@ -1,7 +1,5 @@
 """The answer of a tune: made from the race, written to the study's folder, and printed."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

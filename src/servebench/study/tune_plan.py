@@ -1,7 +1,5 @@
 """What a tune does before anything starts: its stock jobs, its candidates, and the files from which it can be resumed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """A tune as its study's folder holds it: the race up to where it was measured."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from servebench.analysis.tuning.candidates import take_backs

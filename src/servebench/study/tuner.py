@@ -1,7 +1,5 @@
 """The race of a tune as a policy: which starts of which candidates are next."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -95,7 +93,9 @@ class Tuner(StoredTune):
             return
         elif steps[0].quality and (outcome.status == "finished" or outcome.failure is FailureKind.QUALITY):
             self._note(steps[0], self._answers(steps[0], self._cost(name)))
-        elif self._stops(name, outcome):
+        elif outcome.failure in NOT_THE_ENGINE or (name == self.race.stock and outcome.status == "failed"):
+            # not noted, so that `resume` measures the step again: all others are compared with stock
+            self.session.events(Notice("tune_stopped", self._label(name)))
             self.code = self.code or outcome.exit_code
         elif (missing := self._missing(steps)) or outcome.status != "finished":
             reason = (outcome.error or "it measured nothing").splitlines()[0]
@@ -122,7 +122,10 @@ class Tuner(StoredTune):
         ]
         turns = [at_once(self._turn(own, first=first), places) for own, first in parts]
         self._asked = [(turn, one) for turn, (own, _) in zip(turns, parts, strict=True) for one in own]
-        self._list_runs([steps[0].candidate for steps in due])
+        state = self.session.state
+        if new := [name for name in (steps[0].candidate for steps in due) if name not in state.runs]:
+            self.session.state = replace(state, runs=(*state.runs, *new))
+            write_study(self.folder, self.session.state)
         return turns
 
     def _places(self, step: Step) -> Mapping[str, Place]:
@@ -241,21 +244,6 @@ class Tuner(StoredTune):
                 if one.override is not None
             ]
         return []
-
-    def _stops(self, name: str, outcome: RunOutcome) -> bool:
-        """Return whether a failure stops the study: it says nothing of the candidate, or all others are compared with this one.
-        It is not noted, so that `resume` measures the step again."""
-        stock_failed = name == self.race.stock and outcome.status == "failed"
-        if outcome.failure not in NOT_THE_ENGINE and not stock_failed:
-            return False
-        self.session.events(Notice("tune_stopped", self._label(name)))
-        return True
-
-    def _list_runs(self, names: Sequence[str]) -> None:
-        state = self.session.state
-        if new := [name for name in names if name not in state.runs]:
-            self.session.state = replace(state, runs=(*state.runs, *new))
-            write_study(self.folder, self.session.state)
 
     def _note(self, step: Step, noted: Result) -> None:
         self.state = replace(self.state, noted={**self.state.noted, step_key(step): noted})

@@ -1,7 +1,5 @@
 """Find the servers of this machine behind an attached server, such as the engines behind a router."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterable
@@ -9,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+
+from servebench.util.processes import listeners, process_tree
 
 EAGER_S = 5.0
 """So long each look is a real one, because a router may connect with the first requests only."""
@@ -41,7 +41,7 @@ class Backends:
             ports = connected_ports(known)
             if not ports <= self._ports.keys():
                 # ports of other machines have no listener here: 0, so that they are asked for once
-                self._ports |= dict.fromkeys(ports, 0) | listeners()
+                self._ports |= dict.fromkeys(ports, 0) | {port: pid for port, pid in listeners() if pid}
             self.found |= {pid for port in ports if (pid := self._ports[port])} - {self.own, self.front}
             if self.found <= known:
                 break
@@ -52,7 +52,10 @@ def connected_ports(pids: Iterable[int]) -> set[int]:
     """Return the remote ports of connections that these processes, or their children, opened to this machine's own address."""
     ports: set[int] = set()
     for pid in pids:
-        sockets = [one for process in _tree(pid) for one in _sockets(process)]
+        sockets: list[Any] = []
+        for process in process_tree(pid):
+            with contextlib.suppress(psutil.Error, OSError):
+                sockets += process.net_connections("tcp")
         listening = {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
         ports |= {
             one.raddr.port
@@ -63,27 +66,3 @@ def connected_ports(pids: Iterable[int]) -> set[int]:
             and one.laddr.port not in listening
         }
     return ports
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error, OSError):
-        root = psutil.Process(pid)
-        return [root, *root.children(recursive=True)]
-    return []
-
-
-def _sockets(process: psutil.Process) -> list[Any]:
-    with contextlib.suppress(psutil.Error, OSError):
-        return process.net_connections("tcp")
-    return []
-
-
-def listeners() -> dict[int, int]:
-    """Return the pid of each listener that this user may see, by port."""
-    with contextlib.suppress(psutil.Error, OSError):
-        return {
-            one.laddr.port: one.pid
-            for one in psutil.net_connections("tcp")
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.pid
-        }
-    return {}

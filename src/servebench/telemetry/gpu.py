@@ -12,6 +12,7 @@ from servebench.contracts.engine import GPUS_VARIABLE
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
 from servebench.telemetry.machine import shown_name
 from servebench.telemetry.processes import common_readings
+from servebench.util.processes import process_tree
 
 THROTTLED = 0x08 | 0x20 | 0x40 | 0x80
 """nvmlClocksThrottleReasons: HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown. The cap of the power
@@ -90,10 +91,11 @@ class DriverSource(TelemetrySource):
         if not used or root is None:
             return {}
         with contextlib.suppress(psutil.Error):
-            own = {root, *(child.pid for child in psutil.Process(root).children(recursive=True))}
+            own = {process.pid for process in process_tree(root)}
             if own & set(used):
                 others = {pid: share for pid, share in used.items() if pid not in own and psutil.pid_exists(pid)}
-                return {f'pid="{pid}",program="{_program(pid)}"': share for pid, share in others.items()}
+                names = {pid: shown_name(psutil.Process(pid).name().encode()) for pid in others}
+                return {f'pid="{pid}",program="{names[pid]}"': share for pid, share in others.items()}
         return {}
 
     def readings(self, t_ns: int, sample: Sequence[Mapping[str, float]]) -> Sequence[Reading]:
@@ -113,10 +115,6 @@ class DriverSource(TelemetrySource):
         if self.shut_down is not None:
             with contextlib.suppress(*self.errors):
                 self.shut_down()
-
-
-def _program(pid: int) -> str:
-    return shown_name(psutil.Process(pid).name().encode())
 
 
 class GpuSource(DriverSource):

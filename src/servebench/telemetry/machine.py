@@ -1,7 +1,5 @@
 """Read who uses this machine besides servebench and the engine: CPU time by process, steal time, pressure, clock, temperature."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import os
@@ -19,6 +17,7 @@ from servebench.contracts.engine import RunningEngine
 from servebench.contracts.telemetry import CLIENT_ONLY, Reading, Subject, TelemetrySource
 from servebench.telemetry.backends import Backends
 from servebench.telemetry.processes import common_readings
+from servebench.util.processes import listeners, usable_cpus
 
 PROC = Path("/proc")
 CPUS = Path("/sys/devices/system/cpu")
@@ -102,13 +101,6 @@ def read_processors(usable: Collection[int], proc: Path = PROC) -> Processors | 
                 busy += sum(map(int, one[1:4]))
                 stolen += int(one[8]) if len(one) > 8 else 0
     return Processors(count, busy, stolen) if count and busy else None
-
-
-def usable_cpus() -> frozenset[int]:
-    """Return the CPUs that this process, and so the load and a local engine, may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 @dataclass
@@ -206,17 +198,6 @@ def used_ticks(before: Mapping[int, Task], now: Mapping[int, Task]) -> dict[int,
         cpu, reaped = (before[pid].cpu, before[pid].reaped) if pid in same else (0, 0)
         used[pid] = max(0, task.cpu - cpu) + max(0, task.reaped - reaped - known.get(pid, 0))
     return used
-
-
-def busy_now(
-    use: CpuUse | None = None,
-    *,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> str | None:
-    """Look at this machine for half a second; return a line with who takes its CPUs, None if nobody takes much of them."""
-    others = others_now(use or CpuUse(), now=now, sleep=sleep)
-    return None if others is None else f"this machine is busy: others take {others}"
 
 
 def others_now(
@@ -341,11 +322,10 @@ def engine_pid(running: RunningEngine) -> tuple[int | None, str | None]:
     if place == "container":
         return None, unknown
     port = url.port or (443 if url.scheme == "https" else 80)
+    pid = next((pid for at, pid in listeners() if at == port and pid), None)
     with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid:
-                known = psutil.Process(one.pid).name() not in FORWARDERS
-                return (one.pid, None) if known else (None, unknown)
+        if pid is not None and psutil.Process(pid).name() not in FORWARDERS:
+            return pid, None
     return None, unknown
 
 

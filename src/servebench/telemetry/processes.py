@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
+from servebench.util.processes import process_tree
 
 POWERCAP = Path("/sys/class/powercap")
 """RAPL: `intel-rapl:N/energy_uj` counts microjoules of package N (Documentation/power/powercap in the Linux source)."""
@@ -33,10 +34,8 @@ class ProcessSource(TelemetrySource):
     def sample(self) -> Mapping[str, float] | None:
         """Return CPU seconds, of the first process also alone if it has children, resident bytes and the number of processes."""
         assert self.subject.running.pid is not None
-        try:
-            root = psutil.Process(self.subject.running.pid)
-            processes = [root, *root.children(recursive=True)]
-        except psutil.Error:
+        processes = process_tree(self.subject.running.pid)
+        if not processes:
             return None
         # keep the objects: psutil caches in them
         self._processes = {process.pid: self._processes.get(process.pid, process) for process in processes}

@@ -204,7 +204,8 @@ class ScorerConformance:
         for index in range(len(self.references)):
             right, wrong = judged[f"right-{index}"], judged[f"wrong-{index}"]
             _assert_differ(right.grade, wrong.grade, right.item)
-            _assert_no_grade(judged[f"failed-{index}"].grade)
+            failed = judged[f"failed-{index}"].grade
+            assert failed.correct is failed.score is None, "a failed request has a grade"
         for one in judged.values():
             _assert_storable(one.grade)
         other = request_of("other", None)
@@ -298,11 +299,6 @@ def _assert_differ(good: Grade, bad: Grade, item: Item) -> None:
         return
     assert good.correct is True, f"{item.item_id}: the right answer is graded as wrong"
     assert bad.correct is False, f"{item.item_id}: the wrong answer is graded as {bad.correct}"
-
-
-def _assert_no_grade(grade: Grade) -> None:
-    assert grade.correct is None, "a failed request has a grade"
-    assert grade.score is None, "a failed request has a score"
 
 
 def _assert_storable(grade: Grade) -> None:

@@ -4,8 +4,6 @@ A message is lower case, has no full stop, names the offending value and where i
 Any other exception is a defect of servebench and keeps its traceback.
 """
 
-from __future__ import annotations
-
 import errno
 from enum import StrEnum
 from typing import ClassVar, Literal, Self

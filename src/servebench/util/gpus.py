@@ -1,7 +1,5 @@
 """The GPUs of this machine that a process may use: as NVML or `nvidia-smi` lists them, else `rocm-smi`."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

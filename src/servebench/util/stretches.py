@@ -1,7 +1,5 @@
 """Arithmetic with stretches of time that are left out, and with a clock that stands still during them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

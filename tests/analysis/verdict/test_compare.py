@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from servebench.analysis.estimate.level import reaches_of
+from servebench.analysis.estimate import reaches_of
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.start_model import Starts
 from servebench.analysis.stored_runs import side_of

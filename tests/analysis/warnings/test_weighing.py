@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ UNKNOWN = object()
 )  # fmt: skip
 def test_each_warning_has_its_weight(code: str, columns: dict[str, Any], metric: str, error: Any) -> None:
     """By the columns of its point."""
-    found = weigh([((code,), PointRow(**columns))], metric)
+    found = weigh([PointRow(doubts=(code,), **columns)], metric)
     assert found.unbounded == ((code,) if error is UNKNOWN else ())
     assert found.bound == pytest.approx(0.0 if error is UNKNOWN else error)
     assert found.bounded == ((code,) if found.bound else ())
@@ -61,7 +62,8 @@ def test_each_warning_has_its_weight(code: str, columns: dict[str, Any], metric:
 def test_warnings_of_a_point_add_up_and_their_mean_over_points_counts() -> None:
     """As factors."""
     one = PointRow(prefix_cache_hit_rate=0.2, requests_ok=90, requests_failed=9)
-    found = weigh([(("cache_contaminated", "errors"), one), (("errors",), one)], "ttft_ms_p50")
+    rows = [replace(one, doubts=codes) for codes in (("cache_contaminated", "errors"), ("errors",))]
+    found = weigh(rows, "ttft_ms_p50")
     assert found.bound == pytest.approx((1.25 * 1.1 + 1.1) / 2 - 1)
     assert found.bounded == ("cache_contaminated", "errors")
 
@@ -69,7 +71,7 @@ def test_warnings_of_a_point_add_up_and_their_mean_over_points_counts() -> None:
 @pytest.mark.parametrize(("warned", "counts"), [(1, False), (2, False), (3, True), (5, True)])
 def test_a_warning_counts_if_most_starts_have_it(warned: int, counts: bool) -> None:
     """What befalls few of them is part of their spread."""
-    points = [(("lock_step",) if start < warned else (), PointRow(start_id=str(start))) for start in range(5)]
+    points = [PointRow(doubts=("lock_step",) if start < warned else (), start_id=str(start)) for start in range(5)]
     assert bool(weigh(points, "ttft_ms_p50").unbounded) is counts
 
 

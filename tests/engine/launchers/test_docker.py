@@ -14,8 +14,13 @@ from servebench.contracts.settings import GpuSettings, ModelSettings
 from servebench.engine.adapters.sglang import SglangEngine
 from servebench.engine.adapters.vllm import VllmEngine
 from servebench.engine.launchers import docker as docker_module
-from servebench.engine.launchers.docker import DockerLauncher
-from servebench.engine.launchers.docker_command import DockerSettings, container_command, gpu_arguments, remote_host
+from servebench.engine.launchers.docker import (
+    DockerLauncher,
+    DockerSettings,
+    container_command,
+    gpu_arguments,
+    remote_host,
+)
 from servebench.util.errors import EngineError
 from support.waiting import wait_until
 

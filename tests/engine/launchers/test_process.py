@@ -22,7 +22,7 @@ SETTINGS = LaunchSettings(name="process")
 
 
 def family(running):
-    guard = running.processes[0].guarded.process.pid
+    guard = running.guarded.process.pid
     return [guard, *(child.pid for child in psutil.Process(guard).children(recursive=True))]
 
 
@@ -317,7 +317,7 @@ def test_ctrl_c_while_stopping_waits(launch, fake):
 def test_an_engine_does_not_outlive_its_guard(launch, tmp_path, fake):
     """kill -9 of the guard ends the engine; the rest of its session is killed by the next check."""
     running = launch(fake("--child", "--pids", str(tmp_path / "child")))
-    running.processes[0].guarded.process.kill()
+    running.guarded.process.kill()
     wait_ended(running.pid)
     assert "-9" in (wait_until(running.died) or "")
     wait_ended(child_pid(tmp_path / "child"))

@@ -18,7 +18,6 @@ from servebench.analysis.verdict.model import Difference
 from servebench.analysis.verdict.starts import STARTS_MIN
 from servebench.config.tune_space import TuneSpace
 from servebench.contracts.estimate import CONFIDENCE
-from servebench.contracts.events import Event
 from servebench.contracts.stored import is_number, value_at
 from servebench.contracts.tuning import Candidate, Objective, TuneQuestion
 from servebench.store.tune import TuneState
@@ -153,12 +152,6 @@ class TuneAnswer:
     def cost(self, value: float) -> float:
         """Return a cost in that unit."""
         return value / 60 if self.question.trials is None else value
-
-
-class TuneAnswered(Event):
-    """The answer of a tune, whole or so far."""
-
-    answer: TuneAnswer
 
 
 def gain_of(race: Race, again: int = 0) -> Difference | None:

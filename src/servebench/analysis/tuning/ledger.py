@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from servebench.analysis.estimate.level import error_of
+from servebench.analysis.estimate import error_of
 from servebench.analysis.verdict.blocks import Estimates, MeasuredBlock, estimate
 from servebench.analysis.verdict.slices import SliceDifference, difference_of, slice_logs
 from servebench.contracts.point_row import PointRow

@@ -8,8 +8,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from servebench.analysis.estimate import THROUGHPUT, estimate_level
-from servebench.analysis.estimate.level import RATE_BEHIND, interval_over_starts, reaches_of
+from servebench.analysis.estimate import RATE_BEHIND, THROUGHPUT, estimate_level, interval_over_starts, reaches_of
 from servebench.analysis.start_model import Starts
 from servebench.analysis.verdict.model import ComparedPoint, Difference
 from servebench.analysis.verdict.slices import slice_differences, values_and_errors
@@ -67,7 +66,7 @@ class RankedLevel:
 
     def weight(self, metric: str) -> Weight:
         """Return what its warnings can do to a metric."""
-        return weigh([(row.doubts, row) for row in self.rows], metric)
+        return weigh(self.rows, metric)
 
 
 def metric_value(metric: str, level: RankedLevel) -> float | None:

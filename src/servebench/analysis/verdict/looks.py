@@ -45,12 +45,11 @@ from servebench.analysis.verdict.model import (
     Comparison,
     ComparisonRow,
     Side,
-    VerdictKind,
     better,
     level_verdict,
 )
 from servebench.analysis.verdict.questions import between, missing_row, points_at, questions, void_reason
-from servebench.analysis.verdict.reasons import MethodKind, Reason, ReasonKind, without_repeats
+from servebench.analysis.verdict.reasons import MethodKind, Reason, ReasonKind
 from servebench.analysis.verdict.starts import STARTS_MIN, OverStarts, StartComparison, group_by_start
 from servebench.contracts.level import Level
 from servebench.contracts.precision import LOOKS, VOID_ATTEMPTS, may_be_replaced
@@ -321,10 +320,8 @@ def _with_void(rows: Sequence[ComparisonRow], voids: Mapping[Level, Reason]) -> 
             found = [row for row in found if row.level != level]
             found.append(missing_row(level, THROUGHPUT, void).judged(kind))
         elif level_verdict(own) is OPEN:
-            found = [_kept_open(row, kind, void) if row.level == level else row for row in found]
+            for at, row in enumerate(found):
+                if row.level == level:
+                    kept = row.because(*dict.fromkeys((*row.reasons, void)))
+                    found[at] = kept if kind is OPEN else kept.judged(kind)
     return found
-
-
-def _kept_open(row: ComparisonRow, kind: VerdictKind, void: Reason) -> ComparisonRow:
-    row = row.because(*without_repeats((*row.reasons, void)))
-    return row if kind is OPEN else row.judged(kind)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from statistics import fmean
 
 import numpy as np
 
-from servebench.analysis.estimate import mean_of
-from servebench.analysis.estimate.level import reaches_of
+from servebench.analysis.estimate import mean_of, reaches_of
 from servebench.analysis.verdict.model import (
     FAILED,
     METRICS,
@@ -28,7 +26,7 @@ from servebench.analysis.verdict.starts import EARLIER_MIN, STARTS_MIN, failed_d
 from servebench.analysis.warnings.bounds import disturbed_share
 from servebench.analysis.warnings.catalog import MACHINE_BUSY, NOT_STATIONARY
 from servebench.analysis.warnings.disturbed import shared_with, taker_of
-from servebench.analysis.warnings.weighing import Weight, weigh
+from servebench.analysis.warnings.weighing import weigh
 from servebench.analysis.within_run import log_interval, statistic
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.level import Level
@@ -87,7 +85,7 @@ def void_reason(kind: ReasonKind, points: Sequence[ComparedPoint], needed: int =
 def _weighed(row: ComparisonRow, sides: Sequence[Points], with_doubtful: bool) -> ComparisonRow:
     """The row with what the warnings of its points mean for it: a wider interval, or a result that is only provisional."""
     known = _known(sides) if row.starts is not None and all(row.starts.slice_differences or [None]) else set()
-    weights = [_weight(points, row.metric, known) for points in sides]
+    weights = [weigh((point.row for point in points), row.metric.name, known) for points in sides]
     doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
     bounded = tuple(dict.fromkeys(code for weight in weights for code in weight.bounded))
     share = (1 + weights[0].bound) * (1 + weights[1].bound) - 1
@@ -107,17 +105,11 @@ def _known(sides: Sequence[Points]) -> set[str]:
     return {NOT_STATIONARY.code, *([MACHINE_BUSY.code] if abs(shares[0] - shares[1]) <= ALIKE_SHARE else [])}
 
 
-def _weight(points: Iterable[ComparedPoint], metric: Metric, known: Collection[str]) -> Weight:
-    """What the warnings of points mean, but for those whose effect is known."""
-    rows = (point.row for point in points)
-    return weigh([([code for code in row.doubts if code not in known], row) for row in rows], metric.name)
-
-
 def _widened_by_start(sides: Sequence[Points], metric: Metric, known: Collection[str]) -> tuple[float, ...]:
     """Return by how much the warnings of the first start of each side widen an interval, of the first two, and so on."""
     starts = [group_by_start(points) for points in sides]
     bounds = [
-        [_weight(chain.from_iterable(side[:count]), metric, known).bound for side in starts]
+        [weigh((one.row for start in side[:count] for one in start), metric.name, known).bound for side in starts]
         for count in range(1, max(map(len, starts)) + 1)
     ]
     return tuple((1 + ours) * (1 + theirs) - 1 for ours, theirs in bounds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -74,8 +73,3 @@ class Reason:
     share: float = 0.0
     taker: Taker | None = None
     """Who took the machine, where a point is void for that."""
-
-
-def without_repeats(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Return reasons in their order, each once."""
-    return tuple(dict.fromkeys(reasons))

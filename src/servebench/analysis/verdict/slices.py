@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servebench.analysis.estimate.level import FALLING, RATE_BEHIND, student
+from servebench.analysis.estimate import FALLING, RATE_BEHIND, student
 from servebench.contracts.estimate import Z_95
 from servebench.contracts.point_row import PointRow
 from servebench.util.arrays import Floats

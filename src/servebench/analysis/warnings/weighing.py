@@ -9,7 +9,7 @@ so of every interval over starts already: of several starts, only warnings of mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from servebench.analysis.warnings.catalog import type_of
@@ -26,14 +26,14 @@ class Weight:
     unbounded: tuple[str, ...] = ()
 
 
-def weigh(points: Iterable[tuple[Sequence[str], PointRow]], metric: str) -> Weight:
-    """Return what the warnings of points (their codes, and their row) can do to the mean of a metric over them."""
-    listed = list(points)
-    lasting = _lasting_codes(listed)
+def weigh(rows: Iterable[PointRow], metric: str, without: Collection[str] = ()) -> Weight:
+    """Return what the warnings of points can do to the mean of a metric over them, those of the codes `without` aside."""
+    listed = list(rows)
+    lasting = _lasting_codes(listed).difference(without)
     factors, bounded, unbounded = [], [], []
-    for codes, row in listed:
+    for row in listed:
         factor = 1.0
-        for code in codes:
+        for code in row.doubts:
             if code not in lasting or type_of(code).mark:
                 continue
             known = type_of(code)
@@ -49,10 +49,10 @@ def weigh(points: Iterable[tuple[Sequence[str], PointRow]], metric: str) -> Weig
     return Weight(bound, tuple(dict.fromkeys(bounded)), tuple(dict.fromkeys(unbounded)))
 
 
-def _lasting_codes(points: Sequence[tuple[Sequence[str], PointRow]]) -> set[str]:
+def _lasting_codes(rows: Sequence[PointRow]) -> set[str]:
     starts: dict[str | None, set[str]] = {}
-    for codes, row in points:
-        starts.setdefault(row.start_id, set()).update(codes)
+    for row in rows:
+        starts.setdefault(row.start_id, set()).update(row.doubts)
     every = set().union(*starts.values())
     return {code for code in every if 2 * sum(code in codes for codes in starts.values()) > len(starts)}
 

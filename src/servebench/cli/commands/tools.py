@@ -76,7 +76,7 @@ def selfcheck_command(outputs: Path, as_json: bool) -> int:
     import time
 
     from servebench.analysis.answer.next_steps import long_command
-    from servebench.load.selfcheck.floor import format_floor, measure_floor
+    from servebench.load.selfcheck.check import format_floor, measure_floor
     from servebench.report.wording.noise import long_point_helps, noise_line, nothing_known_line
     from servebench.store.noise import all_noise
     from servebench.store.studies import load_outputs

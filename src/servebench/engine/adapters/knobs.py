@@ -1,7 +1,5 @@
 """Which settings of an engine act on what limits it: those that all engines share, with the engine's flags, and its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal

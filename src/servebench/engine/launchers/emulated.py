@@ -5,12 +5,11 @@ Log file, phases, readiness and stop are those of `process`: only the command di
 
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.emulation import EmulatedFaults, Emulation, EmulationSpec, to_json
+from servebench.contracts.emulation import EmulatedFaults, EmulationSpec, to_json
 from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, RunningEngine, Say
 from servebench.contracts.settings import LaunchSettings, PositiveFloat
 from servebench.engine.launchers.process import launch_command
@@ -51,14 +50,16 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
     described |= {
         key: value for key in ("dtype", "quantization") if (value := getattr(engine_settings, key)) is not None
     }
-    emulation = engine.emulated_as(context)
+    extra_args, emulation = engine_settings.extra_args, engine.emulated_as(context)
     if not engine_settings.request_timings:
         emulation = replace(emulation, timings={})
 
     def flag(name: str | None) -> int | None:
-        value = engine_settings.extra_args.get(name or "")
+        value = extra_args.get(name or "")
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
+    speculates = any(word in name.lower() for name, value in extra_args.items() if value for word in SPECULATIVE_WORDS)
+    read = {names[0]: meaning for meaning, names in engine.metrics.items() if names and METRIC_NAME.fullmatch(names[0])}
     same: dict[str, Any] = {name: getattr(engine, name) for name in SAME_IN_ENGINE}
     same |= {name: getattr(engine.dialect, name) for name in SAME_IN_DIALECT}
     same |= {name: getattr(engine_settings, name) for name in SAME_IN_SETTINGS}
@@ -75,30 +76,20 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
         settings_paths=tuple(engine.settings_paths),
         schema_enforced=engine.dialect.json_schema,
         exact_output=dict(engine.dialect.exact_output),
-        metrics=_metrics(engine, emulation),
+        metrics=read | dict(emulation.metrics),
         model=described,
         gpu={key: gpu[key] for key in GPU_KEYS if gpu[key] is not None},
         tensor_parallel=engine_settings.tensor_parallel_size or max(1, context.gpu.count),
         queue_limit=flag(emulation.queue_limit_flag),
         token_budget=flag(emulation.token_budget_flag),
         front_ends=flag(emulation.front_end_flag) or 1,
-        eager=any(engine_settings.extra_args.get(flag) for flag in EAGER_FLAGS),
-        speculative_tokens=SPECULATIVE_TOKENS if _speculates(engine_settings.extra_args) else 1.0,
+        eager=any(extra_args.get(flag) for flag in EAGER_FLAGS),
+        speculative_tokens=SPECULATIVE_TOKENS if speculates else 1.0,
         variant=getattr(engine_settings, "backend", None),
         spans_endpoint=context.spans_endpoint,
         adapters=context.adapters,
         kept_folder=str(context.kept_folder) if engine_settings.request_timings == "after_load" else None,
     )
-
-
-def _metrics(engine: Engine, emulation: Emulation) -> dict[str, str]:
-    """Map metric names to their meanings: the names that the adapter reads, and those that its emulation adds."""
-    read = {names[0]: meaning for meaning, names in engine.metrics.items() if names and METRIC_NAME.fullmatch(names[0])}
-    return read | dict(emulation.metrics)
-
-
-def _speculates(extra_args: Mapping[str, Any]) -> bool:
-    return any(word in name.lower() for name, value in extra_args.items() if value for word in SPECULATIVE_WORDS)
 
 
 class EmulatedLauncher(Launcher):

@@ -11,7 +11,7 @@ from servebench.engine.supervisor.gpu_memory import used_bytes
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import log_size
 from servebench.engine.supervisor.ports import port_problem
-from servebench.engine.supervisor.started import EngineProcess, StartedEngine
+from servebench.engine.supervisor.started import StartedEngine
 from servebench.util.signals import defer_stop_signals
 
 ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the user's choice; we connect to this machine
@@ -37,9 +37,10 @@ def start(
     guarded = GuardedProcess(command, log_path, context.engine.stop_timeout_s, finish)
     return StartedEngine(
         engine=engine,
-        processes=(
-            EngineProcess(guarded=guarded, host=host, port=context.port, port_is_ours=container_host is not None),
-        ),
+        guarded=guarded,
+        host=host,
+        port=context.port,
+        port_is_ours=container_host is not None,
         base_urls=(f"{root_url}/v1",),
         model=engine.served_model(context.model),
         log_start=log_start,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servebench.contracts.engine import LogHint, PhaseMarker, StartPhase
+from servebench.util.bounded_file import open_regular
 from servebench.util.redaction import redact_text
 
 TAIL_BYTES = 64_000
@@ -29,7 +30,7 @@ def log_size(path: Path) -> int:
 def last_lines(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[str, ...]:
     """Return the last non-blank lines written after byte `since`; none if the log cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(max(since, size - TAIL_BYTES))
             text = file.read().decode(errors="replace")

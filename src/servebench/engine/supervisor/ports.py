@@ -65,20 +65,11 @@ def accepts_connections(host: str, port: int) -> bool:
     return False
 
 
-def listeners(port: int) -> list[int | None]:
-    """Return the pids of the processes that listen on a port, None for one that this user may not see; empty if no socket that
-    listens there can be seen."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error, OSError, RuntimeError):
-        found = psutil.net_connections("tcp")
-        return [one.pid for one in found if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port]
-    return []
-
-
 def is_held_by(pids: Collection[int], port: int) -> bool | None:
     """Return whether one of these processes listens on the port; None if that cannot be seen."""
-    owners = listeners(port)
+    from servebench.util.processes import listeners
+
+    owners = [pid for at, pid in listeners() if at == port]
     if any(pid in pids for pid in owners):
         return True
     return None if not owners or None in owners else False
@@ -88,7 +79,9 @@ def describe_owner(port: int) -> str:
     """Return the process that listens on a port, for a message: ` by pid 12 (python3)`; empty if it cannot be seen."""
     import psutil
 
-    pid = next((pid for pid in listeners(port) if pid is not None), None)
+    from servebench.util.processes import listeners
+
+    pid = next((pid for at, pid in listeners() if at == port and pid is not None), None)
     if pid is None:
         return ""
     with contextlib.suppress(psutil.Error):

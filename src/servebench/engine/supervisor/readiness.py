@@ -11,7 +11,7 @@ from typing import Literal
 
 import httpx
 
-from servebench.contracts.engine import Say, StartPhase, root_of
+from servebench.contracts.engine import Say, StartPhase
 from servebench.engine.supervisor.endpoint import generate_token, http_error_reason, served_models
 from servebench.engine.supervisor.logs import PhaseReader, explain_failure
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
@@ -123,8 +123,8 @@ class ReadinessWatcher:
         self._phases += self._log.read()
         started, problem = self._started, self._readiness.problem
         # a death explains the rest
-        if (ended := started.ended) is not None:
-            message, hint = started.explain_death(ended)
+        if started.guarded.has_ended():
+            message, hint = started.explain_death()
             raise EngineError(message, kind=hint.kind if hint else FailureKind.DIED)
         failure = self._readiness.failure(time.monotonic())
         if failure == "late":
@@ -140,41 +140,39 @@ class ReadinessWatcher:
             )
 
     def _check_port_owner(self) -> None:
-        """Make sure that the engine itself listens. Raises EngineError if another process has one of its ports."""
-        name = self._started.engine.name
-        for one in self._started.processes:
-            ours = one.port_is_ours or is_held_by(one.guarded.descendants(), one.port)
-            if ours is None:
-                self._say(f"cannot see which process listens on port {one.port}; assuming that it is {name}")
-            elif not ours:
-                # if the engine just died because of this, its own message is better
-                time.sleep(POLL_S)
-                self._check()
-                raise EngineError(
-                    f"engine.port={one.port}: {one.host}:{one.port} was taken{describe_owner(one.port)} "
-                    f"while {name} started; choose another engine.port",
-                    kind=FailureKind.PORT_IN_USE,
-                )
+        """Make sure that the engine itself listens. Raises EngineError if another process has its port."""
+        one, name = self._started, self._started.engine.name
+        ours = one.port_is_ours or is_held_by(one.guarded.descendants(), one.port)
+        if ours is None:
+            self._say(f"cannot see which process listens on port {one.port}; assuming that it is {name}")
+        elif not ours:
+            # if the engine just died because of this, its own message is better
+            time.sleep(POLL_S)
+            self._check()
+            raise EngineError(
+                f"engine.port={one.port}: {one.host}:{one.port} was taken{describe_owner(one.port)} "
+                f"while {name} started; choose another engine.port",
+                kind=FailureKind.PORT_IN_USE,
+            )
 
     def _listening(self) -> int:
-        """Return when all ports accepted a connection. Raises EngineError if one does not."""
-        for one in self._started.processes:
-            if not accepts_connections(one.host, one.port):
-                raise EngineError(f"nothing listens on {one.host}:{one.port} (engine.port)", kind=FailureKind.NOT_READY)
+        """Return when the port accepted a connection. Raises EngineError if it does not."""
+        one = self._started
+        if not accepts_connections(one.host, one.port):
+            raise EngineError(f"nothing listens on {one.host}:{one.port} (engine.port)", kind=FailureKind.NOT_READY)
         # on a busy machine polls come late, and what the log says by now came before
         self._phases += self._log.read()
         return time.time_ns()
 
     def _healthy(self, http: httpx.Client) -> int:
         path = self._started.engine.health_path
-        for base_url in self._started.base_urls:
-            status = http.get(f"{root_of(base_url)}{path}").status_code
-            if status == httpx.codes.NOT_FOUND:
-                # a version without this path: it is healthy if it generates
-                with suppress(EngineError):
-                    return self._first_token(http)
-            if status != httpx.codes.OK:
-                raise EngineError(f"{path} returned {status}", kind=FailureKind.NOT_READY)
+        status = http.get(f"{self._started.root_url}{path}").status_code
+        if status == httpx.codes.NOT_FOUND:
+            # a version without this path: it is healthy if it generates
+            with suppress(EngineError):
+                return self._first_token(http)
+        if status != httpx.codes.OK:
+            raise EngineError(f"{path} returned {status}", kind=FailureKind.NOT_READY)
         return time.time_ns()
 
     def _first_token(self, http: httpx.Client) -> int:

@@ -7,8 +7,7 @@ import socket
 from collections import deque
 
 from servebench.contracts.exchange import Target
-from servebench.load.client.connection import Address, ClientConnection, WireFailure
-from servebench.load.client.tls import TlsConnection
+from servebench.load.client.connection import Address, ClientConnection, TlsConnection, WireFailure
 from servebench.util.tls import tls_context
 
 PROBE_TIMEOUT_S = 2.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import orjson
 
-from servebench.contracts.exchange import ANSWER_BYTES_MAX, PlannedRequest, PointPlan, Target
+from servebench.contracts.exchange import PhaseFrame, PlannedRequest, PointPlan, Target
 
 GO = b"g"
 STOP = b"s"
@@ -27,21 +27,7 @@ _LENGTH = struct.Struct("<Q")
 
 _FACTS = ("request_id", "session_id", "scheduled_s", "think_s", "cancel_after_s")
 """What a worker knows of a request, in the order of WireRequest."""
-_OF_PLAN = (
-    *("concurrency", "timeout_s", "connect_timeout_s", "duration_s", "drain_s"),
-    *(
-        "fillers",
-        "connections",
-        "stream_starts_s",
-        "slices",
-        "slice_drain_s",
-        "slice_requests",
-        "answer_bytes_max",
-        "reader",
-        "idle_cap_s",
-    ),
-)
-"""What a worker knows of the plan, under the same names."""
+_OF_PLAN = tuple(one.name for one in fields(PhaseFrame))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +63,13 @@ class WireRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseJob:
+class PhaseJob(PhaseFrame):
     """Everything a worker needs to drive one phase. `spool` and `progress` are paths of existing files."""
 
     target: Target
     spool: str
     progress: str
-    concurrency: int
-    timeout_s: float
-    connect_timeout_s: float
-    duration_s: float | None
-    drain_s: float | None
     requests: Sequence[WireRequest]
-    fillers: int = 0
-    connections: int | None = None
-    stream_starts_s: Sequence[float] | None = None
-    slices: Sequence[Sequence[float]] = ()
-    slice_drain_s: float = 0.0
-    slice_requests: int = 0
-    idle_cap_s: float | None = None
-    reader: str | None = None
-    answer_bytes_max: int = ANSWER_BYTES_MAX
 
 
 def _length_line(length: int) -> bytes:

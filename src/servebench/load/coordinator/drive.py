@@ -1,7 +1,5 @@
 """The coordinator: starts the workers of a phase of load, or of several at once, watches them, and merges their reports."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -159,23 +157,16 @@ class _Crew:
             self.report = self.end(reason)
 
     def end(self, reason: StopReason) -> PhaseReport:
-        """End the phase for all workers and return the merged report. For a dead worker only the last counts are known."""
-        _stop_workers(self._workers, reason)
-        return merge_reports(
-            [worker.report for worker in self._workers if worker.report is not None]
-            + [worker.report_of_lost(reason) for worker in self._workers if worker.report is None]
-        )
-
-
-def _stop_workers(crew: Sequence[WorkerProcess], reason: StopReason) -> None:
-    """Have all workers finish their spools, and wait for the reports of those that can still send one."""
-    for worker in crew:
-        if worker.report is None and not worker.died:
-            worker.send_order(STOP + reason.encode() + b"\n")
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    for worker in crew:
-        while worker.report is None and not worker.died and time.monotonic() < deadline:
-            with contextlib.suppress(StoreError):
-                worker.read_report(max(0.0, deadline - time.monotonic()))
-        if worker.report is None and not worker.died:
-            worker.died = f"a load worker (process {worker.process.pid}) did not end after the order to stop"
+        """Have all workers finish their spools, wait for the reports of those that can still send one, and return the merged
+        report. For a dead worker only the last counts are known."""
+        for worker in self.working:
+            if not worker.died:
+                worker.send_order(STOP + reason.encode() + b"\n")
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for worker in self._workers:
+            while worker.report is None and not worker.died and time.monotonic() < deadline:
+                with contextlib.suppress(StoreError):
+                    worker.read_report(max(0.0, deadline - time.monotonic()))
+            if worker.report is None and not worker.died:
+                worker.died = f"a load worker (process {worker.process.pid}) did not end after the order to stop"
+        return merge_reports([worker.report or worker.report_of_lost(reason) for worker in self._workers])

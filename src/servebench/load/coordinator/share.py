@@ -1,13 +1,10 @@
-"""Splits one phase of load over several workers and merges their reports. Everything but `usable_cores` is pure."""
-
-from __future__ import annotations
+"""Splits one phase of load over several workers and merges their reports. Pure."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
 
@@ -18,11 +15,9 @@ further than the spare cores of the machine."""
 REQUESTS_S_PER_WORKER = 500.0
 CORES_PER_WORKER = 4
 """`auto` leaves three cores of four to other processes: the engine may be one of them."""
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+SUMMED = ("planned", "sent", "fillers", "cpu_s", "connections_opened", "connections_failed", "workers")
+LARGEST = ("ended_ns", "elapsed_s", "loop_lag_ms_p99", "loop_lag_ms_max", "receive_queue_bytes_max", "nap_ms")
+"""Of the reports of several workers the sum counts, or the largest value."""
 
 
 def worker_count(configured: int | Literal["auto"], *, in_flight: int, rate_req_s: float | None, cores: int) -> int:
@@ -99,25 +94,17 @@ def merge_reports(reports: Sequence[PhaseReport]) -> PhaseReport:
     """
     if not reports:
         raise ValueError("no worker has reported")
-    lags_p99 = [report.loop_lag_ms_p99 for report in reports if report.loop_lag_ms_p99 is not None]
-    lags_max = [report.loop_lag_ms_max for report in reports if report.loop_lag_ms_max is not None]
+
+    def known(name: str) -> list[Any]:
+        return [value for report in reports if (value := getattr(report, name)) is not None]
+
+    largest: dict[str, Any] = {name: max(known(name), default=None) for name in LARGEST}
     return PhaseReport(
-        started_ns=min(report.started_ns for report in reports),
-        ended_ns=max(report.ended_ns for report in reports),
-        planned=sum(report.planned for report in reports),
-        sent=sum(report.sent for report in reports),
-        fillers=sum(report.fillers for report in reports),
-        elapsed_s=max(report.elapsed_s for report in reports),
-        cpu_s=sum(report.cpu_s for report in reports),
-        loop_lag_ms_p99=max(lags_p99, default=None),
-        loop_lag_ms_max=max(lags_max, default=None),
-        clock_step_ns=max((report.clock_step_ns for report in reports), key=abs),
-        stamp_source="user" if any(report.stamp_source == "user" for report in reports) else "kernel",
-        stopped=next((report.stopped for report in reports if report.stopped), None),
-        error=next((report.error for report in reports if report.error), None),
-        connections_opened=sum(report.connections_opened for report in reports),
-        connections_failed=sum(report.connections_failed for report in reports),
-        receive_queue_bytes_max=max(report.receive_queue_bytes_max for report in reports),
-        nap_ms=max(report.nap_ms for report in reports),
-        workers=sum(report.workers for report in reports),
+        started_ns=min(known("started_ns")),
+        **{name: sum(known(name)) for name in SUMMED},
+        **largest,
+        clock_step_ns=max(known("clock_step_ns"), key=abs),
+        stamp_source="user" if "user" in known("stamp_source") else "kernel",
+        stopped=next(iter(known("stopped")), None),
+        error=next(iter(known("error")), None),
     )

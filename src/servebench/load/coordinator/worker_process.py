@@ -1,7 +1,5 @@
 """A load worker as its coordinator sees it: a process that gets a job and orders, and answers in lines of JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -153,11 +151,7 @@ class WorkerProcess:
             planned=self.planned,
             sent=counts.sent,
             elapsed_s=(now.monotonic_ns - self._began.monotonic_ns) / NS_PER_S,
-            cpu_s=0.0,
-            loop_lag_ms_p99=None,
-            loop_lag_ms_max=None,
             clock_step_ns=step_ns(self._began, now),
-            stamp_source="kernel",
             stopped=stopped,
             error=self.died,
         )

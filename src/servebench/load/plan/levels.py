@@ -1,7 +1,5 @@
 """From load settings to the levels of a run. Pure, so that a preview can show them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

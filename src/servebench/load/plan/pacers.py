@@ -1,7 +1,5 @@
 """When an open loop sends: pure functions of rate, count and seed. Times are seconds from the start of the point."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

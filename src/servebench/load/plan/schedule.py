@@ -1,7 +1,5 @@
 """From a level to the plan of its point: how many requests it needs, and when each is sent. Pure."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
@@ -119,19 +117,15 @@ def schedule_requests(
 ) -> list[PlannedRequest]:
     """Return the requests of a point with the times at which they are sent and cancelled.
 
-    Only an open loop has send times; requests after the end of a timed point are left out.
+    Only an open loop has send times; requests after the end of a timed point are left out. Of a random `load.cancel_fraction`
+    the client goes away.
     """
-    return with_cancellations(_with_send_times(level, load, requests, seed), load, f"{seed}/{level.point}")
-
-
-def with_cancellations(requests: Sequence[PlannedRequest], load: LoadSettings, seed: str) -> list[PlannedRequest]:
-    """Return the requests, a random `load.cancel_fraction` of them with the time after which the client goes away."""
+    timed, rng = _with_send_times(level, load, requests, seed), random.Random(f"{seed}/{level.point}/cancel")
     if load.cancel_fraction == 0:
-        return list(requests)
-    rng = random.Random(f"{seed}/cancel")
+        return timed
     return [
         replace(request, cancel_after_s=load.cancel_after_s) if rng.random() < load.cancel_fraction else request
-        for request in requests
+        for request in timed
     ]
 
 

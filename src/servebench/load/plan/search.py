@@ -7,8 +7,6 @@ at the level above which it is missed with the same confidence. Points are added
 each pair with twice as many requests, until the bracket is `tolerance` wide. No level outside the bounds is measured.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -33,16 +31,6 @@ class NextProbe:
     level: float
     repeat: int
     requests: int = 0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What the probes say: see SearchAnswer."""
-
-    outcome: Outcome
-    level: float | None
-    bracket: Bracket
-    said: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +137,13 @@ class Search:
             caveats.append("the search was interrupted: more points would have narrowed the bracket")
         elif (limit := self._limit()) and self._next() is not None:
             caveats.append(f"the search stopped at load.search.{limit}: the bracket is wide")
+        outcome, level, bracket, said = self._finding()
         return SearchAnswer(
             of=search.of,
-            **vars(self._finding()),
+            outcome=outcome,
+            level=level,
+            bracket=bracket,
+            said=said,
             confidence=search.confidence,
             how=(
                 f"a curve of the share that meets the SLO, which must be {self.attainment:g}, by level, through all points; "
@@ -182,25 +174,26 @@ class Search:
             return (level, 0) if tried < self.search.probes_per_level else None
         return next_for_slo(self._known, self.search, self.attainment)
 
-    def _finding(self) -> Finding:
+    def _finding(self) -> tuple[Outcome, float | None, Bracket, str]:
+        """Return what the probes say: the first fields of SearchAnswer, and its sentence."""
         search, unit = self.search, "concurrency" if self.search.of == "concurrency" else "rate (req/s)"
         unknown = f"not enough data to say whether any {unit} meets the SLO"
         if not self._known:
-            return Finding("not_enough_data", None, (None, None), unknown)
+            return "not_enough_data", None, (None, None), unknown
         found = crossing(self._known, self.attainment, search.confidence)
         low, high = _slo_ends(found, search)
         sure = f"{100 * search.confidence:g}% confidence"
         if low >= search.upper:
             said = f"every {unit} up to {search.upper:g}, the upper bound, meets the SLO ({sure})"
-            return Finding("always_met", search.upper, (search.upper, None), said)
+            return "always_met", search.upper, (search.upper, None), said
         if found.high < search.lower:
             said = f"no {unit} meets the SLO: {search.lower:g}, the lower bound, does not ({sure})"
-            return Finding("never_met", None, (None, search.lower), said)
+            return "never_met", None, (None, search.lower), said
         above = high if high <= search.upper else None
         if low < search.lower:
-            return Finding("not_enough_data", None, (None, above), unknown)
+            return "not_enough_data", None, (None, above), unknown
         not_met = "" if above is None else f"; from {above:g} on it does not ({sure})"
-        return Finding("found", low, (low, above), f"{unit} {low:g} meets the SLO ({sure}){not_met}")
+        return "found", low, (low, above), f"{unit} {low:g} meets the SLO ({sure}){not_met}"
 
     def _warned_levels(self) -> list[str]:
         by_code: dict[str, list[str]] = {}

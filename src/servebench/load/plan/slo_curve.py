@@ -6,8 +6,6 @@ the counts divided by the design effect of failures in bursts (Rao and Scott 199
 above the answer too: to judge the levels near the answer one by one takes several times as many requests.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The source of a run's levels: a list made before the run, or a search that depends on the points so far."""
 
-from __future__ import annotations
-
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import PlannedPoint, level_at, plan_levels, with_trace_times
@@ -61,7 +59,7 @@ class _SearchedLevels:
         if level.requests is None or self._load.requests != "auto" or not chosen.requests:
             return level
         # the window leaves out both ends of the point: add as many requests
-        least = chosen.requests + _edges(level)
+        least = chosen.requests + 2 * (level.concurrency or 1)
         return level_at(self._load, chosen.level, chosen.repeat, of=self._settings.of, requests_least=least)
 
     def add_point(self, level: PlannedPoint, point: Point, *, usable: bool) -> None:
@@ -81,10 +79,6 @@ LevelSource = _ListedLevels | _SearchedLevels
 def level_source(load: LoadSettings, slo: SloSettings, seed: int, starts: int = 1) -> LevelSource:
     """Return the source for these settings. Raises ConfigError for a trace that cannot be read."""
     return _ListedLevels(load, seed, starts) if load.search is None else _SearchedLevels(load, slo)
-
-
-def _edges(level: PlannedPoint) -> int:
-    return 2 * level.concurrency if level.concurrency is not None else 2
 
 
 def probe_of(point: Point, *, usable: bool) -> Probe:

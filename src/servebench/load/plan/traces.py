@@ -1,7 +1,5 @@
 """Arrival times of recorded services, read from the formats in which such traces are published."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""The self-check: the error of this client on this machine, against a null server in another process.
+"""The self-check: the error of this client on this machine, against a null server in another process. The result is stored in
+the cache folder for a day, unless a busy moment has made it bad.
 
 The stages go from low to high load, in one phase of the worker that measures engines. A stage passes when the p99 errors of
 TTFT and ITL are below a millisecond. The client is trusted up to the last stage before the first that fails.
@@ -6,6 +7,9 @@ TTFT and ITL are below a millisecond. The client is trusted up to the last stage
 
 from __future__ import annotations
 
+import contextlib
+import os
+import platform
 import resource
 import subprocess
 import sys
@@ -13,10 +17,14 @@ import tempfile
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, Literal
 
+import orjson
+
+from servebench import __version__
 from servebench.contracts.exchange import (
     ClientFloor,
     Exchange,
@@ -32,6 +40,7 @@ from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.worker_process import worker_environment
 from servebench.load.selfcheck.null_server import EVENT_BYTES, HEADER
 from servebench.util.errors import LoadError
+from servebench.util.processes import usable_cpus
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 ERROR_MS_MAX = 1.0
@@ -41,6 +50,10 @@ SETTLE_S = 0.15
 READY_TIMEOUT_S = 60.0
 STAGE_TIMEOUT_S = 20.0
 DESCRIPTORS_SPARE = 64
+MAX_AGE_S = 24 * 3600.0
+FILE_NAME = "self_check.json"
+BUSY_MS = 1.0
+"""An idle machine is more exact than this at the smallest load that is tested."""
 
 
 @dataclass(frozen=True)
@@ -218,3 +231,64 @@ def read_truth(data: bytes) -> dict[int, array[int]]:
         truth[index] = numbers[position + 2 : position + 3 + chunks]
         position += 3 + chunks
     return truth
+
+
+def machine_key() -> str:
+    """Return what a stored result is valid for: this host with these cores, this Python, this servebench."""
+    return f"{platform.node()} {platform.machine()} {len(usable_cpus())} {platform.python_version()} {__version__}"
+
+
+def read_stored_floor(cache: Path, *, now_s: float) -> ClientFloor | None:
+    """Return the stored result if it is of this machine and of the last day."""
+    try:
+        document: dict[str, Any] = orjson.loads((cache / FILE_NAME).read_bytes())
+        fields = document["floor"]
+        floor = ClientFloor(**(fields | {"stages": tuple(FloorStage(**stage) for stage in fields["stages"])}))
+        valid = document["machine"] == machine_key() and 0 <= now_s - floor.measured_s < MAX_AGE_S
+        valid = valid and all(max(one.ttft_error_ms, one.itl_error_ms) < BUSY_MS for one in floor.stages[:1])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return floor if valid else None
+
+
+def store_floor(cache: Path, floor: ClientFloor) -> None:
+    """Store a result. Ignores a cache that cannot be written: the next study just measures again, in two seconds."""
+    with contextlib.suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+        temporary = cache / f"{FILE_NAME}.{os.getpid()}"
+        temporary.write_bytes(orjson.dumps({"machine": machine_key(), "floor": asdict(floor)}))
+        temporary.replace(cache / FILE_NAME)
+
+
+def client_floor(mode: Literal["auto", "always", "never"], cache: Path) -> ClientFloor | None:
+    """Return the floor of this machine, stored (`auto`) or measured now; None with `never`. Raises LoadError."""
+    if mode == "never":
+        return None
+    stored = read_stored_floor(cache, now_s=time.time()) if mode == "auto" else None
+    return measure_floor(cache) if stored is None else stored
+
+
+def measure_floor(cache: Path) -> ClientFloor:
+    """Measure the floor of this machine now, store it in the cache folder and return it. Raises LoadError."""
+    floor = self_check()
+    store_floor(cache, floor)
+    return floor
+
+
+def format_floor(floor: ClientFloor) -> list[str]:
+    """Return a floor as lines of text."""
+    lines = [f"{'streams':>8} {'events/s':>9} {'TTFT error':>11} {'ITL error':>10} {'late':>9} {'merged':>8}"]
+    lines += [
+        f"{stage.streams:>8} {stage.events_s:>9,.0f} {stage.ttft_error_ms:>8.3f} ms {stage.itl_error_ms:>7.3f} ms "
+        f"{stage.lateness_ms:>6.2f} ms {100 * stage.merged_share:>7.2f}%"
+        for stage in floor.stages
+    ]
+    lines.append(
+        "errors and lateness are p99 values, against a null server in another process that records the true times"
+    )
+    if floor.limit_seen:
+        limit = f"exact to a millisecond up to {floor.streams} streams and {floor.events_s:,.0f} events/s, not above"
+    else:
+        limit = f"exact to a millisecond at all tested loads, up to {floor.streams} streams and {floor.events_s:,.0f} events/s"
+    lines.append(f"{limit}; {floor.stamp_source} stamps; measured in {floor.seconds:.1f} s")
+    return lines

@@ -4,8 +4,6 @@ Events as Anthropic documents them (platform.claude.com, streaming messages), an
 `input_tokens` of a usage leave out what came from the cache or went into it, which vLLM says at the end only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 

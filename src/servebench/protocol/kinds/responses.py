@@ -4,8 +4,6 @@ Events as OpenAI documents them, and as vLLM 0.32 and llama.cpp send them. Both 
 `response.completed`, too: vLLM says so in `incomplete_details`, llama.cpp nowhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

@@ -1,8 +1,6 @@
 """What the kinds share whose events have a type (Responses, Messages). Workloads make chats in OpenAI's shape, with the calls of
 tools in the `extra` of their messages; these kinds translate them."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from servebench.analysis.answer import Answer
+from servebench.analysis.answer.model import Answer
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.verdict.gate import Gate
 from servebench.analysis.verdict.model import Comparison

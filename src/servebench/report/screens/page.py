@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.answer import Answer
+from servebench.analysis.answer.model import Answer
 from servebench.analysis.conclude import Conclusions, Options, conclude
 from servebench.analysis.decided import study_settings
 from servebench.analysis.quality.summary import summaries

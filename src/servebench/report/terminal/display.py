@@ -20,8 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.conclude import StudyAnswered
-from servebench.analysis.tuning.answer import TuneAnswered
+from servebench.analysis.events import StudyAnswered, TuneAnswered
 from servebench.contracts.events import (
     AtOnce,
     Doing,

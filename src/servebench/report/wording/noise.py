@@ -50,12 +50,10 @@ def _closed_loops(run: RunData) -> list[PointRow]:
 
 def noise_line(noise: LearnedNoise, facts: Mapping[str, Any], now_s: float) -> str:
     """Return one line on how an engine wanders, where that comes from and how old it is."""
-    likely = likely_wander(noise.likelihood)
-    least, most = (short_percent(one) for one in likely.sd)
+    sizes, (short, long) = likely_wander(noise.likelihood)
+    least, most = map(short_percent, sizes)
     size = f"by {least} to {most}" if least != most else f"by {most}"
-    wander = (
-        f"wanders {size}, over {likely.seconds[0]:g} to {likely.seconds[1]:g} s" if likely.sd[1] else "does not wander"
-    )
+    wander = f"wanders {size}, over {short:g} to {long:g} s" if sizes[1] else "does not wander"
     age_s = now_s - noise.ended_s
     age = (
         "too old to be used" if age_s > AGE_MAX_S else f"{age_s / DAY_S:.0f} days old" if age_s >= DAY_S else "of today"

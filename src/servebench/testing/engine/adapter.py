@@ -14,7 +14,7 @@ from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings
 from servebench.engine.adapters.flags import SHARED_SETTINGS
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
-from servebench.engine.launchers.docker_command import EVERYWHERE, DockerSettings, container_command
+from servebench.engine.launchers.docker import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.supervisor.endpoint import generate_token
 from servebench.protocol.kinds.table import compose, kind_of
 from servebench.registry.registry import registry

@@ -13,6 +13,7 @@ import pytest
 from servebench.contracts.emulation import EmulatedFaults, EmulationSpec, Loading
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan, StopReason
+from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings
@@ -235,17 +236,13 @@ class EngineSuite:
         plan = PointPlan(requests=planned, concurrency=len(planned), timeout_s=120.0, connect_timeout_s=10.0)
         spool = folder / f"{time.monotonic_ns()}.spool"
         report = drive(target_of(running), plan, spool=spool, watch=watch)
-        output_tokens = {request.request_id: request.output_tokens for request in requests}
-        return report, [
-            record(
-                exchange,
-                run_id="conformance",
-                point="0",
-                warmup=False,
-                planned_prompt_tokens=None,
-                asked_output_tokens=output_tokens[exchange.request_id],
-                timings=self.engine().request_timings,
-                keep_id=True,
-            )
-            for exchange in read_spool(spool)
-        ]
+        asked = {request.request_id: (None, request.output_tokens, False) for request in requests}
+        alike: dict[str, Any] = {
+            "run_id": "conformance",
+            "point": "0",
+            "warmup": False,
+            "concurrency": None,
+            "repeat": 0,
+        }
+        facts = PhaseFacts(**alike, planned=asked, keep_ids=True)
+        return report, [record(exchange, facts, self.engine().request_timings) for exchange in read_spool(spool)]
