@@ -270,12 +270,6 @@ class EngineReady(Event):
     phases: Sequence[tuple[str, float]]
 
 
-# quality
-
-
-# a cluster
-
-
 # rounds of starts, and tunes
 
 
