@@ -34,7 +34,7 @@ ASK_TIMEOUT_S = 120.0
 ASK_LEAST_S = 10.0
 """The shortest: a `load.timeout_s` that is too low for an answer does not mean that the server is gone."""
 POLL_S = 0.05
-BUSY_S = 180.0
+BUSY_S = 90.0
 """How long a server is waited for that refuses all requests (HTTP 429, 503): one that starts a worker again is back by then, and
 who has used up a quota should hear of it."""
 
