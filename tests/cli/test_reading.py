@@ -34,6 +34,14 @@ def test_a_winner_that_is_less_accurate_is_marked(study, capsys):
     assert any("less accurate" in line for answer in answers for line in answer["quality"])
 
 
+def test_a_study_without_points_is_not_an_empty_screen(study, capsys):
+    for run in ("00_fast_unique", "01_slow_unique"):
+        RunFolder(study / run).points.unlink()
+    assert dispatch(["recommend", "study"]) == 0
+    found = capsys.readouterr()
+    assert (found.out, "nothing to recommend" in found.err) == ("", True)
+
+
 @pytest.mark.slow
 def test_the_page_and_show_have_the_figures(study, capsys):
     assert dispatch(["report", "study"]) == 0

@@ -60,6 +60,7 @@ FAULTS = [
         "engine.extra_args must be a mapping, as in '{name: value}' (got [--foo])",
     ),
     ("load.concurrency={a:1}", "load.concurrency must be a list (got {a:1})"),
+    ("study.name=last", "study.name=last is how commands name a study by its age; choose another"),
     ("-m study.name=a,b", "study.name=a,b: all runs of a command are one study; give one value"),
     ("-m tracking=none,mlflow", "tracking.name=none,mlflow: all runs of a command are one study; give one value"),
     (

@@ -149,6 +149,9 @@ ZERO = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 COUNTS = {
     "usage at the end": ([delta(content="a"), delta(content="b"), STOP, END, DONE], 2, "usage", None),
     "usage in the finish chunk": ([delta(content="a"), delta("stop", more={"usage": usage(7, 9)})], 9, "usage", None),
+    "usage of floats": ([delta("stop", content="a"), {"choices": [], "usage": {"completion_tokens": 2.0}}], 2, "usage", None),
+    "usage as text": ([delta("stop", content="a"), {"choices": [], "usage": {"completion_tokens": "2"}}], 2, "usage", None),
+    "usage of Groq": ([delta(content="a"), delta("stop", more={"x_groq": {"usage": usage(7, 2)}})], 2, "usage", None),
     "missing usage": ([delta(content="a"), STOP, DONE], None, None, None),
     "null usage last": ([delta(content="a"), STOP, END, {"choices": [], "usage": None}, DONE], 2, "usage", None),
     "zero usage on every chunk": (
@@ -198,7 +201,7 @@ COUNTS = {
         [delta(content="a", more={"usage": usage(7, 0)}), delta("stop", more={"usage": usage(7, 0)}), DONE], None, None, None,
     ),
     "counts that are no numbers": (
-        [delta(content="a"), STOP, {"choices": [], "usage": {"completion_tokens": "9", "prompt_tokens": -1}}, DONE],
+        [delta(content="a"), STOP, {"choices": [], "usage": {"completion_tokens": "-9", "prompt_tokens": -1}}, DONE],
         None, None, None,
     ),
 }  # fmt: skip
@@ -281,6 +284,10 @@ READ: dict[str, tuple[Exchange, dict[str, Any]]] = {
         stream(delta(content=THINKING), delta(content=[{"type": "text", "text": "a"}]), STOP, DONE),
         {"text": "a", "reasoning": "hmso", "first_event_ns": 100 * MS, "first_output_ns": 101 * MS},
     ),
+    "tool arguments may be an object": (
+        stream(delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": {"a": 1}}}]), STOP, DONE),
+        {"text": '{"a": 1}'},
+    ),
     "tool arguments are the text": (
         stream(delta(tool_calls=[{"function": {"name": "f", "arguments": '{"a":'}}]),
                delta(tool_calls=[{"function": {"arguments": "1}"}}]), STOP, DONE),
@@ -311,6 +318,9 @@ READ: dict[str, tuple[Exchange, dict[str, Any]]] = {
         whole(WHOLE),
         {"outcome": "ok", "text": "ab", "event_ns": [50 * MS], "event_tokens": [2], "output_tokens": 2,
          "prompt_tokens": 7, "finish_reason": "stop"},
+    ),
+    "a whole answer behind a mark": (
+        whole(b"\xef\xbb\xbf" + json.dumps(WHOLE).encode()), {"outcome": "ok", "text": "ab", "output_tokens": 2},
     ),
     "an event stream under the name of JSON": (whole(event(delta(content="a")) + event(DONE)), {"text": "a"}),
     "content events that share a read": (

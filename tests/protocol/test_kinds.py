@@ -83,3 +83,10 @@ def test_an_answer_that_its_server_gave_up_is_no_answer():
     for reason in ("abort", "error"):
         with pytest.raises(ValueError, match=reason):
             CHAT.read_whole(whole(message={"content": "Ye"}, finish_reason=reason))
+
+
+def test_the_arguments_of_a_call_may_be_an_object():
+    call = {"function": {"name": "f", "arguments": {"a": 1}}}
+    assert CHAT.read_whole(whole(message={"content": None, "tool_calls": [call]})).calls == [
+        {"name": "f", "arguments": '{"a": 1}'}
+    ]

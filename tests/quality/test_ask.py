@@ -43,7 +43,7 @@ def completion(**more):
 
 STRANGE = {
     "half of a surrogate pair": ({"choice": {"message": {"content": "4 \ud800"}}}, "4 \N{REPLACEMENT CHARACTER}"),
-    "counts that are none": ({"usage": {"prompt_tokens": "9", "completion_tokens": 10**12}}, "4"),
+    "counts that are none": ({"usage": {"prompt_tokens": "9e9", "completion_tokens": 10**12}}, "4"),
     "a usage that is a list": ({"usage": [1]}, "4"),
     "a finish reason that is a list": ({"choice": {"finish_reason": [1]}}, "4"),
     "log-probabilities of strange things": (

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from servebench.contracts.quality import Endpoint, ItemAnswer
+from servebench.contracts.settings import QualitySettings
 from servebench.quality.ask import ask
 from servebench.quality.scorers.gsm8k import Gsm8kScorer, number_of
 from servebench.quality.scorers.mmlu import MmluScorer, letter_of
@@ -98,6 +99,15 @@ def test_answers_keep_their_order_and_failures_are_answers(tmp_path, serve):
     assert answers[3].error is not None
     assert "500" in answers[3].error
     assert "not a chat completion" in (answers[5].error or "")
+
+
+@pytest.mark.parametrize("shots", [0, 3])
+def test_a_gsm8k_row_without_an_answer_is_an_error_among_the_examples_too(tmp_path, shots):
+    rows = [{"question": f"q{n}", "answer": n} for n in range(4)]
+    scorer = Gsm8kScorer(QualitySettings(name="gsm8k", shots=shots))
+    assert {one.expected for one in scorer.items(_lines(tmp_path / "g.jsonl", rows), 9, 0)} <= {"0", "1", "2", "3"}
+    with pytest.raises(ConfigError, match=r"g\.jsonl is not a GSM8K question"):
+        scorer.items(_lines(tmp_path / "g.jsonl", [{**one, "answer": "none"} for one in rows]), 9, 0)
 
 
 @pytest.mark.parametrize(

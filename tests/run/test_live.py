@@ -44,7 +44,7 @@ def test_a_server_that_fails_the_last_requests_is_asked_once_more(tmp_path, monk
 
 @pytest.mark.parametrize("stopped", [None, StopReason.NOT_ANSWERING])
 @pytest.mark.parametrize(("again", "ends"), [(None, "busy"), ("HTTP 503", "not_answering")])
-def test_a_busy_server_is_waited_for_as_for_one_that_starts(tmp_path, monkeypatch, stopped, again, ends):
+def test_a_busy_server_is_waited_for(tmp_path, monkeypatch, stopped, again, ends):
     asked = []
 
     def failing(*args, patience_s, **more):
@@ -61,4 +61,4 @@ def test_a_busy_server_is_waited_for_as_for_one_that_starts(tmp_path, monkeypatc
         assert load.ask() == "HTTP 503"
     failed = failed_record("r1", "http_error", http_status=503, sent_ns=30, ended_ns=40)
     assert load.judge(phase_report(stopped=stopped), [failed]).stopped == ends
-    assert asked == [0.0, run_settings().engine.ready_timeout_s]
+    assert asked == [0.0, live.BUSY_S]

@@ -139,6 +139,7 @@ def test_no_command_lets_it_act(outputs, tmp_path, words):
 @pytest.mark.slow
 def test_the_summary_and_what_mlflow_shows(outputs):
     from servebench.store.layout import StudyFolder
+    from servebench.store.state import StudyState
     from servebench.store.tracking import tracked_study
     from servebench.study.tracking import write_summary
 
@@ -146,7 +147,9 @@ def test_the_summary_and_what_mlflow_shows(outputs):
     for path in folder.iterdir():
         if path.suffix not in (".json", ".png"):
             check_clean(path.read_text(encoding="utf-8"))
-    note = tracked_study(StudyFolder(outputs / "study"), 0).tags["mlflow.note.content"]
+    study = StudyFolder(outputs / "study")
+    state = StudyState(study_id="study", words=(), runs=())
+    note = tracked_study(study, state, at_work=False).tags["mlflow.note.content"]
     # commands are code, which nothing in them can end; elsewhere each sign of markup is escaped
     shown = [line for line in note.splitlines() if not line.startswith("`servebench ")]
     assert not re.search(r"(?<!\\)<(img|script)|(?<!\\)!?\[i\]\(", "\n".join(shown))

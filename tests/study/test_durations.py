@@ -62,6 +62,15 @@ def test_earlier_runs_say_how_long_starts_and_levels_take(earlier, now, start_s,
     assert (found.start_s, found.load_s, found.earlier) == (start_s, pytest.approx(load_s), known)
 
 
+def test_slices_of_long_answers_take_longer():
+    job = job_of()
+    run = run_of(job, 70.0, 100.0)
+    slow = replace(run, rows=lambda: [replace(row, e2e_ms_mean=4000.0) for row in run.point_rows])
+    quick, long = (start_time(job, [one], in_turns=True).load_s for one in (run, slow))
+    # 15 slices of 4 s, or six of 10 s with the lead-in and the end of answers of 4 s
+    assert (quick, long) == (pytest.approx(2 * 73.5), pytest.approx(2 * 126.0))
+
+
 @pytest.mark.parametrize("words", [("model=qwen2.5-7b-instruct",), ("engine=sglang",), ("launch=emulated",)])
 def test_runs_of_other_engines_and_models_say_nothing(words):
     job = job_of()

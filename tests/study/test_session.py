@@ -3,6 +3,7 @@
 import pytest
 
 from servebench.analysis.events import StudyAnswered
+from servebench.cli.main import dispatch
 from servebench.contracts.events import ErrorSaid, Notice
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import TrackingSettings
@@ -13,6 +14,7 @@ from servebench.study import tracking
 from servebench.study.study import StudySession, study_exit_code
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, StoreError
 from support.orchestration import Recorder
+from support.servers import ScriptedServer
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 ENDS = {
@@ -117,3 +119,17 @@ def test_a_run_whose_stored_results_were_damaged_has_not_finished(tmp_path, name
     assert session.finish(["a"], interrupted=False) == StoreError.exit_code
     (said,) = events.of(ErrorSaid)
     assert name in said.text
+
+
+def test_what_a_server_repeats_of_secret_headers_is_not_printed(tmp_path, monkeypatch):
+    """It is asked before the study has begun."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY", "value-of-a-gateway")
+
+    def script(_, request):
+        return 401, {"error": {"message": f"refused {request.headers.get('x-team')}"}}
+
+    with ScriptedServer(script) as server:
+        words = [f"endpoint={server.url}/v1", "model.name=m", "launch.headers_env={x-team:GATEWAY}", "--dry-run"]
+        with pytest.raises(EngineError, match=r"refused \[redacted\]"):
+            dispatch(words)

@@ -31,6 +31,7 @@ from servebench.contracts.settings import (
 )
 from servebench.protocol.kinds.table import KINDS, api_problems
 from servebench.util.secret_patterns import QUERY_NAMES, secret_name
+from servebench.util.short_id import LAST
 
 OWN_HEADERS = (
     *("host", "user-agent", "accept", "accept-encoding", "connection", "content-type", "content-length"),
@@ -282,6 +283,8 @@ def _study(study: StudySettings) -> Iterator[str]:
     name = study.name
     if name is not None and (name in ("", ".", "..") or "/" in name or "\0" in name):
         yield f"study.name must be a folder name without / (got {format_value(name)}); set study.dir for the folder above it"
+    if name is not None and LAST.fullmatch(name):
+        yield f"study.name={name} is how commands name a study by its age; choose another"
     yield from refusals(
         lambda: share_of("study.margin", study.margin), lambda: seconds_of("study.budget", study.budget)
     )

@@ -1,6 +1,7 @@
 """Read JSON values that a server sent, leniently: objects, texts and counts."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ def load_object(data: bytes, list_name: str | None = None) -> dict[str, Any] | N
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
         try:
-            value = json.loads(decode_text(data))
+            value = json.loads(decode_text(data.removeprefix(BOM_UTF8)))
         except (ValueError, RecursionError):
             return None
     value = {list_name: value} if list_name and isinstance(value, list) else value
@@ -74,5 +75,7 @@ def between(moments: Mapping[str, Any], start: str, end: str) -> float | None:
 
 
 def count_of(value: object) -> int | None:
-    """Return `value` if it is a count, else None."""
+    """Return `value` if it is a count, else None. Gateways write it as 3.0, or "3" (int64 of protobuf)."""
+    if (type(value) is float and value.is_integer()) or (type(value) is str and value.isdecimal() and len(value) < 11):
+        value = int(value)
     return value if type(value) is int and 0 <= value <= COUNT_MAX else None

@@ -34,6 +34,9 @@ ASK_TIMEOUT_S = 120.0
 ASK_LEAST_S = 10.0
 """The shortest: a `load.timeout_s` that is too low for an answer does not mean that the server is gone."""
 POLL_S = 0.05
+BUSY_S = 90.0
+"""How long a server is waited for that refuses all requests (HTTP 429, 503): one that starts a worker again is back by then, and
+who has used up a quota should hear of it."""
 
 
 @dataclass(kw_only=True)
@@ -127,12 +130,12 @@ class LiveLoad:
 
     def judge(self, report: PhaseReport, records: Sequence[Record]) -> PhaseReport:
         """Return the report of a phase, stopped if the engine died at its end or the server answers no more requests. A busy
-        one is waited for as long as for one that starts."""
+        one is waited for, BUSY_S at most."""
         if report.stopped is None:
             report = self._judge_end(report, records)
         if report.stopped is StopReason.NOT_ANSWERING and self._busy:
             self.events(Doing("asking_server"))
-            if self._failing(self.settings.engine.ready_timeout_s) is None:
+            if self._failing(min(self.settings.engine.ready_timeout_s, BUSY_S)) is None:
                 return replace(report, stopped=StopReason.BUSY)
         return report
 

@@ -5,12 +5,11 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servebench.util.redaction import redact_text
 from servebench.util.safe_text import clean_line, clean_tracking
 
 NAME_CHARACTERS_MAX = 250
@@ -19,7 +18,6 @@ PARAM_CHARACTERS_MAX = 500
 TAG_CHARACTERS_MAX = 4000
 NOTE_CHARACTERS_MAX = 8000
 """Newer servers take it for any tag; the note is worth the most."""
-ARTIFACT_FOLDER = "summary"
 LOCK_TIMEOUT_S = 60.0
 KEY_TAG = "servebench.key"
 NOTE_TAG = "mlflow.note.content"
@@ -31,25 +29,18 @@ Metrics = list[tuple[str, float, int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A run in the form in which MLflow keeps one."""
+    """A run in the form in which MLflow keeps one; a study has one of its own, the parent of those of its runs. The artifacts are
+    in the folder `below`, if one is named."""
 
     name: str
     status: str
-    params: dict[str, str]
+    params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str]
     metrics: Metrics
     artifacts: list[Path] = field(default_factory=list)
+    below: str | None = None
     started_ms: int
     ended_ms: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackedStudy:
-    """What the study's own run shows of its runs."""
-
-    tags: dict[str, str] = field(default_factory=dict)
-    metrics: Metrics = field(default_factory=list)
-    artifacts: list[Path] = field(default_factory=list)
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -125,6 +116,11 @@ def _make_database(database: Path) -> None:
     making.replace(database)
 
 
+def _tags(run: TrackedRun) -> dict[str, str]:
+    limits = {NOTE_TAG: NOTE_CHARACTERS_MAX}
+    return {name: clean_tracking(text)[: limits.get(name, TAG_CHARACTERS_MAX)] for name, text in run.tags.items()}
+
+
 class _Client:
     """MLflow's client. `begins` hears of each call how many bytes of a file it sends."""
 
@@ -186,56 +182,29 @@ class Mlflow:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def parent(self, known: str | None, study_id: str, words: Sequence[str], started_s: float, *, key: str) -> str:
-        """Return the run of the study: the known one, else one with the study's key, else a new one."""
-        run_id = self._existing(known, key)
-        if run_id is None:
-            tags = {
-                KEY_TAG: key,
-                "servebench.study_id": study_id,
-                "servebench.kind": "study",
-                "servebench.words": clean_tracking(redact_text(" ".join(words)))[:TAG_CHARACTERS_MAX],
-            }
-            run_id = self._create(study_id, tags, int(started_s * 1000))
-        return run_id
+    def found(self, known: str | None, run: TrackedRun) -> str:
+        """Return the id of a run: the known one, else that of the one with the run's key, else that of a new one."""
+        return self._existing(known, run.tags[KEY_TAG]) or self._create(run)
 
-    def finish_parent(self, run_id: str, whole: TrackedStudy, status: str, ended_s: float | None) -> None:
-        """Log what the study's run shows of its runs (a note, metrics for each engine, tags, and the summary's files), and its
-        status; a running one stays open."""
-        limits = {NOTE_TAG: NOTE_CHARACTERS_MAX}
-        tags = {name: clean_tracking(text)[: limits.get(name, TAG_CHARACTERS_MAX)] for name, text in whole.tags.items()}
-        self._log(run_id, whole.metrics, tags)
-        for path in whole.artifacts:
-            self._client.log_artifact(run_id, str(path), ARTIFACT_FOLDER)
-        self._set_status(run_id, status, int(ended_s * 1000) if ended_s else None)
-
-    def child(self, known: str | None, parent_id: str, run: TrackedRun) -> str:
-        """Send a run below its study's, whole. A run that was sent before is brought up to date."""
-        run_id = self._existing(known, run.tags[KEY_TAG])
-        tags = {**run.tags, "mlflow.parentRunId": parent_id, "servebench.kind": "run"}
-        tags = {name: clean_tracking(value)[:TAG_CHARACTERS_MAX] for name, value in tags.items()}
-        if run_id is None:
-            run_id = self._create(run.name, tags, run.started_ms)
-        before = self._client.get_run(run_id).data.params
-        # a parameter cannot be set twice, and two names may have become one
-        once = {metric_name(name): clean_tracking(value)[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
-        self._log(run_id, run.metrics, tags, {name: value for name, value in once.items() if name not in before})
-        for path in run.artifacts:
-            self._client.log_artifact(run_id, str(path))
-        self._set_status(run_id, run.status, run.ended_ms)
-        return run_id
-
-    def _log(
-        self, run_id: str, metrics: Metrics, tags: dict[str, str], params: Mapping[str, str] | None = None
-    ) -> None:
+    def send(self, run_id: str, run: TrackedRun) -> None:
+        """Send a run whole, also one that was sent before; a running one stays open."""
         from mlflow.entities import Metric, Param, RunTag
 
+        # a parameter cannot be set twice, and two names may have become one
+        before = self._client.get_run(run_id).data.params if run.params else {}
+        once = {metric_name(name): clean_tracking(value)[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
         self._client.log_batch(
             run_id,
-            metrics=[Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in metrics],
-            params=[Param(name, value) for name, value in (params or {}).items()],
-            tags=[RunTag(name, value) for name, value in tags.items()],
+            metrics=[Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in run.metrics],
+            params=[Param(name, value) for name, value in once.items() if name not in before],
+            tags=[RunTag(name, value) for name, value in _tags(run).items()],
         )
+        for path in run.artifacts:
+            self._client.log_artifact(run_id, str(path), run.below)
+        if run.status == "RUNNING":
+            self._client.update_run(run_id, status="RUNNING")
+        else:
+            self._client.set_terminated(run_id, status=run.status, end_time=run.ended_ms)
 
     def _existing(self, known: str | None, key: str) -> str | None:
         from mlflow.exceptions import MlflowException
@@ -249,14 +218,7 @@ class Mlflow:
         found = self._client.search_runs([self._experiment_id], filter_string=query, max_results=1)
         return str(found[0].info.run_id) if found else None
 
-    def _create(self, name: str, tags: dict[str, str], started_ms: int) -> str:
-        run = self._client.create_run(
-            self._experiment_id, start_time=started_ms, tags=tags, run_name=clean_line(name)[:NAME_CHARACTERS_MAX]
-        )
-        return str(run.info.run_id)
-
-    def _set_status(self, run_id: str, status: str, ended_ms: int | None) -> None:
-        if status == "RUNNING":
-            self._client.update_run(run_id, status="RUNNING")
-        else:
-            self._client.set_terminated(run_id, status=status, end_time=ended_ms)
+    def _create(self, run: TrackedRun) -> str:
+        name = clean_line(run.name)[:NAME_CHARACTERS_MAX]
+        made = self._client.create_run(self._experiment_id, start_time=run.started_ms, tags=_tags(run), run_name=name)
+        return str(made.info.run_id)

@@ -54,8 +54,6 @@ def _stored(path: Path) -> bytes:
         raise
     except OSError as error:
         raise StoreError(f"cannot read {path}: {reason_of(error)}") from error
-    except EOFError as error:
-        raise _damaged(path, error) from error
 
 
 def _damaged(path: Path, error: Exception) -> StoreError:

@@ -8,7 +8,6 @@ they are, and those that an older version did not write are null.
 from __future__ import annotations
 
 import operator
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from servebench.store.tables import read_frame, read_requests, read_rows
 from servebench.store.versions import of_this_version
 from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, read_bytes
 from servebench.util.errors import ConfigError, StoreError, reason_of
-from servebench.util.short_id import short_id
+from servebench.util.short_id import LAST, short_id
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -224,7 +223,6 @@ def runs_beside(found: RunData | StudyData) -> list[RunData]:
 
 
 NAMED_MAX = 6
-LAST = re.compile(r"last(?:~(\d+))?")
 
 
 def find(word: str, outputs: Path) -> RunData | StudyData:

@@ -26,12 +26,11 @@ from servebench.store.mlflow_client import (
     NOTE_TAG,
     Metrics,
     TrackedRun,
-    TrackedStudy,
     sqlite_path,
 )
 from servebench.store.plan import planned_labels
 from servebench.store.seal import origin_of, sha256_of, signed
-from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
+from servebench.store.state import UNFINISHED, RunState, StudyState, read_run, read_study
 from servebench.store.tables import read_rows
 from servebench.util.bounded_file import read_json
 from servebench.util.errors import StoreError, reason_of
@@ -188,6 +187,10 @@ def _quality(graded: list[dict[str, Any]], stamp_ms: int, scale: int) -> Metrics
     ]
 
 
+def _status(state: RunState | StudyState, *, at_work: bool) -> str:
+    return STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
+
+
 def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, name: str | None = None) -> TrackedRun:
     """Return a run's folder as MLflow will show it, by its label in the study, or its title.
 
@@ -198,7 +201,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
     points = read_rows(folder)
     rows = [point.as_dict() for point in points]
     config = manifest.get("config", {})
-    status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
+    status = _status(state, at_work=at_work)
     started_ms = _stamp(state.started_s * MS_PER_S)
     last_ms = max([started_ms, *(_end_ms(row, started_ms) for row in rows)])
     ended_ms = None if status == "RUNNING" else _stamp(state.ended_s * MS_PER_S) if state.ended_s else last_ms
@@ -245,8 +248,8 @@ def tracked_run(folder: RunFolder, *, at_work: bool, estimators: Estimators, nam
     )
 
 
-def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
-    """Return what the summary of a study, if one was written, has for the study's own run."""
+def tracked_study(study: StudyFolder, state: StudyState, *, at_work: bool) -> TrackedRun:
+    """Return the study's own run, with what the summary of the study has for it, if one was written."""
     summary = _remembered(study.summary / "summary.json")
     listed = summary.get("metrics")
     rows = [
@@ -255,10 +258,18 @@ def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
         if isinstance(row, dict) and _number(row.get("value")) and "name" in row
     ]
     scale = _scale(rows)
-    metrics = [(str(row["name"]), float(row["value"]), _step(row, scale), _end_ms(row, otherwise_ms)) for row in rows]
+    started_ms = _stamp(state.started_s * MS_PER_S)
+    ended_ms = _stamp(state.ended_s * MS_PER_S) if state.ended_s else None
+    last_ms = max(started_ms, ended_ms or 0)
     # by other tags MLflow finds runs again
     tags = {
         name: redact_text(str(value)) for name, value in mapping(summary.get("tags")).items() if name in SUMMARY_TAGS
+    }
+    tags |= {
+        KEY_TAG: _key(state),
+        "servebench.study_id": state.study_id,
+        "servebench.kind": "study",
+        "servebench.words": redact_text(" ".join(state.words)),
     }
     if summary.get("note"):
         tags[NOTE_TAG] = redact_text(str(summary["note"]))
@@ -268,8 +279,15 @@ def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
         files = sorted(path for path in study.summary.iterdir() if path.is_file() and path.name != "summary.json")
     except OSError:
         files = []
-    return TrackedStudy(
-        tags=tags, metrics=metrics, artifacts=[p for p in files if p.stat().st_size <= ARTIFACT_BYTES_MAX]
+    return TrackedRun(
+        name=state.study_id,
+        status=_status(state, at_work=at_work),
+        tags=tags,
+        metrics=[(str(row["name"]), float(row["value"]), _step(row, scale), _end_ms(row, last_ms)) for row in rows],
+        artifacts=[path for path in files if path.stat().st_size <= ARTIFACT_BYTES_MAX],
+        below="summary",
+        started_ms=started_ms,
+        ended_ms=ended_ms,
     )
 
 
@@ -298,8 +316,10 @@ def sent_before(study: StudyFolder, state: StudyState, uri: str, experiment: str
     return receipt.get("uri_digest") == digest([uri, experiment]) and receipt.get("study") == sha256_of(study.state)
 
 
-def _files(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+def _mark(run: TrackedRun) -> str:
+    """Return what changes when there is something new to send."""
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in run.artifacts]
+    return digest([run.status, run.params, run.tags, run.metrics, files])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,18 +327,17 @@ class _Pending:
     """A study on disk, against what was sent to this place: `todo` are (folder, run, fingerprint) that were not."""
 
     state: StudyState
-    status: str
     known: dict[str, Any]
     todo: tuple[tuple[RunFolder, TrackedRun, str], ...]
     unchanged: tuple[str, ...]
-    whole: TrackedStudy
-    parent_digest: str
+    whole: TrackedRun
+    whole_mark: str
     faults: tuple[str, ...]
 
     @property
     def nothing(self) -> bool:
         """Whether all was sent."""
-        return not self.todo and self.known.get("digest") == self.parent_digest
+        return not self.todo and self.known.get("digest") == self.whole_mark
 
     @property
     def error(self) -> str | None:
@@ -334,13 +353,12 @@ def _pending(study: StudyFolder, place: str, estimators: Estimators, *, empty: b
     known = _receipt(study.tracking, _key(state))
     if empty or known.get("uri_digest") != place:
         known = {}
-    status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
     names = planned_labels(study)
     todo, unchanged, faults = [], [], []
     for folder in (study.run(name) for name in state.runs if study.run(name).state.exists()):
         try:
             run = tracked_run(folder, at_work=at_work, name=names.get(folder.name), estimators=estimators)
-            mark = digest([run.status, run.params, run.tags, run.metrics, _files(run.artifacts)])
+            mark = _mark(run)
         except StoreError as error:
             faults.append(str(error))
             continue
@@ -353,19 +371,19 @@ def _pending(study: StudyFolder, place: str, estimators: Estimators, *, empty: b
         if known and _receipt(folder.tracking, _key(state, folder.name)).get("digest") == mark:
             unchanged.append(folder.name)
         else:
-            todo.append((folder, replace(run, tags={**run.tags, KEY_TAG: _key(state, folder.name)}), mark))
+            tags = {**run.tags, KEY_TAG: _key(state, folder.name), "servebench.kind": "run"}
+            todo.append((folder, replace(run, tags=tags), mark))
     try:
-        whole = tracked_study(study, _stamp(MS_PER_S * max(state.started_s, state.ended_s or 0.0)))
+        whole = tracked_study(study, state, at_work=at_work)
     except DAMAGED as error:
         raise StoreError(f"{study.path} has a damaged file: {error}") from error
     return _Pending(
         state=state,
         whole=whole,
-        status=status,
+        whole_mark=digest([_mark(whole), whole.ended_ms]),
         known=known,
         todo=tuple(todo),
         unchanged=tuple(unchanged),
-        parent_digest=digest([status, state.ended_s, whole.tags, whole.metrics, _files(whole.artifacts)]),
         faults=tuple(faults),
     )
 
@@ -475,9 +493,7 @@ def _send(
     try:
         with conversation(timeout_s):
             mlflow = Mlflow(uri, experiment, study.path.parent, begins)
-            parent_id = mlflow.parent(
-                known.get("mlflow_run_id"), state.study_id, state.words, state.started_s, key=_key(state)
-            )
+            parent_id = mlflow.found(known.get("mlflow_run_id"), pending.whole)
             mark = {"uri_digest": digest([uri, experiment]), "uri": shown, "mlflow_run_id": parent_id}
             mark["study"] = sha256_of(study.state)
             _keep_receipt(study.tracking, _key(state), mark)
@@ -486,12 +502,14 @@ def _send(
                     return SyncReport(sent=tuple(sent), unchanged=pending.unchanged)
                 key = _key(state, folder.name)
                 before = _receipt(folder.tracking, key).get("mlflow_run_id") if known else None
+                child = replace(run, tags={**run.tags, "mlflow.parentRunId": parent_id})
+                run_id = mlflow.found(before, child)
                 with _without_secrets(run.artifacts) as files:
-                    run_id = mlflow.child(before, parent_id, replace(run, artifacts=files))
+                    mlflow.send(run_id, replace(child, artifacts=files))
                 _keep_receipt(folder.tracking, key, {"mlflow_run_id": run_id, "digest": fingerprint})
                 sent.append(folder.name)
-            mlflow.finish_parent(parent_id, pending.whole, pending.status, state.ended_s)
-            _keep_receipt(study.tracking, _key(state), {**mark, "digest": pending.parent_digest})
+            mlflow.send(parent_id, pending.whole)
+            _keep_receipt(study.tracking, _key(state), {**mark, "digest": pending.whole_mark})
     except tracker_errors() as problem:
         line = next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
         # of the client's chain of wrapped errors only the cause is of use

@@ -22,7 +22,7 @@ from servebench.store.manifest import capture_machine
 from servebench.store.overview import listed_rows
 from servebench.store.studies import load_newest
 from servebench.study.at_once import places_at_once
-from servebench.util.units import NS_PER_S
+from servebench.util.units import MS_PER_S, NS_PER_S
 
 STUDIES_MAX, RUNS_MAX = 200, 20
 """Of how many of the newest studies runs are read, and of how many runs like a job the times: thousands would take seconds."""
@@ -75,9 +75,12 @@ def start_time(job: Job, earlier: Iterable[RunData], *, in_turns: bool = False) 
         levels = tuple(one for one in levels if one.id.level in seconds)
     planned = [None if one.requests is not None else one.duration_s for one in levels]
     if in_turns:
+        answers_s = _answers_s(alike)
         planned = [
-            None if seconds is None else seconds_in_slices(seconds, until=bool(one.targets))
-            for seconds, one in zip(planned, levels, strict=True)
+            None
+            if point_s is None
+            else seconds_in_slices(point_s, answers_s.get(one.id.level, 0.0), until=bool(one.targets))
+            for point_s, one in zip(planned, levels, strict=True)
         ]
     each = [
         median(seconds[level.id.level]) if level.id.level in seconds else one
@@ -101,6 +104,12 @@ def usual_start_s(job: Job) -> float:
     stages = registry().engine(settings.engine.name).emulation.loading if local else ()
     scale = getattr(settings.launch, "time_scale", 1.0)
     return float(scale * sum(one.seconds + one.seconds_per_gb * size_gb for one in stages))
+
+
+def _answers_s(runs: Iterable[RunData]) -> dict[str, float]:
+    """Return how long an answer took at each level, in the newest of some runs that has it."""
+    rows = (row for run in runs for row in run.point_rows if row.e2e_ms_mean is not None)
+    return {PointId.parse(row.point).level: (row.e2e_ms_mean or 0.0) / MS_PER_S for row in rows}
 
 
 def _measured(run: RunData, *, in_turns: bool) -> tuple[list[tuple[str, float]], int]:

@@ -255,6 +255,9 @@ def exclusive(folder: StudyFolder, remedy: str) -> Iterator[None]:
 def check_study(jobs: Sequence[Job], cluster: ClusterSettings | None, registry: Registry, listen: Listen) -> Found:
     """Check the jobs, and the cluster if there is one; return the running servers that they measure, unless these are for a
     cluster to find. Raises PreflightError with all faults, EngineError for servers that cannot be measured."""
+    # a server that is asked may repeat in its error what it was given
+    for job in jobs:
+        remember_config(job.resolved)
     if cluster is not None:
         from servebench.cluster.dispatcher import cluster_faults
 
@@ -382,7 +385,7 @@ def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry)
     events = session.events
     watched = [job for job in jobs if job.settings.telemetry.enabled and in_real_time(job, registry)]
     if watched and (others := others_now(CpuUse())) is not None:
-        events(Notice("machine_busy", note=others))
+        events(Notice("others_take_cpu", note=others))
     return RunContext(
         study=session.folder,
         words=session.state.words,

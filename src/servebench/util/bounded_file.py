@@ -5,12 +5,10 @@ A device or a pipe would never end, a sparse file fills the memory, and so does 
 
 import csv
 import errno
-import gzip
 import io
 import json
 import os
 import stat
-import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -221,12 +219,6 @@ def load_yaml(text: str) -> Any:
 
 
 def gunzip(data: bytes, bytes_max: int) -> bytes:
-    """Return gzip data decompressed. Raises OSError for more than `bytes_max` bytes, EOFError and OSError for damaged data."""
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            found = file.read(bytes_max + 1)
-    except zlib.error as error:
-        raise OSError(errno.EINVAL, str(error)) from error
-    if len(found) > bytes_max:
-        raise OSError(errno.EFBIG, f"it unpacks to more than {size_text(bytes_max)}, the limit")
-    return found
+    """Return gzip data decompressed. Raises OSError for more than `bytes_max` bytes, and for damaged data."""
+    with io.BufferedReader(_Unpacked(io.BytesIO(data), "gzip", bytes_max)) as file:
+        return file.read()

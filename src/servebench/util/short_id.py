@@ -5,6 +5,8 @@ import time
 
 BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 OWN = re.compile(r"(\d{4}-[0-9a-z]{3})(?:_|$)")
+LAST = re.compile(r"last(?:~(\d+))?")
+"""How commands name the latest study, or the one so many before it."""
 STEP_S = 2
 """A day has 43,200 steps of two seconds, which three characters of base 36 can count."""
 

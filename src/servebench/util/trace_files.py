@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json, suffix_of, table_lines
 from servebench.util.errors import ConfigError, reason_of
@@ -35,19 +35,14 @@ def read_recorded(name: str, key: str, formats: str) -> Iterator[Recorded]:
     path = Path(name).expanduser()
     try:
         with open_text(path, DATASET_BYTES_MAX, newline="") as file:
-            yield from (_csv_rows if suffix_of(path) in TABLES else json_lines)(_lines(file))
-    except ValueError as error:
-        raise ConfigError(f"{key}={name}{error}; use {formats}") from error
-    except (OSError, csv.Error) as error:
+            yield from (_csv_rows if suffix_of(path) in TABLES else json_lines)(
+                iter(partial(file.readline, LINE_CHARACTERS_MAX), "")
+            )
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else error
         raise ConfigError(f"{key}={name} cannot be read: {reason}; use {formats}") from error
-
-
-def _lines(file: TextIO) -> Iterator[str]:
-    try:
-        yield from iter(partial(file.readline, LINE_CHARACTERS_MAX), "")
-    except UnicodeDecodeError as error:
-        raise ValueError(f" cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{key}={name}{error}; use {formats}") from error
 
 
 def json_lines(lines: Iterable[str]) -> Iterator[Recorded]:

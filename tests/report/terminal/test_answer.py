@@ -122,6 +122,16 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
     assert ("[d]" in text, "2 notes (not_stationary, client_bound)" in text) == (False, True)
 
 
+@pytest.mark.parametrize("width", [40, 50])
+def test_each_row_of_a_narrow_table_names_its_run(width):
+    """The time to the first token is left out for it."""
+    lines = screen(answer(3, [1, 4]), width).splitlines()
+    head = next(line.split() for line in lines if "trust" in line)
+    assert (head[0], "TTFT" in head) == ("run", False)
+    rows = [line.split() for line in lines if line.startswith("engine_")]
+    assert [row[0] for row in rows] == ["engine_0", "engine_1", "engine_2"]
+
+
 def test_what_is_not_equal_and_matters_has_the_value_of_each_run():
     found = replace(answer(3, [1]), inequalities=(UNEQUAL, replace(UNEQUAL, matters=False, title="a port")))
     lines = screen(found).splitlines()

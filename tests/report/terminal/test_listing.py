@@ -46,6 +46,19 @@ def test_a_list_reads_all_columns_that_it_shows(make_study):
     assert run_list(few, number_runs(few)) == run_list(every, number_runs(every))
 
 
+@pytest.mark.parametrize("width", [40, 50, 60])
+def test_a_narrow_list_says_which_run_each_line_is(make_study, width):
+    """Other columns are left out; the number and the name of a run are what other commands take."""
+    found = lines_of(make_study(ROW, (replace(ROW[0], name="beta"), ROW[1])).parent, width)
+    assert max(map(len, found)) <= width
+    heads = found[0].split()
+    assert {"#", "study", "run", "status"} <= set(heads)
+    rows = [line.split() for line in found if line.split()[:1] in (["1"], ["2"])]
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all("finished" in row for row in rows)
+    assert "beta" in "".join(rows[1])
+
+
 LONG = "a_rather_long_name_of_a_study_that_somebody_chose_for_reasons_of_their_own"
 
 

@@ -200,6 +200,8 @@ FILES = {
     "table with tabs called csv": ("a.csv", "id\tprompt\n1\tone\n2\ttwo\n"),
     "table with semicolons": ("a.csv", 'id;prompt\r\n"1,5";one\r\n2;two\r\n'),
     "table with commas called tsv": ("a.tsv", "id,prompt\n1,one\n2,two\n"),
+    "table of pandas, with an index": ("a.csv", ",prompt\n0,one\n1,two\n"),
+    "spaces before names": ("a.csv", "id, prompt\n1,one\n2,two\n"),
     "semicolons in a name": ("a.csv", 'prompt,"a;b;c"\none,1\ntwo,2\n'),
 }
 PACKERS = {".gz": gzip.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}

@@ -407,10 +407,11 @@ class Race(Ledger):
         """Ask for starts of all arms in turns, as long as a whole round fits."""
         sliced = self.sliced and phase == "finals"
         blocks, cost_of = (1, self._cost_of_final) if sliced else (self._blocks_per_start(), self.cost_of_start)
-        while blocks > 1 and not self._fits(starts * sum(cost_of(blocks, name) for name in arms)):
-            blocks -= 1
         for number in range(starts):
             running = [name for name in arms if self.left.get(name) is None or name == self.stock]
+            # a start that took longer than predicted costs the later ones blocks rather than a start
+            while blocks > 1 and not self._fits((starts - number) * sum(cost_of(blocks, name) for name in running)):
+                blocks -= 1
             if not self._fits(sum(cost_of(blocks, name) for name in running)):
                 return
             yield from self._starts(running if number % 2 == 0 else running[::-1], phase, number, blocks)

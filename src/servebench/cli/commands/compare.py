@@ -238,6 +238,8 @@ def recommend_command(
         runs, studies, Options(varying=varying, with_doubtful=with_doubtful, rules=rules), earlier=earlier
     )
     _say_unreadable(concluded)
+    if not concluded.recommendations:
+        say("servebench: nothing to recommend: no run has a point; 'servebench ls' shows how each ended")
     labels = run_labels(runs)
     if how := imitated(run.fact("launch") for run in runs):
         named = [labels[run.run_id].text for run in runs if run.emulated]

@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
             if (self.headers.get("Content-Encoding") or "").strip().lower() == "gzip":
                 body = gunzip(body, BODY_BYTES_MAX)
             check_message(body, encoding)
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, ValueError) as error:
             return 400, f"the body cannot be read: {type(error).__name__}"
         # not a status after which exporters try again
         if not self.server.keep(body, encoding):

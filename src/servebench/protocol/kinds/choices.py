@@ -8,7 +8,7 @@ table is in `servebench.measure.derive`.
 from typing import Any
 
 from servebench.protocol.answer import AnswerScan, TextPlace
-from servebench.protocol.errors import error_message
+from servebench.protocol.errors import as_json, error_message
 from servebench.protocol.json_values import count_of, join_text, object_at
 
 REASON_CHARS_MAX = 64
@@ -19,6 +19,11 @@ BROKEN_OFF = ("abort", "cancelled", "error", "timeout")
 
 TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
 """The fields of a delta that hold generated text."""
+
+
+def text_of(arguments: object) -> object:
+    """Return the arguments of a call as text: some versions of TGI and Ollama send an object."""
+    return as_json(arguments) if isinstance(arguments, dict) else arguments
 
 
 class ChoicesScan(AnswerScan):
@@ -38,7 +43,8 @@ class ChoicesScan(AnswerScan):
                     content, count = self._choice(choice, stamp_ns)
                     has_content = has_content or content
                     ids += count
-        usage = chunk.get("usage")
+        # Groq's
+        usage = chunk.get("usage") or object_at(chunk, "x_groq").get("usage")
         generated = self._usage(usage) if usage.__class__ is dict else None
         if has_content:
             timings = chunk.get("timings")
@@ -133,7 +139,7 @@ class ChoicesScan(AnswerScan):
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(function, dict):
                 continue
-            arguments = function.get("arguments")
+            arguments = text_of(function.get("arguments"))
             if isinstance(arguments, str) and arguments:
                 self.text_parts.append(arguments)
                 generated = True

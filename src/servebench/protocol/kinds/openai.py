@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from servebench.contracts.engine import Dialect
 from servebench.contracts.request import Message, Request
 from servebench.protocol.json_values import join_text, object_at
-from servebench.protocol.kinds.choices import ChoicesScan
+from servebench.protocol.kinds.choices import ChoicesScan, text_of
 from servebench.protocol.kinds.kind import RequestKind
 
 LOGPROB_MAX = 1e9
@@ -101,7 +101,7 @@ class Chat(_Generation):
         calls = document["choices"][0]["message"].get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             function = object_at(call, "function")
-            yield function.get("name"), function.get("arguments", "")
+            yield function.get("name"), text_of(function.get("arguments", ""))
 
 
 class Completions(_Generation):

@@ -32,14 +32,11 @@ class Gsm8kScorer(Scorer):
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
         """See Scorer.items."""
         shown, rows = examples(read_rows(path), self.settings.shots, seed)
-        before = "".join(
-            f"{_ASK.format(question=question)}\n{truth}\n\n" for question, truth, _ in map(_parts, shown) if question
-        )
+        solved = (_parts(row, f"an example of {path}") for row in shown)
+        before = "".join(f"{_ASK.format(question=question)}\n{truth}\n\n" for question, truth, _ in solved)
         items = []
         for place, row in sample(rows, count, seed):
-            question, _, expected = _parts(row)
-            if not question or expected is None:
-                raise ConfigError(f"row {place} of {path} is not a GSM8K question; it needs 'question' and 'answer'")
+            question, _, expected = _parts(row, f"row {place} of {path}")
             prompt = before + _ASK.format(question=question)
             items.append(Item(item_id=f"gsm8k-{place}", prompt=prompt, expected=expected, max_tokens=MAX_TOKENS))
         return items
@@ -53,8 +50,10 @@ class Gsm8kScorer(Scorer):
             return Grade(correct=False, extracted=number)
 
 
-def _parts(row: Mapping[str, Any]) -> tuple[Any, str, str | None]:
-    truth = row.get("answer") or row.get("expected")
-    expected = number_of(str(truth)) if truth is not None else None
-    worked = str(truth) if truth is not None and "####" in str(truth) else f"#### {expected}"
-    return row.get("question") or row.get("prompt"), worked, expected
+def _parts(row: Mapping[str, Any], where: str) -> tuple[str, str, str]:
+    question = row.get("question") or row.get("prompt")
+    truth = str(row["answer"] if row.get("answer") not in (None, "") else row.get("expected"))
+    expected = number_of(truth)
+    if not question or expected is None:
+        raise ConfigError(f"{where} is not a GSM8K question; it needs 'question' and 'answer'")
+    return str(question), truth if "####" in truth else f"#### {expected}", expected

@@ -119,7 +119,7 @@ def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table:
         return _by_level(one, marks)
     if len(one.levels) * CELL_WIDTH + LABEL_WIDTH + 16 <= width:
         return _by_run(one, marks, width - len(one.levels) * CELL_WIDTH - 16)
-    return _list_table(one, marks, with_runs=True)
+    return _list_table(one, marks, with_runs=True, with_ttft=width >= CELL_WIDTH + LABEL_WIDTH + 16)
 
 
 def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
@@ -139,26 +139,28 @@ def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
     return Table([*columns, TableColumn("trust", left=True, wrap=True, width_max=16)], rows)
 
 
-def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
+def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool, with_ttft: bool = True) -> Table:
     columns = [TableColumn("run", left=True, wrap=True)] if with_runs else []
     streams = one.unit == "tok/s"
-    ttft, own = (["TTFT p50 ms"], ["p99", "ITL"]) if streams else ([], [])
+    ttft, own = (["TTFT p50 ms"] * with_ttft, ["p99", "ITL"]) if streams else ([], [])
     names = ("load", one.unit, *ttft, *([] if with_runs else [*own, "E2E p50"]), "trust")
-    columns += [TableColumn(name, left=name in ("load", "trust")) for name in names]
+    columns += [
+        TableColumn(name, left=name in ("load", "trust"), wrap=name == "trust" and not with_ttft) for name in names
+    ]
     rows = []
     for column in one.columns:
         for index, (level, cell) in enumerate(column.cells.items()):
             run = [column.label if index == 0 else ""] if with_runs else []
             trust = _trust_of({level: cell}, marks)
             p99 = "~" * cell.few_for_p99 + number(cell.ttft_ms_p99)
-            times = [number(cell.ttft_ms)] if streams else []
+            times = [number(cell.ttft_ms)] if ttft else []
             if not with_runs:
                 times += [*([p99, number(cell.itl_ms)] if streams else []), number(cell.e2e_ms)]
             if cell.verdict == "void":
                 times = [MISSING] * len(times)
             rows.append(row(*run, level.words, _cell(cell), *times, trust))
         if not column.cells and with_runs:
-            rows.append(row(column.label, *[MISSING] * (2 + streams), column.status))
+            rows.append(row(column.label, *[MISSING] * (2 + len(ttft)), column.status))
     return Table(columns, rows)
 
 

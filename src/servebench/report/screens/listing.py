@@ -22,8 +22,10 @@ BEST, TTFT = f"best {POINT_COLUMNS[THROUGHPUT].heading}", POINT_COLUMNS["ttft_ms
 RIGHT_ALIGNED = ("#", "points", BEST, TTFT)
 FOLDED = ("study", "run")
 """Columns whose cells are broken where a terminal is narrow."""
-LEFT_OUT = ("folder", TTFT, "model")
+LEFT_OUT = ("folder", TTFT, "model", "when", "at", "points")
 """Columns that a terminal which is too narrow for them does not show, the first one first."""
+BROKEN, NAME_WIDTH = 3, 12
+"""So many columns are left out before names are broken, and so wide they stay while others are left out for them."""
 LIST_COLUMNS = frozenset(
     {*FACTS, "verdict", "concurrency", "rate", "repeat", "start_id", "ttft_ms_p50"}
     | {THROUGHPUT, f"{THROUGHPUT}_low", f"{THROUGHPUT}_high"}
@@ -144,6 +146,7 @@ def _fitting(rows: Sequence[Row], width: int | None, *, without: Sequence[str]) 
     for count in range(len(LEFT_OUT) + 1):
         names = [name for name in rows[0] if name not in (*without, *LEFT_OUT[:count])] if rows else []
         widths = {name: max(len(name), *(len(_text(one[name])) for one in rows)) for name in names}
+        widths |= {name: min(widths[name], NAME_WIDTH) for name in FOLDED if count >= BROKEN and rows}
         if width is None or sum(widths.values()) + len(names) - 1 <= width:
             break
     columns = [

@@ -48,7 +48,7 @@ NOTICES = {
     "job_submitted": "{of}: submitted as job {at}",
     "jobs_stopping": "stopping {note} jobs",
     "left_behind": "the engine left something behind: {note}",
-    "machine_busy": "this machine is busy: others take {note}; what they disturb is left out of the results or named in a "
+    "others_take_cpu": "this machine is busy: others take {note}; what they disturb is left out of the results or named in a "
     "warning",
     "minutes_spent": "the budget of {note} engine minutes: another round would not fit into it",
     "nothing_to_grade": "quality: {of} has nothing to grade in workload={at}",

@@ -138,7 +138,8 @@ def _field(value: Mapping[str, Any], what: str, name: str | None) -> Any:
     if name is not None and name not in value:
         raise ValueError(f"it has no field '{name}' (workload.fields.{what})")
     usual = (one for one in USUAL_FIELDS[what] if value.get(one) not in (None, ""))
-    found = value.get(next(usual, "") if name is None else name)
+    # a table of pandas has a column without a name
+    found = next((value[one] for one in (usual if name is None else [name])), None)
     return _parsed(found) if what == "messages" else found
 
 
@@ -260,6 +261,7 @@ def _table_rows(path: Path) -> Iterator[Placed]:
         try:
             lines, sign = table_lines(file, "\t" if suffix_of(path) == ".tsv" else ",")
             rows = csv.DictReader(lines, delimiter=sign, strict=True)
+            rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
             for row in rows:
                 number = rows.line_num
                 if None in row or None in row.values():
