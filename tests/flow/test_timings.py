@@ -17,6 +17,7 @@ from support.results import attached_study, requests, run_of
 from support.servers import own_port
 
 ENGINE = ("engine=vllm", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none", "study.name=s")
+H100 = GpuSettings(name="h100", count=1, memory_gb=80.0, bandwidth_gb_s=3350.0, bf16_tflops=989.4)
 LOAD = ("load.concurrency=[8]", "load.requests=120", "workload=unique", "workload.output_tokens=16")
 
 
@@ -120,7 +121,7 @@ def test_spans_of_a_server_that_was_already_running(run_main, tmp_path):
     """`launch=attach`: the server sends its spans to the port that the config names; one that sends none is marked."""
     ports = [own_port() for _ in range(2)]
     context = LaunchContext(
-        engine=EngineSettings(name="vllm", request_timings=False), model=ModelSettings(name="m"), gpu=GpuSettings(name="none"),
+        engine=EngineSettings(name="vllm", request_timings=False), model=ModelSettings(name="m"), gpu=H100,
         port=own_port(), cache_dir=tmp_path, spans_endpoint=f"http://127.0.0.1:{ports[0]}/v1/traces",
     )  # fmt: skip
     settings = EmulatedSettings(name="emulated", time_scale=0.002)
