@@ -135,7 +135,7 @@ class Tuner(StoredTune):
         if not self.race.sliced:
             if step.start == FIRST_OF_PHASE["finals"]:
                 minutes = self.race.least_in_slices / 60
-                self.session.events(OneAtATime(f"slices would take {minutes:.1f} engine minutes of the budget"))
+                self.session.events(OneAtATime(f"slices would take {minutes:.1f} engine minutes, more than finals may"))
             return {}
         places = places_at_once({name: self.job(self.candidates[name]) for name in self.race.finalists}, self.registry)
         if places and step.start == FIRST_OF_PHASE["finals"]:
