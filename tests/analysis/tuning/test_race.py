@@ -465,3 +465,11 @@ def test_finals_whose_slices_would_take_most_of_the_budget_are_ordinary_ones():
         race, _ = run(MEANS, budget=2000.0, results=results, sliced=True)
         assert race.sliced is sliced
         assert race.spent <= race.rules.budget
+    # a budget of starts does not count how long one takes
+    race, _ = run(
+        MEANS,
+        budget=8.0,
+        results=dict.fromkeys(MEANS, lambda step: replace(result_of(MEANS, step), cost=1.0)),
+        sliced=True,
+    )
+    assert race.sliced

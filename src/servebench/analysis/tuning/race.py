@@ -153,10 +153,12 @@ class Race(Ledger):
 
     @property
     def sliced(self) -> bool:
-        """Whether the finals are in slices: the fewest starts of one finalist and stock fit into their share of the budget."""
+        """Whether the finals are in slices: the fewest starts of one finalist and stock fit into their share of the budget, or
+        cost no more than ordinary ones."""
         if self._sliced is not None:
             return self._sliced
-        return self.rules.sliced and self.least_in_slices <= FINALS_SHARE * self.rules.budget
+        ordinary = 2 * FINAL_STARTS_MIN * self.cost_of_start(1)
+        return self.rules.sliced and self.least_in_slices <= max(FINALS_SHARE * self.rules.budget, ordinary)
 
     @property
     def least_in_slices(self) -> float:
