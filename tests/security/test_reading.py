@@ -180,7 +180,7 @@ def test_an_import_that_is_no_result_file_is_one_line(tmp_path, name):
     path = tmp_path / "result.json"
     IMPORTS[name](path)
     code, out, err = run_bounded(tmp_path, "import", path, memory_max=1_000 << 20)
-    assert (code, out) == (6, "")
+    assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert "result.json" in err
 

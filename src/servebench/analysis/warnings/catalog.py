@@ -71,7 +71,7 @@ def _define(code: str, meaning: str, remedy: str, **more: Any) -> WarningType:
 
 
 _define_quality = partial(_define, affects=("quality",))
-_define_end = partial(_define, void=True, cut_off=True, unusable=True)
+_define_end = partial(_define, affects=AFFECTS_ALL, void=True, cut_off=True, unusable=True)
 
 
 def type_of(code: str) -> WarningType:
@@ -106,6 +106,7 @@ LEVEL_NOT_REACHED = _define(
     "send more requests per point (load.requests=auto or load.duration_s); check whether requests failed at once or late",
     void=True,
     longer=True,
+    affects=AFFECTS_ALL,
 )
 LOCK_STEP = _define(
     "lock_step",
@@ -221,6 +222,7 @@ CLOCK_STEPPED = _define(
     void=True,
     longer=True,
     unusable=True,
+    affects=AFFECTS_ALL,
 )
 TOKENS_DISAGREE = _define(
     "tokens_disagree",
@@ -305,6 +307,7 @@ EMULATED = _define(
     "set launch=process, docker or attach to measure a real engine",
     mark=True,
     of_all=True,
+    affects=AFFECTS_ALL,
 )
 SUPPLY_EXHAUSTED = _define(
     "supply_exhausted",
