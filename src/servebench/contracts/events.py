@@ -207,12 +207,12 @@ NoticeKind = Literal[
     "port_awaited", "port_taken", "scorer_left_out", "secrets_left", "self_check_failed", "summary_failed", "timings_failed",
     "tracking_failed", "tune_answer_failed", "tune_stopped", "tune_unfinished",
 ]  # fmt: skip
-"""What is told in one line and matters to nobody else."""
+"""What is shown in one line and changes nothing else."""
 
 
 class Notice(Event):
-    """Something that is only told: `of` what (an engine, run, candidate, scorer or file), a `note` on it, such as the reason, and
-    `at` which machine, port or workload."""
+    """Something that is only shown: `of` what (an engine, run, candidate, scorer or file), a `note` on it, such as the reason,
+    and `at` which machine, port or workload."""
 
     kind: NoticeKind
     of: str = ""

@@ -33,7 +33,7 @@ CHANGE_MIN = 0.05
 VALUES_MIN = 4
 """The fewest super-passes that are tested (`MIN_TREND_N` of the rules)."""
 ALPHA = 0.05
-"""The level of the tests by which a steady series is told from one that drifts or steps."""
+"""The level of the tests by which a steady series is distinguished from one that drifts or steps."""
 CROPPED_MAX, PRECISION, LATENCIES, FLOOR_S = 0.5, 0.05, 5.0, 600.0
 
 

@@ -164,8 +164,8 @@ def failing(
         time.sleep(pause_s)
         with client(running.headers, query=running.query, verify_tls=running.verify_tls, timeout_s=timeout_s) as http:
             try:
-                asked |= {"whole": True}
-                if generate_token(http, running.base_url, engine, running.model, timeout_s, **asked) is not None:
+                names = generate_token(http, running.base_url, engine, running.model, timeout_s, whole=True, **asked)
+                if names is not None:
                     return None
                 said = EngineError(f"{running.base_url} ends an answer without a finish reason, [DONE] or usage")
             except EngineError as error:

@@ -23,8 +23,9 @@ SLICES_MIN = 5
 SPARE = 2.0
 """How many times the requests that an engine answers in a slice, by its warm-up, are kept for each."""
 COST_MAX = 4.0
-"""Longer than this many times the longest point slices are not worth it. Two points of llama.cpp at 8 users, with answers of
-2.6 s, knew their ratio to 9% after 20 s each; slices know it to about 3.3% after 3.4 times as long."""
+"""Longer than this many times the longest point slices are not worth it. On a quiet machine the ratio of two starts of
+llama.cpp with answers of 2.6 s scattered by 3.9% in slices of 68 s and by 4.1% in points of 20 s (six pairs each): they pay where
+the machine wanders."""
 UNTIL_SHARE = 1 / 3
 """The part of `load.max_duration_s` for which each engine is measured where `load.until` would end an ordinary point."""
 

@@ -89,9 +89,9 @@ def gain_line(answer: TuneAnswer) -> str:
     if answer.gain is None or answer.again is None or answer.verdict not in ("better", "open"):
         return ""
     ends = change_interval(answer.again.low, answer.again.high)
-    told = f"{AGAIN_STARTS} new starts of each will show {ends} in 95 of 100 cases, unless one is a slow start"
+    new = f"{AGAIN_STARTS} new starts of each will show {ends} in 95 of 100 cases, unless one is a slow start"
     method = answer.gain.method
-    return f"{told}; the gain is by {method_text(method)}" if method.slice_by_slice else told
+    return f"{new}; the gain is by {method_text(method)}" if method.slice_by_slice else new
 
 
 def equals_line(answer: TuneAnswer) -> str:
