@@ -28,8 +28,7 @@ from servebench.contracts.events import (
     Said,
 )
 from servebench.contracts.settings import RunSettings
-from servebench.engine.admin import resolved_settings
-from servebench.engine.spans.receiver import PATH, SpanReceiver
+from servebench.engine.spans import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
 from servebench.protocol.kinds.table import kind_named
 from servebench.registry.registry import Registry
@@ -166,6 +165,8 @@ class EnginePool:
         return shared and all(getattr(one, part) == getattr(other, part) for part in SHAPING)
 
     def _start(self, settings: RunSettings, log_path: Path) -> EngineLease:
+        from servebench.engine.supervisor.endpoint import resolved_settings
+
         engine = self._registry.engine(settings.engine.name)
         launcher: Launcher = self._registry.launcher(settings.launch.name)
         context = launch_context(settings, self._cache_dir, self._port_of)

@@ -10,9 +10,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from servebench.contracts.engine import ServerTimings
-from servebench.engine.spans import decode
-from servebench.engine.spans import receiver as module
-from servebench.engine.spans.receiver import SpanReceiver
+from servebench.engine import spans as module
+from servebench.engine.spans import SpanReceiver
 from servebench.util.errors import EngineError
 from support.servers import own_port
 from support.spans import TRACE, exported, span, vllm_span
@@ -188,8 +187,8 @@ def test_an_exporter_does_not_stay_with_a_closed_receiver(port):
 )
 def test_what_takes_long_to_read_is_refused(receiver, port, monkeypatch, kind, body):
     """Millions of empty spans fit into a few megabytes."""
-    monkeypatch.setattr(decode, "ITEMS_MAX", 30)
-    monkeypatch.setattr(decode, "JSON_OBJECTS_MAX", 600)
+    monkeypatch.setattr(module, "ITEMS_MAX", 30)
+    monkeypatch.setattr(module, "JSON_OBJECTS_MAX", 600)
     assert post(port, body, kind)[0] == 400
     assert post(port, whole())[0] == 200
 

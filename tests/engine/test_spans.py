@@ -12,7 +12,7 @@ from servebench.emulator.responses import timings_of
 from servebench.emulator.scheduler import EmulatedRequest
 from servebench.engine.adapters.trtllm import kept_timings
 from servebench.engine.adapters.vllm import vllm_timings
-from servebench.engine.spans.decode import check_message, spans_of, timings_of_spans
+from servebench.engine.spans import check_message, spans_of, timings_of_spans
 from support.spans import TRACE, exported, span, vllm_span
 
 MS = 1_000_000

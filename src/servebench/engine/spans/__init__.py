@@ -1,1 +1,0 @@
-"""Spans of a traced engine (OpenTelemetry): received during the load, read after it, and joined with its requests."""
