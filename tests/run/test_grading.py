@@ -213,7 +213,7 @@ def quality_job(known, tmp_path, monkeypatch):
     resets = []
 
     def build(reason, *words, engine=Engine, quality="quality=echo", fails=()):
-        monkeypatch.setattr(grading, "reset_cache", lambda *_: resets.append(1) or reason)
+        monkeypatch.setattr("servebench.engine.supervisor.endpoint.reset_cache", lambda *_: resets.append(1) or reason)
         monkeypatch.setattr(
             "servebench.quality.ask.ask",
             lambda items, *_, concurrency, **__: [

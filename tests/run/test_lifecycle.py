@@ -363,7 +363,7 @@ def test_a_cache_that_is_not_emptied_is_a_warning_of_each_point(bench, monkeypat
     engine = bench.registry.kinds["engine"]["fake"]
     monkeypatch.setattr(engine, "reset_path", "/reset")
     reasons = iter(["/reset returned 404", None])
-    monkeypatch.setattr(live, "reset_cache", lambda *_: next(reasons))
+    monkeypatch.setattr("servebench.engine.supervisor.endpoint.reset_cache", lambda *_: next(reasons))
     workload = replace(fake_job().settings.workload, cache="cold")
     result = bench.run(fake_job(workload=workload))
     warnings = [[d for d in point.doubts if d.code == "cache_not_reset"] for point in result.outcome.points]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from servebench.contracts.engine import Engine, RunningEngine
@@ -91,19 +92,14 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
     if path is not None:
         return FileTokenizer(path)
     if engine.tokenize_path is not None:
-        from servebench.engine.endpoint_tokenizer import EngineTokenizer
+        from servebench.engine.supervisor.endpoint import EngineTokenizer
 
-        tokenizer = EngineTokenizer(
-            running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls
-        )
-        try:
+        tokenizer = EngineTokenizer(engine, running)
+        # an older version of the engine, or a proxy in front of it, may not have the path
+        with suppress(EngineError):
             tokenizer.count(["one two"])
-        except EngineError:
-            # an older version of the engine, or a proxy in front of it, may not have the path
-            pass
-        else:
             return tokenizer
-    return offline_tokenizer(model)
+    return ApproximateTokenizer()
 
 
 def offline_tokenizer(model: ModelSettings) -> Tokenizer:

@@ -12,7 +12,6 @@ from servebench.contracts.events import Doing, Graded, Notice
 from servebench.contracts.quality import Endpoint, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
-from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.levels import PlannedPoint
 from servebench.run.scorers import ALL
@@ -78,6 +77,8 @@ def _empty_cache(request: RunRequest, lease: EngineLease, *, repeated: bool) -> 
     may come from a warm cache."""
     if lease.engine.reset_path is None and not repeated:
         return None
+    from servebench.engine.supervisor.endpoint import reset_cache
+
     reason = reset_cache(lease.engine, lease.running)
     return reason if repeated and request.settings.engine.prefix_caching is not False else None
 

@@ -13,7 +13,6 @@ from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
-from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
 from servebench.load.client.progress import Counts
 from servebench.load.coordinator.drive import Drive, drive_together
@@ -122,6 +121,8 @@ class LiveLoad:
 
     def reset_cache(self) -> str | None:
         """Empty the engine's prefix cache. Return None on success, else the reason."""
+        from servebench.engine.supervisor.endpoint import reset_cache
+
         return reset_cache(self.lease.engine, self.lease.running)
 
     def readings(self) -> list[Reading]:

@@ -1,8 +1,10 @@
-"""Probe an endpoint: list its models and generate one real token. Used by every launcher."""
+"""Ask an endpoint, off the hot path: its models, one real token, how many tokens a text has, its settings, an empty cache."""
 
 import re
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
@@ -11,6 +13,7 @@ import httpx
 
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.results import BUSY
+from servebench.engine.file_tokenizer import PARALLEL, ExactTokenizer
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text, shorten
 from servebench.protocol.json_values import decode_text, object_at
@@ -44,6 +47,15 @@ BUSY_PAUSE_S = 5.0
 
 BEGINNING_CHARACTERS = 120
 """How much is quoted of an answer without generated content."""
+
+RESET_TIMEOUT_S = 10.0
+"""vLLM and SGLang refuse while requests still hold blocks; an idle engine releases them within a second."""
+RESET_PAUSE_S = 0.2
+SETTINGS_TIMEOUT_S = 60.0
+"""vLLM runs compilers and package managers to describe its system, which takes long on a busy machine."""
+SETTINGS_BYTES_MAX = 2_000_000
+TOKENIZE_OPTIONS = {"add_special": False, "add_special_tokens": False}
+"""llama.cpp reads `content` and `add_special`, vLLM and SGLang `prompt` and `add_special_tokens`; each ignores the others."""
 
 
 def response_json(response: httpx.Response) -> Any:
@@ -233,3 +245,71 @@ def _has_content(content: FirstContent, url: str) -> bool:
     if content.error is not None:
         raise EngineError(f"{url} returned an error: {content.error}")
     return content.arrived
+
+
+def reset_cache(engine: Engine, running: RunningEngine) -> str | None:
+    """Empty the engine's prefix cache. Return None on success, else one line with the reason. Never raises."""
+    if engine.reset_path is None:
+        return f"{engine.name} cannot empty its cache"
+    deadline = time.monotonic() + RESET_TIMEOUT_S
+    with client(running.headers, verify_tls=running.verify_tls, timeout_s=RESET_TIMEOUT_S) as http:
+        while (reason := _reset_once(http, engine.reset_path, running)) and time.monotonic() <= deadline:
+            time.sleep(RESET_PAUSE_S)
+    return reason
+
+
+def _reset_once(http: httpx.Client, path: str, running: RunningEngine) -> str | None:
+    try:
+        response = http.post(f"{running.root_url}{path}")
+        if response.status_code != httpx.codes.OK:
+            return f"{path} returned {response.status_code}: {error_text(response.content)}"
+        failed = object_at(response_json(response)).get("success") is False
+    except httpx.HTTPError as error:
+        return f"{path}: {http_error_reason(error)}"
+    except ValueError:
+        # SGLang returns a sentence
+        return None
+    return f"{path} reported a failure" if failed else None
+
+
+def resolved_settings(engine: Engine, running: RunningEngine) -> dict[str, Any] | None:
+    """Return the settings that the engine reports, by path; None if it reports none. Never raises."""
+    options: Any = {"verify_tls": running.verify_tls, "timeout_s": SETTINGS_TIMEOUT_S, "bytes_max": SETTINGS_BYTES_MAX}
+    with client(running.headers, **options) as http:
+        found = {path: json_at(http, f"{running.root_url}{path}") for path in engine.settings_paths}
+    return {path: settings for path, settings in found.items() if settings is not None} or None
+
+
+class EngineTokenizer(ExactTokenizer):
+    """Count with the engine's own tokenize endpoint."""
+
+    name = "engine"
+
+    def __init__(self, engine: Engine, running: RunningEngine) -> None:
+        self._url = f"{running.root_url}{engine.tokenize_path}"
+        self._http = client(running.headers, verify_tls=running.verify_tls, timeout_s=60.0)
+        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="tokenize")
+        # nothing signals the last count, so connections and threads end with the object
+        weakref.finalize(self, _release, self._pool, self._http)
+
+    def _count_one(self, text: str) -> int:
+        try:
+            response = self._http.post(self._url, json=TOKENIZE_OPTIONS | {"content": text, "prompt": text})
+        except httpx.HTTPError as error:
+            raise EngineError(f"cannot count tokens at {self._url}: {http_error_reason(error)}") from error
+        problem = f"cannot count tokens: {self._url} returned"
+        if response.status_code != httpx.codes.OK:
+            raise EngineError(f"{problem} {response.status_code}: {error_text(response.content)}")
+        try:
+            return len(response_json(response)["tokens"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"{problem} no list of tokens: {error_text(response.content)}") from error
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each text, without special tokens. Raises EngineError if the engine does not answer."""
+        return list(self._pool.map(self._count_one, texts))
+
+
+def _release(pool: ThreadPoolExecutor, http: httpx.Client) -> None:
+    pool.shutdown(wait=False)
+    http.close()
