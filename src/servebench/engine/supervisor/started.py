@@ -2,11 +2,11 @@
 
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from servebench.contracts.engine import Engine, LogHint, RunningEngine, StopReport
-from servebench.engine.supervisor.gpu_memory import unreleased_memory
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import explain_failure
 from servebench.engine.supervisor.ports import port_problem
@@ -15,6 +15,10 @@ from servebench.util.signals import defer_stop_signals
 POLL_S = 0.05
 PORT_TIMEOUT_S = 1.0
 """A port becomes free when its process ends; if it is used after this time, another process has it."""
+SETTLE_S = 5.0
+"""The driver reclaims a process's memory only some time after its end."""
+MARGIN_BYTES = 256 << 20
+"""Changes of a GPU's memory up to this size are attributed to other processes."""
 
 
 @dataclass(kw_only=True)
@@ -80,3 +84,41 @@ class StartedEngine(RunningEngine):
                 break
             time.sleep(POLL_S)
         return (*left, *unreleased_memory(self.gpu_bytes_before))
+
+
+def used_bytes() -> tuple[int, ...] | None:
+    """Return the memory in use on each GPU, by any process; None without a driver or `nvidia-ml-py`."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - a broken driver must not prevent an engine's stop
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in handles)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def unreleased_memory(before: Sequence[int] | None) -> tuple[str, ...]:
+    """Wait for the driver, then return one line for each GPU that uses more memory than `before`; empty if none does."""
+    if before is None:
+        return ()
+    deadline = time.monotonic() + SETTLE_S
+    while lines := memory_increase(before, used_bytes()):
+        if time.monotonic() > deadline:
+            return lines
+        time.sleep(POLL_S)
+    return ()
+
+
+def memory_increase(before: Sequence[int], after: Sequence[int] | None) -> tuple[str, ...]:
+    """Return one line for each GPU on which `after` exceeds `before` by more than the margin. Pure."""
+    return tuple(
+        f"{(now - then) / 1e9:.1f} GB of memory on GPU {index}"
+        for index, (then, now) in enumerate(zip(before, after or (), strict=False))
+        if now - then > MARGIN_BYTES
+    )

@@ -1,6 +1,6 @@
 import pytest
 
-from servebench.engine.supervisor.gpu_memory import MARGIN_BYTES, memory_increase, unreleased_memory
+from servebench.engine.supervisor.started import MARGIN_BYTES, memory_increase, unreleased_memory
 
 
 @pytest.mark.parametrize(
