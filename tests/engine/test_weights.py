@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from servebench.contracts.settings import ModelSettings
-from servebench.engine import gguf
+from servebench.engine import weights
 from servebench.engine.weights import EDGE_BYTES, weights_facts
 
 
@@ -63,16 +63,16 @@ def header(*pairs, version=3, keys=None):
 
 
 def file_type(number):
-    return (b"general.file_type", gguf.UINT32, struct.pack("<I", number))
+    return (b"general.file_type", weights.UINT32, struct.pack("<I", number))
 
 
 VOCABULARY = (
     b"tokenizer.ggml.tokens",
-    gguf.ARRAY,
-    struct.pack("<IQ", gguf.STRING, 3) + text(b"a") + text(b"") + text(b"bc"),
+    weights.ARRAY,
+    struct.pack("<IQ", weights.STRING, 3) + text(b"a") + text(b"") + text(b"bc"),
 )
-SCORES = (b"tokenizer.ggml.scores", gguf.ARRAY, struct.pack("<IQ3f", 6, 3, 0.0, 1.0, 2.0))
-NAME = (b"general.name", gguf.STRING, text(b"tiny"))
+SCORES = (b"tokenizer.ggml.scores", weights.ARRAY, struct.pack("<IQ3f", 6, 3, 0.0, 1.0, 2.0))
+NAME = (b"general.name", weights.STRING, text(b"tiny"))
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ NAME = (b"general.name", gguf.STRING, text(b"tiny"))
     [
         (header(file_type(15)), "Q4_K_M"),
         (header(NAME, VOCABULARY, SCORES, (b"x", 10, bytes(8)), file_type(3)), "Q4_1"),
-        (header(NAME, file_type(7 | gguf.GUESSED), version=2), "Q8_0"),
+        (header(NAME, file_type(7 | weights.GUESSED), version=2), "Q8_0"),
         (header(NAME, VOCABULARY), None),
         (header(file_type(999)), None),
         (header(file_type(15), version=1), None),
         (header(NAME, keys=2**63), None),
-        (header((b"x", gguf.STRING, struct.pack("<Q", 2**63)), file_type(15)), None),
-        (header((b"x", gguf.ARRAY, struct.pack("<IQ", gguf.STRING, 2**40)), file_type(15)), None),
-        (header((b"x", gguf.ARRAY, struct.pack("<IQ", gguf.ARRAY, 1)), file_type(15)), None),
+        (header((b"x", weights.STRING, struct.pack("<Q", 2**63)), file_type(15)), None),
+        (header((b"x", weights.ARRAY, struct.pack("<IQ", weights.STRING, 2**40)), file_type(15)), None),
+        (header((b"x", weights.ARRAY, struct.pack("<IQ", weights.ARRAY, 1)), file_type(15)), None),
         (header((b"x", 99, b"")), None),
-        (header((b"x", gguf.ARRAY, struct.pack("<IQ", 12, 2**61))), None),
+        (header((b"x", weights.ARRAY, struct.pack("<IQ", 12, 2**61))), None),
         (header((b"general.file_type", 10, struct.pack("<Q", 15))), None),
-        (header(*[(b"", 7, b"\1")] * (gguf.KEYS_MAX + 1), file_type(15)), None),
+        (header(*[(b"", 7, b"\1")] * (weights.KEYS_MAX + 1), file_type(15)), None),
         (header(keys=1) + struct.pack("<Q", 2**64 - 1) + b"x", None),
         (header()[:8], None),
         (header(file_type(15))[:-2], None),
@@ -101,7 +101,7 @@ NAME = (b"general.name", gguf.STRING, text(b"tiny"))
 def test_a_renamed_gguf_file_says_in_its_header_how_it_is_quantized(tmp_path, data, found):
     file = tmp_path / "model.gguf"
     file.write_bytes(data)
-    assert gguf.quantization(file) == found
+    assert weights.gguf_quantization(file) == found
     assert facts(None, "llama-server", "-m", str(file))["quantization"] == (found or "unknown")
 
 
@@ -125,7 +125,7 @@ REAL = zlib.decompress(
 
 def test_the_header_of_a_real_file_is_read(tmp_path):
     (tmp_path / "model.gguf").write_bytes(REAL)
-    assert gguf.quantization(tmp_path / "model.gguf") == "Q4_1"
+    assert weights.gguf_quantization(tmp_path / "model.gguf") == "Q4_1"
 
 
 def test_what_nobody_can_see_is_unknown(folder):
