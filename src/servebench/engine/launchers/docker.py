@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from servebench.contracts.engine import Command, ContainerImage, Engine, LaunchContext, Launcher, RunningEngine, Say
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.launchers.process import ANY_HOST, start, start_and_wait, unlaunchable
+from servebench.engine.launchers.process import ANY_HOST, start, start_and_wait
 from servebench.engine.supervisor.ports import port_problem
 from servebench.engine.supervisor.started import StartedEngine
 from servebench.util.children import CONTAINER_VARIABLES, child_environment, find_program
@@ -215,9 +215,8 @@ class DockerLauncher(Launcher):
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """Report a missing or unusable runtime, an engine without an image, or a port in use."""
         assert isinstance(settings, DockerSettings)
-        problems = unlaunchable(engine)
-        if not problems and image_of(engine, settings) is None:
-            problems.append(f"engine={engine.name} has no official image; set launch.image=")
+        missing = f"engine={engine.name} has no official image; set launch.image="
+        problems = [] if image_of(engine, settings) else [missing]
         if context.spans_endpoint is not None and settings.network == "bridge":
             problems.append(
                 "engine.request_timings=spans: a container cannot reach "

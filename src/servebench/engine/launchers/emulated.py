@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.emulation import EmulatedFaults, EmulationSpec, to_json
-from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, RunningEngine, Say
+from servebench.contracts.engine import Command, Engine, LaunchContext, RunningEngine, Say
 from servebench.contracts.settings import LaunchSettings, PositiveFloat
-from servebench.engine.launchers.process import launch_command
-from servebench.engine.supervisor.ports import port_problem
+from servebench.engine.launchers.process import ProcessLauncher, launch_command
 from servebench.engine.tokenize import EmulatedTokenizer
 
 EAGER_FLAGS = ("enforce-eager", "enforce_eager", "disable-cuda-graph", "eager-mode")
@@ -92,18 +91,13 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
     )
 
 
-class EmulatedLauncher(Launcher):
-    """Imitate any engine, including a plugin's: needs no engine, no weights and no GPU."""
+class EmulatedLauncher(ProcessLauncher):
+    """Imitate any engine, including a plugin's, in a process: needs no engine, no weights and no GPU."""
 
     name = "emulated"
     settings_type = EmulatedSettings
     emulated = True
     needs_executable = False
-
-    def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
-        """Report a port in use. The engine need not be installed."""
-        problem = port_problem(context.engine.host, context.engine.port)
-        return [str(problem)] if problem is not None else []
 
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say

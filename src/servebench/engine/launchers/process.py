@@ -104,13 +104,6 @@ def launch_command(
     return start_and_wait(lambda: start(engine, context, command, log_path), context, say, set_version)
 
 
-def unlaunchable(engine: Engine) -> list[str]:
-    """Return an error line if the engine is an endpoint that cannot be started."""
-    if engine.launchable:
-        return []
-    return [f"engine={engine.name} cannot be started; measure a running server with endpoint=URL"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings(LaunchSettings):
     """`pass_env` names variables of servebench's environment that the engine gets besides the usual ones."""
@@ -125,9 +118,7 @@ class ProcessLauncher(Launcher):
     settings_type = ProcessSettings
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
-        """Report an engine that cannot be started, or a port in use."""
-        if not engine.launchable:
-            return unlaunchable(engine)
+        """Report a port in use."""
         problem = port_problem(context.engine.host, context.engine.port)
         return [str(problem)] if problem is not None else []
 
