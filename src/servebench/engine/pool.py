@@ -12,21 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from servebench.contracts.age import FRESH
-from servebench.contracts.engine import (
-    Engine,
-    LaunchContext,
-    Launcher,
-    RunningEngine,
-    StopReport,
-)
-from servebench.contracts.events import (
-    Activity,
-    Doing,
-    EngineReady,
-    Events,
-    Notice,
-    Said,
-)
+from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StopReport
+from servebench.contracts.events import Activity, Doing, EngineReady, Events, Notice, Said
 from servebench.contracts.settings import RunSettings
 from servebench.engine.spans import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
