@@ -5,7 +5,7 @@ from before its first request to after its last, so that they include all of its
 clients. CPU, energy and gauges are taken inside the measurement window, counters interpolated linearly at its ends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,58 +116,47 @@ def held_requests(readings: Sequence[Reading]) -> list[tuple[int, float]]:
     return [(at, sum(sample.values())) for at, sample in sorted(samples.items()) if len(sample) == 2]
 
 
-def _growth(by_name: dict[str, _Series], name: str) -> float | None:
-    return by_name[name].growth() if name in by_name else None
-
-
-def _share(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None
-
-
 def _phase_columns(by_name: dict[str, _Series]) -> dict[str, float | None]:
-    mean_wait_s = _share(_growth(by_name, "queue_time_s_sum"), _growth(by_name, "queue_time_s_count"))
+    def growth(name: str) -> float | None:
+        return by_name[name].growth() if name in by_name else None
+
+    def share(part: str, whole: str) -> float | None:
+        grown, of = growth(part), growth(whole)
+        return grown / of if grown is not None and of else None
+
+    mean_wait_s = share("queue_time_s_sum", "queue_time_s_count")
     return {
-        "server_prefix_cache_hit_rate": _share(
-            _growth(by_name, "prefix_cache_hits_tokens"), _growth(by_name, "prefix_cache_queries_tokens")
-        ),
-        "server_preemptions": _growth(by_name, "preemptions"),
+        "server_prefix_cache_hit_rate": share("prefix_cache_hits_tokens", "prefix_cache_queries_tokens"),
+        "server_preemptions": growth("preemptions"),
         "server_queue_time_ms_mean": mean_wait_s * MS_PER_S if mean_wait_s is not None else None,
-        "server_generation_tokens": _growth(by_name, "generation_tokens"),
-        "spec_acceptance_rate": _share(_growth(by_name, "spec_accepted_tokens"), _growth(by_name, "spec_draft_tokens")),
+        "server_generation_tokens": growth("generation_tokens"),
+        "spec_acceptance_rate": share("spec_accepted_tokens", "spec_draft_tokens"),
     }
 
 
 def _window_columns(by_name: dict[str, _Series], pieces: Spans) -> dict[str, float | str | None]:
-    def each(name: str) -> list[NDArray[np.float64]]:
-        return by_name[name].inside(pieces) if name in by_name else []
+    def over(name: str, of: Callable[[NDArray[np.float64]], Any] = np.mean, by: float = 1.0) -> float | None:
+        """Return the mean over time (or the maximum), summed over the lines (several GPUs) and divided by `by`."""
+        return float(sum(map(of, by_name[name].inside(pieces)))) / by if name in by_name else None
 
-    def mean(name: str) -> float | None:
-        """Return the mean over time, summed over the lines (several GPUs)."""
-        return float(sum(values.mean() for values in each(name))) if each(name) else None
+    def cores(name: str) -> float | None:
+        cpu_s = by_name[name].growth_inside(pieces) if name in by_name else None
+        return cpu_s / (length(pieces) / NS_PER_S) if cpu_s is not None else None
 
-    def highest(name: str) -> float | None:
-        return float(sum(values.max() for values in each(name))) if each(name) else None
-
-    def scaled(value: float | None, by: float) -> float | None:
-        return value / by if value is not None else None
-
-    gpus = max(len(each("gpu_utilization")), 1)
-    cpu_s, front_s = (
-        by_name[name].growth_inside(pieces) if name in by_name else None for name in ("engine_cpu_s", "front_end_cpu_s")
-    )
+    gpus = len(by_name["gpu_utilization"].lines) if "gpu_utilization" in by_name else 1
     energy_j, source = _energy(by_name, pieces)
     return {
-        "server_running_mean": mean("requests_running"),
-        "server_waiting_mean": mean("requests_waiting"),
-        "server_waiting_max": highest("requests_waiting"),
-        "server_kv_cache_usage_max": highest("kv_cache_usage"),
-        "engine_cpu_cores_mean": scaled(cpu_s, length(pieces) / NS_PER_S),
-        "front_end_cores_mean": scaled(front_s, length(pieces) / NS_PER_S),
-        "engine_memory_gb_max": scaled(highest("engine_rss_bytes"), GB),
-        "gpu_power_w_mean": mean("gpu_power_w"),
-        "gpu_utilization_mean": scaled(mean("gpu_utilization"), gpus),
-        "gpu_memory_gb_max": scaled(highest("gpu_memory_used_bytes"), GB),
-        "gpu_sm_clock_mhz_mean": scaled(mean("gpu_sm_clock_mhz"), gpus),
+        "server_running_mean": over("requests_running"),
+        "server_waiting_mean": over("requests_waiting"),
+        "server_waiting_max": over("requests_waiting", np.max),
+        "server_kv_cache_usage_max": over("kv_cache_usage", np.max),
+        "engine_cpu_cores_mean": cores("engine_cpu_s"),
+        "front_end_cores_mean": cores("front_end_cpu_s"),
+        "engine_memory_gb_max": over("engine_rss_bytes", np.max, GB),
+        "gpu_power_w_mean": over("gpu_power_w"),
+        "gpu_utilization_mean": over("gpu_utilization", by=gpus),
+        "gpu_memory_gb_max": over("gpu_memory_used_bytes", np.max, GB),
+        "gpu_sm_clock_mhz_mean": over("gpu_sm_clock_mhz", by=gpus),
         "energy_j": energy_j,
         "energy_source": source,
     }
