@@ -7,7 +7,8 @@ or a body without end keeps it busy for ever. Here the bytes are counted and the
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import httpcore
 import httpx
@@ -103,26 +104,16 @@ class _Stream(httpcore.NetworkStream):
         return self._stream.get_extra_info(info)
 
 
-class _Backend(httpcore.NetworkBackend):
+class _Backend(httpcore.SyncBackend):
     def __init__(self, budget: _Budget, verify_tls: Trust) -> None:
-        self._backend = httpcore.SyncBackend()
         self._budget = budget
         self._verify_tls = verify_tls
 
     def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+        self, host: str, port: int, timeout: float | None = None, *more: Any, **options: Any
     ) -> httpcore.NetworkStream:
-        left_s = self._budget.seconds_left(timeout)
-        stream = self._backend.connect_tcp(host, port, left_s, local_address, socket_options)
+        stream = super().connect_tcp(host, port, self._budget.seconds_left(timeout), *more, **options)
         return _Stream(stream, self._budget, self._verify_tls)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 class _Transport(httpx.HTTPTransport):
