@@ -23,7 +23,7 @@ from typing import Any
 from servebench.util.bounded_file import read_bytes
 from servebench.util.children import python_environment
 from servebench.util.errors import EngineError
-from servebench.util.signals import leave_stopping_to_the_parent
+from servebench.util.signals import end_by_closing, leave_stopping_to_the_parent
 
 FILE_BYTES_MAX = 256 << 20
 """The largest known ones have 35 MB."""
@@ -32,6 +32,7 @@ BATCH_CHARACTERS = 4 << 20
 TIME_MIN_S, CHARACTERS_PER_S = 120.0, 20_000
 """What a batch may take: tokenizers count a hundred times as fast on a machine that has nothing else to do."""
 REASON_MAX = 300
+END_TIMEOUT_S = 1.0
 ORPHAN_CHECK_S = 1.0
 PARALLEL = 8
 """Counts that are made at once."""
@@ -75,7 +76,7 @@ class FileTokenizer(ExactTokenizer):
         except OSError as error:
             raise EngineError(f"no process to read {path} with: {error}") from error
         # nothing signals the last count, so the process ends with the object
-        weakref.finalize(self, _end, self._process)
+        weakref.finalize(self, end_by_closing, self._process, END_TIMEOUT_S)
         self._ask(b"", TIME_MIN_S, "cannot read")
 
     def count(self, texts: Sequence[str]) -> list[int]:
@@ -124,14 +125,6 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
         left -= len(text)
     if batch:
         yield batch
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            stream.close()
 
 
 def main(arguments: Sequence[str]) -> None:

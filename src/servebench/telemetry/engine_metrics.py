@@ -6,7 +6,7 @@ from math import isfinite
 import httpx
 import orjson
 
-from servebench.contracts.telemetry import COMBINE, Reading, Subject, TelemetrySource
+from servebench.contracts.telemetry import COMBINE, Reading, TelemetrySource
 from servebench.util.bounded_http import client
 
 TIMEOUT_S = 3.0
@@ -23,11 +23,7 @@ class EngineMetricsSource(TelemetrySource):
     """`GET` of the engine's `metrics_path`."""
 
     name = "engine"
-
-    def __init__(self, subject: Subject) -> None:
-        """Keep the subject; the first request is sent by `open`."""
-        super().__init__(subject)
-        self._http: httpx.Client | None = None
+    _http: httpx.Client | None = None
 
     def open(self) -> str | None:
         """Connect and check that there are metrics."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import psutil
 
 from servebench.contracts.engine import GPUS_VARIABLE
-from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
+from servebench.contracts.telemetry import Reading, TelemetrySource
 from servebench.telemetry.machine import shown_name
 from servebench.telemetry.processes import common_readings
 from servebench.util.processes import process_tree
@@ -29,15 +29,11 @@ class DriverSource(TelemetrySource):
 
     label: ClassVar[str] = ""
     """The prefix of the index in a reading's label."""
-
-    def __init__(self, subject: Subject) -> None:
-        """Keep the subject; `open` loads the library."""
-        super().__init__(subject)
-        self.library: Any = None
-        self.errors: tuple[type[Exception], ...] = ()
-        """What a query raises: the library's own errors, and those of a malformed reply."""
-        self.shut_down: Callable[[], object] | None = None
-        self.handles: list[Any] = []
+    library: Any = None
+    errors: tuple[type[Exception], ...] = ()
+    """What a query raises: the library's own errors, and those of a malformed reply."""
+    shut_down: Callable[[], object] | None = None
+    handles: Sequence[Any] = ()
 
     def open(self) -> str | None:
         """Load the library and find the GPUs."""
@@ -125,11 +121,6 @@ class GpuSource(DriverSource):
 
     name = "gpu"
 
-    def __init__(self, subject: Subject) -> None:
-        """Keep the subject; `open` loads the library."""
-        super().__init__(subject)
-        self._seen_us: dict[int, int] = {}
-
     def find_gpus(self) -> str | None:
         """Use NVML."""
         try:
@@ -141,6 +132,7 @@ class GpuSource(DriverSource):
         except pynvml.NVMLError as error:
             return f"no NVIDIA driver here ({error})"
         # NVML counts its users
+        self._seen_us: dict[int, int] = {}
         self.library, self.errors, self.shut_down = pynvml, (pynvml.NVMLError,), pynvml.nvmlShutdown
         self.handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         return None if self.handles else "the NVIDIA driver lists no GPU"

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -19,11 +20,7 @@ class ProcessSource(TelemetrySource):
     """The process tree of the engine's pid. The CPU time of a process that ends is lost: the sum may fall."""
 
     name = "process"
-
-    def __init__(self, subject: Subject) -> None:
-        """Keep the subject; processes are looked up by `sample`."""
-        super().__init__(subject)
-        self._processes: dict[int, psutil.Process] = {}
+    _processes: Mapping[int, psutil.Process] = MappingProxyType({})
 
     def open(self) -> str | None:
         """Check that there is a pid: only an engine that servebench started on this machine has one."""

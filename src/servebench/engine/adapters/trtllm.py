@@ -157,15 +157,16 @@ class TrtllmEngine(Engine):
 
     def check(self, context: LaunchContext) -> list[str]:
         """Report unsupported settings and a missing executable."""
-        settings = _settings(context)
+        settings = context.engine
         problems = FLAGS.unsupported(settings)
-        if settings.backend == "pytorch":
+        if isinstance(settings, TrtllmSettings) and settings.backend == "pytorch":
             problems = [line for line in problems if not line.startswith("engine.dtype=")]
         return problems + missing_executable(settings, "trtllm-serve", "pip install tensorrt-llm")
 
     def command(self, context: LaunchContext) -> Command:
         """Return `trtllm-serve MODEL ... --config FILE`, in a shell that first writes the file and is then replaced."""
-        settings, model = _settings(context), context.model
+        settings, model = context.engine, context.model
+        assert isinstance(settings, TrtllmSettings)
         config = context.cache_dir / "trtllm" / f"options-{context.port}.yaml"
         arguments = [settings.executable or "trtllm-serve", model.path or model.name, "--backend", settings.backend]
         if settings.backend == "tensorrt" and model.tokenizer is not None:
@@ -195,8 +196,3 @@ class TrtllmEngine(Engine):
     def served_model(self, model: ModelSettings) -> str:
         """Return the last part of a local folder, else the model's name: the server takes no other name."""
         return model.path.rstrip("/").rsplit("/", 1)[-1] if model.path else model.name
-
-
-def _settings(context: LaunchContext) -> TrtllmSettings:
-    assert isinstance(context.engine, TrtllmSettings)
-    return context.engine
