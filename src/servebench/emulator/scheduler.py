@@ -211,7 +211,9 @@ class BatchScheduler:
         if not sequences or self.waiting or self.prefilling or self._speculative > 1.0:
             return []
         most = min(request.answer_tokens - request.generated for request in self.decoding) - 1
-        room = self.memory.capacity - self.memory.used() - sum(self._owed(request) for request in self.decoding)
+        # what they have generated and still have no memory for, at most
+        owed = (max(0, one.generated + 1 - (one.holding.tokens if one.holding else 0)) for one in self.decoding)
+        room = self.memory.capacity - self.memory.used() - sum(owed)
         most = min(most, room // sequences - MEMORY_MARGIN)
         if most <= 0:
             return []
@@ -234,11 +236,6 @@ class BatchScheduler:
         self.totals.steps += len(ends)
         self.totals.generation_tokens += sequences * len(ends)
         return ends
-
-    def _owed(self, request: EmulatedRequest) -> int:
-        """Return the tokens of a request that it has generated and still has no memory for, at most."""
-        held = request.holding.tokens if request.holding is not None else 0
-        return max(0, request.generated + 1 - held)
 
     def _padded(self, sequences: int) -> int:
         sizes = self.own.batch_sizes

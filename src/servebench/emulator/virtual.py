@@ -163,11 +163,6 @@ class VirtualEngine:
             self.sample_until(now_s)
         self._next_sample_s = math.inf
 
-    @property
-    def front_end_s(self) -> float:
-        """The time that the front end needs for a request, also to reject it."""
-        return self.scheduler.cost.request_s
-
     def submit(self, index: int, path: str, body: bytes, now_s: float) -> VirtualAnswer:
         """Take a request; `index` identifies it. Raises RequestRejected."""
         self._fail_in_bursts()
@@ -203,10 +198,6 @@ class VirtualEngine:
         self.scheduler.abort(answer.request)
         while answer.event_s and answer.event_s[-1] > now_s:
             answer.event_s.pop()
-
-    def reset_cache(self) -> bool:
-        """Empty the prefix cache; return false while requests run."""
-        return self.scheduler.reset_cache()
 
     def run_until(self, limit_s: float) -> tuple[float, list[VirtualAnswer]]:
         """Run until an answer is complete, but not beyond `limit_s`; return that moment and the complete answers.

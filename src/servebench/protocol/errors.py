@@ -48,7 +48,7 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
 def error_text(body: bytes, most: int = MESSAGE_CHARS_MAX) -> str:
     """Return the message in an error body, else the beginning of the body, in one line of at most `most` characters."""
     message = error_message(load_object(body.strip().removeprefix(b"data:")), most)
-    return message or _line(decode_text(body[: SEARCHED * most]), most)
+    return message or shorten(decode_text(body[: SEARCHED * most]), most)
 
 
 def error_message(body: Any, most: int = MESSAGE_CHARS_MAX) -> str | None:
@@ -63,7 +63,7 @@ def error_message(body: Any, most: int = MESSAGE_CHARS_MAX) -> str | None:
         error = f"{error}: {raw}" if isinstance(raw, str) and isinstance(error, str) else error
     for value in (error, body.get("message"), body.get("detail")):
         if value:
-            return _line(join_text([value if isinstance(value, str) else as_json(value)]), most)
+            return shorten(join_text([value if isinstance(value, str) else as_json(value)]), most)
     return None
 
 
@@ -71,15 +71,11 @@ def error_code(body: Mapping[str, Any]) -> str | None:
     """Return the `code` of the error in an event, else its `type`, in one line; None where it has neither."""
     error = object_at(body, "error") or object_at(body, "response", "error") or body
     found = next((error[name] for name in ("code", "type") if isinstance(error.get(name), str | int)), None)
-    return None if found is None else _line(str(found), CODE_CHARS_MAX)
+    return None if found is None else shorten(str(found), CODE_CHARS_MAX)
 
 
-def shorten(text: str) -> str:
-    """Return `text` in one line of at most MESSAGE_CHARS_MAX characters."""
-    return _line(text, MESSAGE_CHARS_MAX)
-
-
-def _line(text: str, most: int) -> str:
+def shorten(text: str, most: int = MESSAGE_CHARS_MAX) -> str:
+    """Return `text` in one line of at most `most` characters, without secrets."""
     # before it is cut: of half a key nobody can tell that it is one
     return in_one_line(redact_text(text[: SEARCHED * most]), most)
 

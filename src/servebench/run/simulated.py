@@ -111,7 +111,7 @@ class SimulatedLoad:
 
     def reset_cache(self) -> str | None:
         """Empty the engine's prefix cache. Return None on success, else the reason."""
-        return None if virtual_engine(self.running).reset_cache() else "requests are still running"
+        return None if virtual_engine(self.running).scheduler.reset_cache() else "requests are still running"
 
     def readings(self) -> list[Reading]:
         """Return the telemetry of the latest phase: the metrics that the engine's class names, and its CPU time."""
@@ -265,7 +265,7 @@ class _Client:
         try:
             self._answers[index] = self._engine.submit(index, self._plan.requests[index].path, body, now)
         except RequestRejected as rejected:
-            heappush(self._rejected, (now + self._engine.front_end_s, index, rejected))
+            heappush(self._rejected, (now + self._engine.scheduler.cost.request_s, index, rejected))
 
     # ends
 

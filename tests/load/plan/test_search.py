@@ -53,7 +53,7 @@ def searched(search, engine, attainment=0.99):
     while (following := work.next_probe()) is not None:
         assert search.lower <= following.level <= search.upper
         found = engine(following.level, following.requests)
-        work.add(Probe(point=f"{following.level:g}-{following.repeat}", level=following.level, **found))
+        work.probes.append(Probe(point=f"{following.level:g}-{following.repeat}", level=following.level, **found))
     return work.answer()
 
 
@@ -129,7 +129,7 @@ def test_an_engine_that_answers_nothing_ends_a_search():
 def test_warnings_of_the_points_are_caveats():
     """The result lists the warnings of its points."""
     work = Search(settings(), 0.99)
-    work.add(Probe(point="p", level=1, good=1, judged=300, doubts=("client_bound",)))
+    work.probes.append(Probe(point="p", level=1, good=1, judged=300, doubts=("client_bound",)))
     assert work.answer().caveats == ("client_bound at 1",)
     assert work.answer(interrupted=True).caveats[-1].startswith("the search was interrupted")
 
@@ -137,9 +137,9 @@ def test_warnings_of_the_points_are_caveats():
 def test_no_probe_is_begun_after_the_budget():
     """The bracket stays as wide as it is, and the answer says why."""
     work = Search(settings(budget_s=100.0), 0.99)
-    work.add(Probe(point="p", level=1, good=300, judged=300, seconds=60))
+    work.probes.append(Probe(point="p", level=1, good=300, judged=300, seconds=60))
     assert work.next_probe() is not None
-    work.add(Probe(point="q", level=2, good=300, judged=300, seconds=60))
+    work.probes.append(Probe(point="q", level=2, good=300, judged=300, seconds=60))
     assert work.next_probe() is None
     assert "load.search.budget_s=100" in work.answer().caveats[-1]
 

@@ -113,10 +113,7 @@ class Search:
         self.search = search
         self.attainment = attainment
         self.probes: list[Probe] = []
-
-    def add(self, probe: Probe) -> None:
-        """Add a measured point."""
-        self.probes.append(probe)
+        """The measured points."""
 
     def next_probe(self) -> NextProbe | None:
         """Return what to measure next; None when the search is over."""

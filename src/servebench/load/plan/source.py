@@ -65,7 +65,7 @@ class _SearchedLevels:
     def add_point(self, level: PlannedPoint, point: Point, *, usable: bool) -> None:
         """Add the point that was measured at a level; one that is not `usable` says nothing about it. A level with errors, or one
         not reached, counts as missed."""
-        self._search.add(probe_of(point, usable=usable))
+        self._search.probes.append(probe_of(point, usable=usable))
 
     def answer(self, *, interrupted: bool) -> SearchAnswer:
         """Return the result of the search."""
