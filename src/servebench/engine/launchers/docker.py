@@ -11,12 +11,12 @@ import subprocess
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from servebench.contracts.engine import Command, ContainerImage, Engine, LaunchContext, Launcher, RunningEngine, Say
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.launchers.process import ANY_HOST, start, start_and_wait
+from servebench.engine.launchers.process import ANY_HOST, start_and_wait
 from servebench.engine.supervisor.ports import port_problem
 from servebench.engine.supervisor.started import StartedEngine
 from servebench.util.children import CONTAINER_VARIABLES, child_environment, find_program
@@ -249,17 +249,17 @@ class DockerLauncher(Launcher):
         remote = remote_host(os.environ.get("DOCKER_HOST"))
         published = publish_host(settings)
         command = container_command(engine, context, settings, name)
-        host, finish = remote or ANY_HOST.get(published, published), (settings.runtime, "rm", "--force", name)
-
-        def start_container() -> StartedEngine:
-            running = start(engine, context, command, log_path, container_host=host, finish=finish)
-            running.remote = remote is not None
-            running.pids = ()
-            return running
+        container: dict[str, Any] = {
+            "container_host": remote or ANY_HOST.get(published, published),
+            "remote": remote is not None,
+            "finish": (settings.runtime, "rm", "--force", name),
+        }
 
         def identify(running: StartedEngine) -> None:
             pid = None if remote else main_pid(settings.runtime, name)
             running.pids = () if pid is None else (pid,)
             running.image = image_with_id(settings.runtime, image)
 
-        return start_and_wait(start_container, context, say, identify)
+        return start_and_wait(
+            engine, context, command, log_path=log_path, say=say, when_ready=identify, **container
+        )

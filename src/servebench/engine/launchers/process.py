@@ -17,47 +17,21 @@ ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the user's choi
 """The address to connect to for a server that listens on all addresses."""
 
 
-def start(
+def start_and_wait(
     engine: Engine,
     context: LaunchContext,
     command: Command,
-    log_path: Path,
     *,
-    container_host: str | None = None,
-    finish: tuple[str, ...] = (),
-) -> StartedEngine:
-    """Start an engine's command under its guard, without waiting until it is ready. A container is reached at `container_host`,
-    and the command `finish` removes it. Raises EngineError."""
-    host = container_host or ANY_HOST.get(context.engine.host, context.engine.host)
-    root_url = f"http://[{host}]:{context.port}" if ":" in host else f"http://{host}:{context.port}"
-    gpu_bytes_before = used_bytes()
-    started_ns = time.time_ns()
-    log_start = log_size(log_path)
-    guarded = GuardedProcess(command, log_path, context.engine.stop_timeout_s, finish)
-    return StartedEngine(
-        engine=engine,
-        guarded=guarded,
-        host=host,
-        port=context.port,
-        port_is_ours=container_host is not None,
-        base_urls=(f"{root_url}/v1",),
-        model=engine.served_model(context.model),
-        log_start=log_start,
-        pids=(guarded.pid,),
-        command=command,
-        log_path=log_path,
-        started_ns=started_ns,
-        gpu_bytes_before=gpu_bytes_before,
-    )
-
-
-def start_and_wait(
-    start_engine: Callable[[], StartedEngine],
-    context: LaunchContext,
+    log_path: Path,
     say: Say,
     when_ready: Callable[[StartedEngine], None],
+    container_host: str | None = None,
+    remote: bool = False,
+    finish: tuple[str, ...] = (),
 ) -> StartedEngine:
-    """Start an engine and wait for a first token; record its start phases and its version, then call `when_ready`.
+    """Start an engine's command under its guard and wait for a first token; record its start phases and its version, then call
+    `when_ready`. A container is reached at `container_host`, which may be `remote`; its processes are unknown, and the command
+    `finish` removes it.
 
     Raises EngineError; nothing is left running then, nor after Ctrl-C.
     """
@@ -65,11 +39,30 @@ def start_and_wait(
     from servebench.engine.supervisor.readiness import ReadinessWatcher
     from servebench.util.bounded_http import client
 
+    host = container_host or ANY_HOST.get(context.engine.host, context.engine.host)
+    root_url = f"http://[{host}]:{context.port}" if ":" in host else f"http://{host}:{context.port}"
     running: StartedEngine | None = None
     try:
         # a Ctrl-C between the start and the assignment would leave an engine that nothing can stop
         with defer_stop_signals():
-            running = start_engine()
+            gpu_bytes_before, started_ns, log_start = used_bytes(), time.time_ns(), log_size(log_path)
+            guarded = GuardedProcess(command, log_path, context.engine.stop_timeout_s, finish)
+            running = StartedEngine(
+                engine=engine,
+                guarded=guarded,
+                host=host,
+                port=context.port,
+                port_is_ours=container_host is not None,
+                base_urls=(f"{root_url}/v1",),
+                model=engine.served_model(context.model),
+                log_start=log_start,
+                pids=() if container_host else (guarded.pid,),
+                remote=remote,
+                command=command,
+                log_path=log_path,
+                started_ns=started_ns,
+                gpu_bytes_before=gpu_bytes_before,
+            )
         running.phases = ReadinessWatcher(running, context.engine.ready_timeout_s, say, context.api).wait()
         with client(()) as http:
             running.version = version_of(http, running.root_url, running.engine)
@@ -101,7 +94,7 @@ def launch_command(
     def set_version(running: StartedEngine) -> None:
         running.version = running.version or version()
 
-    return start_and_wait(lambda: start(engine, context, command, log_path), context, say, set_version)
+    return start_and_wait(engine, context, command, log_path=log_path, say=say, when_ready=set_version)
 
 
 @dataclass(frozen=True, kw_only=True)
