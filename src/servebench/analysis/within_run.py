@@ -15,8 +15,7 @@ import numpy as np
 
 from servebench.analysis.estimate import POINTS_MIN, Reach, in_quadrature, student, student_interval
 from servebench.contracts.estimate import Interval
-from servebench.util.arrays import Floats
-from servebench.util.percentile import percentile
+from servebench.util.arrays import Floats, percentile
 
 SLOW_WAVES = 3
 """How many of the slowest waves over a window estimate the error of its rate: fewer follow slow wandering better, more give

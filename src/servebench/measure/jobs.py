@@ -10,7 +10,7 @@ import numpy as np
 
 from servebench.contracts.phase import PhaseFacts
 from servebench.contracts.results import Record, SessionRow
-from servebench.util.percentile import percentile
+from servebench.util.arrays import percentile
 from servebench.util.units import NS_PER_S
 
 SECONDS_PER_HOUR = 3600

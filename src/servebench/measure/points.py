@@ -59,8 +59,7 @@ from servebench.measure.in_flight import (
 from servebench.measure.jobs import job_columns, job_shares
 from servebench.measure.slices import slice_columns
 from servebench.measure.window import Window, find_window, leave_out, pauses_of
-from servebench.util.arrays import Floats, Ints
-from servebench.util.percentile import percentile
+from servebench.util.arrays import Floats, Ints, percentile
 from servebench.util.stretches import Spans, compressed, covered, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
 

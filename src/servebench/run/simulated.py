@@ -31,7 +31,7 @@ from servebench.load.client.scheduler import ANSWERED, LEFT, Scheduler
 from servebench.measure.timings import timing_columns
 from servebench.run.looks import Looks
 from servebench.run.phase import timings_reader
-from servebench.util.percentile import percentile
+from servebench.util.arrays import percentile
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 PAUSE_S = 1.0
