@@ -7,7 +7,7 @@ from statistics import mean, pstdev
 import pytest
 
 from servebench.contracts.settings import RampSettings
-from servebench.load.plan.pacers import arrivals, ramped_arrivals, stream_starts
+from servebench.load.plan.schedule import arrivals, ramped_arrivals, stream_starts
 
 
 def gaps(times):
